@@ -192,15 +192,13 @@ def identity_round(address: str, cache: Path) -> tuple[float, float]:
     start = time.perf_counter()
     with open_channel(address) as channel:
         client = CoordinatorClient(channel)
-        worker_id = client.register(
-            cache.name, name="idle", device="cpu", versions={}, allowed_modules=()
-        )
-        assignment = client.acquire(worker_id)
+        client.register(cache.name, name="idle", device="cpu", versions={}, allowed_modules=())
+        assignment = client.acquire()
         assert assignment is not None
         path = Transfers(client.blobs).download(assignment.initial_weights, store)
         weights = read_weights(path, like=read_specs(path), max_bytes=MAX_BLOB_BYTES)
         result = Transfers(client.blobs).upload(encode_sparse(weights))
-        client.commit(worker_id, assignment, result, worker_pb2.LearnerReport())
+        client.commit(assignment, result, worker_pb2.LearnerReport())
         return assignment.initial_weights.size_bytes / 1e6, time.perf_counter() - start
 
 

@@ -55,7 +55,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.dispatch.learner_check import check_learner, trained_norm
+from lipt.coordinator.dispatch.intake import check_learner, trained_norm
 from lipt.coordinator.dispatch.redundancy import Verdict, handed_in
 from lipt.coordinator.runs.transitions import LearnerResult, done, leased
 from lipt.coordinator.settings import CoordinatorSettings

@@ -1,4 +1,4 @@
-"""Backoff: growing pauses between the attempts at what failed, and the loop that makes them."""
+"""Backoff: growing pauses between attempts, and the loop that retries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ResultT = TypeVar("ResultT")
 class Backoff:
     """Pauses that double from `first_seconds` up to `max_seconds`.
 
-    `jitter` draws in [0, 1): a pause is half of its length and this share of the other half.
+    `jitter` draws in [0, 1) the share of a pause's second half.
     """
 
     first_seconds: float
@@ -26,17 +26,14 @@ class Backoff:
     jitter: Callable[[], float] = field(default=lambda: 1.0)
 
     def pause_seconds(self, num_failures: int) -> float:
-        """How long to wait after so many failures in a row."""
+        """The pause after so many failures in a row."""
         doubled = self.first_seconds * 2.0 ** min(num_failures - 1, 60)
         return min(self.max_seconds, doubled) * (1 + self.jitter()) / 2
 
 
 @dataclass(frozen=True)
 class RetryPolicy(Backoff):
-    """How often, and how soon, something is tried again.
-
-    `max_failures` in a row without progress are the end; `sleep` may be an `Event.wait`.
-    """
+    """A limit on failures in a row without progress, and the pauses between them."""
 
     first_seconds: float = 0.2
     max_seconds: float = 10.0
@@ -53,7 +50,7 @@ class RetryPolicy(Backoff):
         sleep: Callable[[float], object],
         on_retry: Callable[[LiptError], object],
     ) -> Self:
-        """Without an end, and always after the same pause."""
+        """Endless retries after equal pauses."""
         return cls(seconds, seconds, lambda: 1.0, math.inf, sleep, on_retry)
 
 
@@ -65,10 +62,10 @@ def retry(
     policy: RetryPolicy,
     progress: Callable[[], int] = lambda: 0,
 ) -> ResultT:
-    """Call `attempt` until it succeeds.
+    """Call `attempt` until it succeeds, or fails otherwise than by `on` without `unless`.
 
-    Errors of `on`, but for those of `unless`, are tried again after as long a pause as they ask
-    for at least. A failure with more `progress` than ever before starts the count anew.
+    An error may ask for a longer pause. A failure with more `progress` than before starts the count
+    anew.
     """
     num_failures, furthest = 0, progress()
     while True:

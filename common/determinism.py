@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import torch
 
 # Measured: a convolution's backward pass, a batch norm over channels-last activations and
-# MobileNet's forward pass depend on the number of threads. cuDNN may choose kernels that sum in any
-# order, or round to TF32. Layers such as dropout draw from the global generators.
+# MobileNet's forward pass depend on the number of threads. cuDNN may sum in any order, or round to
+# TF32. Layers such as dropout draw from the global generators.
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def pinned_kernels(cpu_threads: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def tried_kernels() -> Iterator[None]:
-    """Let cuDNN take its fastest kernels, where no two runs have to come to the same bits."""
+    """Let cuDNN choose its fastest kernels, where bits may differ between runs."""
     with torch.backends.cudnn.flags(
         enabled=True, benchmark=True, allow_tf32=torch.backends.cudnn.allow_tf32
     ):
@@ -38,7 +38,7 @@ def tried_kernels() -> Iterator[None]:
 
 @contextmanager
 def seeded_generators(seed: int, device: torch.device) -> Iterator[None]:
-    """Let layers that draw from global generators draw from a seed, on the CPU and `device`."""
+    """Seed the global generators of the CPU and `device` in the block."""
     on_cuda = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if on_cuda else []):
         torch.default_generator.manual_seed(seed)

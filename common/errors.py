@@ -9,26 +9,34 @@
 
 Families are for `except` and are never raised. Below them there is one class per reason. The reason
 travels in `google.rpc.ErrorInfo` (domain "lipt"), so that the peer raises the same class.
-`retryable` says whether the same call, unchanged, may succeed: the definition of "transient".
+`retryable` says whether the same call, unchanged, may succeed.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, cast
 
 import grpc
+from google.protobuf import any_pb2
+from google.protobuf.message import Message
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+from grpc_status import rpc_status
 
-DOMAIN = "lipt"
+from lipt.common.text import printable
+
+_DOMAIN = "lipt"
+# A status travels as metadata, twice, a byte as up to three; peers refuse 8 KiB and more of it.
+_MAX_MESSAGE_BYTES = 1500
 
 
 class LiptError(Exception):
-    """Base of everything this package raises on purpose; itself what nobody foresaw."""
+    """Base of all errors of this package; itself an unforeseen one."""
 
     code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
     reason: ClassVar[str] = "INTERNAL"
-    # An incident, a proxy's status, a newer peer's reason: nothing says that it would come again.
+    # An incident, a proxy's status or a newer peer's reason may pass.
     retryable: ClassVar[bool] = True
-    # When the same call is worth making again, where whoever refused it knows.
+    # The pause that the refusing side asks for.
     retry_after_seconds: float | None = None
 
     def __init_subclass__(
@@ -42,17 +50,18 @@ class LiptError(Exception):
         if retryable is not None:
             cls.retryable = retryable
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
         super().__init__(message)
         self.message = message
+        self.retry_after_seconds = retry_after_seconds
 
     @property
     def problem(self) -> str:
-        """The first sentence: what was wrong, without what to do."""
+        """The first sentence, without the remedy."""
         return self.message.partition(". ")[0].removesuffix(".")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A class may build its sentence from other arguments: between processes the sentence goes.
+        # A class may build its sentence from other arguments.
         return revive, (type(self), self.message, self.retry_after_seconds)
 
 
@@ -61,8 +70,7 @@ def revive(
 ) -> LiptError:
     """An error of another process: its class with its finished sentence."""
     error = cls.__new__(cls)
-    LiptError.__init__(error, message)
-    error.retry_after_seconds = retry_after_seconds
+    LiptError.__init__(error, message, retry_after_seconds=retry_after_seconds)
     return error
 
 
@@ -241,13 +249,6 @@ class WrongOffsetError(TransferError, reason="WRONG_OFFSET", code="FAILED_PRECON
 class UploadInProgressError(TransferError, reason="UPLOAD_IN_PROGRESS", code="ABORTED"):
     """Another peer is sending the same blob; try again, it may be complete by then."""
 
-    @classmethod
-    def of(cls, name: object) -> Self:
-        """About the blob of that name."""
-        return cls(
-            f"blob {name} is being sent by someone else. Try again: it may be complete then."
-        )
-
 
 class UnavailableError(LiptError, retryable=True):
     """The other side cannot answer now: it is away, or its disk or child process failed."""
@@ -276,38 +277,13 @@ class ComputeError(UnavailableError, reason="COMPUTE_FAILED"):
 class QueueFullError(UnavailableError, reason="QUEUE_FULL", code="RESOURCE_EXHAUSTED"):
     """Too much waits to be computed already; it says when to ask again."""
 
-    def __init__(
-        self,
-        *,
-        num_waiting: int,
-        num_own: int,
-        max_waiting: int,
-        max_own: int,
-        retry_after_seconds: float,
-    ) -> None:
-        full = (
-            f"{num_own} requests of this caller wait to be computed, {max_own} may"
-            if num_own >= max_own
-            else f"{num_waiting} requests wait to be computed, {max_waiting} may"
-        )
-        super().__init__(f"{full}. Ask again in {retry_after_seconds:.0f} s.")
-        self.retry_after_seconds = retry_after_seconds
-
 
 class StorageFullError(UnavailableError, reason="STORAGE_FULL", code="RESOURCE_EXHAUSTED"):
     """A peer, or all of them together, have uploaded as much as the coordinator takes."""
 
-    def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after_seconds = retry_after_seconds
-
 
 class TooManyCallsError(UnavailableError, reason="TOO_MANY_CALLS", code="RESOURCE_EXHAUSTED"):
     """A peer calls more often, or more at once, than one may; it says when to call again."""
-
-    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
-        super().__init__(message)
-        self.retry_after_seconds = retry_after_seconds
 
 
 def error_classes(cls: type[LiptError] = LiptError) -> list[type[LiptError]]:
@@ -319,3 +295,49 @@ def error_class(reason: str) -> type[LiptError]:
     """The class whose `reason` this is; LiptError itself for one from a newer peer."""
     own = {cls.reason: cls for cls in error_classes() if "reason" in vars(cls)}
     return own.get(reason, LiptError)
+
+
+def to_status(error: LiptError) -> status_pb2.Status:
+    """The status that carries an error's code, sentence and reason."""
+    details = [_packed(error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN))]
+    if error.retry_after_seconds is not None:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(round(1000 * error.retry_after_seconds))
+        details.append(_packed(retry))
+    return status_pb2.Status(
+        code=code_pb2.Code.Value(error.code.name), message=_shortened(str(error)), details=details
+    )
+
+
+def _packed(message: Message) -> any_pb2.Any:
+    detail = any_pb2.Any()
+    detail.Pack(message)
+    return detail
+
+
+def _shortened(sentence: str) -> str:
+    content = sentence.encode(errors="replace")
+    if len(content) > _MAX_MESSAGE_BYTES:
+        half = _MAX_MESSAGE_BYTES // 2
+        content = content[:half] + b" ... " + content[-half:]
+    return content.decode(errors="ignore")
+
+
+def from_rpc_error(error: grpc.RpcError) -> LiptError:
+    """The error that the server raised, or one for another status."""
+    call = cast("grpc.Call", error)
+    code, details = call.code(), printable(call.details() or "")
+    try:
+        status = cast("status_pb2.Status | None", rpc_status.from_call(call))
+    except ValueError:  # details that contradict the code: not ours
+        status = None
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    for packed in status.details if status else ():
+        # Whichever of the two it is.
+        _ = packed.Unpack(info) or packed.Unpack(retry)
+    if info.domain == _DOMAIN:
+        after = retry.retry_delay.ToMilliseconds() / 1000
+        return revive(error_class(info.reason), details, after or None)
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return UnreachableError(f"the coordinator does not answer ({details}).")
+    return LiptError(f"{code.name if code else 'UNKNOWN'}: {details}")

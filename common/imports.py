@@ -16,9 +16,9 @@ from typing import Any
 
 from lipt.common.errors import ConfigError, FactoryNotAllowedError, MissingExtraError
 
-# One attribute only: `module:os.system` must not reach through what a module imported.
+# One attribute only: `module:os.system` must not reach a module's imports.
 _SPEC = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*)")
-# Built-in data sets and models that are followed by a path or a name, and are no modules.
+# Prefixes of built-in data sets and models, which are no modules.
 SCHEMES = frozenset(
     (
         *("cifar10", "cifar100", "csv", "distilled", "features", "imagefolder", "jsonl", "pairs"),
@@ -31,7 +31,6 @@ TOWERS = ("image_tower", "text_tower")
 
 def require_extra(module: str, *, package: str, extra: str, needed_for: str) -> None:
     """Look for an optional package without importing it, which may take seconds."""
-    # What is imported already need not have come from a file.
     if sys.modules.get(module) is None and importlib.util.find_spec(module) is None:
         raise MissingExtraError(package, extra=extra, needed_for=needed_for)
 
@@ -41,7 +40,7 @@ def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> M
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        # A dependency that the package itself lacks is another fault than its absence.
+        # The package may lack a dependency of its own.
         if not _is_within(module, error.name):
             raise
         raise MissingExtraError(package, extra=extra, needed_for=needed_for) from None
@@ -59,7 +58,7 @@ def module_of(spec: str) -> str:
 
 
 def modules_of(name: str) -> tuple[str, ...]:
-    """The modules that the name of a data set or a model says: its own, or its towers'."""
+    """The modules in the name of a data set or a model: its own, or its towers'."""
     path, _, options = name.partition("?")
     if path.startswith("pairs:"):
         parted = (option.partition("=") for option in options.split("&"))
@@ -70,30 +69,26 @@ def modules_of(name: str) -> tuple[str, ...]:
 
 
 def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[..., Any]:
-    """Import what `package.module:factory` names, also from the current directory.
-
-    Raises:
-        FactoryNotAllowedError: neither the module nor a parent of it is allowed.
-    """
+    """Import `package.module:factory` of an allowed module, also from the current directory."""
     match = _SPEC.fullmatch(spec)
     if match is None:
         raise ConfigError(
             f"{spec!r} does not name a factory. Write package.module:factory, for example "
-            "my_models:build for the function `build` in my_models.py."
+            "my_models:build."
         )
     name, attribute = match["module"], match["attribute"]
     if not any(_is_within(name, allowed) for allowed in allowed_modules):
         listed = ", ".join(sorted(allowed_modules)) or "none"
         raise FactoryNotAllowedError(
             f"{spec!r} runs code from the module {name!r}, which this process does not allow "
-            f"(allowed: {listed}). Start it with --allow-module {name} if you trust that module."
+            f"(allowed: {listed}). Start it with --allow-module {name} if you trust it."
         )
     module = _import(repr(spec), name)
     factory = getattr(module, attribute, None)
     if not callable(factory):
         raise ConfigError(
-            f"{spec!r}: the module {name!r} ({getattr(module, '__file__', None)}) has no function "
-            f"or class {attribute!r}. Define it there, or correct the name."
+            f"{spec!r}: {getattr(module, '__file__', name)} has no function or class "
+            f"{attribute!r}. Define it there, or correct the name."
         )
     return factory  # type: ignore[no-any-return]
 
@@ -110,7 +105,6 @@ def _is_within(module: str, parent: str | None) -> bool:
 
 def _import(named: str, module: str) -> ModuleType:
     directory = os.getcwd()  # noqa: PTH109 - sys.path holds strings
-    # What is imported already is not looked for, and no path changes for it.
     if module not in sys.modules and directory not in sys.path:
         sys.path.insert(0, directory)
     importlib.invalidate_caches()
@@ -120,7 +114,7 @@ def _import(named: str, module: str) -> ModuleType:
         if isinstance(error, ModuleNotFoundError) and _is_within(module, error.name):
             raise ConfigError(
                 f"{named}: there is no module {error.name!r} in {directory} or among the installed "
-                "packages. Start this process in the directory that holds it, or install it."
+                "packages. Start this process in its directory, or install it."
             ) from None
         raise ConfigError(
             f"{named}: importing {module!r} failed with {type(error).__name__}: {error}. "

@@ -18,7 +18,7 @@ from torch import Tensor
 from lipt.common.determinism import derive_seed
 
 _MOST_AT_RANDOM = 1000
-# Of all subsets together, beyond those that are drawn at random.
+# Of all subsets together, beyond the random ones.
 _MOST_CHOSEN = 500
 # On data that is only hard, a sixth of all labels may be suspected.
 MOST_SUSPECTS = 100
@@ -27,7 +27,7 @@ MOST_SUSPECTS = 100
 def rows_to_draw(
     num_examples: int, subsets: Sequence[NDArray[np.int64]], suspects: Sequence[int], seed: int
 ) -> Tensor:
-    """The rows of a map, ascending: a random sample, more of each subset, the worst suspects."""
+    """Rows of a map, ascending: a random sample, more of each subset, the worst suspects."""
     order = np.random.default_rng(derive_seed(seed, "map")).permutation(num_examples)
     share = _MOST_CHOSEN // max(len(subsets), 1)
     parts = [order[:_MOST_AT_RANDOM], np.array(suspects[:MOST_SUSPECTS], np.int64)]

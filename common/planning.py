@@ -2,9 +2,8 @@
 
 Each part grows with one setting, so a violation names the setting and its largest fitting value.
 
-Memory of a learner is what a CPU takes in float32, main memory and a device's own together.
-Measured on networks of five kinds, a batch takes 0.85 to 1.0 times what is planned in training,
-MobileNet 1.8 times; in evaluation 1.0 to 1.4 times.
+A learner's memory is that of float32 on a CPU. Measured on five kinds of networks, a batch takes
+0.85 to 1.0 times the plan in training (MobileNet 1.8 times), and 1.0 to 1.4 times in evaluation.
 """
 
 from __future__ import annotations
@@ -17,29 +16,26 @@ from lipt.common.config.run_config import LearnersConfig
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.text import format_bytes
 
-# An interpreter with torch and its libraries.
+# An interpreter with torch.
 PROCESS_BYTES = 2**30
-# A thread's stack, and what a library keeps for each.
+# A thread's stack and a library's buffers.
 THREAD_BYTES = 2**23
-# theta*, the model, its gradient, its momentum, and one in the making: an update, or the result.
+# theta*, the model, its gradient, its momentum, and an update or the result.
 MODEL_COPIES = 5
-# Of these the last three are of what is trained alone.
+# The last three are without frozen layers.
 _TRAINED_COPIES = 3
-# Of a batch, for each byte of a stored example: of images uint8 before and after augmentation, and
-# float32 as they are normalized; columns take less. What the model makes of them is among its
-# figures.
+# For each byte of a stored image in a batch: uint8 before and after augmentation, and float32.
 INPUT_BYTES = 6
-# Likewise, of what is made ahead while a learner is trained on a batch, whose uint8 is there only
-# once by then: one batch that is ready, and one that augmentation has three times.
+# Likewise for the batches made ahead: one that is ready, and one in augmentation.
 _AHEAD_BYTES = 3
-# A step on fewer images takes no less time.
+# A step on fewer images takes as long.
 STEP_IMAGES = 64
 # A shard's file, and its examples.
 _SHARD_COPIES = 2
 
 
 class Unit(Enum):
-    """What is counted, and how it is written."""
+    """What is counted, and its text."""
 
     BYTES = (format_bytes,)
     THREADS = ("{} threads".format,)
@@ -51,10 +47,9 @@ class Unit(Enum):
 
 @dataclass(frozen=True)
 class Part:
-    """What one setting's value costs.
+    """The cost of one setting's value: `value` times `each`.
 
     knob: the setting, dotted; empty for a fixed cost.
-    value: the count; `each` is the cost of one.
     lowest: the smallest value of the setting; None where it is no number.
     name: the setting's value where that is not `value`.
     """
@@ -68,13 +63,13 @@ class Part:
 
     @property
     def cost(self) -> int:
-        """`value` times `each`."""
+        """The whole cost."""
         return self.value * self.each
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What is taken in one place; `where` is a noun, as "memory of a worker"."""
+    """The cost in one place; `where` is a noun, as "memory of a worker"."""
 
     where: str
     unit: Unit
@@ -82,13 +77,13 @@ class Cost:
 
     @property
     def total(self) -> int:
-        """What all parts come to."""
+        """The sum of the parts."""
         return sum(part.cost for part in self.parts)
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that may be taken; `remedy` is a clause in place of "raise NAME"."""
+    """A limit; `remedy` is a clause in place of "raise NAME"."""
 
     name: str
     at_most: int
@@ -97,25 +92,19 @@ class Limit:
 
 @dataclass(frozen=True)
 class Violation:
-    """A cost over its limit, and the setting with the largest part of it."""
+    """A cost over its limit by so many times, and the setting with its largest part."""
 
     knob: str
-    value: str
-    cost: int
     limit: Limit
+    times: float
     sentence: str
-
-    @property
-    def times(self) -> float:
-        """How many times the limit it is."""
-        return self.cost / max(self.limit.at_most, 1)
 
     def __str__(self) -> str:
         return self.sentence
 
 
 def violation(cost: Cost, limit: Limit) -> Violation | None:
-    """What is wrong with a cost under a limit, if anything is."""
+    """The violation of a limit by a cost, if there is one."""
     if cost.total <= limit.at_most:
         return None
     blamable = [part for part in cost.parts if part.knob and part.cost] or cost.parts
@@ -126,9 +115,8 @@ def violation(cost: Cost, limit: Limit) -> Violation | None:
     most = f", {written(part.cost)} of it for {part.what}" if len(cost.parts) > 1 else ""
     return Violation(
         knob=part.knob,
-        value=value,
-        cost=cost.total,
         limit=limit,
+        times=cost.total / max(limit.at_most, 1),
         sentence=(
             f"{blamed}{cost.where} comes to {written(cost.total)}{most}, over {limit.name} = "
             f"{written(limit.at_most)}. {_remedy(cost, part, limit)}"
@@ -148,7 +136,7 @@ def _remedy(cost: Cost, part: Part, limit: Limit) -> str:
 
 
 def training_bytes_per_example(figures: ModelFigures, example_bytes: int) -> int:
-    """What an example of a batch takes while a model is trained on it, by its stored bytes."""
+    """The memory of a batch's example in training, by its stored bytes."""
     return figures.training_bytes + INPUT_BYTES * example_bytes
 
 
@@ -159,7 +147,7 @@ def learner_threads(learners: LearnersConfig) -> Cost:
 
 
 def learner_images(learners: LearnersConfig) -> Cost:
-    """Images that a learner puts through its model, should it take all of its attempts."""
+    """Images that pass a learner's model in all of its attempts."""
     each = learners.num_minibatches * max(learners.batch_size, STEP_IMAGES) * learners.max_attempts
     part = Part("learners.num_steps", learners.num_steps, each, "its steps, in every attempt")
     return Cost("training of a learner", Unit.IMAGES, (part,))
@@ -170,7 +158,6 @@ def learner_memory(
 ) -> Cost:
     """Memory of a worker while it trains a learner."""
     sent = figures.sent_bytes
-    # In the mean.
     copy = figures.weights_bytes - figures.frozen_bytes * _TRAINED_COPIES // MODEL_COPIES
     shard = learners.num_minibatches, learners.batch_size * example_bytes * _SHARD_COPIES
     return Cost(

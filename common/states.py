@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """Where a run is; MERGING goes back to TRAINING where the disk lost a learner."""
+    """State of a run; MERGING goes back to TRAINING where the disk lost a learner."""
 
     PENDING = "pending"
     INITIALIZING = "initializing"
@@ -16,23 +16,19 @@ class RunState(StrEnum):
     READY = "ready"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    # What peers see of a run, in whatever state before its end, whose data its coordinator does
-    # not have now; its record keeps the state from which it goes on.
+    # Shown for a run whose coordinator has other data now; its record keeps the true state.
     HELD = "held"
-    # What a trainer calls a newer coordinator's state; no coordinator's run is in it.
+    # A trainer's name for a newer coordinator's state.
     UNKNOWN = "unknown"
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether the state is final."""
         return self in (RunState.READY, RunState.FAILED, RunState.CANCELLED)
 
 
 class LearnerState(StrEnum):
-    """Where a learner is; QUEUED again whenever an attempt came to nothing or its result is lost.
-
-    DONE, FAILED and DROPPED are its ends otherwise.
-    """
+    """State of a learner; QUEUED again when an attempt failed or its result is lost."""
 
     QUEUED = "queued"
     LEASED = "leased"
@@ -49,10 +45,9 @@ class LearnerState(StrEnum):
 
 
 class LearnerPhase(StrEnum):
-    """What a worker does with its learner."""
+    """A worker's phase with a learner."""
 
     FETCHING = "fetching"
     TRAINING = "training"
     SUBMITTING = "submitting"
-    # Nothing was said of it, or nothing that this version has a word for.
     UNKNOWN = "unknown"

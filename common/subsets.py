@@ -1,7 +1,5 @@
 """Subsets: how many examples, the digest that names them, and the file that holds them.
 
-What the coordinator and the trainer must agree on to the byte.
-
 Digest: SHA-256 of all indices as little-endian int64, ascending, followed by their weights as
 little-endian float32 and, where there are some, their soft labels as little-endian float16, row
 by row. It says nothing of how a subset is stored or sent.
@@ -14,7 +12,7 @@ then its weights, then its soft labels if there are some:
     soft labels   little-endian float16, C for each example
 
 All are written as byte planes, the first bytes of all values and then the second ones, because
-almost all high bytes are alike. A random tenth takes 5 bits an index, and equal weights nothing.
+almost all high bytes are alike. A random tenth takes 5 bits an index.
 
 Shapes: K examples of a subset, L of another, N of the data, C classes.
 """
@@ -36,11 +34,10 @@ from numpy.typing import NDArray
 
 from lipt.common.errors import BudgetError, InvalidRequestError, SubsetError
 
-# Examples that are looked at, or packed, together: small beside the whole.
 _BLOCK = 2**20
 _EXAMPLE_BYTES = 12
 _SOFT_BYTES = 2
-# Deflate makes at most 1,032 bytes of one.
+# Deflate expands at most 1,032 times.
 _MOST_EXPANSION = 1040
 _OVERHEAD_BYTES = 4096
 
@@ -58,7 +55,7 @@ class Examples:
 
     @property
     def num_classes(self) -> int:
-        """Of the soft labels; 0 without."""
+        """The classes of the soft labels; 0 without."""
         return 0 if self.soft_labels_KC is None else self.soft_labels_KC.shape[1]
 
     @property
@@ -68,10 +65,10 @@ class Examples:
 
 
 def budget_from_fraction(fraction: float, num_examples: int) -> int:
-    """The budget that a fraction of the data set stands for, half an example rounded up.
+    """The budget of a fraction of the data set, half an example rounded up.
 
-    The fraction is taken as the decimal number it is written as: 0.145 of 100 examples is 14.5 and
-    so 15, though the nearest double is below 0.145.
+    The fraction counts as it is written: 0.145 of 100 examples is 14.5 and so 15, though the
+    nearest double is below 0.145.
     """
     if not math.isfinite(fraction) or not 0.0 < fraction <= 1.0:
         raise BudgetError(
@@ -88,7 +85,7 @@ def budget_from_fraction(fraction: float, num_examples: int) -> int:
 
 
 def require_budget(budget: int, num_examples: int) -> None:
-    """Refuse a budget that the data set cannot serve."""
+    """Refuse a budget outside of the data set."""
     if not 1 <= budget <= num_examples:
         raise BudgetError(
             f"budget {budget} is outside 1..{num_examples}, the data set's length. "
@@ -97,13 +94,13 @@ def require_budget(budget: int, num_examples: int) -> None:
 
 
 def resolve_budget(*, fraction: float | None, budget: int | None, num_examples: int) -> int:
-    """The budget that a request asks for, by either of its two forms."""
+    """The budget of a request, which gives it in one of two forms."""
     if fraction is not None and budget is None:
         return budget_from_fraction(fraction, num_examples)
     if budget is None or fraction is not None:
         raise BudgetError(
-            f"fraction {fraction} and budget {budget}: exactly one of the two says how many "
-            f"of the {num_examples} examples to choose. Give a fraction in (0, 1] or a budget."
+            f"fraction {fraction} and budget {budget}: exactly one is needed. Give a fraction in "
+            "(0, 1] or a budget."
         )
     require_budget(budget, num_examples)
     return budget
@@ -112,12 +109,7 @@ def resolve_budget(*, fraction: float | None, budget: int | None, num_examples: 
 def subset_digest(
     indices: npt.ArrayLike, weights: npt.ArrayLike, soft_labels: npt.ArrayLike | None = None
 ) -> str:
-    """Lower-case hexadecimal digest of a subset.
-
-    indices: K integers, ascending and distinct.
-    weights: K numbers, taken as float32.
-    soft_labels: K x C numbers, taken as float16; None for a subset without.
-    """
+    """Lower-case hexadecimal digest of a subset; `soft_labels` are K x C."""
     indices_K = _as(indices, "<i8")
     weights_K = _as(weights, "<f4")
     if indices_K.ndim != 1 or indices_K.shape != weights_K.shape:
@@ -145,7 +137,7 @@ def subset_digest(
 
 
 def first_fall(indices_K: NDArray[np.int64]) -> int | None:
-    """The position of the first index that is not above the one before it; None without one."""
+    """The first position whose index is not above the previous one; None without one."""
     for start in range(0, len(indices_K), _BLOCK):
         block = indices_K[start : start + _BLOCK + 1]
         falls = np.flatnonzero(block[1:] <= block[:-1])
@@ -155,16 +147,13 @@ def first_fall(indices_K: NDArray[np.int64]) -> int | None:
 
 
 def _as(column: npt.ArrayLike, dtype: str) -> NDArray[Any]:
-    # Contiguous, so that it is hashed where it lies; a copy only where it is not.
+    # Contiguous, so that it is hashed in place.
     converted = np.asarray(column).astype(dtype, casting="same_kind", copy=False)
     return np.ascontiguousarray(converted) if converted.ndim else converted
 
 
 def packed_sizes(num_examples: int, num_classes: int = 0) -> range:
-    """The bytes that a file of so many examples can have; of a negative number there is none.
-
-    num_classes: of their soft labels; 0 where they have none.
-    """
+    """The possible sizes of a file; `num_classes` is 0 without soft labels."""
     if num_examples < 0 or num_classes < 0:
         return range(0)
     plain = (_EXAMPLE_BYTES + _SOFT_BYTES * num_classes) * num_examples
@@ -172,7 +161,7 @@ def packed_sizes(num_examples: int, num_classes: int = 0) -> range:
 
 
 def pack(examples: Examples) -> bytes:
-    """The file of a subset; equal subsets give equal files on one version of zlib."""
+    """The file of a subset; the same bytes on one version of zlib."""
     content = io.BytesIO()
     indices_K, weights_K = examples.indices_K, examples.weights_K
     with gzip.GzipFile(fileobj=content, mode="wb", compresslevel=6, mtime=0) as file:
@@ -230,17 +219,13 @@ def _from_planes(content: bytes, dtype: str, count: int) -> NDArray[Any]:
 
 def _no_file(reason: str) -> SubsetError:
     return SubsetError(
-        f"what arrived is no file of a subset: {reason}. Ask again; if it stays so, see the "
-        "coordinator's log."
+        f"what arrived is no file of a subset: {reason}. Ask again, or see the coordinator's log."
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """What two subsets have in common.
-
-    by_chance: expected shared examples of random subsets with the same number in each class.
-    """
+    """The overlap of two subsets; `by_chance` is that of random ones with equal class counts."""
 
     shared: int
     jaccard: float

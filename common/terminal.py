@@ -20,12 +20,12 @@ def say_json(document: str) -> None:
 
 
 def say_document(text: str) -> None:
-    """Print a text of several lines as it is, to be kept in a file."""
+    """Print a text of several lines for a file."""
     typer.echo(escaped(text, keep="\n"), nl=False)
 
 
 def complain(program: str, sentence: str) -> None:
-    """Print on standard error why a program ends; what has several lines keeps them, indented."""
+    """Print on standard error why a program ends."""
     typer.echo(f"{program}: {printable_lines(sentence)}", err=True)
 
 

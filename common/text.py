@@ -9,7 +9,7 @@ _MOST_NAMED = 5
 
 
 def empty_classes(class_names: Sequence[str], class_counts: Sequence[int]) -> str:
-    """What to say of classes without examples, as a clause; empty where every class has some."""
+    """A clause about classes without examples; empty where every class has some."""
     if len(class_counts) != len(class_names):
         return ""
     empty = [name for name, count in zip(class_names, class_counts, strict=True) if not count]
@@ -25,15 +25,14 @@ def empty_classes(class_names: Sequence[str], class_counts: Sequence[int]) -> st
 
 
 # A peer's text may hold line ends, terminal escapes, direction marks or millions of characters.
-# What is not printable is shown as Python's escape for it (`\x1b`).
 
-# Longer than any sentence of this package; a table of names is cut far earlier by the contract.
+# Longer than any sentence of this package.
 MAX_CHARACTERS = 4000
 INDENT = "    "
 
 
 def printable(text: str) -> str:
-    """`text` on one line; of more than `MAX_CHARACTERS` the middle is left out."""
+    """`text` on one line, without the middle of more than `MAX_CHARACTERS`."""
     return _without_middle(escaped(_without_middle(text)))
 
 
@@ -43,7 +42,7 @@ def printable_lines(text: str) -> str:
 
 
 def escaped(text: str, *, keep: str = "") -> str:
-    """`text` of any length with escapes for what is not printable, except the marks in `keep`."""
+    """`text` with Python's escapes for unprintable characters, except those in `keep`."""
     if text.isprintable():
         return text
     return "".join(
@@ -53,7 +52,7 @@ def escaped(text: str, *, keep: str = "") -> str:
 
 
 def escaped_json(document: str) -> str:
-    """A JSON document with JSON's escapes for what is not printable: it says the same."""
+    """A JSON document with JSON's escapes for unprintable characters."""
     if document.isprintable():
         return document
     return "".join(mark if mark.isprintable() else json.dumps(mark)[1:-1] for mark in document)

@@ -50,8 +50,8 @@ def _serve(config: Path | None, flags: dict[str, Any]) -> None:
     from lipt.common.config.settings import load_settings
     from lipt.common.observability.logs import configure_logging
     from lipt.common.observability.tracing import exporting
+    from lipt.common.process import talking
     from lipt.common.process.machine import wait_passively
-    from lipt.common.process.service import talking
     from lipt.coordinator.compute.children import start_server
 
     settings = with_own_modules(load_settings(CoordinatorSettings, config=config, flags=flags))

@@ -30,8 +30,8 @@ from lipt.common.network.tls import (
     split_address,
 )
 from lipt.common.observability.metrics import serving_metrics
+from lipt.common.process import tell_manager
 from lipt.common.process.devices import device_name, resolve_device
-from lipt.common.process.service import tell_manager
 from lipt.common.text import empty_classes
 from lipt.coordinator.access.caller import ALLOWED_ROLES
 from lipt.coordinator.access.tokens import (

@@ -60,11 +60,10 @@ def reestimate_batch_norm(
 
     Each channel needs two values of a batch. Batch-norm layers alone are in training mode.
     """
-    layers = _tracking(model, frozen)
+    layers, num_seen = _tracking(model, frozen), 0
     if not layers:
         return
     momentum = {layer: layer.momentum for layer in layers}
-    num_seen = 0
     with evaluation_mode(model):
         for layer in layers:
             layer.reset_running_stats()

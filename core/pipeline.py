@@ -57,16 +57,11 @@ class Merged:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """The outcome of pre-training in a workspace, with seconds by stage.
-
-    densities: the share of weights that each learner keeps.
-    merged: None where there are no learners.
-    """
+    """The outcome of pre-training in a workspace, with seconds by stage."""
 
     workspace: InMemory
     outcome: Outcome
     seconds: Mapping[str, float]
-    densities: tuple[float, ...] = ()
     merged: Merged | None = None
 
 
@@ -104,8 +99,7 @@ def pretrain(
         "training_seconds": trained - cut,
         "merging_seconds": monotonic() - trained,
     }
-    densities = tuple(density for _, density in cuts)
-    return Pretrained(workspace, outcome, seconds, densities, merged)
+    return Pretrained(workspace, outcome, seconds, merged)
 
 
 def begin(workspace: InMemory, config: RunConfig, given: bytes | Path | None = None) -> Pretrained:
@@ -228,7 +222,7 @@ def merge_learners(
     on_ingredient: OnIngredient = lambda _index, _ingredient: None,
 ) -> Merged:
     """Merge learners, opened anew at every call, by their scores on the validation split."""
-    soup, evaluator = config.soup, soup_evaluator(workspace, config, inputs)
+    soup, evaluator = config.soup, _evaluator(workspace, config, inputs)
     evaluate = Evaluators.of(evaluator, config, lambda: workspace.new_model(config))
     report = workspace.progress("merging learners")
     # Several weights are scored at a time instead, on a thread each.
@@ -252,8 +246,7 @@ def merge_learners(
     return Merged(made, initial_accuracy, len(evaluator.targets_N))
 
 
-def soup_evaluator(workspace: Workspace, config: RunConfig, inputs: InputFormat) -> Evaluator:
-    """The evaluator of a run's weights, on its validation split."""
+def _evaluator(workspace: Workspace, config: RunConfig, inputs: InputFormat) -> Evaluator:
     dataset = workspace.dataset
     model, ids = workspace.new_model(config), workspace.split(config).validation_ids
     return Evaluator(

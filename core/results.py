@@ -89,28 +89,19 @@ def frozen_in(metadata: Mapping[str, str]) -> frozenset[str]:
     return frozenset(json.loads(metadata.get(_KEY, "[]")))
 
 
-@dataclass(frozen=True)
-class LearnerReader:
-    """Opens learners' files as whole states of a model with these tensors.
+def open_learner(
+    source: bytes | Path, specs: Mapping[str, TensorSpec], frozen: Weights
+) -> Mapping[str, Tensor]:
+    """A result or a snapshot as a whole state with these tensors.
 
-    frozen: theta*'s tensors that no learner changes; shared among all states.
+    Each access decodes a tensor anew, or gives theta*'s own of those that no learner changes.
+
+    Raises:
+        BlobTooLargeError, WeightsError: as `open_weights`.
     """
-
-    specs: Mapping[str, TensorSpec]
-    frozen: Weights
-
-    @classmethod
-    def of(
-        cls, specs: Mapping[str, TensorSpec], initial: Mapping[str, Tensor], frozen: Collection[str]
-    ) -> LearnerReader:
-        """A reader that keeps the frozen tensors of theta*."""
-        return cls(specs, {name: initial[name] for name in specs if name in frozen})
-
-    def open(self, source: bytes | Path) -> Mapping[str, Tensor]:
-        """Open a result or a snapshot; each access decodes a tensor anew, or gives theta*'s own."""
-        trained = {name: spec for name, spec in self.specs.items() if name not in self.frozen}
-        opened = open_weights(source, like=trained)
-        return _Whole(self.specs, self.frozen, opened) if self.frozen else opened
+    like = {name: spec for name, spec in specs.items() if name not in frozen}
+    opened = open_weights(source, like=like)
+    return _Whole(specs, frozen, opened) if frozen else opened
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -97,8 +98,7 @@ def draw_densities(num_learners: int, pruning: PruningConfig, *, seed: int) -> t
     return tuple(min(high, low + (high - low) * share) for share in shares)
 
 
-@dataclass(frozen=True)
-class Fitted:
+class Fitted(NamedTuple):
     """Settings of learners whose shards fit, and the changes in words; empty for none."""
 
     learners: LearnersConfig
@@ -111,12 +111,10 @@ def fit_defaults(learners: LearnersConfig, num_train: int, *, asked: Collection[
     First the batch size, down to 16 examples, then the number of learners, then that of their
     minibatches, each no further than it has to. A single minibatch takes what there is.
     """
-    sizes = {
-        name: getattr(learners, name) for name in ("num_learners", "num_minibatches", "batch_size")
-    }
-    n, m, b = sizes.values()
+    n, m, b = learners.num_learners, learners.num_minibatches, learners.batch_size
     if n * m * b <= num_train:
         return Fitted(learners)
+    sizes = {"num_learners": n, "num_minibatches": m, "batch_size": b}
 
     def lower(name: str, floor: int) -> None:
         others = math.prod(value for other, value in sizes.items() if other != name)

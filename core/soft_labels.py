@@ -45,13 +45,14 @@ class SoftLabels:
 
 def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
     """The soft labels of the examples at `places_K`, by a proxy's second head or its only one."""
-    labels_N, errors_NC, trust_N = signals.labels_N, signals.errors_NC, signals.trust_N
-    head = given(signals.facts, "head")
+    labels_N, errors_NC, head = signals.labels_N, signals.errors_NC, given(signals.facts, "head")
+    trust_N = signals.trust_N
+    if trust_N is None:
+        trust_N = torch.ones_like(labels_N, dtype=torch.float64)
     if signals.second_errors_NC is not None:
         errors_NC, head = signals.second_errors_NC, {**head, **head["second"]}
-    alone = _alone(signals, errors_NC.shape[1], places_K, trust_N, seed)
-    trust_K = None if trust_N is None else trust_N[places_K]
-    distrusted = 0.0 if trust_K is None else float((trust_K < 1).double().mean())
+    alone = _accuracy_alone(signals, places_K, trust_N, seed)
+    distrusted = float((trust_N[places_K] < 1).double().mean())
     facts = {
         "features": head["features"],
         "tried": head["tried"],
@@ -64,10 +65,8 @@ def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
     return SoftLabels(_probabilities(errors_NC, labels_N, places_K), facts)
 
 
-def _alone(
-    signals: Signals, num_classes: int, places_K: Tensor, trust_N: Tensor | None, seed: int
-) -> float:
-    # The accuracy of a head of the chosen examples on a sample of the others, by trust.
+def _accuracy_alone(signals: Signals, places_K: Tensor, trust_N: Tensor, seed: int) -> float:
+    """The accuracy of a head of the chosen examples on a sample of the others, by trust."""
     labels_N, generator = signals.labels_N, derive_generator(seed, "soft labels")
     others = torch.ones(len(labels_N), dtype=torch.bool)
     others[places_K] = False
@@ -76,14 +75,13 @@ def _alone(
         return 1.0
     others_M = others_M[torch.randperm(len(others_M), generator=generator)[:_MAX_SAMPLE]]
     rows, num_chosen = torch.cat([places_K, others_M]), len(places_K)
-    trust_N = torch.ones(len(labels_N), dtype=torch.float64) if trust_N is None else trust_N
     # The others are scored, and teach nothing.
     teach = trust_N[rows]
     teach[num_chosen:] = _NO_SAY
     head = leave_one_out(
         signals.features_ND[rows].float(),
         labels_N[rows],
-        num_classes,
+        signals.errors_NC.shape[1],
         generator=generator,
         trust_N=teach,
     )

@@ -81,11 +81,12 @@ class Sgd:
 
     def momentum(self) -> Weights:
         """The momentum buffers by the parameter's name; empty before the first step."""
-        states = {
-            name: self._optimizer.state.get(parameter, {}).get("momentum_buffer")
+        state = self._optimizer.state
+        return {
+            name: state[parameter]["momentum_buffer"]
             for name, parameter in self._model.named_parameters()
+            if state.get(parameter, {}).get("momentum_buffer") is not None
         }
-        return {name: buffer for name, buffer in states.items() if buffer is not None}
 
     def restore_momentum(self, momentum: Mapping[str, Tensor]) -> None:
         """Go on with buffers that `momentum` returned."""
@@ -222,11 +223,6 @@ def num_warm_up_steps(epochs: float, num_train: int) -> int:
     return _num_steps(epochs, num_train, BATCH_SIZE)
 
 
-def learning_rate_at(step: int, num_steps: int) -> float:
-    """Of a step counted from 0: a cosine that reaches 0 after the last."""
-    return LEARNING_RATE * (1 + math.cos(math.pi * step / num_steps)) / 2
-
-
 def warm_up(
     model: nn.Module,
     dataset: Dataset,
@@ -274,7 +270,8 @@ def warm_up(
             epoch, loss = step // made.num_batches, torch.zeros(())
             with seeded_generators(derive_seed(seed, "warm-up-layers", epoch), device):
                 for loss in islice(made.losses(epoch), num_steps - step):
-                    sgd.step(loss, learning_rate_at(step, num_steps))
+                    cosine = math.cos(math.pi * step / num_steps)
+                    sgd.step(loss, LEARNING_RATE * (1 + cosine) / 2)
                     step += 1
                     on_progress(step, num_steps)
             # Once an epoch: an accelerator has a queue of work that must not run dry.

@@ -31,7 +31,7 @@ from lipt.common.weights.files import non_finite, read_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import Backbone
-from lipt.core.results import LearnerReader
+from lipt.core.results import open_learner
 from lipt.core.sharding import Split, split_validation
 from lipt.core.signals.stored import UserFeatures
 
@@ -48,6 +48,7 @@ class Keepable(Protocol):
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote."""
+        ...
 
 
 KeptT = TypeVar("KeptT", bound=Keepable)
@@ -135,10 +136,10 @@ class Workspace(ABC):
         self, config: RunConfig, initial: BlobName, model: nn.Module
     ) -> Callable[[BlobName], Weights]:
         """A reader of learners' states, completed by the frozen tensors of theta*."""
-        frozen = self.frozen(config, model)
-        weights = self.read_weights(initial, model) if frozen else {}
-        reader = LearnerReader.of(specs_of(model.state_dict()), weights, frozen)
-        return lambda name: dict(reader.open(self.read(name)))
+        specs, names = specs_of(model.state_dict()), self.frozen(config, model)
+        weights = self.read_weights(initial, model) if names else {}
+        frozen = {name: weights[name] for name in names}
+        return lambda name: dict(open_learner(self.read(name), specs, frozen))
 
     def progress(self, activity: str) -> Callable[[int, int], None]:
         """A callback for (done, total) that reports under one name."""

@@ -5,7 +5,7 @@ import os
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lipt.trainer import Client, ReselectingSampler
-from lipt.trainer.integrations.lightning import ReselectionCallback
+from lipt.trainer.integrations.lightning import SamplerCallback
 from mine import data, model
 
 
@@ -30,7 +30,7 @@ with Client(os.environ.get("LIPT_COORDINATOR", "127.0.0.1:50051")) as client:
     loader = torch.utils.data.DataLoader(data(), batch_size=64, sampler=sampler)
     trainer = Trainer(
         max_epochs=int(os.environ.get("EPOCHS", "200")),
-        callbacks=[ReselectionCallback(sampler)],
+        callbacks=[SamplerCallback(sampler)],
         logger=False,
     )
     trainer.fit(module, loader)

@@ -42,15 +42,7 @@ class LoggedProcess:
         program: str = "",
         fresh: bool = False,
     ) -> None:
-        """Start it.
-
-        Args:
-            arguments: of the program.
-            log: the file that keeps its output.
-            environment: all of it.
-            program: what to run in place of Python.
-            fresh: take a new interpreter, with the seconds that its imports take.
-        """
+        """Start Python, or `program`; `fresh` takes a new interpreter and its imports' seconds."""
         self.log = log
         self._lines: list[str] = []
         self._news = threading.Condition()
@@ -147,10 +139,7 @@ class LoggedProcess:
 class Cluster:
     """The processes of one test; leaving the block ends them all.
 
-    Attributes:
-        directory: where their files are.
-        state: the coordinator's state directory, where no flag says otherwise.
-        address: where the coordinator that was started last listens.
+    `address` is where the coordinator that was started last listens.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -198,10 +187,7 @@ class Cluster:
     ) -> LoggedProcess:
         """Start a coordinator of the digits, and do not wait for it.
 
-        Args:
-            flags: take the place of the test's own, or add to them.
-            program: what to run in place of `-m lipt.coordinator`.
-            environment: on top of this process's.
+        `flags` replace the test's own or add to them; `environment` adds to this process's.
         """
         own = {
             "--data": "digits",

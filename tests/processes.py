@@ -1,11 +1,8 @@
 """Processes of tests: forks of an interpreter that has PyTorch and the product loaded.
 
-A coordinator and its compute child import PyTorch for seconds before they do anything. Here one
-*template* process a test session imports it once, has no threads, and forks on request. A fork
-becomes `python -m MODULE ...` or `python FILE ...` as a fresh interpreter would: its own pid,
-environment, folder, output, exit handlers and exit status. It can be killed like any process.
-`start` and `run` take a fresh interpreter for everything else (`-c`, other programs), and where
-`fresh=True` asks for one.
+One *template* process a test session imports PyTorch once, has no threads, and forks on request. A
+fork becomes `python -m MODULE ...` or `python FILE ...` as a fresh interpreter would, which
+everything else, and `fresh=True`, takes.
 """
 
 from __future__ import annotations
@@ -137,11 +134,7 @@ class ForkedProcess:
         return self._receive(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit status.
-
-        Raises:
-            subprocess.TimeoutExpired: it goes on after `timeout` seconds.
-        """
+        """The exit status; `subprocess.TimeoutExpired` where it goes on for longer."""
         status = self._receive(timeout)
         if status is None:
             raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)

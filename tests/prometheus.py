@@ -33,13 +33,7 @@ def tool(name: str) -> str:
 
 
 def promtool(*arguments: str, given: str | None = None, folder: Path = OBSERVABILITY) -> str:
-    """What `promtool ARGUMENTS` says when nothing is wrong.
-
-    Args:
-        arguments: of the command.
-        given: on its standard input.
-        folder: where it runs.
-    """
+    """What `promtool ARGUMENTS` says when nothing is wrong, with `given` on its standard input."""
     done = subprocess.run(
         [tool("promtool"), *arguments],
         cwd=folder,
@@ -81,12 +75,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus(folder: Path, scrape_configs: str) -> Iterator[Prometheus]:
-    """One with the alerts of deploy/ that scrapes every second, until the block ends.
-
-    Args:
-        folder: for its configuration and its data.
-        scrape_configs: as in the file of that name.
-    """
+    """One with the alerts of deploy/ that scrapes every second, until the block ends."""
     shutil.copy(OBSERVABILITY / "alerts.yml", folder)
     settings = "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
     config = folder / "prometheus.yml"

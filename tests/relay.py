@@ -113,13 +113,7 @@ def _ending(status: Any, after: int = 0) -> Fault:
 
 @dataclass(frozen=True)
 class Call:
-    """A call that has come.
-
-    Attributes:
-        request: its first message.
-        authorization: its metadata of that name; None for none.
-        ended: set when it is over, whoever has ended it.
-    """
+    """A call that has come, its metadata `authorization`, and an event for its end."""
 
     request: Any
     authorization: str | None
@@ -127,16 +121,7 @@ class Call:
 
 
 class Relay(grpc.GenericRpcHandler):
-    """Forwards the calls of a `with` block to the coordinator at `target`.
-
-    Args:
-        target: `host:port` of the coordinator.
-        port: to listen on; 0 takes one that is free.
-
-    Attributes:
-        address: where clients connect in place of the target.
-        calls: those that have come, in their order.
-    """
+    """Forwards the calls of a `with` block to the coordinator at `target`, in their order."""
 
     def __init__(self, target: str, *, port: int = 0) -> None:
         self.calls: list[Call] = []

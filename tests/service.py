@@ -34,13 +34,7 @@ SMALLEST: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Service:
-    """A coordinator that serves `SOURCE`, and its run `READY` of `MODEL`.
-
-    Attributes:
-        address: where it listens.
-        state: its state directory.
-        ready: that run.
-    """
+    """A coordinator that serves `SOURCE`, its state directory, and its run `READY` of `MODEL`."""
 
     address: str
     state: Path

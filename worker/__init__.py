@@ -6,8 +6,8 @@ down this list only:
     pool/                 as many workers as there are learners for, here or on Ray
     cli                   the process: command line and signals
     agent                 joins, takes assignments one after the other, gives back
-    assignment            one learner, or one range of examples: fetch, compute, upload, commit
+    assignment            a learner, or a range of examples, within this worker's limits
     client                the coordinator's calls, and heartbeats
-    limits, instruments   what this worker takes on; what it measures
+    instruments           what it measures
     settings              what the process, and a pool, can be told
 """

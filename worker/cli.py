@@ -6,16 +6,12 @@ Heavy imports wait until the flags are read, so that `--help` answers at once.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lipt.common.config.flags import ConfigFile, PrintConfig, refusing, service_app, with_flags
 from lipt.common.config.settings import example_file
 from lipt.common.terminal import Version, say_document
 from lipt.worker.settings import WorkerSettings
-
-if TYPE_CHECKING:
-    from lipt.common.access.tokens import TokenSource
-    from lipt.common.network.tls import TlsFiles
 
 app = service_app()
 
@@ -46,55 +42,54 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     import logging
     import os
 
-    from lipt.common.access.tokens import TokenSource
     from lipt.common.config.settings import load_settings
     from lipt.common.imports import require_importable
-    from lipt.common.network.tls import TlsFiles, require_deliberate_exposure
     from lipt.common.observability.logs import configure_logging
     from lipt.common.process.machine import wait_passively
 
     settings = load_settings(WorkerSettings, config=config, flags=flags)
     configure_logging(settings.log_level, settings.log_format)
+    wait_passively()
+    # Now, rather than when every learner has failed on it.
+    require_importable(settings.allow_modules)
+    status = _worked(settings)
+    logging.getLogger(__name__).info("stopped")
+    # A learner that was given back may still be inside a kernel, and gRPC may wait for a
+    # coordinator that hangs: the process must not wait for either.
+    logging.shutdown()
+    os._exit(status)
+
+
+def _worked(settings: WorkerSettings) -> int:
+    """Work until the end; the exit status."""
+    import logging
+    import signal
+    from contextlib import ExitStack
+
+    from lipt.common.access.tokens import TokenSource
+    from lipt.common.blobs.store import BlobStore
+    from lipt.common.network.tls import TlsFiles, require_deliberate_exposure
+    from lipt.common.observability.logs import Events
+    from lipt.common.observability.metrics import serving_metrics
+    from lipt.common.observability.tracing import exporting
+    from lipt.common.process.devices import limit_memory, resolve_device
+    from lipt.common.process.machine import this_machine
+    from lipt.common.rpc.channel import open_channel
+    from lipt.worker.agent import Agent
+    from lipt.worker.assignment import Worker, WorkerLimits
+    from lipt.worker.client import CoordinatorClient
+    from lipt.worker.instruments import WORKER, Metering
+
     say = logging.getLogger(__name__)
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     if tls is not None and (soon := tls.expires_soon()):
         say.warning("%s", soon)
     token = TokenSource.from_options(settings.token_file, settings.token)
-    if settings.metrics_listen is not None:
+    listen = settings.metrics_listen
+    if listen is not None:
         require_deliberate_exposure(
-            settings.metrics_listen, tls, insecure=settings.insecure, flag="--metrics-listen"
+            listen, tls, insecure=settings.insecure, flag="--metrics-listen"
         )
-    wait_passively()
-    # Now, rather than when every learner has failed on it.
-    require_importable(settings.allow_modules)
-    status = _worked(settings, tls, token)
-    say.info("stopped")
-    # A learner that was given back may still be inside a kernel, and gRPC waits for the answer
-    # of a coordinator that hangs: the process must not wait for either.
-    logging.shutdown()
-    os._exit(status)
-
-
-def _worked(settings: WorkerSettings, tls: TlsFiles | None, token: TokenSource | None) -> int:
-    """Work until the end, and give the exit status."""
-    import logging
-    import signal
-    from contextlib import ExitStack
-
-    from lipt.common.blobs.store import BlobStore
-    from lipt.common.observability.logs import Events
-    from lipt.common.observability.metrics import serving_metrics
-    from lipt.common.observability.tracing import exporting
-    from lipt.common.process.devices import resolve_device
-    from lipt.common.process.machine import this_machine
-    from lipt.common.process.memory import limit_memory
-    from lipt.common.rpc.channel import open_channel
-    from lipt.worker.agent import Agent
-    from lipt.worker.assignment import Worker
-    from lipt.worker.client import CoordinatorClient
-    from lipt.worker.instruments import WORKER, Metering
-    from lipt.worker.limits import WorkerLimits
-
     device = resolve_device(settings.device)
     limits = WorkerLimits(settings, this_machine(), device)
     # The driver of a CUDA device maps far more than is used.
@@ -104,18 +99,12 @@ def _worked(settings: WorkerSettings, tls: TlsFiles | None, token: TokenSource |
     events, metering = Events(), Metering()
     with ExitStack() as stack:
         stack.enter_context(exporting("lipt-worker", instance=settings.name))
-        if settings.metrics_listen is not None:
-            address = stack.enter_context(
-                serving_metrics(
-                    settings.metrics_listen,
-                    tls,
-                    events,
-                    metering.meters,
-                    WORKER,
-                    lambda: metering.readings(device),
-                )
+        if listen is not None:
+            meters = metering.meters
+            metrics = serving_metrics(
+                listen, tls, events, meters, WORKER, lambda: metering.readings(device)
             )
-            logging.getLogger(__name__).info("metrics on %s/metrics", address)
+            say.info("metrics on %s/metrics", stack.enter_context(metrics))
         channel = stack.enter_context(open_channel(settings.coordinator, tls, token))
         client = CoordinatorClient(channel)
         agent = Agent(Worker(settings, client, device, limits, cache, events, metering))

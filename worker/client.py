@@ -16,12 +16,11 @@ from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.config.tasks import LearnerTask, ScoringTask
 from lipt.common.config.values import validate
-from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError
+from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError, from_rpc_error
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import received
 from lipt.common.rpc.channel import LongPoll, with_metadata
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, message_to_dict
-from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 logger = logging.getLogger(__name__)

@@ -33,8 +33,8 @@ class Group:
     validated: bool = False
 
 
-def _glister(name: str, solver: dict[str, str]) -> Side:
-    options = {"step": "mean", "learning_rate": str(LEARNING_RATE), **solver}
+def _glister(name: str, rounds: int) -> Side:
+    options = {"step": "mean", "learning_rate": str(LEARNING_RATE), "rounds": str(rounds)}
     return ours(name, "glister", options)
 
 
@@ -138,8 +138,8 @@ GROUPS = {
         score=_one_step_loss,
         validated=True,
         sides=(
-            _glister(OURS_EXACT, {"solver": "exact"}),
-            _glister(OURS_ROUNDS, {"solver": "rounds", "rounds": str(ROUNDS)}),
+            _glister(OURS_EXACT, 0),
+            _glister(OURS_ROUNDS, ROUNDS),
             Side(
                 "DeepCore, repaired",
                 checkout_peers.deepcore_glister,
@@ -163,8 +163,8 @@ GROUPS = {
 CLASS_SIDES = (
     ours("CRAIG", "craig", {}),
     ours("GradMatch", "gradmatch", {}),
-    _glister("GLISTER, exact", {"solver": "exact"}),
-    _glister(f"GLISTER, r={ROUNDS}", {"solver": "rounds", "rounds": str(ROUNDS)}),
+    _glister("GLISTER, exact", 0),
+    _glister(f"GLISTER, r={ROUNDS}", ROUNDS),
 )
 
 # What can select from all of ImageNet at once.
@@ -172,5 +172,5 @@ IMAGENET_SIDES = (
     ours("grand", "grand", {}),
     ours("ccs", "ccs", {}),
     ours("craig", "craig", {}),
-    _glister("glister", {"solver": "rounds", "rounds": str(ROUNDS)}),
+    _glister("glister", ROUNDS),
 )

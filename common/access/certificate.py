@@ -1,12 +1,11 @@
-"""Certificate: who a peer is by the client certificate that it showed, and what that lets it do.
+"""Certificate: a peer's identity and roles, from its client certificate.
 
-An authority gives a role in either of two places of a certificate, and may give several:
+An authority gives roles in either of two places of a certificate:
 
     SAN, URI:     lipt:role:worker    lipt:role:trainer    lipt:role:admin
     subject, OU:  lipt-worker         lipt-trainer         lipt-admin
 
-What is none of these gives nothing. That the certificate is of the authority, and of today, gRPC
-has seen to before a call arrives.
+gRPC checks the authority and the dates before a call arrives.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from cryptography.x509.oid import NameOID, ObjectIdentifier
 from lipt.common.access.roles import Role
 from lipt.common.text import printable
 
-# Under which gRPC shows the certificate of a peer, without what follows in its chain.
+# gRPC's key of a peer's certificate, without its chain.
 _PEM = "x509_pem_cert"
 
 
@@ -56,7 +55,7 @@ _BY_UNIT = {role_unit(role): role for role in Role}
 
 
 def identity_of(auth_context: Mapping[str, Iterable[bytes]]) -> CertificateIdentity | None:
-    """Who is behind a call, or None where the peer showed no certificate."""
+    """The identity behind a call; None where the peer showed no certificate."""
     pem = next(iter(auth_context.get(_PEM, ())), None)
     if pem is None:
         return None
@@ -66,7 +65,7 @@ def identity_of(auth_context: Mapping[str, Iterable[bytes]]) -> CertificateIdent
         names = _subject(certificate, NameOID.COMMON_NAME)
         units = _subject(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME)
         dns_names, uris = _alternative_names(certificate)
-    # gRPC takes forms that cryptography does not; a role is not guessed from these.
+    # gRPC takes forms that cryptography does not: they give no role.
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         return CertificateIdentity(sha256[:16], sha256, frozenset())
     names += dns_names + [uri for uri in uris if uri not in _BY_URI]

@@ -1,4 +1,4 @@
-"""Roles: what a peer may do at most."""
+"""Roles of callers."""
 
 from __future__ import annotations
 

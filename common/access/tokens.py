@@ -1,21 +1,19 @@
 """Tokens: their form, where a caller reads its own, the secret of a worker, local tokens.
 
-A token is a secret text that says who shows it, as files hold it and calls carry it:
+A token is a secret text that identifies its bearer:
 
-    lipt_ID_SECRET    ID names it where it is listed, SECRET is 32 random bytes in hexadecimal
+    lipt_ID_SECRET    ID names it in lists, SECRET is 32 random bytes in hexadecimal
 
-It is as good as whoever has it: only its SHA-256 is kept by the side that made it. The prefix is
-for programs that look for secrets where none should be.
+Its maker keeps only its SHA-256. The prefix is for programs that look for leaked secrets.
 
-By a local token a coordinator on loopback knows the processes of its own user. Without TLS it
-writes one into folders that only its user can read, where clients find it; both are written, as a
-client may lack the variable:
+By a local token a coordinator on loopback without TLS knows the processes of its own user. It
+writes one into two folders that only its user can read, as a client may lack the variable:
 
     $XDG_RUNTIME_DIR/lipt/PORT.token
     TEMPORARY/lipt-UID/PORT.token
 
-The coordinator holds a lock on the file, which ends with its process: a dead coordinator's token is
-never shown to the next user of its port.
+The coordinator locks the file until its process ends: a dead coordinator's token is never shown to
+the next user of its port.
 """
 
 from __future__ import annotations
@@ -49,37 +47,31 @@ class Token:
 
     @classmethod
     def draw(cls, token_id: str) -> Self:
-        """A new one, with a secret that nobody guesses."""
+        """A new token."""
         return cls(token_id, f"lipt_{token_id}_{secrets.token_hex(32)}")
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The token of this text, white space around it aside; None where it has another form."""
+        """The token in a text; None where it has another form."""
         form = _FORM.match(text.strip())
         return cls(form[1], form[0]) if form else None
 
     @property
     def sha256(self) -> str:
-        """Digest of the text, in hexadecimal: what may be stored.
-
-        One round is enough: 32 random bytes cannot be tried one by one.
-        """
+        """Digest of the text, in hexadecimal; one round is enough for 32 random bytes."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class TokenSource:
-    """A file with a token, or the token itself.
-
-    A file is read for every call: one that was renewed is picked up.
-    """
+    """A file with a token, read for every call, or the token itself."""
 
     path: Path | None = None
     text: str = field(default="", repr=False)
 
     @classmethod
     def from_options(cls, path: Path | None, text: str | SecretStr | None) -> Self | None:
-        """That of `--token-file` or, where none is given, LIPT_TOKEN; None where neither is."""
+        """That of `--token-file`, else of LIPT_TOKEN, else None."""
         if isinstance(text, SecretStr):
             text = text.get_secret_value()
         if path is None and not text:
@@ -95,26 +87,21 @@ class TokenSource:
         except (OSError, UnicodeDecodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not text"
             raise ConfigError(
-                f"--token-file {self.path} cannot be read: {why}. Give a file with what lipt token "
-                "create has printed."
+                f"--token-file {self.path} cannot be read: {why}. Give a file with the output of "
+                "lipt token create."
             ) from None
         token = Token.parse(text)
         if token is None:
             where = "LIPT_TOKEN" if self.path is None else f"--token-file {self.path}"
-            raise ConfigError(
-                f"{where} holds no token. One begins with lipt_ and is what lipt token create "
-                "has printed."
-            )
+            raise ConfigError(f"{where} holds no token. lipt token create prints one.")
         return token.text
 
 
-# A worker proves with its secret, the random `instance_id`, that it is itself. Its id is a hash.
-
+# A worker proves its id, a hash, with its secret, the random `instance_id`.
 WORKER_SECRET = "lipt-worker-secret"  # noqa: S105 - the name of a metadata key
 # 128 bits in hexadecimal.
 MIN_SECRET_CHARACTERS = 32
 
-# Under which a call carries it; a coordinator that needs none does not look at it.
 METADATA_KEY = "lipt-local-token"
 
 _OTHERS = 0o077
@@ -122,7 +109,7 @@ _MAX_BYTES = 1000
 
 
 def find_local_token(port: int) -> str | None:
-    """The token of this user's live coordinator on a loopback port; None where there is none."""
+    """The token of this user's live coordinator on a loopback port, if there is one."""
     for folder in _folders():
         with suppress(OSError):
             if (token := _read(folder / f"{port}.token")) is not None:
@@ -162,7 +149,7 @@ def _publish(path: Path, token: str) -> int:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         os.write(descriptor, token.encode())
-        # Before it can be found: who finds it unlocked takes it for a dead one's.
+        # Before it can be found: an unlocked one is taken for a dead coordinator's.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         Path(temporary).replace(path)
     except BaseException:
@@ -186,7 +173,7 @@ def _read(path: Path) -> str | None:
     try:
         _require_own(os.fstat(descriptor), stat.S_ISREG)
         with suppress(BlockingIOError):
-            # Shared: clients that look at the same moment do not take each other for it.
+            # Shared, so that two clients do not take each other for the coordinator.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return None
         return os.read(descriptor, _MAX_BYTES).decode("ascii", errors="replace")

@@ -381,4 +381,6 @@ def _open_locked(name: BlobName, part: Path) -> FileIO:
             return file
         file.close()
         if locked is False:
-            raise UploadInProgressError.of(name)
+            raise UploadInProgressError(
+                f"blob {name} is being sent by someone else. Try again: it may be complete then."
+            )

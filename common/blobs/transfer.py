@@ -25,10 +25,10 @@ from lipt.common.errors import (
     TransferError,
     UnreachableError,
     WrongOffsetError,
+    from_rpc_error,
 )
 from lipt.common.rpc.channel import IdleWatchdog
 from lipt.common.rpc.messages import CHUNK_BYTES
-from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
 OnBytes = Callable[[int], object]

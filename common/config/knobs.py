@@ -1,12 +1,11 @@
 """Knobs: the settings of a model class, read off its fields.
 
-Example files, the help of flags and tables of the docs show the docstring below a field.
+Example files, the help of flags and the docs show the docstring below a field.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,9 +22,6 @@ Model = type[BaseModel]
 _COMMENT_CHARACTERS = 98
 # From here on, digits are grouped.
 _LARGE = 10**6
-# Characters with a meaning in Markdown, outside of `code`.
-_MARKUP = re.compile(r"(`[^`]*`)|([*_<>|\[\]\\])")
-_TABLE_HEAD = ("| setting | default | allowed | what it does |", "|---|---|---|---|")
 _BOUNDS = {Ge: ("at least", "ge"), Gt: ("above", "gt"), Le: ("at most", "le"), Lt: ("below", "lt")}
 
 
@@ -84,17 +80,6 @@ def example_toml(model: Model, heading: str) -> str:
         if section.name:
             blocks.append(f"{_comment(section.description)}\n[{section.name}]")
         blocks += [_assignment(knob) for knob in section.knobs]
-    return "\n\n".join(blocks) + "\n"
-
-
-def markdown_tables(model: Model, *, level: int) -> str:
-    """A Markdown table for each section of a model, under headings of the given level."""
-    blocks = []
-    for section in sections(model):
-        if section.name:
-            blocks += [f"{'#' * level} `[{section.name}]`", _escape(section.description)]
-        if section.knobs:
-            blocks.append("\n".join([*_TABLE_HEAD, *map(_row, section.knobs)]))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -159,10 +144,11 @@ def _assignment(knob: Knob) -> str:
     shown = knob.example if knob.default is None else knob.default
     off = "# " if knob.default is None and not knob.required else ""
     allowed = f"  # {knob.allowed}" if knob.allowed else ""
-    return f"{_comment(knob.description)}\n{off}{knob.name} = {_toml(shown)}{allowed}"
+    return f"{_comment(knob.description)}\n{off}{knob.name} = {toml_value(shown)}{allowed}"
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A default as TOML."""
     match value:
         case bool() | list() | tuple():
             return json.dumps(value)
@@ -174,15 +160,3 @@ def _toml(value: Any) -> str:
             return repr(value)
         case _:
             return json.dumps(str(value))
-
-
-def _row(knob: Knob) -> str:
-    default = "required" if knob.required else ""
-    if knob.default is not None:
-        default = f"`{_toml(knob.default)}`"
-    cells = (f"`{knob.name}`", default, _escape(knob.allowed), _escape(knob.description))
-    return f"| {' | '.join(cells)} |"
-
-
-def _escape(text: str) -> str:
-    return _MARKUP.sub(lambda found: found[1] or f"\\{found[2]}", text)

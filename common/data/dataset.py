@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.config.run_config import FingerprintKind
-from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import map_rows
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp
@@ -39,14 +38,13 @@ class Dataset:
     """Labelled examples, the same ones in the same order every time they are opened.
 
     Attributes:
-        rows: where the examples are.
         fingerprint: the sampled one; see `lipt.common.data.fingerprinting`.
         inputs: a model's inputs.
         num_threads: how many threads decode; 1 decodes in the caller's.
-        stamp: of the files that it was read from; None without files.
-        read_all: reads every row at its source for the full fingerprint; None takes `rows`.
+        stamp: of the source's files; None without files.
+        read_all: computes the full fingerprint at the source; None takes `rows`.
         reopen: opens the rows at their source once more; None where `rows` are the source's.
-        scaling: what its images are scaled to and what that costs, as a clause; empty where they
+        scaling: the size that images are scaled to and its cost, as a clause; empty where they
             keep their own size.
         quarantined: ids of images that cannot be used, ascending.
         left_out_labels: the labels of these, where they are excluded.
@@ -75,7 +73,7 @@ class Dataset:
 
     @property
     def labels_N(self) -> Tensor:
-        """The labels, int64, on the CPU; strata where examples have no single class."""
+        """The labels, int64, on the CPU; strata of examples without a single class."""
         return self.rows.labels_N
 
     @property
@@ -86,7 +84,7 @@ class Dataset:
 
     @property
     def targets_N(self) -> Tensor:
-        """Each example's target, as `target` takes it: labels, or N x T; on the CPU."""
+        """Each example's target: labels, or N x T; on the CPU."""
         return self.labels_N if self.rows.targets is None else self.rows.targets.values
 
     @property
@@ -96,7 +94,7 @@ class Dataset:
 
     @property
     def in_memory(self) -> bool:
-        """Whether examples lie in memory as they are stored: to ask for some costs an index."""
+        """Whether reading stored examples costs no more than an index."""
         rows = self.rows
         if isinstance(rows, ArrayRows) and isinstance(self.inputs, ImageSpec):
             return rows.images_NCHW.shape[1:] == self.inputs.shape
@@ -117,49 +115,40 @@ class Dataset:
 
     @cached_property
     def source_rows(self) -> Rows:
-        """The rows as their source has them: not scaled, and image files where there are some."""
+        """The rows as their source has them: not scaled, and image files rather than pixels."""
         return self.rows if self.reopen is None else self.reopen()
 
     @cached_property
     def full_fingerprint(self) -> str:
-        """The full one; every row is read when it is first asked for.
-
-        Raises:
-            DataError: a row cannot be read.
-        """
-        return self._fingerprint(FingerprintKind.FULL) if self.read_all is None else self.read_all()
+        """The full one, for which every row is read."""
+        if self.read_all is not None:
+            return self.read_all()
+        return self.rows.whole.fingerprint(FingerprintKind.FULL)
 
     def fingerprint_like(self, other: str) -> str:
-        """The fingerprint of another one's kind, so that the two can be compared."""
+        """The fingerprint of another one's kind, to be compared with it."""
         full = FingerprintKind.of(other) is FingerprintKind.FULL
         return self.full_fingerprint if full else self.fingerprint
 
     def has_changed(self) -> bool:
-        """Whether its source has changed since it was opened, as far as a glance can tell.
+        """Whether its source has changed since it was opened, without reading all of it.
 
-        Of files, their stamp is compared. A user's own data set, where it does not lie in
-        memory here, gives its sampled rows once more.
+        The stamp of files is compared, and the sampled rows of a user's images that are not in
+        memory.
         """
         if self.stamp is not None:
             return not self.stamp.holds()
         if isinstance(self.rows, ArrayRows | ColumnRows):
             return False
         try:
-            return self._fingerprint(FingerprintKind.SAMPLED) != self.fingerprint
+            return self.rows.whole.fingerprint() != self.fingerprint
         except DataError:
             return True
-
-    def _fingerprint(self, kind: FingerprintKind) -> str:
-        rows = self.rows.whole
-        return fingerprint(
-            rows.labels_N, len(self.class_names), rows.raw, kind, targets=rows.targets
-        )
 
     def __getitem__(self, row: int) -> dict[str, Tensor | bytes]:
         """One example: its tensors by name, and "label", int64.
 
-        An image is "image", uint8 C x H x W or an image file's bytes, and a tensor without a
-        name "input".
+        An image is "image", uint8 C x H x W or a file's bytes; a nameless tensor is "input".
         """
         label = {"label": self.labels_N[row]}
         if self.encoded:
@@ -170,10 +159,9 @@ class Dataset:
         return {**{name or "input": tensor[0] for name, tensor in stored.items()}, **label}
 
     def examples(self, ids: Tensor) -> Stored:
-        """Examples as they are stored: uint8 images, B x C x H x W, or a tensor for each column.
+        """Stored examples: uint8 images, B x C x H x W, or a tensor for each column.
 
-        Args:
-            ids: B row numbers, int64, in any order, repeats allowed.
+        `ids` are B row numbers, int64, in any order, repeats allowed.
 
         Raises:
             IndexError: a row number is outside 0..N-1.
@@ -185,7 +173,7 @@ class Dataset:
         return rows_of(dict(self.rows.tensors), ids)
 
     def images(self, ids: Tensor) -> Tensor:
-        """Decode images to what the model sees, uint8 B x C x H x W; as `examples`."""
+        """Images at the model's size, uint8 B x C x H x W; as `examples`."""
         rows, inputs = self.rows, self.inputs
         if not isinstance(rows, ImageRows) or not isinstance(inputs, ImageSpec):
             raise DataError(f"{self.source} holds no images, but {inputs}. Open an image set.")
@@ -206,7 +194,7 @@ class Dataset:
         return torch.from_numpy(images_BCHW)
 
     def raw_bytes(self, row: int) -> bytes:
-        """What is shipped of an example: an image file, or the bytes of its pixels or values."""
+        """An image file, or the bytes of an example's pixels or values."""
         self._require_rows(torch.tensor([row]))
         if self.encoded or isinstance(self.rows, ColumnRows):
             return self.rows.raw(row)

@@ -29,7 +29,6 @@ import hashlib
 import struct
 from collections.abc import Callable
 
-import numpy as np
 from torch import Tensor
 
 from lipt.common.config.run_config import FULL_PREFIX, FingerprintKind
@@ -57,7 +56,10 @@ def fingerprint(
     digest.update(struct.pack("<QQ", num_rows, num_classes))
     digest.update(labels_N.numpy().astype("<i8").tobytes())
     if targets is not None:
-        _update(digest, targets)
+        labels = targets.target.kind is TargetKind.CLASSES
+        digest.update(b"labels" if labels else b"numbers")
+        digest.update(struct.pack("<Q", targets.values.shape[1]))
+        digest.update(targets.values.numpy().astype("|u1" if labels else "<f4").tobytes())
     if full:
 
         def digest_of(row: int) -> bytes:
@@ -72,14 +74,6 @@ def fingerprint(
         digest.update(struct.pack("<QQ", row, len(data)))
         digest.update(data)
     return digest.hexdigest()
-
-
-def _update(digest: hashlib._Hash, targets: TargetValues) -> None:
-    values: np.ndarray = targets.values.numpy()
-    labels = targets.target.kind is TargetKind.CLASSES
-    digest.update(b"labels" if labels else b"numbers")
-    digest.update(struct.pack("<Q", values.shape[1]))
-    digest.update(values.astype("|u1" if labels else "<f4").tobytes())
 
 
 def sampled_rows(num_rows: int) -> list[int]:

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.sources.bundled import BUNDLED
 from lipt.common.data.sources.feature_file import features_rows
@@ -60,8 +59,6 @@ _MAX_SIZE = 4096
 
 # Errors name so many broken images.
 _MOST_NAMED = 20
-# For hashing files, whose bytes come from a disk or a network.
-_NUM_HASHING_THREADS = 4
 # Values that are checked together, which bounds the memory.
 _BLOCK_VALUES = 2**24
 # What is cached of the check of all images; raised whenever that, or the check, changes.
@@ -206,15 +203,7 @@ def _read_all(again: Callable[[], Rows], progress: Progress | None) -> str:
     """The full fingerprint of a source, opened again and read to its end."""
     rows = again()
     rows.complete_labels()
-    return fingerprint(
-        rows.labels_N,
-        len(rows.class_names),
-        rows.raw,
-        FingerprintKind.FULL,
-        targets=rows.targets,
-        num_threads=_NUM_HASHING_THREADS if rows.encoded and rows.concurrent else 1,
-        progress=progress,
-    )
+    return rows.fingerprint(FingerprintKind.FULL, progress)
 
 
 @dataclass(frozen=True)
@@ -284,7 +273,7 @@ def load(
         )
     return Dataset(
         loaded,
-        fingerprint(rows.labels_N, len(rows.class_names), rows.raw, targets=rows.targets),
+        rows.fingerprint(),
         inputs,
         num_threads if loaded is rows else 1,
         stamp=rows.stamp,
@@ -467,7 +456,7 @@ def _load_columns(
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     return Dataset(
         rows,
-        fingerprint(rows.labels_N, len(rows.class_names), rows.raw, targets=rows.targets),
+        rows.fingerprint(),
         ColumnsSpec(rows.columns),
         stamp=rows.stamp,
         read_all=read_all,

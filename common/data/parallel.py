@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import islice
 from typing import TypeVar
 
@@ -79,24 +79,18 @@ def reading_ahead(
     At most two batches are read ahead. An error of `read` is raised in place of its batch. Leaving
     the block early waits for the batch that is being read; no other is begun.
     """
-    with (
-        ThreadPoolExecutor(1, thread_name_prefix="decode") as executor,
-        closing(_batches(executor, read, parts)) as batches,
-    ):
-        yield batches
 
-
-def _batches(
-    executor: ThreadPoolExecutor, read: Callable[[PartT], BatchT], parts: Iterable[PartT]
-) -> Generator[BatchT, None, None]:
-    ahead: deque[Future[BatchT]] = deque()
-    try:
+    def batches() -> Iterator[BatchT]:
+        ahead: deque[Future[BatchT]] = deque()
         for part in parts:
             ahead.append(executor.submit(read, part))
             if len(ahead) > _BATCHES_AHEAD:
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
-    finally:
-        for future in ahead:
-            future.cancel()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="decode") as executor:
+        try:
+            yield batches()
+        finally:
+            executor.shutdown(wait=True, cancel_futures=True)

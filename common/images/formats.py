@@ -57,7 +57,6 @@ class ImageFormat:
     std: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Raises ConfigError without one mean and one positive deviation for each channel."""
         positive = all(deviation > 0 for deviation in self.std)
         if not len(self.mean) == len(self.std) == self.channels or not positive:
             raise ConfigError(

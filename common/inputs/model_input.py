@@ -57,10 +57,10 @@ def split_evenly(stored: Stored, num_parts: int) -> Iterator[Stored]:
         yield rows_of(stored, slice(start, start + each + (part < more)))
 
 
-def images_in(stored: Stored) -> Tensor:
+def images_in(stored: object) -> Tensor:
     """The examples, which have to be images."""
     if not isinstance(stored, Tensor):
-        raise TypeError(f"columns {list(stored)} in place of images")
+        raise TypeError(f"{type(stored).__name__} in place of images")
     return stored
 
 

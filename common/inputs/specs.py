@@ -73,7 +73,6 @@ class Column:
     standardized: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ConfigError where it is standardized and not of floating-point numbers."""
         if self.standardized and not self.type.dtype.is_floating_point:
             raise ConfigError(
                 f"column {self.name!r} of {self.type} cannot be standardized. Give it as float32."
@@ -124,7 +123,6 @@ class ColumnsSpec:
     columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=MAX_COLUMNS)]
 
     def __post_init__(self) -> None:
-        """Raises ConfigError where two have the same name, or one of several has none."""
         names = [column.name for column in self.columns]
         if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
             raise ConfigError(
@@ -187,7 +185,6 @@ class ColumnFormat:
     std: Figures = ()
 
     def __post_init__(self) -> None:
-        """Raises ConfigError without one mean and one positive deviation for each place."""
         places = num_places(self.column) if self.column.standardized else 0
         positive = all(deviation > 0 for deviation in self.std)
         if not len(self.mean) == len(self.std) == places or not positive:
@@ -204,8 +201,7 @@ class ColumnsFormat:
     columns: Annotated[tuple[ColumnFormat, ...], Field(min_length=1, max_length=MAX_COLUMNS)]
 
     def __post_init__(self) -> None:
-        """Raises ConfigError as `ColumnsSpec`."""
-        _ = self.spec
+        _ = self.spec  # which checks the names
 
     @cached_property
     def spec(self) -> ColumnsSpec:

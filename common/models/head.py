@@ -114,38 +114,34 @@ def require_logits(
     try:
         with evaluation_mode(model), torch.no_grad():
             outputs: object = call_model(model, batch)
-            _require_shape(outputs, spec, num_classes=num_classes, inputs=inputs)
+            _require_shape(outputs, (_BATCH_SIZE, num_classes), spec, inputs)
             require_head(model, batch)
     except ConfigError:
         raise
     except Exception as error:
+        remedy = "that takes this size, or another size with --image-size."
+        if isinstance(inputs, ColumnsSpec):
+            remedy = (
+                "that takes one batched tensor, or several by these names as keywords, and give "
+                "float32 where its weights are float32."
+            )
         raise ConfigError(
-            f"the model {spec!r} fails on {inputs} with {type(error).__name__}: {error}. "
-            f"{_remedy(inputs)}"
+            f"the model {spec!r} fails on {inputs} with {type(error).__name__}: {error}. Choose a "
+            f"model {remedy}"
         ) from error
 
 
-def _remedy(inputs: InputSpec) -> str:
-    if isinstance(inputs, ColumnsSpec):
-        return (
-            "Choose a model that takes one batched tensor, or several by these names as keywords, "
-            "and give float32 where its weights are float32."
-        )
-    return "Choose a model that takes this size, or another size with --image-size."
-
-
-def _require_shape(outputs: object, spec: str, *, num_classes: int, inputs: InputSpec) -> None:
-    if not isinstance(outputs, Tensor):
-        raise ConfigError(
-            f"the model {spec!r} returns a {type(outputs).__name__} instead of a tensor. "
-            "Return the N x C logits alone, or an output that has them as `logits`."
-        )
-    if outputs.shape != (_BATCH_SIZE, num_classes) or not outputs.is_floating_point():
-        raise ConfigError(
-            f"the model {spec!r} maps {_BATCH_SIZE} examples of {inputs} to "
-            f"{outputs.dtype} of shape {tuple(outputs.shape)}, and not to floating-point "
-            f"({_BATCH_SIZE}, {num_classes}). Use the factory's argument num_classes."
-        )
+def _require_shape(outputs: object, shape: tuple[int, int], spec: str, inputs: InputSpec) -> None:
+    found = f"a {type(outputs).__name__}"
+    if isinstance(outputs, Tensor):
+        if outputs.shape == shape and outputs.is_floating_point():
+            return
+        found = f"{outputs.dtype} of shape {tuple(outputs.shape)}"
+    raise ConfigError(
+        f"the model {spec!r} maps {shape[0]} examples of {inputs} to {found}, and not to "
+        f"floating-point {shape}. Return the N x C logits, alone or as `logits` of an output; C is "
+        "the factory's argument num_classes."
+    )
 
 
 def head_names(model: nn.Module) -> frozenset[str]:

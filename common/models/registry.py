@@ -105,7 +105,6 @@ class _LargeOnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Do the operation, large tensors without values."""
         given = dict(kwargs or {})
         if func is torch.ops.aten.empty.memory_format and math.prod(args[0]) >= _LARGE:
             given["device"] = torch.device("meta")

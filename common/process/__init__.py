@@ -1,1 +1,70 @@
-"""Process: signals, service manager, machine, memory and devices."""
+"""Process: service managers, an early end and signs of life; light to import."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_VARIABLE = "NOTIFY_SOCKET"
+
+logger = logging.getLogger(__name__)
+
+
+def tell_manager(**state: str) -> None:
+    """Send what has changed: READY="1" when all is up, STOPPING="1", STATUS in words."""
+    path = os.environ.get(_VARIABLE)
+    if not path:
+        return
+    # @ stands for the zero byte of a socket without a file.
+    address = f"\0{path[1:]}" if path.startswith("@") else path
+    message = "\n".join(f"{name}={value}" for name, value in state.items())
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+            sending.sendto(message.encode(), address)
+    except OSError as error:
+        logger.warning("the service manager at %s was not told %s: %s", path, message, error)
+
+
+def end_at_signals(program: str, *, status_variable: str = "") -> None:
+    """Let SIGTERM and SIGINT end this process at once until other handlers are set.
+
+    Imports take seconds, and a module under import could catch an exception.
+    """
+    told = os.environ.get(status_variable, "")
+    status = int(told) if told.isdecimal() and int(told) < 256 else 0
+
+    def end(*_: object) -> None:
+        os.write(2, f"{program}: stopped while it was starting\n".encode())
+        os._exit(status)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+
+
+_SILENCE_SECONDS = 9.0
+
+
+@contextmanager
+def talking(
+    activity: str, say: Callable[[str], object], *, silence_seconds: float = _SILENCE_SECONDS
+) -> Iterator[None]:
+    """Report in another thread what the block does, every `silence_seconds`."""
+    done, began = threading.Event(), time.monotonic()
+
+    def talk() -> None:
+        while not done.wait(silence_seconds):
+            say(f"{activity} (for {time.monotonic() - began:.0f} s now)")
+
+    thread = threading.Thread(target=talk, name="lipt-talking", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -10,33 +10,32 @@ from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
-# A result depends on its threads, so a larger machine's number has to be possible here.
+# A result depends on its threads, so a larger machine's number has to be possible.
 _THREADS_PER_CORE = 4
 _FEWEST_THREADS = 8
-# The rest is left to the system, and to other processes.
 _SHARE_OF_MEMORY = 0.8
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What there is: cores that this process may run on, and bytes of main memory."""
+    """Cores and bytes of main memory for this process."""
 
     num_cores: int
     memory_bytes: int
 
     @property
     def max_threads(self) -> int:
-        """How many threads a computation may have here, where nobody has said."""
+        """Default limit on a computation's threads."""
         return max(_FEWEST_THREADS, _THREADS_PER_CORE * self.num_cores)
 
     @property
     def max_memory_bytes(self) -> int:
-        """How much memory a computation may take here, where nobody has said."""
+        """Default limit on a computation's memory."""
         return int(_SHARE_OF_MEMORY * self.memory_bytes)
 
 
 def this_machine() -> Machine:
-    """The machine that this process runs on, or the part of it that its container may use."""
+    """This machine, or its container's part of it."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return Machine(
         num_cores=_num_cores(),
@@ -64,9 +63,9 @@ def _container_limits(root: Path, own: Path) -> Iterator[int]:
 
 def _limits_upwards(root: Path, path: str, file: str) -> Iterator[int]:
     group = root / path.lstrip("/")
-    # In a container its own group is mounted at the root, and its path is not there.
+    # A container mounts its own group at the root.
     for folder in (group, *group.parents):
-        # "max" is no limit, and no number.
+        # "max" is no number.
         with suppress(OSError, ValueError):
             yield int((folder / file).read_text())
         if folder == root:

@@ -15,6 +15,7 @@ import grpc
 from opentelemetry.trace import SpanKind
 
 from lipt.common.access.tokens import METADATA_KEY, TokenSource, find_local_token
+from lipt.common.errors import from_rpc_error
 from lipt.common.network.tls import Renewal, TlsContents, TlsFiles, is_loopback, split_address
 from lipt.common.observability.tracing import (
     CALL_STATUS,
@@ -24,7 +25,6 @@ from lipt.common.observability.tracing import (
     is_spanless,
     is_tracing,
 )
-from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import info_pb2, run_pb2, subset_pb2, worker_pb2
 
 logger = logging.getLogger(__name__)

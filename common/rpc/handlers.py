@@ -1,4 +1,4 @@
-"""Calls at the server: one interceptor that runs each of them inside of a list of steps."""
+"""Calls at the server: one interceptor that runs each of them inside a list of steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from google.protobuf.message import DecodeError
 from grpc_status import rpc_status
 from opentelemetry.trace import SpanKind
 
-from lipt.common.errors import InvalidRequestError, LiptError, TooManyCallsError
+from lipt.common.errors import (
+    InvalidRequestError,
+    LiptError,
+    TooManyCallsError,
+    to_status,
+)
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import (
     CALL_STATUS,
@@ -26,7 +31,6 @@ from lipt.common.observability.tracing import (
     received,
 )
 from lipt.common.rpc.messages import require_lengths
-from lipt.common.rpc.status import to_status
 
 logger = logging.getLogger(__name__)
 
@@ -34,13 +38,13 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 def is_of_the_contract(method: str) -> bool:
-    """Whether a method (`/package.Service/Method`) is ours: health and reflection are not."""
+    """Whether a method (`/package.Service/Method`) is ours, unlike health and reflection."""
     return method.startswith("/lipt.v1.")
 
 
 @dataclass(frozen=True)
 class Call:
-    """The method (`/package.Service/Method`) of a call, and which of its sides stream."""
+    """A call's method (`/package.Service/Method`), and which of its sides stream."""
 
     method: str
     request_streaming: bool
@@ -52,11 +56,11 @@ Step: TypeAlias = Callable[[Call, Context], AbstractAsyncContextManager[None]]
 
 
 class Interceptor(grpc.aio.ServerInterceptor):
-    """Runs every call inside of its method's steps, the first one outermost.
+    """Runs every call inside its method's steps, the first one outermost.
 
     Args:
-        steps: of a method; without any its handler stays as it is.
-        on_unknown: is told of a call of a method that no service has.
+        steps: the steps of a method.
+        on_unknown: called for a method that no service has.
     """
 
     def __init__(
@@ -78,7 +82,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if method not in self._handlers:
             handler = await continuation(handler_call_details)
-            if handler is None:  # there is no end of names that no service has
+            if handler is None:  # not kept: callers may make up any number of names
                 self._on_unknown()
                 return None
             steps = self._steps(method)
@@ -113,29 +117,22 @@ def _within(steps: Sequence[Step], method: str, handler: Any) -> Any:
             async for response in responses:
                 yield response
 
-    # gRPC reads a single request before it asks the handler of one. With handlers of streams the
-    # steps come first, and `_single` reads it.
-    make: Any = (
-        grpc.stream_stream_rpc_method_handler
-        if call.response_streaming
-        else grpc.stream_unary_rpc_method_handler
-    )
-    return make(
-        stream if call.response_streaming else unary,
-        request_deserializer=_deserializer(handler.request_deserializer),
-        response_serializer=handler.response_serializer,
-    )
-
-
-def _deserializer(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    # gRPC would answer UNKNOWN to what a deserializer raises, and log it as a fault of ours.
+    # gRPC would answer UNKNOWN to an error of a deserializer.
     def parsed(content: bytes) -> Any:
         try:
-            return parse(content)
+            return handler.request_deserializer(content)
         except DecodeError as error:
             return error
 
-    return parsed
+    # gRPC reads a single request before the handler of one: as streams the steps come first.
+    make: Any = grpc.stream_unary_rpc_method_handler
+    if call.response_streaming:
+        make = grpc.stream_stream_rpc_method_handler
+    return make(
+        stream if call.response_streaming else unary,
+        request_deserializer=parsed,
+        response_serializer=handler.response_serializer,
+    )
 
 
 async def _single(context: Context) -> Any:
@@ -153,15 +150,14 @@ async def _all_checked(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
 def _checked(request: Any) -> Any:
     if isinstance(request, DecodeError):
         raise InvalidRequestError(
-            f"the request cannot be read: {request}. "
-            "Send the message of the contract in proto/lipt/v1; both sides need the same major."
+            f"the request cannot be read: {request}. Send the message of proto/lipt/v1."
         )
     require_lengths(request)
     return request
 
 
 def refusals(events: Events) -> Step:
-    """Answers an error with its status, an unforeseen one with an incident number; counts both."""
+    """Answers an error with its status, and counts it."""
 
     @asynccontextmanager
     async def step(call: Call, context: Context) -> AsyncIterator[None]:
@@ -180,9 +176,9 @@ def refusals(events: Events) -> Step:
 
 
 def count_refusal(events: Events, error: Exception, *, method: str, peer: str) -> LiptError:
-    """Count and log an error that ends a call, and give it as its caller may see it."""
+    """Count and log an error that ends a call, and return the one for its caller."""
     refused = error if isinstance(error, LiptError) else incident(error, method)
-    # Counted every time; whoever is too fast for the service is not to fill its log.
+    # A caller that is too fast must not fill the log.
     level = logging.DEBUG if isinstance(refused, TooManyCallsError) else logging.INFO
     events.record(
         EventKind.CALL_REFUSED,
@@ -196,7 +192,7 @@ def count_refusal(events: Events, error: Exception, *, method: str, peer: str) -
 
 
 def incident(error: Exception, where: str) -> LiptError:
-    """An unforeseen exception as a caller may see it: a number. The log has the exception."""
+    """The error for the caller of an unforeseen exception: a number in the log."""
     number = uuid.uuid4().hex[:8]
     logger.error("incident %s in %s", number, where, exc_info=error)
     return LiptError(f"internal error; the coordinator's log has it as incident {number}.")
@@ -204,11 +200,10 @@ def incident(error: Exception, where: str) -> LiptError:
 
 @asynccontextmanager
 async def tracing(call: Call, context: Context) -> AsyncIterator[None]:
-    """Runs a call in the trace that its caller has sent, most with one answer as a span."""
-    # Each call has a task of its own, so this is never undone.
+    """Runs a call in its caller's trace, as a span where it is one answer."""
+    # Each call has its own task.
     join(received(context.invocation_metadata()))
-    # No span of a stream: with one more generator around one that is cut while its reader stalls,
-    # gRPC was seen to crash.
+    # With one more generator around a stream that is cut while its reader stalls, gRPC crashed.
     if call.response_streaming or is_spanless(call.method):
         yield
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar
@@ -19,70 +18,59 @@ _CHARACTERS = 200
 _ENTRIES = 1000
 
 
-@dataclass(frozen=True)
-class _Limited:
-    name: str
-    # As errors call it: Message.field.
-    label: str
-    max_characters: int
-    max_entries: int
-
-
 def require_lengths(request: Message) -> None:
-    """Refuse texts that are longer, and lists that have more entries, than their fields take."""
-    for field in _limited_fields(request.DESCRIPTOR):
+    """Refuse longer texts, and lists with more entries, than their fields take."""
+    for field in _text_fields(request.DESCRIPTOR):
         value = getattr(request, field.name)
         if isinstance(value, Message):
             require_lengths(value)
         elif isinstance(value, str):
             _require_text(value, field)
         else:
-            _require_entries(value, field)
+            entries = [*value, *value.values()] if isinstance(value, Mapping) else list(value)
+            for entry in entries:
+                if isinstance(entry, Message):
+                    require_lengths(entry)
+                else:
+                    _require_text(entry, field)
+            _, most = _limits(field)
+            if len(value) > most and not all(isinstance(entry, Message) for entry in entries):
+                raise InvalidRequestError(
+                    f"{_label(field)} has {len(value)} entries; at most {most} are taken. "
+                    "Give fewer."
+                )
 
 
-def _require_entries(value: Any, field: _Limited) -> None:
-    entries: Iterable[Any] = [*value, *value.values()] if isinstance(value, Mapping) else value
-    num_texts = 0
-    for entry in entries:
-        if isinstance(entry, Message):
-            require_lengths(entry)
-            continue
-        num_texts += 1
-        _require_text(entry, field)
-    if num_texts and len(value) > field.max_entries:
+def _require_text(text: str, field: FieldDescriptor) -> None:
+    most, _ = _limits(field)
+    if len(text) > most:
         raise InvalidRequestError(
-            f"{field.label} has {len(value)} entries; at most {field.max_entries} are taken. "
-            "Give fewer."
-        )
-
-
-def _require_text(text: str, field: _Limited) -> None:
-    if len(text) > field.max_characters:
-        raise InvalidRequestError(
-            f"{field.label} has {len(text)} characters; at most {field.max_characters} are taken. "
+            f"{_label(field)} has {len(text)} characters; at most {most} are taken. "
             "Give a shorter one."
         )
 
 
+def _label(field: Any) -> str:
+    return f"{field.containing_type.name}.{field.name}"
+
+
 @cache
-def _limited_fields(kind: Descriptor) -> tuple[_Limited, ...]:
-    return tuple(_limited(kind, field) for field in kind.fields if _has_text(field))
-
-
-def _has_text(field: FieldDescriptor) -> bool:
-    if field.message_type is None:
-        return bool(field.type == FieldDescriptor.TYPE_STRING)
-    return bool(_limited_fields(field.message_type))
-
-
-def _limited(kind: Descriptor, field: FieldDescriptor) -> _Limited:
-    said: Any = field.GetOptions().Extensions
-    return _Limited(
-        field.name,
-        f"{kind.name}.{field.name}",
-        said[limits_pb2.max_characters] or _CHARACTERS,
-        said[limits_pb2.max_entries] or _ENTRIES,
+def _text_fields(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
+    """The fields of a message that hold texts, themselves or in their messages."""
+    fields: Iterable[Any] = kind.fields
+    return tuple(
+        field
+        for field in fields
+        if field.type == FieldDescriptor.TYPE_STRING
+        or (field.message_type is not None and _text_fields(field.message_type))
     )
+
+
+@cache
+def _limits(field: FieldDescriptor) -> tuple[int, int]:
+    said: Any = field.GetOptions().Extensions
+    characters, entries = said[limits_pb2.max_characters], said[limits_pb2.max_entries]
+    return characters or _CHARACTERS, entries or _ENTRIES
 
 
 # Enum members have the same names on both sides: `PRUNING_METHOD_SNIP` is "snip".

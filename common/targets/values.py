@@ -225,7 +225,6 @@ class Regression(Target):
     kind: Literal[TargetKind.NUMBER] = TargetKind.NUMBER
 
     def __post_init__(self) -> None:
-        """Raises ConfigError without one finite mean and one positive deviation per number."""
         finite = all(map(math.isfinite, (*self.mean, *self.std)))
         positive = all(deviation > 0 for deviation in self.std)
         if not len(self.mean) == len(self.std) or not finite or not positive:

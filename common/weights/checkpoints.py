@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -63,56 +62,6 @@ _MAX_NAMED = 10
 _COUNTER = "num_batches_tracked"
 
 
-@dataclass(frozen=True)
-class Match:
-    """How a checkpoint fits a model, by the model's names.
-
-    taken: the checkpoint's names of the tensors in use.
-    new: initialized anew.
-    reshaped: of another shape or dtype there.
-    left_over: tensors of the checkpoint that the model lacks; `foreign` ones are of no head.
-    """
-
-    taken: Mapping[str, str]
-    new: tuple[str, ...]
-    missing: tuple[str, ...]
-    reshaped: Mapping[str, TensorSpec]
-    left_over: Mapping[str, TensorSpec]
-    foreign: frozenset[str]
-
-    def __str__(self) -> str:
-        parts = [f"theta* begins with {len(self.taken)} tensors of the weights given"]
-        parts += [f"new: {_named(self.new)}"] if self.new else []
-        parts += [f"left over: {_named(self.left_over)}"] if self.left_over else []
-        return f"{'; '.join(parts)}."
-
-
-def match_checkpoint(
-    found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec], *, new: Collection[str] = ()
-) -> Match:
-    """Match a checkpoint's tensors with a model's; narrower floats fit, as they widen exactly."""
-    body = {name: spec for name, spec in like.items() if name not in new}
-    off, on = _prefixes(found, body)
-    own_names = {on + name[len(off) :]: name for name in found if name.startswith(off)}
-    both = {name: own_names[name] for name in body if name in own_names}
-    taken = {name: own for name, own in both.items() if _fits(found[own], body[name])}
-    placed = {own_names[name] for name in like if name in own_names}
-    left_over = {name: spec for name, spec in found.items() if name not in placed}
-    parts = {_part(name, on) for name in body}
-    return Match(
-        taken=taken,
-        new=tuple(name for name in like if name in new),
-        missing=tuple(name for name in body if name not in both and not name.endswith(_COUNTER)),
-        reshaped={name: found[own] for name, own in both.items() if name not in taken},
-        left_over=left_over,
-        foreign=frozenset(
-            name
-            for name, spec in left_over.items()
-            if len(spec.shape) > 2 or _part(name, off) in parts
-        ),
-    )
-
-
 def read_checkpoint(
     source: bytes | Path,
     *,
@@ -120,44 +69,51 @@ def read_checkpoint(
     head: Collection[str],
     new_head: bool,
     max_bytes: int,
-) -> tuple[Weights, Match]:
-    """A model's initial weights from a safetensors file, by the model's names, in its dtypes.
+) -> tuple[Weights, str]:
+    """A model's initial weights from a safetensors file, by the model's names, and a summary.
 
-    With `new_head` the checkpoint may have another head, or none; else all tensors must match.
+    Narrower floats are widened, which is exact. With `new_head` the checkpoint may have another
+    head, or none; else all tensors must match.
     """
     container = read_container(source, max_bytes=max_bytes, max_tensors=len(like) + SPARE_TENSORS)
-    match = match_checkpoint(container.specs, like, new=head if new_head else ())
-    _require(match, like, head=head, new_head=new_head)
-    weights = {
-        name: container.tensor(own).to(like[name].dtype) for name, own in match.taken.items()
-    }
-    return weights, match
-
-
-def _require(
-    match: Match, like: Mapping[str, TensorSpec], *, head: Collection[str], new_head: bool
-) -> None:
-    differing = {
-        name: match.reshaped.get(name)
-        for name in like
-        if name in match.missing or name in match.reshaped
-    }
-    strange = {
+    found, new = container.specs, set(head) if new_head else set()
+    body = {name: spec for name, spec in like.items() if name not in new}
+    off, on = _prefixes(found, body)
+    own_names = {on + name[len(off) :]: name for name in found if name.startswith(off)}
+    differing: dict[str, TensorSpec | None] = {}
+    taken: dict[str, str] = {}
+    for name, spec in body.items():
+        own = own_names.get(name)
+        if own is not None and _fits(found[own], spec):
+            taken[name] = own
+        elif own is not None or not name.endswith(_COUNTER):
+            differing[name] = found[own] if own else None
+    placed = {own_names[name] for name in like if name in own_names}
+    left_over = {name: spec for name, spec in found.items() if name not in placed}
+    # Tensors that no head can have: beside others of the body, or of more than two dimensions.
+    parts = {_part(name, on) for name in body}
+    foreign = {
         name: spec
-        for name, spec in match.left_over.items()
-        if not new_head or name in match.foreign
+        for name, spec in left_over.items()
+        if len(spec.shape) > 2 or _part(name, off) in parts
     }
-    if not differing and not strange:
-        return
-    remedy = "Give weights of this model, or name the model that they belong to."
-    if new_head:
-        remedy = f"But for the head ({_named(sorted(head))}) all has to be the model's. {remedy}"
-    elif differing.keys() <= set(head) and not match.foreign:
-        remedy = (
-            "That is the head alone: start with a new one (--new-head, or "
-            "initialization.new_head=true), or give weights of this very model."
-        )
-    raise differences(differing, strange, like, remedy=remedy)
+    strange = foreign if new_head else left_over
+    if differing or strange:
+        remedy = "Give weights of this model, or name the model that they belong to."
+        if new_head:
+            shown = _named(sorted(head))
+            remedy = f"But for the head ({shown}) all has to be the model's. {remedy}"
+        elif differing.keys() <= set(head) and not foreign:
+            remedy = (
+                "That is the head alone: start with a new one (--new-head, or "
+                "initialization.new_head=true), or give weights of this very model."
+            )
+        raise differences(differing, strange, like, remedy=remedy)
+    weights = {name: container.tensor(own).to(like[name].dtype) for name, own in taken.items()}
+    summary = f"theta* begins with {len(weights)} tensors of the weights given"
+    summary += f"; new: {_named([name for name in like if name in new])}" if new else ""
+    summary += f"; left over: {_named(left_over)}" if left_over else ""
+    return weights, f"{summary}."
 
 
 def _fits(found: TensorSpec, expected: TensorSpec) -> bool:

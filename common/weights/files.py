@@ -30,7 +30,7 @@ from safetensors.torch import save_file
 
 from lipt.common.blobs.durable import write_all
 from lipt.common.errors import BlobTooLargeError, StateError, WeightsError
-from lipt.common.weights.header import LENGTH_BYTES, malformed, values_begin
+from lipt.common.weights import LENGTH_BYTES, malformed, values_begin
 from lipt.common.weights.specs import TensorSpec, Weights, check_specs, quoted
 
 ValueT = TypeVar("ValueT")

@@ -120,7 +120,8 @@ class Tokens:
             raise UnauthenticatedError(
                 f"the token that the call shows is none of this coordinator's. {HOW_TO_GET_ONE}"
             )
-        self._require_valid(record)
+        if over := self._why_over(record):
+            raise UnauthenticatedError(f"{_name(record)} {over}. {HOW_TO_GET_ONE}")
         return Caller(
             key=f"{_TOKEN_KEY}:{record.token_id}",
             name=_name(record),
@@ -135,19 +136,15 @@ class Tokens:
         if kind != _TOKEN_KEY:
             return True
         record = self._records.get(token_id)
-        if record is None or record.revoked_at is not None:
-            return False
-        return record.expires_at is None or self._clock() < record.expires_at
+        return record is not None and not self._why_over(record)
 
-    def _require_valid(self, record: TokenRecord) -> None:
+    def _why_over(self, record: TokenRecord) -> str:
+        """Why a token does not count any more; empty where it does."""
         if record.revoked_at is not None:
-            raise UnauthenticatedError(
-                f"{_name(record)} was revoked on {_day(record.revoked_at)}. {HOW_TO_GET_ONE}"
-            )
+            return f"was revoked on {_day(record.revoked_at)}"
         if record.expires_at is not None and self._clock() >= record.expires_at:
-            raise UnauthenticatedError(
-                f"{_name(record)} has expired on {_day(record.expires_at)}. {HOW_TO_GET_ONE}"
-            )
+            return f"has expired on {_day(record.expires_at)}"
+        return ""
 
     def _free_id(self) -> str:
         while (token_id := secrets.token_hex(4)) in self._records:

@@ -96,10 +96,6 @@ def keep_cached(
     return path
 
 
-def _most_files(warm_up_models: int) -> int:
-    return _FILES_PER_MODEL * warm_up_models + _MORE_FILES if warm_up_models else _MOST_FILES
-
-
 def _name(kind: str, depends_on: tuple[object, ...]) -> str:
     return f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:_DIGEST_CHARS]}"
 

@@ -26,7 +26,7 @@ from typing import TypeVar
 from lipt.common.errors import ComputeError, LiptError, OutOfMemoryError
 from lipt.common.observability.logs import EventKind, Events, configure_logging
 from lipt.common.observability.tracing import exporting
-from lipt.common.process.memory import go_first_without_memory, is_out_of_memory, limit_memory
+from lipt.common.process.devices import go_first_without_memory, is_out_of_memory, limit_memory
 from lipt.common.text import format_bytes
 from lipt.coordinator.compute.children import IGNORED_SIGNALS, start_child
 from lipt.coordinator.compute.context import Context, Report

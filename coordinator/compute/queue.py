@@ -306,12 +306,16 @@ class ComputeQueue:
             return
         # What has taken long so far most likely goes on for as long again.
         elapsed = 0.0 if executor.present is None else self._clock() - executor.began
+        retry_after_seconds = min(max(elapsed, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS)
+        waiting = f"{len(of_trainers)} requests wait to be computed, {limits.max_waiting} may"
+        if num_own >= limits.max_waiting_per_caller:
+            waiting = (
+                f"{num_own} requests of this caller wait to be computed, "
+                f"{limits.max_waiting_per_caller} may"
+            )
         raise QueueFullError(
-            num_waiting=len(of_trainers),
-            num_own=num_own,
-            max_waiting=limits.max_waiting,
-            max_own=limits.max_waiting_per_caller,
-            retry_after_seconds=min(max(elapsed, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS),
+            f"{waiting}. Ask again in {retry_after_seconds:.0f} s.",
+            retry_after_seconds=retry_after_seconds,
         )
 
     def _proceed(self, executor: _Executor) -> None:

@@ -351,19 +351,15 @@ class Dispatcher:
 
     async def fail(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
         """Count an attempt against the learner, and queue it for another worker."""
-
-        def change(run: RunRecord) -> RunRecord:
-            require_lease(run, key, worker_id, epoch)
-            return run.with_learner(
-                after_failure(
-                    run.learners[key.learner],
-                    worker_id=worker_id,
-                    reason=reason,
-                    max_attempts=run.config.learners.max_attempts,
-                )
-            )
-
-        await self._store.update(key.run_id, change)
+        await self._change(
+            *(worker_id, key, epoch),
+            lambda run, learner: after_failure(
+                learner,
+                worker_id=worker_id,
+                reason=reason,
+                max_attempts=run.config.learners.max_attempts,
+            ),
+        )
         self._record(EventKind.LEARNER_FAILED, key, worker_id, reason)
 
     async def release(self, worker_id: str, key: AssignmentKey, epoch: int) -> None:
@@ -419,11 +415,9 @@ class Dispatcher:
         reason: str,
         silent_end: SilentEnd | None = None,
     ) -> None:
-        def change(run: RunRecord) -> RunRecord:
-            require_lease(run, key, worker_id, epoch)
-            return run.with_learner(requeued(run.learners[key.learner], reason, silent_end))
-
-        run = await self._store.update(key.run_id, change)
+        run = await self._change(
+            worker_id, key, epoch, lambda _, learner: requeued(learner, reason, silent_end)
+        )
         self._record(why, key, worker_id, reason)
         if silent_end is not None:
             self._silent.add(worker_id)
@@ -431,6 +425,21 @@ class Dispatcher:
             if len(ends_in_a_row(learner, self._silent)) == MAX_SILENT_ENDS:
                 account = why_quarantined([learner], self._silent)
                 self._record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
+
+    async def _change(
+        self,
+        worker_id: str,
+        key: AssignmentKey,
+        epoch: int,
+        change: Callable[[RunRecord, LearnerRecord], LearnerRecord],
+    ) -> RunRecord:
+        """Change a learner, if the worker has its lease when that is written."""
+
+        def checked(run: RunRecord) -> RunRecord:
+            require_lease(run, key, worker_id, epoch)
+            return run.with_learner(change(run, run.learners[key.learner]))
+
+        return await self._store.update(key.run_id, checked)
 
     def _learner(self, key: AssignmentKey) -> tuple[RunRecord, LearnerRecord]:
         run = self._store.find(key.run_id)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import ForeignBlobError
-from lipt.coordinator.access.worker_identity import Evidence
+from lipt.coordinator.access.caller import Evidence
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.state.records import RunRecord

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
-from lipt.common.errors import ForeignWorkerError, InvalidRequestError, UnknownWorkerError
+from lipt.common.errors import ForeignWorkerError, UnknownWorkerError
 from lipt.common.models.registry import is_users_own
 from lipt.common.process.devices import kind_of
-from lipt.coordinator.access.worker_identity import (
+from lipt.coordinator.access.caller import (
     NO_EVIDENCE,
     UNBOUND,
     Binding,
@@ -102,19 +102,10 @@ class WorkerRegistry:
         shown: Evidence = NO_EVIDENCE,
         has_data: bool = False,
     ) -> WorkerRecord:
-        """Register a worker; the same instance is the same worker, also after a restart.
+        """Register a worker, whose calls have to show the same credentials from now on.
 
-        Args:
-            instance_id: drawn by the worker's process, and known to it alone.
-            name: shown.
-            device: that it trains on.
-            versions: of its libraries.
-            allowed_modules: from which it imports model factories.
-            shown: credentials that its calls have to show from now on.
-            has_data: whether it can read the data.
+        The same instance is the same worker, also after a restart.
         """
-        if not instance_id:
-            raise InvalidRequestError("instance_id is empty. Draw one per worker process.")
         worker_id = worker_id_of(instance_id)
         now = self._clock()
         joined_at = now

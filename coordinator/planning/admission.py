@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -21,8 +21,8 @@ from lipt.common.models.footprint import LiveTensors, ModelFigures, measure_mode
 from lipt.common.models.head import frozen_names, head_names
 from lipt.common.models.registry import build_model, build_without_values, is_users_own
 from lipt.common.planning import MODEL_COPIES, Limit, Violation, violation
+from lipt.common.process.devices import is_out_of_memory
 from lipt.common.process.machine import Machine, this_machine
-from lipt.common.process.memory import is_out_of_memory
 from lipt.common.text import format_bytes
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.files import non_finite
@@ -166,26 +166,27 @@ class Admission:
         limits.
         """
         require_shards(config, self._data)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._require, config)
+        return await self._in_thread(config, require_none)
 
     async def look_at(self, config: RunConfig) -> None:
         """Refuse a model or weights as `require`; violations are logged, for the operator."""
-        loop = asyncio.get_running_loop()
-        for found in await loop.run_in_executor(self._threads, self._look_at, config):
-            logger.warning("a run as [run] has it would be refused: %s", found)
 
-    def _require(self, config: RunConfig) -> str:
-        require_augmentation(config, self._data.inputs)
-        examined = self._examined(config.model)
-        require_none(self._violations(config, examined))
-        return self._check_weights(config, examined)
+        def log(found: Sequence[Violation]) -> None:
+            for one in found:
+                logger.warning("a run as [run] has it would be refused: %s", one)
 
-    def _look_at(self, config: RunConfig) -> tuple[Violation, ...]:
-        require_augmentation(config, self._data.inputs)
-        examined = self._examined(config.model)
-        self._check_weights(config, examined)
-        return self._violations(config, examined)
+        await self._in_thread(config, log)
+
+    async def _in_thread(
+        self, config: RunConfig, judge: Callable[[Sequence[Violation]], None]
+    ) -> str:
+        def admit() -> str:
+            require_augmentation(config, self._data.inputs)
+            examined = self._examined(config.model)
+            judge(self._violations(config, examined))
+            return self._check_weights(config, examined)
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, admit)
 
     def _violations(self, config: RunConfig, examined: Examined) -> tuple[Violation, ...]:
         size = self._evaluation_batch_size
@@ -236,7 +237,7 @@ class Admission:
         given, new_head = config.initialization.weights_sha256, config.initialization.new_head
         if given is None:
             return ""
-        weights, match = read_checkpoint(
+        weights, summary = read_checkpoint(
             self._blobs.path(self._blobs.find(given)),
             like=examined.specs,
             head=head_names(examined.model),
@@ -248,4 +249,4 @@ class Admission:
                 f"the weights that the run is to start from cannot be trained on: {bad}. Give "
                 "weights from before they diverged."
             )
-        return str(match) if new_head else ""
+        return summary if new_head else ""

@@ -38,13 +38,13 @@ from lipt.common.rpc.handlers import (
 from lipt.common.text import printable
 from lipt.coordinator.access.caller import (
     ANYBODY,
+    Evidence,
     current_caller,
     is_open,
     note_caller,
     require_role,
 )
 from lipt.coordinator.access.tokens import OWN_USER, Identify, Shown
-from lipt.coordinator.access.worker_identity import Evidence
 from lipt.coordinator.instruments import CANCELLED, PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
 from lipt.coordinator.settings import LimitSettings
 

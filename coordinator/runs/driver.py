@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lipt.common.backoff import Backoff
 from lipt.common.errors import LiptError, OtherDataError, RunFailedError, StateError
@@ -53,12 +53,12 @@ ResultT = TypeVar("ResultT")
 Restore = Callable[[RunRecord, OnProgress], Awaitable[None]]
 
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=30.0)
-# Names of the stages in traces.
-_SPANS = {
-    RunState.INITIALIZING: "initialize weights",
-    RunState.SHARDING: "cut shards",
-    RunState.TRAINING: "train learners",
-    RunState.MERGING: "merge learners",
+# Names of the stages in traces, and of their costs in the record.
+_STAGES = {
+    RunState.INITIALIZING: ("initialize weights", "initialization_seconds"),
+    RunState.SHARDING: ("cut shards", "sharding_seconds"),
+    RunState.TRAINING: ("train learners", "training_seconds"),
+    RunState.MERGING: ("merge learners", "merging_seconds"),
 }
 
 
@@ -91,9 +91,7 @@ class RunDriver:
 
     def start(self, run_id: str) -> None:
         """Begin, or go on with, a run."""
-        task = asyncio.create_task(self._drive(run_id), name=f"run {run_id}")
-        self._tasks[run_id] = task
-        task.add_done_callback(lambda _: self._tasks.pop(run_id, None))
+        _begin(self._tasks, run_id, self._drive(run_id))
 
     def resume_all(self) -> None:
         """Go on with every run that an earlier process left unfinished."""
@@ -141,7 +139,7 @@ class RunDriver:
                 if run.state is RunState.PENDING:
                     await self._advance(run_id, _begun)
                 else:
-                    traced = span(_SPANS[run.state], run_id=run_id, run_name=run.name)
+                    traced = span(_STAGES[run.state][0], run_id=run_id, run_name=run.name)
                     with attached(run.traceparent), traced:
                         await stages[run.state](run)
                 logger.info("run %s: %s", run.name, self._store.find(run_id).state)
@@ -230,9 +228,7 @@ class RunDriver:
                 logger.error("run %s: %s", run.name, error)  # noqa: TRY400 - said in full
 
         if run.run_id not in self._restoring:
-            task = asyncio.create_task(look(), name=f"restoring for run {run.run_id}")
-            self._restoring[run.run_id] = task
-            task.add_done_callback(lambda _: self._restoring.pop(run.run_id, None))
+            _begin(self._restoring, run.run_id, look())
 
     async def _wait_while_held(self, run_id: str) -> None:
         if not self._store.held(run_id):
@@ -254,26 +250,12 @@ class RunDriver:
 
     async def _initialize(self, run: RunRecord) -> None:
         took = await self._computed(run, InitializeWeights(run.config))
-        await self._advance(
-            run.run_id,
-            lambda now: now.changed(
-                state=RunState.SHARDING,
-                initial_weights=took.made.weights,
-                inputs=took.made.inputs,
-                costs=now.costs.changed(initialization_seconds=took.seconds),
-            ),
-        )
+        made = {"initial_weights": took.made.weights, "inputs": took.made.inputs}
+        await self._finish(run, RunState.SHARDING, took.seconds, **made)
 
     async def _shard(self, run: RunRecord) -> None:
         took = await self._computed(run, CutShards(run.config))
-        await self._advance(
-            run.run_id,
-            lambda now: now.changed(
-                state=RunState.TRAINING,
-                learners=took.made,
-                costs=now.costs.changed(sharding_seconds=took.seconds),
-            ),
-        )
+        await self._finish(run, RunState.TRAINING, took.seconds, learners=took.made)
 
     async def _train(self, run: RunRecord) -> None:
         num_failures = run.num_failures
@@ -315,19 +297,17 @@ class RunDriver:
         if isinstance(made, DamagedLearners):
             await self._train_again(run, made.indices)
             return
-        await self._advance(
-            run.run_id,
-            lambda now: now.changed(
-                state=RunState.READY,
-                ended_at=self._wall_clock(),
-                learners=tuple(
-                    learner.changed(ingredient=made.ingredients.get(learner.index))
-                    for learner in now.learners
-                ),
-                soup=made.record,
-                pretrained_weights=made.weights,
-                costs=now.costs.changed(merging_seconds=took.seconds),
+        await self._finish(
+            run,
+            RunState.READY,
+            took.seconds,
+            ended_at=self._wall_clock(),
+            learners=tuple(
+                learner.changed(ingredient=made.ingredients.get(learner.index))
+                for learner in run.learners
             ),
+            soup=made.record,
+            pretrained_weights=made.weights,
         )
 
     async def _train_again(self, run: RunRecord, indices: tuple[int, ...]) -> None:
@@ -345,14 +325,30 @@ class RunDriver:
             lambda now: without_results(now, indices).changed(state=RunState.TRAINING),
         )
 
+    async def _finish(
+        self, run: RunRecord, following: RunState, seconds: float, **made: Any
+    ) -> None:
+        """Write a stage's results and seconds, and the next state, in one transaction."""
+        cost = {_STAGES[run.state][1]: seconds}
+        await self._advance(
+            run.run_id,
+            lambda now: now.changed(state=following, costs=now.costs.changed(**cost), **made),
+        )
+
     async def _advance(self, run_id: str, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
-        """Write a stage's results and the next state in one transaction."""
+        """Change the run, durably, unless it has ended; it waits for the disk."""
         return await self._patiently(
             run_id,
-            # A run that was cancelled meanwhile stays so.
             lambda: self._store.update(run_id, lambda run: run if run.state.ended else change(run)),
             stage="record",
         )
+
+
+def _begin(
+    tasks: dict[str, asyncio.Task[None]], run_id: str, work: Coroutine[Any, Any, None]
+) -> None:
+    task = tasks[run_id] = asyncio.create_task(work, name=f"run {run_id}")
+    task.add_done_callback(lambda _: tasks.pop(run_id, None))
 
 
 def _begun(run: RunRecord) -> RunRecord:

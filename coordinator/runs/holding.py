@@ -17,7 +17,7 @@ from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord, RunSummary
+from lipt.coordinator.state.records import DataRecord, RunRecord, RunSummary
 
 
 def record_held(run: RunRecord | RunSummary, reason: str, events: Events) -> None:
@@ -79,7 +79,7 @@ async def hold_runs_of_other_data(
         if not why_held(run, data):
             continue
         if run.fingerprint not in sources:
-            known = await database.find_data(run.fingerprint)
+            known = await database.find(DataRecord, run.fingerprint)
             sources[run.fingerprint] = known.source if known else ""
         reason = why_held(run, data, source=sources[run.fingerprint])
         store.hold(run.run_id, reason)

@@ -35,9 +35,7 @@ async def restore_inputs(
 ) -> None:
     """Make theta* again, and the shards of learners that are not committed, unless whole.
 
-    Raises:
-        CorruptBlobError: something cannot be made again.
-        OtherDataError: something is damaged, and the run's own data is not served.
+    A CorruptBlobError says that they came out otherwise.
     """
     if run.initial_weights is None:
         return

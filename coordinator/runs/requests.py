@@ -60,11 +60,7 @@ class RunRequests:
     ) -> RunRecord:
         """Start a run, or return the one that this request id started before.
 
-        Args:
-            request_id: repeated with a request whose answer was lost; may be empty.
-            name: of the run; empty for the next "run-N".
-            overrides: differences from the default configuration.
-            traceparent: W3C context of the trace that the run is part of.
+        `overrides` differ from the default configuration; an empty name becomes the next "run-N".
         """
         request_id = request_id or uuid.uuid4().hex
         earlier = self._store.find_request(request_id)

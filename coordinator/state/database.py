@@ -14,8 +14,6 @@ from typing import Self, TypeVar
 from lipt.common.errors import StateError
 from lipt.coordinator.state.files import make_private_file
 from lipt.coordinator.state.records import (
-    DataRecord,
-    DiagnosisRecord,
     LearnerRecord,
     RunRecord,
     RunSummary,
@@ -25,6 +23,7 @@ from lipt.coordinator.state.records import (
 from lipt.coordinator.state.schema import (
     Single,
     SingleT,
+    key_column,
     prepare,
     read,
     read_runs,
@@ -136,17 +135,10 @@ class Database:
 
         await self._write(save)
 
-    async def find_subset(self, key: str) -> SubsetRecord | None:
-        """The subset of this request key."""
-        return _first(await self._find(SubsetRecord, "WHERE subset_key = ?", key))
-
-    async def find_diagnosis(self, key: str) -> DiagnosisRecord | None:
-        """The diagnosis of this request key."""
-        return _first(await self._find(DiagnosisRecord, "WHERE diagnosis_key = ?", key))
-
-    async def find_data(self, fingerprint: str) -> DataRecord | None:
-        """The data set of that fingerprint, if the directory was ever served with it."""
-        return _first(await self._find(DataRecord, "WHERE fingerprint = ?", fingerprint))
+    async def find(self, kind: type[SingleT], key: str) -> SingleT | None:
+        """The record of that key, if there is one."""
+        found = await self._find(kind, f"WHERE {key_column(kind)} = ?", key)
+        return found[0] if found else None
 
     async def find_subsets(self, run_id: str, digest: str) -> tuple[SubsetRecord, ...]:
         """A run's subsets of these examples and weights, newest first."""
@@ -190,10 +182,6 @@ class Database:
 
 
 _NEWEST_FIRST = "ORDER BY json_extract(body, '$.created_at') DESC, subset_key"
-
-
-def _first(found: tuple[SingleT, ...]) -> SingleT | None:
-    return found[0] if found else None
 
 
 def _commit(connection: sqlite3.Connection, action: Callable[[sqlite3.Connection], object]) -> None:

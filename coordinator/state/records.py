@@ -86,7 +86,7 @@ class LearnerRecord(_Record):
     worker_id: str = ""
     worker_name: str = ""
     device: str = ""
-    # Of that worker; the same bits come of one kind of device.
+    # Of that worker.
     party: str = ""
     kind: str = ""
     # With redundancy, results that wait for another worker's, oldest first.
@@ -94,7 +94,7 @@ class LearnerRecord(_Record):
     # Workers on which it failed: others are asked first.
     failed_on: tuple[str, ...] = ()
     result: Blob | None = None
-    # Weights on the way to the result, in the order of training.
+    # In the order of training.
     snapshots: tuple[Blob, ...] = ()
     loss: float = 0.0
     train_seconds: float = 0.0
@@ -103,7 +103,7 @@ class LearnerRecord(_Record):
     committed_at: float | None = None
     bytes_received: int = 0
     message: str = ""
-    # Reasons of failed attempts, oldest first; a later success does not erase them.
+    # Reasons of failed attempts, oldest first; kept after a success.
     refusals: tuple[str, ...] = ()
     # Latest attempts that ended silently, the latest last.
     silent_ends: tuple[SilentEnd, ...] = ()

@@ -138,6 +138,11 @@ def write_learners(
     )
 
 
+def key_column(kind: type[RecordT]) -> str:
+    """The key of a record's table."""
+    return next(iter(_COLUMNS[kind][1]))
+
+
 def read(
     connection: sqlite3.Connection,
     kind: type[RecordT],
@@ -147,7 +152,7 @@ def read(
 ) -> Iterator[RecordT]:
     """Records that a clause selects, by their keys; `problems` gets a clause per unreadable one."""
     table, columns = _COLUMNS[kind]
-    key, *_ = columns
+    key = key_column(kind)
     owner = "run_id" if "run_id" in columns else "''"
     query = f"SELECT ifnull({owner}, ''), {key}, body FROM {table} {where or f'ORDER BY {key}'}"  # noqa: S608
     for run_id, row_key, body in connection.execute(query, values):

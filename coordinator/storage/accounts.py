@@ -105,7 +105,7 @@ class Accounts:
         """
         before = self._entries.get(name.sha256)
         if before is not None and before.sending:
-            raise UploadInProgressError.of(name)
+            raise UploadInProgressError(f"blob {name} is being sent by someone else. Try again.")
         if allowance is not None:
             self._require_allowed(name, allowance)
         lease = None if allowance is None or self._left_too_much(peer) else allowance.lease

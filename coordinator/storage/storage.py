@@ -1,10 +1,11 @@
-"""Storage of one coordinator: uploads, their accounts, and the removal of unused blobs."""
+"""Storage of one coordinator: uploads, and the removal of unused blobs and overdue runs."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lipt.common.blobs.durable import remove_stale_temporaries, state_errors
@@ -12,18 +13,22 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import StateError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Readings
+from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.worker_blobs import LeaseId
 from lipt.coordinator.instruments import STORAGE, UNFINISHED_UPLOADS
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.contents import named_digests
 from lipt.coordinator.state.files import collection_allowed
 from lipt.coordinator.state.maintenance import Collected, collect
-from lipt.coordinator.state.records import LearnerRecord, RunRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
 from lipt.coordinator.storage.accounts import Accounts, Uploads, free_bytes, resolve_quota
 
 logger = logging.getLogger(__name__)
 
-_HOUR = 3600.0
+_HOUR, _DAY = 3600.0, 86_400.0
+# A run that was asked for within this time is in use.
+_IN_USE_SECONDS = 3600.0
 
 
 class Storage:
@@ -150,3 +155,65 @@ def _left_behind(directory: Path, blobs: BlobStore) -> tuple[dict[str, int], dic
     left = (blobs.expiry.blob(digest) for digest in blobs.expiry.digests() if digest not in named)
     finished = {blob.sha256: blob.size_bytes for blob in left if blob is not None}
     return finished, {part.sha256: part.size_bytes for part in blobs.expiry.parts()}
+
+
+def overdue(
+    runs: Iterable[RunSummary], *, now: float, keep_days: float | None, keep_runs: int | None
+) -> Sequence[RunSummary]:
+    """The ended runs that are not kept any longer, the first to end first; None keeps all."""
+    ended = sorted(
+        (run for run in runs if run.state.ended), key=lambda run: (_end(run), run.run_id)
+    )
+    too_many = 0 if keep_runs is None else max(0, len(ended) - keep_runs)
+    return [
+        run
+        for place, run in enumerate(ended)
+        if place < too_many or (keep_days is not None and now - _end(run) > keep_days * _DAY)
+    ]
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Removes overdue runs; their blobs are needed no more then."""
+
+    store: RunStore
+    compute: ComputeQueue
+    settings: StorageSettings
+    events: Events
+    clock: Callable[[], float]
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+
+    async def run(self) -> None:
+        """Remove until cancelled; first after a pause, for peers come back to their runs."""
+        while True:
+            await self.sleep(self.settings.collect_every_seconds)
+            await self.apply()
+
+    async def apply(self) -> None:
+        """Remove overdue runs that are not in use."""
+        settings = self.settings
+        runs = overdue(
+            self.store.runs(),
+            now=self.clock(),
+            keep_days=settings.keep_days,
+            keep_runs=settings.keep_runs,
+        )
+        for run in runs:
+            if self._in_use(run.run_id):
+                continue
+            try:
+                await self.store.remove(run.run_id)
+            except StateError as error:
+                self.events.record(
+                    EventKind.RETRIED, detail="collection", level=logging.WARNING, reason=str(error)
+                )
+                return
+            self.events.record(EventKind.EXPIRED, detail="runs", run=run.name)
+
+    def _in_use(self, run_id: str) -> bool:
+        computed = any(job.run == run_id for job in self.compute.computations())
+        return computed or self.store.idle_seconds(run_id) < _IN_USE_SECONDS
+
+
+def _end(run: RunSummary) -> float:
+    return run.created_at if run.ended_at is None else run.ended_at

@@ -42,7 +42,7 @@ from lipt.coordinator.runs.repair import (
 from lipt.coordinator.runs.requests import how_far
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
+from lipt.coordinator.state.records import DataRecord, DiagnosisRecord, RunRecord, SubsetRecord
 from lipt.coordinator.subsets.questions import (
     DiagnosisQuery,
     asked_the_same,
@@ -194,7 +194,7 @@ class Answers:
                 raise OtherDataError(held)
             return await self._select(key, run, job, report, waiting)
 
-        stored = await self._database.find_subset(key)
+        stored = await self._database.find(SubsetRecord, key)
         return Answer(await self._once(key, stored, select, on_progress, callers))
 
     async def _find_previous(
@@ -244,7 +244,7 @@ class Answers:
         """How many examples the run's data has; noted earlier where the run is held."""
         if not held:
             return self._data.num_examples
-        known = await self._database.find_data(run.fingerprint)
+        known = await self._database.find(DataRecord, run.fingerprint)
         if known is None:
             raise OtherDataError(held)
         return known.num_examples
@@ -314,7 +314,7 @@ class Answers:
             backbone=backbone,
             versions=versions(),
         )
-        stored = await self._database.find_diagnosis(key)
+        stored = await self._database.find(DiagnosisRecord, key)
         return await self._once(
             key,
             stored,

@@ -1,10 +1,9 @@
 """RandAugment: 14 operations on batches of images, two for each image, by its own draws.
 
-The operations, their ranges and signs are those of `torchvision.transforms.RandAugment`, in the
-same order of floating-point operations: a result is cut (not rounded) to a byte. torchvision gives
-all images of a batch the same draw, and one image at a time costs a dozen small kernels per image.
-Here the images that drew the same operation with the same sign are sorted next to each other and
-handled at once. Draws come from a CPU generator: one seed gives the same draws on every device.
+Operations, ranges and signs are those of `torchvision.transforms.RandAugment`, to the byte. It
+gives all images of a batch the same draw, and one image at a time costs a dozen small kernels each.
+Here the images that drew the same operation and sign are sorted next to each other and handled at
+once. Draws come from a CPU generator: one seed gives the same draws on every device.
 
 Shapes: B images, C channels (1 or 3), H height, W width, P = H x W pixels, O operations per image.
 Source: Cubuk et al. 2020, "RandAugment" (arXiv:1909.13719).
@@ -284,19 +283,6 @@ def _apply_in_place(groups: Sequence[Tensor], magnitude: int) -> None:
                 group_BCHW.copy_(operation.apply(group_BCHW, sign * level))
 
 
-Augment = Callable[[Tensor, AugmentationConfig, torch.Generator], Tensor]
-
-METHODS: dict[AugmentationMethod, Augment] = {
-    AugmentationMethod.RANDAUGMENT: lambda images_BCHW, config, generator: randaugment(
-        images_BCHW, num_ops=config.num_ops, magnitude=config.magnitude, generator=generator
-    ),
-    AugmentationMethod.CROP_FLIP: lambda images_BCHW, _config, generator: crop_flip(
-        images_BCHW, generator=generator
-    ),
-    AugmentationMethod.NONE: lambda images_BCHW, _config, _generator: images_BCHW,
-}
-
-
 def augment(stored: Stored, config: AugmentationConfig, generator: torch.Generator) -> Stored:
     """Augment a batch of images; other examples stay as they are."""
     return augment_images(stored, config, generator) if isinstance(stored, Tensor) else stored
@@ -313,8 +299,14 @@ def augment_images(
     dtype, shape = images_BCHW.dtype, images_BCHW.shape
     if dtype != torch.uint8 or len(shape) != 4 or shape[1] not in {1, 3}:
         raise DataError(
-            f"images are {dtype} of shape {tuple(shape)}, but augmentation "
-            "takes torch.uint8 of shape B x C x H x W with 1 or 3 channels. "
-            "Convert the images when the data set is read."
+            f"images are {dtype} of shape {tuple(shape)}, but augmentation takes torch.uint8 of "
+            "shape B x C x H x W with 1 or 3 channels. Convert the images when they are read."
         )
-    return METHODS[config.method](images_BCHW, config, generator)
+    match config.method:
+        case AugmentationMethod.RANDAUGMENT:
+            strength = {"num_ops": config.num_ops, "magnitude": config.magnitude}
+            return randaugment(images_BCHW, **strength, generator=generator)
+        case AugmentationMethod.CROP_FLIP:
+            return crop_flip(images_BCHW, generator=generator)
+        case AugmentationMethod.NONE:
+            return images_BCHW

@@ -16,7 +16,7 @@ one forward pass of the run's model over the data.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Self
 
@@ -111,11 +111,7 @@ class Tried:
     @property
     def facts(self) -> dict[str, object]:
         """For a manifest."""
-        return {
-            "features": "+".join(self.features),
-            "accuracy": self.accuracy,
-            "passes": self.passes,
-        }
+        return {**asdict(self), "features": "+".join(self.features)}
 
 
 def candidates(available: Iterable[Kind]) -> list[tuple[Kind, ...]]:

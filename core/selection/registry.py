@@ -16,7 +16,6 @@ from lipt.core.selection.strategies import (
     auto,
     cal,
     ccs,
-    craig,
     crest,
     facility_location,
     glister,
@@ -40,7 +39,8 @@ _BUILT_IN = (
     # scores of one model
     *(scores.el2n, scores.grand, scores.entropy, scores.margin, scores.least_confidence),
     # gradient matching, or descent of the validation loss
-    *(craig.adacore, craig.craig, crest.crest, gradmatch.gradmatch, glister.glister),
+    *(facility_location.adacore, facility_location.craig),
+    *(crest.crest, gradmatch.gradmatch, glister.glister),
     # coverage of the data
     *(facility_location.facility_location, facility_location.subzerocore),
     *(one_by_one.graph_cut, one_by_one.log_det, one_by_one.kcenter),

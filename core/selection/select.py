@@ -18,7 +18,7 @@ from lipt.common.errors import SignalsError
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import require_finite_rows
 from lipt.common.subsets import require_budget
-from lipt.core.selection.selection import Selection, class_quotas
+from lipt.core.selection.selection import Selection, class_shares
 from lipt.core.selection.strategy import Need, Strategy
 from lipt.core.signals.signals import Signals
 
@@ -78,15 +78,11 @@ def _call(function: Callable[..., Any], *arguments: Any, **given: Any) -> Any:
 def _choose_per_class(
     choose: Callable[..., Selection], signals: Signals, budget: int, seed: int
 ) -> Iterator[Selection]:
-    counts_C = torch.bincount(signals.labels_N).tolist()
-    for label, quota in enumerate(class_quotas(counts_C, budget)):
-        if not quota:
-            continue
-        rows = torch.nonzero(signals.labels_N == label).flatten().cpu()
+    for label, rows, quota in class_shares(signals.labels_N, budget):
         own_seed = derive_seed(seed, "selection-class", label)
         part = choose(signals.of_class(label), quota, seed=own_seed)
         reason = f"class {label}: {part.stopped_early}" if part.stopped_early else ""
-        yield Selection(rows[part.indices_K], part.weights_K, stopped_early=reason)
+        yield Selection(rows.cpu()[part.indices_K], part.weights_K, stopped_early=reason)
 
 
 def _choose(strategy: Strategy, signals: Signals, budget: int, **given: Any) -> Selection:

@@ -6,7 +6,7 @@ Shapes: N examples, K budget, C classes, G groups.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +87,13 @@ def class_quotas(counts_C: Sequence[int], budget: int) -> tuple[int, ...]:
             quotas[label] += more
             left -= more
     return tuple(quotas)
+
+
+def class_shares(labels_N: Tensor, budget: int) -> Iterator[tuple[int, Tensor, int]]:
+    """The label, the rows and the quota of each class that gives examples."""
+    for label, quota in enumerate(class_quotas(labels_N.bincount().tolist(), budget)):
+        if quota:
+            yield label, torch.nonzero(labels_N == label).flatten(), quota
 
 
 def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]:

@@ -93,7 +93,7 @@ class Signals:
         return scores_N / (1 + len(self.others)) if self.others else scores_N
 
     def learners(self) -> Dynamics:
-        """The learners' dynamics, which have to be there."""
+        """The learners' dynamics."""
         return given(self.dynamics, "dynamics of the learners")
 
     def of_class(self, label: int) -> Self:

@@ -232,46 +232,38 @@ class _Features:
         self._made: dict[Kind, Extractor] = {}
 
     @cached_property
-    def _unavailable(self) -> Mapping[Kind, str]:
-        """The kinds of features without inputs, and what to do."""
+    def _needed(self) -> Mapping[Kind, str]:
+        """The kinds of features that are unavailable, and what they need."""
         question, inputs = self.question, self.workspace.dataset.inputs
-        no_backbone = not (self.workspace.has_backbone and isinstance(inputs, ImageSpec))
-        missing = {
-            Kind.USER: question.features is None,
-            Kind.PATCHES: not are_pictures(inputs),
-            Kind.COLUMNS: not isinstance(inputs, ColumnsSpec),
-            Kind.SOUP: question.weights is None,
-            Kind.INITIAL: question.initial is None,
-            Kind.LEARNERS: not question.num_learners,
-            Kind.BACKBONE: no_backbone,
-        }
-        reasons = {
-            Kind.USER: "the request has no features of its own. Give them (--features FILE, or "
-            "features=...), or leave `user` out.",
-            Kind.PATCHES: f"the data has {inputs}, which are no pictures to take patches of. "
-            "Leave `patches` out, or give features of your own.",
-            Kind.COLUMNS: f"the data has {inputs}, and no columns. Leave `columns` out.",
-            Kind.SOUP: "no run is named whose weights they could be of. Name one, or leave `soup` "
-            "out.",
-            Kind.INITIAL: "no run is named whose theta* they could be of. Name one, or leave "
-            "`initial` out.",
-            Kind.LEARNERS: "the weights that are selected on are not what the run's learners "
-            "became. Leave `weights` unset, or leave `learners` out.",
-            Kind.BACKBONE: "the coordinator has none for such data. Its operator starts it with "
-            "--backbone torchvision:NAME@FILE, or leave `backbone` out.",
-        }
-        return {kind: reasons[kind] for kind in Kind if missing[kind]}
+        of_images = self.workspace.has_backbone and isinstance(inputs, ImageSpec)
+        kinds = [
+            (Kind.USER, question.features is not None, "features in the request: --features FILE"),
+            (Kind.PATCHES, are_pictures(inputs), f"pictures, and the data has {inputs}"),
+            (Kind.COLUMNS, isinstance(inputs, ColumnsSpec), f"columns, and the data has {inputs}"),
+            (Kind.SOUP, question.weights is not None, "a run"),
+            (Kind.INITIAL, question.initial is not None, "a run"),
+            (Kind.LEARNERS, question.num_learners > 0, "a run's own theta_p: no other `weights`"),
+            (
+                Kind.BACKBONE,
+                of_images,
+                "images, and a coordinator started with --backbone",
+            ),
+        ]
+        return {kind: need for kind, is_there, need in kinds if not is_there}
 
     @property
     def available(self) -> frozenset[Kind]:
         """The kinds of features with inputs."""
-        return frozenset(set(Kind) - self._unavailable.keys())
+        return frozenset(set(Kind) - self._needed.keys())
 
     def require(self, proxy: Proxy) -> None:
         """Refuse a proxy whose features are not all available."""
         for kind in proxy.features or ():
-            if kind in self._unavailable:
-                raise ProxyError(f"the proxy {proxy} is unavailable: {self._unavailable[kind]}")
+            if kind in self._needed:
+                raise ProxyError(
+                    f"the proxy {proxy} is unavailable: `{kind}` needs {self._needed[kind]}. Give "
+                    f"what is needed, or leave `{kind}` out."
+                )
 
     @property
     def backbone_identity(self) -> str | None:

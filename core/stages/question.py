@@ -201,7 +201,8 @@ def _require_soft_labels(labels: Labels, kind: TargetKind) -> None:
         )
     if kind is not TargetKind.CLASS:
         raise InvalidRequestError(
-            f"soft labels are chances of classes, and this is {kind.words} data. Ask without them."
+            f"soft labels are probabilities of classes, and the data is {kind.words} data. Ask "
+            "without them."
         )
 
 

@@ -2,8 +2,7 @@
 
 CREST's question, on a random sample of the data. Around the earlier weights, the loss at a distance
 delta is about F(delta) = L + g . delta + 1/2 delta . (h * delta), with the gradient g and the
-Hessian's diagonal h. While F still predicts the loss, the gradients that the subset stands for have
-changed as foreseen; when it no longer does, another subset is due.
+Hessian's diagonal h. Another subset is due when F no longer predicts the loss.
 
 h is Hutchinson's estimate: the mean of z * (H z) over Rademacher probes z, exact where H is
 diagonal. The paper smooths g and h over the steps of one training; here every call starts from the
@@ -124,45 +123,36 @@ def fit_quadratic_model(
 
     Parts are losses of some of the `num_examples`, cut so that they fit in memory.
     """
-    names = list(parameters)
     at = {name: tensor.detach().clone().requires_grad_() for name, tensor in parameters.items()}
     probes = [_probe(at, seed, index) for index in range(num_probes)]
     loss = 0.0
-    gradients = [torch.zeros_like(tensor, requires_grad=False) for tensor in at.values()]
-    diagonals = [torch.zeros_like(tensor, requires_grad=False) for tensor in at.values()]
+    gradient = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
+    diagonal = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     for part in parts:
         # Attention has second derivatives in its plain form alone.
         with sdpa_kernel(SDPBackend.MATH):
             part_loss = part(at)
-        part_gradients = torch.autograd.grad(
+        found = torch.autograd.grad(
             part_loss, list(at.values()), create_graph=True, materialize_grads=True
         )
         loss += float(part_loss.detach())
-        for gradient, more in zip(gradients, part_gradients, strict=True):
-            gradient.add_(more.detach())
+        for name, slopes in zip(at, found, strict=True):
+            gradient[name].add_(slopes.detach())
         for probe in probes:
-            for diagonal, product, z in zip(
-                diagonals, _hessian_product(part_gradients, at, probe), probe, strict=True
-            ):
-                diagonal.add_(z * product)
+            for name, product, z in zip(at, _hessian_product(found, at, probe), probe, strict=True):
+                diagonal[name].add_(z * product)
     return QuadraticModel(
-        loss=loss / num_examples,
-        parameters={name: tensor.detach() for name, tensor in at.items()},
-        gradient={name: total / num_examples for name, total in zip(names, gradients, strict=True)},
-        diagonal={
-            name: total / (num_examples * num_probes)
-            for name, total in zip(names, diagonals, strict=True)
-        },
+        loss / num_examples,
+        {name: tensor.detach() for name, tensor in at.items()},
+        {name: total / num_examples for name, total in gradient.items()},
+        {name: total / (num_examples * num_probes) for name, total in diagonal.items()},
     )
 
 
 def _probe(parameters: Parameters, seed: int, index: int) -> list[Tensor]:
     generator = derive_generator(seed, "hutchinson", index)
     return [
-        torch.randint(0, 2, tensor.shape, generator=generator)
-        .mul_(2)
-        .sub_(1)
-        .to(tensor.device, tensor.dtype)
+        torch.randint(0, 2, tensor.shape, generator=generator).mul_(2).sub_(1).to(tensor)
         for tensor in parameters.values()
     ]
 
@@ -170,9 +160,8 @@ def _probe(parameters: Parameters, seed: int, index: int) -> list[Tensor]:
 def _hessian_product(
     gradients: tuple[Tensor, ...], parameters: Parameters, probe: list[Tensor]
 ) -> tuple[Tensor, ...]:
-    slope = torch.stack(
-        [(gradient * z).sum() for gradient, z in zip(gradients, probe, strict=True)]
-    ).sum()
+    slopes = [(gradient * z).sum() for gradient, z in zip(gradients, probe, strict=True)]
+    slope = torch.stack(slopes).sum()
     if not slope.requires_grad:  # a loss that is linear in all of them
         return tuple(torch.zeros_like(z) for z in probe)
     return torch.autograd.grad(

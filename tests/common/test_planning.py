@@ -33,7 +33,7 @@ def test_largest_part_is_blamed_and_the_remedy_is_the_largest_value_that_fits() 
     cost = memory(Part("", 1, 10 * MB, "its process"), Part("a.size", 100, MB, "a batch"))
     found = violation(cost, Limit("limits.m", 50 * MB))
     assert found is not None
-    assert (found.knob, found.value, found.cost) == ("a.size", "100", 110 * MB)
+    assert (found.knob, found.times) == ("a.size", 2.2)
     assert str(found) == (
         "a.size = 100: memory of a worker comes to 110.0 MB, 100.0 MB of it for a batch, over "
         "limits.m = 50.0 MB. Lower a.size to at most 40, or raise limits.m."

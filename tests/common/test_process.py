@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from lipt.common.errors import ConfigError
-from lipt.common.process.devices import processor_name, resolve_device, versions
+from lipt.common.process import talking, tell_manager
+from lipt.common.process.devices import is_out_of_memory, processor_name, resolve_device, versions
 from lipt.common.process.machine import _container_limits
-from lipt.common.process.memory import is_out_of_memory
-from lipt.common.process.service import talking, tell_manager
 
 
 @pytest.fixture
@@ -106,7 +105,7 @@ def test_a_container_finds_its_group_at_the_root(tmp_path: Path) -> None:
 # A process of its own, because a limit cannot be taken back.
 LIMITED = """
 import torch
-from lipt.common.process.memory import go_first_without_memory, is_out_of_memory, limit_memory
+from lipt.common.process.devices import go_first_without_memory, is_out_of_memory, limit_memory
 
 go_first_without_memory()
 print(open("/proc/self/oom_score_adj").read())

@@ -58,14 +58,7 @@ THETA: Weights = {"1.weight": torch.arange(640.0).reshape(10, 64) + 1, "1.bias":
 class FakeCompute:
     """Answers each kind of job as it is told, and keeps the jobs.
 
-    Attributes:
-        answers: by a job's class: its result, an error to raise, or a function of the job.
-        jobs: what was asked for, in order.
-        fingerprints: of the data that it was asked for, where a job is bound to some.
-        asked: for whom each of them was.
-        known: what the light process was opened with.
-        warmed: whether the light process was started.
-        stopped: whether it was ended.
+    `answers` has, by a job's class, its result, an error to raise, or a function of the job.
     """
 
     def __init__(self, answers: Mapping[type, object] | None = None) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import validate
-from lipt.common.errors import ConfigError, CorruptBlobError
+from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import images_in, to_model_input
 from lipt.common.inputs.specs import ImageSpec
@@ -56,20 +56,6 @@ def test_counts_the_largest_logits() -> None:
     shown = images((9, 1, 1), (1, 9, 1), (1, 1, 9), (0, 0, 1))
     labels = torch.tensor([0, 1, 2, 0])
     assert accuracy(Channels(), shown, labels) == 0.75
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_outputs_that_are_not_finite_are_wrong(value: float) -> None:
-    class Broken(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            logits = x.flatten(1).clone()
-            logits[x[:, 1, 0, 0] > 0, 0] = value
-            return logits
-
-    # The second image's logit 0 is not finite; NaN and infinity would be its argmax.
-    shown = images((9, 0, 0), (1, 1, 9))
-    assert accuracy(Broken(), shown, torch.tensor([0, 0])) == 0.5
-    assert accuracy(Broken(), shown, torch.tensor([0, 2])) == 0.5
 
 
 def test_no_examples_are_refused() -> None:
@@ -238,14 +224,6 @@ def statistics(layer: nn.Module) -> tuple[list[float], list[float]]:
     return mean.tolist(), variance.tolist()
 
 
-def test_statistics_by_hand() -> None:
-    # Batches (0, 2) and (4, 10): means 1 and 7, unbiased variances 2 and 18.
-    layer = nn.BatchNorm1d(1)
-    stale_layer(layer)
-    reestimate_batch_norm(layer, [torch.tensor([[0.0], [2.0]]), torch.tensor([[4.0], [10.0]])])
-    assert statistics(layer) == ([4.0], [10.0])
-
-
 def test_a_smaller_last_batch_weighs_less() -> None:
     # (0, 0, 3, 3) and (9, 11): mean 26 / 6; variances 3 and 2, weighted 4 : 2, so 16 / 6.
     layer = nn.BatchNorm1d(1)
@@ -349,14 +327,6 @@ def test_each_thread_computes_alone() -> None:
     list(evaluators(2)([opened] * 4, -math.inf))
     assert seen == [1] * 4
     assert torch.get_num_threads() == before
-
-
-def test_what_cannot_be_opened_is_told() -> None:
-    def damaged() -> Mapping[str, Tensor]:
-        raise CorruptBlobError("the learner's file was changed. Train it again.")
-
-    with pytest.raises(CorruptBlobError, match="was changed"):
-        list(evaluators(2)([*learners(2), damaged, *learners(1)], -math.inf))
 
 
 @pytest.mark.parametrize(

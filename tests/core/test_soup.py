@@ -53,19 +53,6 @@ def greedy(learners: Sequence[Weights], score: Score, num_alphas: int = 10) -> S
     return greedy_soup(loaders(learners), evaluate, num_alphas=num_alphas, on_progress=ignore)
 
 
-def test_learners_are_told_of_as_they_are_offered() -> None:
-    told: list[tuple[int, Ingredient]] = []
-    soup = greedy_soup(
-        loaders([vector(1.0), vector(0.4)]),
-        one_by_one(closeness(0.5)),
-        num_alphas=4,
-        on_progress=ignore,
-        on_ingredient=lambda index, ingredient: told.append((index, ingredient)),
-    )
-    assert told == list(soup.ingredients.items())
-    assert [index for index, _ in told] == [1, 0]
-
-
 def test_two_learners_by_hand() -> None:
     # Target 0.5: learner 1 (0.4, accuracy 0.9) starts; learner 0 (1.0, 0.5) at alpha = 1/4 gives
     # 0.55 (0.95), at 1/2 gives 0.7 (0.8): it enters with 1/4.

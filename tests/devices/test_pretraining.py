@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from lipt.common.blobs.blob import BlobName
-from lipt.common.config.run_config import (
-    InitializationConfig,
-    LearnersConfig,
-    RunConfig,
-    SoupConfig,
-    ValidationConfig,
-)
-from lipt.common.images.formats import ImageFormat
+from lipt.common.config.run_config import InitializationConfig
 from lipt.common.models import build_model, lay_out
 from lipt.common.targets.values import SingleLabel
-from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
-from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
 from lipt.core.evaluation import Evaluator, Evaluators
 from lipt.core.soup import Soup, greedy_soup, uniform_soup
 from lipt.core.training import initialize
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 from tests.devices.comparing import close
-from tests.digits import digits_context
 
 pytestmark = pytest.mark.slow
 
@@ -99,45 +84,3 @@ def test_theta_star_is_the_cpus_and_the_same_bits_again(device: torch.device) ->
     found, again, expected = trained(device), trained(device), trained(CPU)
     assert all(torch.equal(found[key], again[key]) for key in found)
     close(found, expected, tolerance=1e-3)
-
-
-def learners_of(context: Context, config: RunConfig) -> MakeSoup:
-    """As a worker would hand them in: theta*, moved a little at random."""
-    inputs = context.dataset.inputs
-    weights = build_model(config.model, num_classes=10, inputs=inputs, seed=0).state_dict()
-
-    def learner(seed: int) -> BlobName:
-        drawn = torch.Generator().manual_seed(seed)
-        moved = {
-            name: tensor + 0.1 * torch.randn(tensor.shape, generator=drawn) * tensor.abs()
-            if tensor.is_floating_point()
-            else tensor
-            for name, tensor in weights.items()
-        }
-        return context.blobs.put_bytes(encode_sparse(moved))
-
-    return MakeSoup(
-        config,
-        ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,)),
-        context.blobs.put_bytes(pack(weights)),
-        tuple((seed, learner(seed)) for seed in range(config.learners.num_learners)),
-    )
-
-
-def test_a_soup_is_that_of_the_cpu(device: torch.device, tmp_path: Path) -> None:
-    config = RunConfig(
-        model="mlp",
-        learners=LearnersConfig(num_learners=2, batch_size=16),
-        soup=SoupConfig(num_alphas=3, batch_norm_examples=16),
-        validation=ValidationConfig(fraction=0.02, min_per_class=2),
-    )
-    there, here = (digits_context(tmp_path / name) for name in ("there", "here"))
-    vars(there)["device"] = device
-    found = learners_of(there, config).run(there)
-    expected = learners_of(here, config).run(here)
-    assert isinstance(found, SoupResult)
-    assert isinstance(expected, SoupResult)
-    if device.type != "cuda":
-        # It is the CPU that has computed; on a GPU an example may lie on the edge.
-        assert found.ingredients == expected.ingredients
-    assert found.record.soup_accuracy == pytest.approx(expected.record.soup_accuracy, abs=0.03)

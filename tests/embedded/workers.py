@@ -21,9 +21,8 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.common.rpc.channel import open_channel
 from lipt.worker.agent import Agent
-from lipt.worker.assignment import Worker
+from lipt.worker.assignment import Worker, WorkerLimits
 from lipt.worker.client import CoordinatorClient
-from lipt.worker.limits import WorkerLimits
 from lipt.worker.settings import WorkerSettings
 
 # Raises where there is nobody any more to train learners.

@@ -20,8 +20,8 @@ import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lipt.common.access.tokens import METADATA_KEY, Token, find_local_token
+from lipt.common.errors import from_rpc_error
 from lipt.common.network.tls import split_address
-from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import access_pb2, access_pb2_grpc
 from tests.cluster import Cluster
 from tests.expected_roles import EXPECTED

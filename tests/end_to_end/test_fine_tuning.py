@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import open_dataset
 from lipt.common.errors import (
     LearnerRejectedError,
@@ -125,6 +126,7 @@ def test_a_learner_that_hands_in_what_is_frozen_is_refused(
         run = client.start_run(overrides("all-but-head"), initial_weights=backbone)
         worker = cluster.play_worker("whole")
         assignment = worker.take()
+        assert isinstance(assignment.task, LearnerTask)
         assert assignment.task.learners.frozen == ("all-but-head",)
         with pytest.raises(LearnerRejectedError, match="leaves 54 of theta"):
             worker.submit(assignment)

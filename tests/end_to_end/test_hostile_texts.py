@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from lipt.common.access.tokens import WORKER_SECRET
+from lipt.common.errors import from_rpc_error
 from lipt.common.rpc.channel import open_channel, with_metadata
-from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import run_pb2, run_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.cluster import Cluster
 

@@ -16,10 +16,9 @@ import grpc
 import pytest
 
 from lipt.common.access.tokens import WORKER_SECRET
-from lipt.common.errors import ForeignWorkerError, LiptError
+from lipt.common.errors import ForeignWorkerError, LiptError, from_rpc_error
 from lipt.common.process.devices import processor_name, versions
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.status import from_rpc_error
 from lipt.common.states import RunState
 from lipt.v1 import (
     info_pb2,

@@ -17,7 +17,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from lipt.common.rpc.status import from_rpc_error
+from lipt.common.errors import from_rpc_error
 from lipt.v1 import (
     access_pb2,
     blob_pb2,

@@ -15,8 +15,8 @@ import pytest
 
 from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
 from lipt.common.blobs.transfer import Transfers
+from lipt.common.errors import from_rpc_error
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.status import from_rpc_error
 from lipt.coordinator.state.maintenance import check_state
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 from tests.cluster import Cluster

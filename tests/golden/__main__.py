@@ -14,7 +14,7 @@ from tests.golden.pipeline import CIFAR10, NAMES, parts
 
 
 def main() -> None:
-    """Compute the parts, write them into the record, and print what has changed."""
+    """Compute the parts, and write them into the record."""
     parser = argparse.ArgumentParser(description="Record the golden digests of this machine.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(NAMES)}")
     wanted = parser.parse_args().parts or NAMES
@@ -32,11 +32,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory(prefix="lipt-golden-") as folder:
                 computed[name] = known[name](Path(folder))
     key = machine_key()
-    changed, notes = record.update(record.load(), key, describe_machine(), computed)
-    record.save(changed)
-    for note in notes or ["nothing has changed"]:
-        say(note)
-    say(f"{record.FILE}: {key}; records of {len(changed.machines)} machines")
+    record.save(record.update(record.load(), key, describe_machine(), computed))
+    say(f"{record.FILE}: {key}; `git diff` shows what has changed")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Record: the golden digests of all parts, in one file.
+"""Record: the golden digests of all parts, in one file, and what differs from them.
 
     {"exact":    {PART: {STAGE: DIGEST}},
      "machines": {KEY: {"machine": {...}, "digests": {PART: {STAGE: DIGEST}}}}}
@@ -11,115 +11,117 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-
-from tests.golden.comparison import Stage, by_name
+from typing import Any
 
 FILE = Path(__file__).with_name("digests.json")
-
-Digests = Mapping[str, Mapping[str, str]]
-
-
-@dataclass(frozen=True)
-class MachineRecord:
-    """The digests of one kind of machine, and a description of the machine that wrote them."""
-
-    machine: Mapping[str, str]
-    digests: Digests
+HINT = (
+    "Record a deliberate change with `make golden`, and explain it in the commit message.\n"
+    "An unexpected one is a defect."
+)
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
-class Record:
-    """All golden digests."""
+class Stage:
+    """A result of one step of the pipeline.
 
-    exact: Digests = field(default_factory=dict)
-    machines: Mapping[str, MachineRecord] = field(default_factory=dict)
+    kind: of the step, such as "learner".
+    digest: of the result; where the product refuses the request, the refusal's class.
+    item: which of several, such as "3"; empty where there is one.
+    exact: whether every machine computes the same bits.
+    """
 
-    def expected(self, part: str, key: str) -> tuple[Mapping[str, str], Mapping[str, str] | None]:
-        """A part's exact digests, and those of a machine; None where it has no record of it."""
-        machine = self.machines.get(key)
-        return self.exact.get(part, {}), machine.digests.get(part) if machine else None
+    kind: str
+    digest: str
+    item: str = ""
+    exact: bool = False
+
+    @property
+    def name(self) -> str:
+        """Kind and item."""
+        return f"{self.kind} {self.item}".rstrip()
+
+
+def by_name(stages: Sequence[Stage], *, exact: bool) -> dict[str, str]:
+    """The digests of the exact stages, or of all others; their names have to differ."""
+    names = [stage.name for stage in stages]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"two stages are called {twice!r}")
+    return {stage.name: stage.digest for stage in stages if stage.exact is exact}
+
+
+def describe_difference(
+    part: str, stages: Sequence[Stage], recorded: Mapping[str, str]
+) -> str | None:
+    """What a part's stages, in the pipeline's order, differ in from the recorded ones."""
+    different = [stage for stage in stages if recorded.get(stage.name) != stage.digest]
+    missing = recorded.keys() - {stage.name for stage in stages}
+    lines = []
+    if different:
+        first, *others = different
+        old, place = recorded.get(first.name, "nothing"), list(stages).index(first)
+        was = f"{old} was recorded, {first.digest} is computed"
+        lines = [
+            f"{part}: first difference at {first.name}: {was}. The {place} before it are equal.",
+            f"  also different: {_some([stage.name for stage in others])}",
+        ]
+    if missing:
+        lines.append(f"{part}: recorded, but not computed any more: {_some(sorted(missing))}")
+    return "\n".join([*lines, HINT]) if lines else None
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED]) or 'nothing'}{more}"
+
+
+def expected(
+    record: Mapping[str, Any], part: str, key: str
+) -> tuple[Mapping[str, str], Mapping[str, str] | None]:
+    """A part's exact digests, and those of a machine; None where it has no record of it."""
+    machine = record["machines"].get(key, {"digests": {}})
+    return record["exact"].get(part, {}), machine["digests"].get(part)
 
 
 def update(
-    record: Record,
+    record: Mapping[str, Any],
     key: str,
     machine: Mapping[str, str],
     parts: Mapping[str, Sequence[Stage]],
-) -> tuple[Record, list[str]]:
-    """A record with a machine's results in it, and what has changed, line by line.
+) -> dict[str, Any]:
+    """A record with the results of this machine, of this key, in it.
 
-    Other machines keep their digests of a part, unless its exact digests have changed: then
-    their digests are older than the code, and are removed.
-
-    Args:
-        record: as it was.
-        key: of this machine.
-        machine: its description.
-        parts: the stages that were computed; parts that are not named stay as they are.
+    Other machines lose a part whose exact digests have changed: theirs are older than the code.
     """
     exact = {part: by_name(stages, exact=True) for part, stages in parts.items()}
     local = {part: by_name(stages, exact=False) for part, stages in parts.items()}
-    known = record.machines.get(key, MachineRecord(machine, {}))
-    notes = []
-    if key not in record.machines:
-        notes.append(f"added a record of this machine: {key}")
-    for part in parts:
-        old_exact, old_local = record.exact.get(part), known.digests.get(part)
-        notes += _changes(f"{part}, exact", old_exact, exact[part])
-        notes += _changes(f"{part}, this machine", old_local, local[part])
-    changed = {part for part in parts if record.exact.get(part, exact[part]) != exact[part]}
-    machines = {}
-    for name, other in record.machines.items():
-        if name == key:
-            continue
-        stale = sorted(changed & other.digests.keys())
-        notes += [f"removed {part} of {name}: its exact part has changed" for part in stale]
-        left = {part: other.digests[part] for part in other.digests if part not in changed}
+    changed = {part for part in parts if record["exact"].get(part, exact[part]) != exact[part]}
+    machines: dict[str, Any] = {}
+    for name, known in record["machines"].items():
+        left = {part: known["digests"][part] for part in known["digests"] if part not in changed}
         if left:
-            machines[name] = replace(other, digests=left)
-        else:
-            notes.append(f"removed the record of {name}: nothing is left of it")
-    machines[key] = MachineRecord(machine, {**known.digests, **local})
-    return Record({**record.exact, **exact}, machines), notes
+            machines[name] = {**known, "digests": left}
+    own = machines.get(key, {"digests": {}})["digests"]
+    machines[key] = {"machine": machine, "digests": {**own, **local}}
+    return {"exact": {**record["exact"], **exact}, "machines": machines}
 
 
-def _changes(label: str, old: Mapping[str, str] | None, new: Mapping[str, str]) -> list[str]:
-    if old is None:
-        return [f"{label}: {len(new)} digests added"] if new else []
-    changed = [name for name in old if name in new and old[name] != new[name]]
-    added, removed = [n for n in new if n not in old], [n for n in old if n not in new]
-    lists = (("changed", changed), ("added", added), ("removed", removed))
-    return [
-        f"{label}: {len(names)} digests {verb}, the first is {names[0]}"
-        for verb, names in lists
-        if names
-    ]
-
-
-def load(path: Path = FILE) -> Record:
+def load(path: Path = FILE) -> dict[str, Any]:
     """The record of a file; an empty one where there is no file."""
     if not path.exists():
-        return Record()
-    content = json.loads(path.read_text(encoding="utf-8"))
-    machines = {
-        key: MachineRecord(value["machine"], value["digests"])
-        for key, value in content["machines"].items()
-    }
-    return Record(content["exact"], machines)
+        return {"exact": {}, "machines": {}}
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
-def save(record: Record, path: Path = FILE) -> None:
-    """Write a record: sorted by part and machine, a line for each stage."""
+def save(record: Mapping[str, Any], path: Path = FILE) -> None:
+    """Write a record: sorted by machine and part, a line for each stage in the pipeline's order."""
     machines = {
-        key: {"machine": dict(value.machine), "digests": _sorted(value.digests)}
-        for key, value in sorted(record.machines.items())
+        key: {"machine": value["machine"], "digests": dict(sorted(value["digests"].items()))}
+        for key, value in sorted(record["machines"].items())
     }
-    content = {"exact": _sorted(record.exact), "machines": machines}
+    content = {"exact": dict(sorted(record["exact"].items())), "machines": machines}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def _sorted(digests: Digests) -> dict[str, dict[str, str]]:
-    # Stages stay in the pipeline's order.
-    return {part: dict(digests[part]) for part in sorted(digests)}

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.golden import record
-from tests.golden.comparison import describe_difference
 from tests.golden.machine import machine_key
 from tests.golden.pipeline import CIFAR10, NAMES, parts
 
@@ -28,13 +27,13 @@ def test_every_stage_gives_the_recorded_bits(
     cifar10 = request.getfixturevalue("cifar10_jpeg") if part == CIFAR10 else None
     stages = parts(cifar10)[part](tmp_path)
     golden = record.load()
-    exact, local = golden.expected(part, key)
+    exact, local = record.expected(golden, part, key)
     exact_stages = [stage for stage in stages if stage.exact]
     compared = exact_stages if local is None else stages
-    difference = describe_difference(part, compared, {**exact, **(local or {})})
+    difference = record.describe_difference(part, compared, {**exact, **(local or {})})
     if difference is not None:
-        here = golden.machines.get(key)
-        by = f"\nThis machine's digests were recorded on: {here.machine['cpu']}." if here else ""
+        here = golden["machines"].get(key)
+        by = f"\nThis machine's digests were recorded on: {here['machine']['cpu']}." if here else ""
         pytest.fail(f"{difference}{by}", pytrace=False)
     if local is None and len(exact_stages) < len(stages):
         pytest.skip(

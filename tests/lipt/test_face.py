@@ -18,6 +18,13 @@ def test_every_name_that_is_offered_is_there() -> None:
     assert lipt.__version__ == metadata.version("lipt")
 
 
+def printed(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout
+
+
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
     [
@@ -27,41 +34,20 @@ def test_every_name_that_is_offered_is_there() -> None:
     ],
 )
 def test_importing_it_is_cheap(statement: str, unwanted: set[str]) -> None:
-    code = f"import sys; {statement}; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    assert not unwanted & set(
+        printed("-c", f"import sys; {statement}; print(*sys.modules)").split()
     )
-    assert not unwanted & set(done.stdout.split())
 
 
 @pytest.mark.parametrize("module", ["lipt.trainer.cli", "lipt.coordinator", "lipt.worker"])
-def test_every_program_says_its_version_at_once(module: str) -> None:
-    code = f"import runpy, sys; sys.argv = ['it', '--version']; runpy.run_module({module!r})"
+def test_every_program_says_its_version_at_once_and_h_is_help(module: str) -> None:
     tell = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); "
-    done = subprocess.run(
-        [sys.executable, "-c", tell + code.replace(")", ", run_name='__main__')")],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    assert done.stdout.splitlines() == [f"lipt {lipt.__version__}", "False"]
-
-
-@pytest.mark.parametrize("module", ["lipt.trainer.cli", "lipt.coordinator", "lipt.worker"])
-def test_h_is_help(module: str) -> None:
-    texts = [
-        subprocess.run(
-            [sys.executable, "-m", module, flag],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        ).stdout
-        for flag in ("-h", "--help")
-    ]
-    assert texts[0] == texts[1]
-    assert "--version" in texts[0]
+    run = f"runpy.run_module({module!r}, run_name='__main__')"
+    code = f"{tell}import runpy; sys.argv = ['it', '--version']; {run}"
+    assert printed("-c", code).splitlines() == [f"lipt {lipt.__version__}", "False"]
+    text = printed("-m", module, "-h")
+    assert "--version" in text
+    assert text == printed("-m", module, "--help")
 
 
 def test_the_trainer_offers_its_names_too() -> None:

@@ -196,19 +196,5 @@ def test_the_command_prints_a_table_or_json_of_the_settings() -> None:
     images = {stage["name"]: stage["images"] for stage in told["stages"]}
     assert images["learners"] == 3 * 80 * RunConfig().learners.num_steps
     assert "7 by gradmatch" in told["subject"]
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "complaint"),
-    [
-        (("--data", "digits", "--set", "learners"), 2, "is not NAME=VALUE"),
-        (("--data", "digit"), 1, "there is no data set 'digit'"),
-    ],
-)
-def test_mistakes_are_told_without_a_traceback(
-    words: tuple[str, ...], status: int, complaint: str
-) -> None:
-    done = lipt_plan(*words)
-    assert done.returncode == status
-    assert complaint in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
+    done = lipt_plan("--data", "digits", "--set", "learners")
+    assert (done.returncode, "is not NAME=VALUE" in done.stderr) == (2, True)

@@ -24,9 +24,8 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.observability.logs import Events
 from lipt.common.process.machine import Machine
 from lipt.v1 import blob_pb2, worker_pb2
-from lipt.worker.assignment import Worker
+from lipt.worker.assignment import Worker, WorkerLimits
 from lipt.worker.client import Assignment, CoordinatorClient
-from lipt.worker.limits import WorkerLimits
 from lipt.worker.settings import WorkerSettings
 
 TASK = LearnerTask(

@@ -176,7 +176,7 @@ def test_learner_is_trained_from_what_was_fetched_and_handed_in_with_its_report(
     assert (worker_id, snapshots) == ("w", ())
     assert same(world.decoded(result), LEARNER.weights)
     assert (report.loss, report.train_seconds, report.total_seconds) == (0.5, 3.0, 3.0)
-    fetched = (world.assignment.initial_weights, world.assignment.shard)
+    fetched = (world.assignment.initial_weights, world.assignment.shard or BlobName.of(b""))
     assert report.bytes_received == sum(name.size_bytes for name in fetched)
     assert world.pauses == []
 
@@ -203,7 +203,7 @@ def test_what_it_took_is_measured(world: World) -> None:
     world.run()
     counted = partial(sums, world.metering.meters)
     ((_, result, _, _),) = world.fake.committed
-    fetched = (world.assignment.initial_weights, world.assignment.shard)
+    fetched = (world.assignment.initial_weights, world.assignment.shard or BlobName.of(b""))
     assert counted(BLOB_BYTES) == {
         ("received",): sum(name.size_bytes for name in fetched),
         ("sent",): result.size_bytes,

@@ -23,7 +23,7 @@ from lipt.common.errors import (
 )
 from lipt.common.images.formats import ImageFormat
 from lipt.common.observability.logs import EventKind, Events
-from lipt.common.rpc.channel import open_channel, with_metadata
+from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, fill_message
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import CoordinatorClient, LeaseKeeper
@@ -55,6 +55,7 @@ class Fake(worker_pb2_grpc.WorkerServiceServicer):
         )
         self.registered: list[worker_pb2.RegisterRequest] = []
         self.beats: list[worker_pb2.HeartbeatRequest] = []
+        self.secrets: list[str | None] = []
         self.stop = False
         self.released: list[worker_pb2.ReleaseAssignmentRequest] = []
         self.committed: list[worker_pb2.CommitResultRequest] = []
@@ -65,6 +66,7 @@ class Fake(worker_pb2_grpc.WorkerServiceServicer):
 
     def Heartbeat(self, request: Any, context: Any) -> Any:
         self.beats.append(request)
+        self.secrets.append(dict(context.invocation_metadata()).get(WORKER_SECRET))
         return worker_pb2.HeartbeatResponse(stop=self.stop)
 
     def AcquireAssignment(self, request: Any, context: Any) -> Any:
@@ -121,6 +123,16 @@ def test_heartbeat_brings_the_progress_and_the_answer_whether_to_stop(
     assert beat.progress == progress
 
 
+def test_calls_show_the_secret_once_there_is_one(served: tuple[Fake, CoordinatorClient]) -> None:
+    fake, client = served
+    assignment = client.acquire()
+    assert assignment is not None
+    client.heartbeat(assignment, worker_pb2.LearnerProgress())
+    client.register("s" * 32, name="one", device="cpu", versions={}, allowed_modules=())
+    client.heartbeat(assignment, worker_pb2.LearnerProgress())
+    assert fake.secrets == [None, "s" * 32]
+
+
 def test_assignment_of_a_newer_version_is_given_back_with_the_reason(
     served: tuple[Fake, CoordinatorClient],
 ) -> None:
@@ -171,51 +183,6 @@ def test_result_goes_out_with_its_snapshots_in_order(
     (committed,) = fake.committed
     assert blob_from_proto(committed.result) == result
     assert [blob_from_proto(blob) for blob in committed.snapshots] == [early, late]
-
-
-class Anything(grpc.GenericRpcHandler):
-    """Answers every kind of call with the secrets that it showed."""
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        shown = [
-            value for key, value in handler_call_details.invocation_metadata if key == WORKER_SECRET
-        ]
-        answer = repr(shown).encode()
-        return {
-            "/unary": grpc.unary_unary_rpc_method_handler(lambda *_: answer),
-            "/stream": grpc.unary_stream_rpc_method_handler(lambda *_: iter([answer])),
-            "/upload": grpc.stream_unary_rpc_method_handler(lambda *_: answer),
-        }[handler_call_details.method]
-
-
-@pytest.fixture
-def channel() -> Iterator[grpc.Channel]:
-    server = grpc.server(ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers((Anything(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    with open_channel(f"127.0.0.1:{port}") as opened:
-        yield opened
-    server.stop(None).wait()
-
-
-def test_each_kind_of_call_shows_the_secret_as_it_is_then(channel: grpc.Channel) -> None:
-    secrets = [""]
-    shown = with_metadata(channel, lambda: ((WORKER_SECRET, secrets[-1]),))
-
-    def calls() -> set[bytes]:
-        upload = shown.stream_unary("/upload")
-        return {
-            shown.unary_unary("/unary")(b""),
-            shown.unary_unary("/unary").future(b"").result(),
-            *shown.unary_stream("/stream")(b""),
-            upload(iter([b""])),
-            upload.future(iter([b""])).result(),
-        }
-
-    assert calls() == {b"[]"}
-    secrets.append("5" * 32)
-    assert calls() == {b"['%s']" % (b"5" * 32)}
 
 
 # Far more than any machine needs: it is waited so long only by a test that fails.

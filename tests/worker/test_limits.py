@@ -24,8 +24,8 @@ from lipt.common.observability.metrics import Phases
 from lipt.common.planning import PROCESS_BYTES, learner_memory
 from lipt.common.process.machine import Machine
 from lipt.core.learner.learner import train_learner
+from lipt.worker.assignment import WorkerLimits
 from lipt.worker.instruments import DEVICE_MEMORY, SECONDS, Metering, Phase
-from lipt.worker.limits import WorkerLimits
 from lipt.worker.settings import WorkerSettings, own_name
 from tests.clock import Clock
 from tests.faults.memory import reset_peak, resident_bytes

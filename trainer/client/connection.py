@@ -14,7 +14,6 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
@@ -28,10 +27,10 @@ from lipt.common.errors import (
     QueueFullError,
     TooManyCallsError,
     UnreachableError,
+    from_rpc_error,
 )
 from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.channel import IdleWatchdog, open_channel
-from lipt.common.rpc.status import from_rpc_error
 from lipt.common.text import printable
 from lipt.v1 import (
     access_pb2_grpc,
@@ -56,14 +55,6 @@ _channels: weakref.WeakSet[ForkAwareChannel] = weakref.WeakSet()
 _of_the_parent: list[object] = []
 
 
-@dataclass(eq=False)
-class Hold:
-    """A channel in use, and whether a fork has closed it meanwhile."""
-
-    channel: Any
-    cut: bool = False
-
-
 class ForkAwareChannel:
     """A channel that closes before a fork, or with `close`, and is opened again when held."""
 
@@ -71,26 +62,33 @@ class ForkAwareChannel:
         self._open = open_channel
         self._changed = threading.Condition()
         self._channel: Any = open_channel()
-        self._holds: set[Hold] = set()
-        self._forking = False
+        # One entry for each holder.
+        self._held: list[Any] = []
+        self._num_forks, self._forking = 0, False
         _channels.add(self)
         _watch_forks()
 
     @contextmanager
-    def held(self) -> Iterator[Hold]:
-        """The channel, open until the end of the context unless it is closed or cut."""
+    def held(self) -> Iterator[Any]:
+        """The channel, open until the end of the block; ForkedError where a fork closed it."""
         with self._changed:
             self._changed.wait_for(lambda: not self._forking)
             if self._channel is None:
                 self._channel = self._open()
-            hold = Hold(self._channel)
-            self._holds.add(hold)
+            channel, num_forks, changed = self._channel, self._num_forks, self._changed
+            self._held.append(channel)
         try:
-            yield hold
+            yield channel
+        except Exception as error:
+            # Of any kind: a closed channel fails with ValueError, a cut call as cancelled.
+            if self._num_forks != num_forks:
+                raise ForkedError("this process forked during a call. Call again.") from error
+            raise
         finally:
-            with self._changed:
-                self._holds.discard(hold)
-                self._changed.notify_all()
+            if changed is self._changed:  # not the child of a fork
+                with changed:
+                    self._held.remove(channel)
+                    changed.notify_all()
 
     def close(self) -> None:
         """Close the channel and end all calls on it."""
@@ -101,10 +99,9 @@ class ForkAwareChannel:
         """Close the channel, wait for its holders, and admit none until the fork is over."""
         with self._changed:
             self._forking = True
-            for hold in self._holds:
-                hold.cut = True
+            self._num_forks += 1
             ended = self._end()
-            self._changed.wait_for(lambda: not self._holds, _UNWIND_SECONDS)
+            self._changed.wait_for(lambda: not self._held, _UNWIND_SECONDS)
         if ended:
             time.sleep(_RELEASE_SECONDS)
 
@@ -116,9 +113,9 @@ class ForkAwareChannel:
 
     def in_child(self) -> None:
         """Forget the parent's holders and its lock."""
-        _of_the_parent.append(self._holds)
+        _of_the_parent.append(self._held)
         self._changed = threading.Condition()
-        self._holds, self._forking = set(), False
+        self._held, self._forking = [], False
 
     def _end(self) -> bool:
         channel, self._channel = self._channel, None
@@ -193,20 +190,6 @@ class Connection:
         """Close the channel and end all calls; a later call opens another."""
         self._channel.close()
 
-    @contextmanager
-    def stubs(self) -> Iterator[Stubs]:
-        """The services, on a channel that stays open; ForkedError where a fork closed it."""
-        with self._channel.held() as hold:
-            try:
-                yield hold.channel
-            except Exception as error:
-                # Of any kind: a closed channel fails with ValueError, a cut call as cancelled.
-                if hold.cut:
-                    raise ForkedError(
-                        f"this process forked during a call to {self.address}. Call again."
-                    ) from error
-                raise
-
     def unary(
         self,
         method: Callable[[Stubs], grpc.UnaryUnaryMultiCallable[RequestT, ResponseT]],
@@ -232,7 +215,7 @@ class Connection:
         idle_seconds: float,
     ) -> Generator[ResponseT]:
         """One request, any number of answers, each at most `idle_seconds` after the last."""
-        with self.stubs() as stubs:
+        with self._channel.held() as stubs:
             call = method(stubs)(request)
             watchdog = IdleWatchdog(idle_seconds)
             try:
@@ -256,7 +239,7 @@ class Connection:
     def _whole(self, act: Callable[[Stubs], ResultT]) -> ResultT:
         while True:
             try:
-                with self.stubs() as stubs:
+                with self._channel.held() as stubs:
                     return act(stubs)
             except ForkedError:
                 continue

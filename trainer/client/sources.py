@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lipt.common.errors import FeaturesError, WeightsError
-from lipt.common.weights.header import require_safetensors
+from lipt.common.weights import require_safetensors
 
 _HOW = (
     "Give {'features': N x d} with one row per example, for strategies on pairs also "

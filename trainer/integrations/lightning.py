@@ -1,13 +1,12 @@
-"""Lightning integration: re-selection and redrawing as callbacks.
+"""Lightning integration: subsets, re-selection and redrawing by one callback.
 
-    from lipt.trainer.integrations.lightning import ReselectionCallback
+    from lipt.trainer.integrations.lightning import SamplerCallback
 
     sampler = ReselectingSampler(client, module.net, "craig", fraction=0.1, every=20)
     loader = DataLoader(data, batch_size=256, sampler=sampler)
-    Trainer(max_epochs=200, callbacks=[ReselectionCallback(sampler)]).fit(module, loader)
+    Trainer(max_epochs=200, callbacks=[SamplerCallback(sampler)]).fit(module, loader)
 
-`WeightingCallback` is for a `SubsetSampler`, `RedrawingCallback` for a sampler that redraws. On
-several devices, give the sampler `rank`, `num_ranks` and `uneven="drop"`, and the Trainer
+On several devices, give the sampler `rank`, `num_ranks` and `uneven="drop"`, and the Trainer
 `use_distributed_sampler=False`: Lightning's own wrapper does not follow a subset's size.
 """
 
@@ -22,107 +21,27 @@ from lipt.trainer.resampling.reselection import ReselectingSampler
 from lipt.trainer.resampling.samplers import EpochSampler, InfoBatchSampler, SubsetSampler
 
 _Callback: Any = import_extra(
-    "lightning.pytorch", package="lightning", extra="lightning", needed_for="ReselectionCallback"
+    "lightning.pytorch", package="lightning", extra="lightning", needed_for="SamplerCallback"
 ).Callback
 
 
-class WeightingCallback(_Callback):  # type: ignore[misc]
-    """Multiplies each example's loss in `training_step` by its weight in the sampler's subset."""
+class SamplerCallback(_Callback):  # type: ignore[misc]
+    """Sets a sampler's epochs, keeps it in checkpoints, and weighs losses in `training_step`.
 
-    def __init__(self, sampler: SubsetSampler) -> None:
-        super().__init__()
-        self._weighting = Weighting(sampler)
+    With a `ReselectingSampler` it logs `subset_waited_seconds`: how long training has waited for
+    subsets.
 
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Wrap the module's training step."""
+    Args:
+        sampler: the training DataLoader's.
 
-        def batch_size() -> int | None:
-            # Of a DataLoader that makes its batches itself.
-            size = getattr(trainer.train_dataloader, "batch_size", None)
-            return size if isinstance(size, int) and not isinstance(size, bool) else None
-
-        pl_module.training_step = self._weighting.step(pl_module.training_step, batch_size)
-
-    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Restore the module's own training step."""
-        vars(pl_module).pop("training_step", None)
-
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Restore it after an error, too."""
-        self.on_fit_end(trainer, pl_module)
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin with the sampler's first batch."""
-        self._weighting.begin()
-
-    def on_train_batch_start(
-        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Take the next batch's weights."""
-        self._weighting.next_batch()
-
-
-class _Checkpointed(_Callback):  # type: ignore[misc]
-    """Keeps a sampler's state and the next epoch's number in checkpoints."""
-
-    key: str
-    _sampler: Any
-
-    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Save the sampler's state."""
-        following = trainer.fit_loop.epoch_progress.current.processed
-        checkpoint[self.key] = {"following": following, "sampler": self._sampler.state_dict()}
-
-    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Load the sampler's state, and set the next epoch.
-
-        Lightning sets it only after it has started the loader's workers.
-        """
-        saved = checkpoint.get(self.key)
-        if saved is not None:
-            self._sampler.load_state_dict(saved["sampler"])
-            self.set_epoch(trainer, saved["following"])
-
-    def set_epoch(self, trainer: Any, epoch: int) -> None:
-        """Set the sampler's epoch."""
-        self._sampler.set_epoch(epoch)
-
-
-class ReselectionCallback(_Checkpointed, WeightingCallback):
-    """Sets a sampler's epochs, keeps it in checkpoints, and weighs losses.
-
-    Logs `subset_waited_seconds`: how long training has waited for subsets.
+    Raises:
+        ConfigError: in `fit`, where Lightning would cut InfoBatch's epochs to one length.
     """
 
-    key = "lipt_reselection"
-
-    def __init__(self, sampler: ReselectingSampler) -> None:
-        super().__init__(sampler)
-        self._sampler = sampler
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Ask for a subset where one is due; raises as `Reselection.before_epoch`."""
-        super().on_train_epoch_start(trainer, pl_module)
-        self.set_epoch(trainer, trainer.current_epoch)
-        waited = self._sampler.reselection.waited_seconds
-        self.log("subset_waited_seconds", waited, rank_zero_only=True)
-
-    def set_epoch(self, trainer: Any, epoch: int) -> None:
-        """Set the sampler's epoch and the number of all epochs."""
-        # -1 where steps or time end training.
-        if trainer.max_epochs is not None and trainer.max_epochs >= 0:
-            self._sampler.reselection.num_epochs = trainer.max_epochs
-        super().set_epoch(trainer, epoch)
-
-
-class RedrawingCallback(_Checkpointed):
-    """Sets a redrawing sampler's epochs, and keeps it in checkpoints."""
-
-    key = "lipt_redrawing"
-
-    def __init__(self, sampler: EpochSampler) -> None:
+    def __init__(self, sampler: SubsetSampler | EpochSampler) -> None:
         super().__init__()
         self._sampler = sampler
+        self._weighting = Weighting(sampler) if isinstance(sampler, SubsetSampler) else None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Refuse settings under which epochs would be cut short."""
@@ -134,9 +53,72 @@ class RedrawingCallback(_Checkpointed):
                 "reload_dataloaders_every_n_epochs=1."
             )
 
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Wrap the module's training step, where the sampler has a subset."""
+
+        def batch_size() -> int | None:
+            # Of a DataLoader that makes its batches itself.
+            size = getattr(trainer.train_dataloader, "batch_size", None)
+            return size if isinstance(size, int) and not isinstance(size, bool) else None
+
+        if self._weighting is not None:
+            pl_module.training_step = self._weighting.step(pl_module.training_step, batch_size)
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """Restore the module's own training step."""
+        vars(pl_module).pop("training_step", None)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Restore it after an error, too."""
+        self.on_fit_end(trainer, pl_module)
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Ask for a subset where one is due; raises as `Reselection.before_epoch`."""
+        if self._weighting is not None:
+            self._weighting.begin()
+            self._set_epoch(trainer, trainer.current_epoch)
+        if isinstance(self._sampler, ReselectingSampler):
+            waited = self._sampler.reselection.waited_seconds
+            self.log("subset_waited_seconds", waited, rank_zero_only=True)
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Take the next batch's weights."""
+        if self._weighting is not None:
+            self._weighting.next_batch()
+
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Draw the next epoch's examples, by the losses of all ranks.
 
         Lightning reads an epoch's length and starts reloaded workers before it sets the epoch.
         """
-        self.set_epoch(trainer, trainer.fit_loop.epoch_progress.current.processed)
+        if isinstance(self._sampler, EpochSampler):
+            self._set_epoch(trainer, _following(trainer))
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Save the sampler's state and the next epoch's number."""
+        if isinstance(self._sampler, ReselectingSampler | EpochSampler):
+            saved = {"following": _following(trainer), "sampler": self._sampler.state_dict()}
+            checkpoint["lipt_sampler"] = saved
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Load the sampler's state, and set the next epoch.
+
+        Lightning sets it only after it has started the loader's workers.
+        """
+        saved = checkpoint.get("lipt_sampler")
+        if saved is not None and isinstance(self._sampler, ReselectingSampler | EpochSampler):
+            self._sampler.load_state_dict(saved["sampler"])
+            self._set_epoch(trainer, saved["following"])
+
+    def _set_epoch(self, trainer: Any, epoch: int) -> None:
+        # -1 where steps or time end training.
+        known = trainer.max_epochs is not None and trainer.max_epochs >= 0
+        if known and isinstance(self._sampler, ReselectingSampler):
+            self._sampler.reselection.num_epochs = trainer.max_epochs
+        self._sampler.set_epoch(epoch)
+
+
+def _following(trainer: Any) -> int:
+    return int(trainer.fit_loop.epoch_progress.current.processed)

@@ -176,38 +176,27 @@ def require_for(subset: Subset, dataset: Dataset) -> None:
 
 def require_comparable(test: Dataset, train: Dataset) -> None:
     """Refuse a test set with other inputs or targets by DataError."""
-    if test.inputs != train.inputs:
-        raise DataError(
-            f"{test.source} has {test.inputs}, but {train.source}, which is trained on, has "
-            f"{train.inputs}. Give a test set with examples of the same type and shape."
-        )
+    pairs: list[tuple[object, object]] = [(test.inputs, train.inputs)]
     if train.rows.targets is not None or test.rows.targets is not None:
         # Classes may differ: they are strata of each data set's own.
-        found = [(data.target.kind, _target_names(data)) for data in (test, train)]
-        if found[0] != found[1]:
-            said = [
-                f"{data.source} is {data.target.kind.words} data with {data.target}"
-                for data in (test, train)
-            ]
+        pairs.append((_targets(test), _targets(train)))
+    else:
+        theirs, ours = test.class_names, train.class_names
+        # A test set without names may lack the last classes.
+        if theirs != ours[: len(theirs)] and len(theirs) != len(ours):
+            pairs.append((f"{len(theirs)} classes", f"{len(ours)} classes"))
+        for label, name in enumerate(theirs[: len(ours)]):
+            if name in ours and ours[label] != name:
+                pairs.append((f"label {label} for class {name!r}", f"label {ours.index(name)}"))
+    for found, wanted in pairs:
+        if found != wanted:
             raise DataError(
-                f"{said[0]}, but {said[1]}, which is trained on. Give a test set with the same "
-                "targets, under the same names."
-            )
-        return
-    theirs, ours = test.class_names, train.class_names
-    # A test set without names may lack the last classes.
-    if theirs != ours[: len(theirs)] and len(theirs) != len(ours):
-        raise DataError(
-            f"{test.source} has {len(theirs)} classes, but {train.source}, which is trained on, "
-            f"has {len(ours)}. Give a test set of the same classes."
-        )
-    for label, name in enumerate(theirs):
-        if name in ours and ours[label] != name:
-            raise DataError(
-                f"class {name!r} has label {label} in {test.source}, but {ours.index(name)} in "
-                f"{train.source}, which is trained on. Give a test set with the same labels."
+                f"{test.source} has {found}, but {train.source}, which is trained on, has "
+                f"{wanted}. Give a test set with the same inputs, targets and labels."
             )
 
 
-def _target_names(dataset: Dataset) -> tuple[str, ...]:
-    return () if dataset.rows.targets is None else dataset.rows.targets.names
+def _targets(dataset: Dataset) -> str:
+    names = () if dataset.rows.targets is None else dataset.rows.targets.names
+    named = f" ({', '.join(names)})" if names else ""
+    return f"{dataset.target.kind.words} targets{named}"

@@ -245,7 +245,6 @@ def _has_files(dataset: Any) -> bool:
 
 
 def _of_pairs(dataset: Any, like: str) -> str:
-    from lipt.common.data.fingerprinting import fingerprint  # noqa: PLC0415 - torch
     from lipt.common.data.loading import MEMORY_BUDGET_BYTES  # noqa: PLC0415 - torch
     from lipt.common.data.sources.user_data import bytes_of_first, rows_of_data  # noqa: PLC0415
 
@@ -254,8 +253,7 @@ def _of_pairs(dataset: Any, like: str) -> str:
         raise SubsetError("its tensors are too large to be looked through")
     rows = rows_of_data("reading it", dataset)
     rows.complete_labels()
-    kind, num_classes = FingerprintKind.of(like), len(rows.class_names)
-    return fingerprint(rows.labels_N, num_classes, rows.raw, kind, targets=rows.targets)
+    return rows.fingerprint(FingerprintKind.of(like))
 
 
 def _of_files(dataset: Any, like: str) -> str:

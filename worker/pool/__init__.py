@@ -1,10 +1,166 @@
 """Worker pool: as many `lipt-worker` processes as there are learners for, here or on Ray.
 
-What workers do is between them and the coordinator, so a pool that is killed, or one that loses
-half of its machines, costs nothing but time. Imports go down this list only:
+What workers do is between them and the coordinator, so a killed pool, or one that loses half of its
+machines, costs nothing but time. Imports go down this list only:
 
     up           `lipt up` and `lipt-worker-pool`
     pool         the loop: what is wanted, what is there, what has ended
     ray_engine   workers as tasks of a Ray cluster
-    processes    workers on this machine, which do not outlive who started them
+
+Here are workers on this machine that do not outlive their starter: the kernel sends a child SIGTERM
+when the thread that started it has ended, so that it gives its learner back. Imports nothing heavy:
+it runs before each worker.
 """
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+# Time for a worker to give its learner back to a slow coordinator.
+STOP_SECONDS = 15.0
+_TAIL_LINES = 15
+_SET_PARENT_DEATH_SIGNAL = 1
+_BOUND = "from lipt.worker.pool import become; become()"
+
+
+class Child:
+    """`python -m MODULE ARGUMENTS`; another thread passes its lines to `say`."""
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        say: Callable[[str], object],
+    ) -> None:
+        self._say = say
+        self._lines: deque[str] = deque(maxlen=_TAIL_LINES)
+        # Ctrl-C must reach the starter alone, which ends it in order.
+        self._process = subprocess.Popen(  # noqa: S603 - this interpreter, no shell
+            [sys.executable, "-c", _BOUND, str(os.getpid()), module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read, name="lipt-child", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def wait(self, seconds: float) -> int | None:
+        """Its exit status; None after so long."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._process.terminate()
+
+    def end(self, seconds: float) -> int:
+        """Its exit status; its session is killed after so long."""
+        if self.wait(seconds) is None:
+            # Not reaped yet, so its id still names its session and nobody else's.
+            os.killpg(self._process.pid, signal.SIGKILL)
+        return self._process.wait()
+
+    def tail(self) -> str:
+        """Its last lines."""
+        self._reader.join(1.0)
+        return "\n".join(self._lines)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
+        with self._process.stdout as output:
+            for line in output:
+                self._lines.append(line.rstrip("\n"))
+                self._say(line.rstrip("\n"))
+
+
+def become() -> None:
+    """In the new process with the arguments PARENT MODULE ...: become the program."""
+    _, parent, module, *arguments = sys.argv
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    if os.getppid() != int(parent):  # it ended before it could be followed
+        return
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])  # noqa: S606 - no shell
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A worker that has ended; `status` is negative for a signal, and None where it is unknown."""
+
+    number: int
+    status: int | None
+    tail: str = ""
+
+
+class LocalEngine:
+    """Runs workers as children of this process.
+
+    gpus_per_worker: 0 for the CPU; 1 gives worker n the device `cuda:n`, 0.5 has two share one.
+    say: takes each line that a worker prints.
+    """
+
+    def __init__(self, gpus_per_worker: float, say: Callable[[str], object]) -> None:
+        self._gpus = gpus_per_worker
+        self._say = say
+        self._children: dict[int, Child] = {}
+
+    def start(self, number: int, arguments: Sequence[str]) -> None:
+        """Start a worker now."""
+        device = f"cuda:{int(number * min(self._gpus, 1.0))}" if self._gpus else "cpu"
+        # In front, so that a device that the user names comes later and wins.
+        arguments = ["--device", device, *arguments]
+        self._children[number] = Child(
+            "lipt.worker",
+            arguments,
+            os.environ,
+            lambda line: self._say(f"worker {number} | {line}"),
+        )
+
+    def ended(self) -> list[Ended]:
+        """The workers that have ended since the last call."""
+        found = [
+            Ended(number, status, child.tail())
+            for number, child in self._children.items()
+            if (status := child.poll()) is not None
+        ]
+        for ended in found:
+            del self._children[ended.number]
+        return found
+
+    def stop(self, numbers: Collection[int]) -> None:
+        """Ask workers to end."""
+        for number in numbers:
+            self._children[number].terminate()
+
+    def close(self) -> None:
+        """End all, slow ones with SIGKILL."""
+        self.stop(self._children)
+        deadline = time.monotonic() + STOP_SECONDS
+        for child in self._children.values():
+            child.end(max(0.0, deadline - time.monotonic()))
+        self._children.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lipt.common.process.service import end_at_signals
+from lipt.common.process import end_at_signals
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from lipt.common.errors import LiptError, ProcessEndedError
 from lipt.common.network.tls import TlsFiles, split_address
 from lipt.common.rpc.channel import LongPoll, open_channel
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from lipt.worker.pool.processes import Ended, LocalEngine
+from lipt.worker.pool import Ended, LocalEngine
 from lipt.worker.pool.ray_engine import RayEngine
 from lipt.worker.settings import PoolSettings
 
@@ -98,9 +98,10 @@ class Pool:
         self._stopping.set()
         self._source.interrupt()
 
-    def run(self) -> None:
-        """Work until `stop`; raises where workers do not take their arguments."""
+    def run(self, check: Callable[[], object] = lambda: None) -> None:
+        """Work until `stop`, until `check` raises, or until a worker refuses its arguments."""
         while not self._stopping.is_set():
+            check()
             try:
                 found = self._source.wait(self._demand, wait_seconds=_POLL_SECONDS)
             except LiptError as error:

@@ -19,7 +19,7 @@ from typing import Any
 from lipt.common.errors import ConfigError, UnreachableError
 from lipt.common.imports import import_extra
 from lipt.common.network.tls import is_loopback, split_address
-from lipt.worker.pool.processes import STOP_SECONDS, Child, Ended
+from lipt.worker.pool import STOP_SECONDS, Child, Ended
 from lipt.worker.settings import PoolSettings
 
 _LOCAL = "local"

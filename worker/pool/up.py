@@ -23,7 +23,7 @@ from lipt.worker.settings import PoolSettings
 if TYPE_CHECKING:
     import threading
 
-    from lipt.worker.pool.processes import Child
+    from lipt.worker.pool import Child
 
 _DEFAULT_ADDRESS = "127.0.0.1:50051"
 # Longer than the coordinator's `drain_seconds`.
@@ -158,11 +158,8 @@ def up(
             # Again: connecting to Ray sets handlers.
             _on_signals(stop)
             _tell(data or "the data", listening, settings)
-            watch = threading.Thread(target=_follow, args=(child, stop, stopping), daemon=True)
-            watch.start()
             if not stopping.is_set():
-                pool.run()
-        _require_alive(child)
+                pool.run(partial(_require_alive, child))
 
 
 def _on_signals(stop: Callable[[], object]) -> None:
@@ -179,7 +176,7 @@ def _coordinator(
     """A coordinator and its address; "" where this process was stopped before."""
     import tempfile
 
-    from lipt.worker.pool.processes import Child
+    from lipt.worker.pool import Child
 
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(_PEERS_OWN)
@@ -206,13 +203,6 @@ def _require_alive(child: Child) -> None:
 
     if (status := child.poll()) is not None:
         raise ProcessEndedError(f"the coordinator has ended with status {status}: see above.")
-
-
-def _follow(child: Child, stop: Callable[[], object], stopping: threading.Event) -> None:
-    """End the pool with its coordinator."""
-    while not stopping.wait(_LOOK_SECONDS):
-        if child.poll() is not None:
-            stop()
 
 
 def _reachable(listening: str, host: str | None, *, here: bool) -> str:

@@ -74,7 +74,7 @@ def features_rows(source: str, path: str) -> FeatureRows:
             f"{file} holds {', '.join(map(repr, sorted(tensors))) or 'nothing'}. {_HOW}"
         )
     targets = _targets(file, tensors[_LABELS], names)
-    labels_N = _labels(file, tensors[_LABELS]) if targets is None else targets.strata_N
+    labels_N = tensors[_LABELS].to(torch.int64) if targets is None else targets.strata_N
     examples = _floats(file, _EXAMPLES, tensors[_EXAMPLES], len(labels_N))
     paired_NP = None
     if _PAIRED in tensors:
@@ -162,17 +162,12 @@ def _targets(path: Path, labels: Tensor, names: tuple[str, ...]) -> TargetValues
         return values_of(labels, names or None, str(path))
     if labels.ndim == 1 and labels.is_floating_point():
         return number_values(labels[:, None], None, str(path))
-    return None
-
-
-def _labels(path: Path, labels_N: Tensor) -> Tensor:
-    if labels_N.ndim != 1 or labels_N.is_floating_point() or not len(labels_N):
+    if labels.ndim != 1 or not len(labels):
         raise DataError(
-            f"{path}: {_LABELS} is {labels_N.dtype} of the shape {list(labels_N.shape)}. Give a "
-            "class number for each example, floats (regression), or N x C of 0 and 1 "
-            "(multi-label)."
+            f"{path}: {_LABELS} is {labels.dtype} of the shape {list(labels.shape)}. Give a class "
+            "number for each example, floats (regression), or N x C of 0 and 1 (multi-label)."
         )
-    return labels_N.to(torch.int64)
+    return None
 
 
 def _floats(path: Path, name: str, values: Tensor, num_examples: int) -> Tensor:

@@ -11,6 +11,8 @@ and in its metadata `class_names`, a JSON list, and `manifest`, JSON of how they
 Shapes: N images, C channels, H x W pixels.
 """
 
+# ruff: noqa: D102 - methods are described once, in `ImageRows`
+
 from __future__ import annotations
 
 import io
@@ -61,19 +63,17 @@ class EncodedRows(ImageRows):
     encoded: ClassVar[bool] = True
 
     def raw(self, row: int) -> bytes:
-        """The file's bytes."""
         with self._file(row) as file:
             return file.read()
 
     def check(self, row: int) -> Header:
-        """The image's format, after a look at the file's header and end."""
         with self._file(row) as file:
             return check_file(file)
 
     def read(
         self, row: int, channels: int, size: tuple[int, int]
     ) -> tuple[Header, NDArray[np.uint8]]:
-        """Read the file at once, decode the image and fit it to `channels` x `size`."""
+        # At once: a remote file costs a request for each part.
         with self._file(row) as file:
             return decode_file(io.BytesIO(file.read()), channels, size)
 

@@ -233,9 +233,8 @@ def pairs_rows(
         if not classes:
             centres_CD = clusters(rows["images"], num_clusters)
         else:
-            parts = [
-                list(classes[start : start + batch]) for start in range(0, len(classes), batch)
-            ]
+            starts = range(0, len(classes), batch)
+            parts = [list(classes[start : start + batch]) for start in starts]
             centres_CD = torch.cat([text_tower.rows(part, len(part)) for part in parts])
         return {**rows, "labels": nearest(rows["images"], centres_CD)}
 
@@ -295,19 +294,14 @@ def _embedded(
             "captions": text_tower.rows(captions, len(ids)),
         }
         image, text = (values_BD.shape[1] for values_BD in made.values())
-        if image != text:
+        if start == 0:
+            rows = {name: room_for((len(pairs), image), torch.float32) for name in made}
+        if not image == text == rows["images"].shape[1]:
             raise DataError(
                 f"the image tower {image_tower.spec} gives {image} columns, and the text tower "
                 f"{text_tower.spec} {text}. Give two that project into one space, as CLIP's do."
             )
-        if start == 0:
-            rows = {name: room_for((len(pairs), image), torch.float32) for name in made}
         for name, values_BD in made.items():
-            if values_BD.shape[1] != rows[name].shape[1]:
-                raise DataError(
-                    f"a tower gives {rows[name].shape[1]} columns for the first batch, and "
-                    f"{values_BD.shape[1]} for rows {start} to {ids[-1]}. Give all the same."
-                )
             rows[name][start : start + len(ids)] = values_BD
     if progress is not None:
         progress(len(pairs), len(pairs))
@@ -360,9 +354,7 @@ class Tower:
             raise DataError(
                 f"the tower {self.spec} gives values that are not finite. Compute in float32."
             )
-        lengths_B = rows_BD.norm(dim=1, keepdim=True)
-        unit_BD: Tensor = rows_BD / lengths_B.masked_fill(lengths_B == 0, 1)
-        return unit_BD.float()
+        return functional.normalize(rows_BD, dim=1).float()
 
 
 def find_tower(spec: str, allowed_modules: Collection[str]) -> Callable[[], Tower]:

@@ -5,10 +5,12 @@ Pixels are NumPy arrays here, because Pillow's are; data sets return tensors.
 Shapes: N examples, C channels, H x W pixels.
 """
 
+# ruff: noqa: D102 - methods are described once, in the abstract classes
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -17,6 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lipt.common.config.run_config import FingerprintKind
+from lipt.common.data.fingerprinting import fingerprint
+from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.index import Stamp
 from lipt.common.errors import DataError
 from lipt.common.images.formats import Header, fit_pixels
@@ -25,6 +30,8 @@ from lipt.common.targets.values import TargetValues
 
 # No labelled image set has more classes: a larger label is a mistake.
 _MAX_CLASSES = 100_000
+# For files, whose bytes come from a disk or a network.
+_NUM_HASHING_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,20 @@ class Rows(ABC):
             for row in range(len(self)):
                 self.raw(row)
 
+    def fingerprint(
+        self, kind: FingerprintKind = FingerprintKind.SAMPLED, progress: Progress | None = None
+    ) -> str:
+        """The digest of complete labels and of all or of sampled rows."""
+        return fingerprint(
+            self.labels_N,
+            len(self.class_names),
+            self.raw,
+            kind,
+            targets=self.targets,
+            num_threads=_NUM_HASHING_THREADS if self.encoded and self.concurrent else 1,
+            progress=progress,
+        )
+
     @abstractmethod
     def raw(self, row: int) -> bytes:
         """The row as the source has it: an image file, or the bytes of all its values."""
@@ -100,18 +121,15 @@ class PixelRows(ImageRows):
         """The pixels at their own size, C x H x W."""
 
     def raw(self, row: int) -> bytes:
-        """The pixels in C x H x W order."""
         data: bytes = self.pixels(row).tobytes()
         return data
 
     def check(self, row: int) -> Header:
-        """Read the image."""
         return _header(self.pixels(row))
 
     def read(
         self, row: int, channels: int, size: tuple[int, int]
     ) -> tuple[Header, NDArray[np.uint8]]:
-        """Fit the image to `channels` x `size`."""
         pixels_CHW = self.pixels(row)
         return _header(pixels_CHW), fit_pixels(pixels_CHW, channels, size)
 
@@ -128,7 +146,6 @@ class ArrayRows(PixelRows):
     images_NCHW: NDArray[np.uint8]
 
     def pixels(self, row: int) -> NDArray[np.uint8]:
-        """A view of the image."""
         pixels_CHW: NDArray[np.uint8] = self.images_NCHW[row]
         return pixels_CHW
 
@@ -162,6 +179,23 @@ def numbered_classes(labels_N: Tensor, source: str) -> tuple[str, ...]:
             f"{largest + 1} classes. Labels must be class numbers counted from 0."
         )
     return tuple(str(number) for number in range(largest + 1))
+
+
+def labels_of_names(
+    labels: Sequence[str], names: tuple[str, ...] | None, source: str
+) -> tuple[Tensor, tuple[str, ...]]:
+    """The number of each label, int64, and the class names; without names, the sorted labels."""
+    names = tuple(sorted(set(labels))) if names is None else names
+    numbers = {name: number for number, name in enumerate(names)}
+    try:
+        found = [numbers[label] for label in labels]
+    except KeyError as error:
+        (unknown,) = error.args
+        raise DataError(
+            f"{source}: row {labels.index(unknown)} has the label {unknown!r:.80}, which is none "
+            f"of its {len(names)} classes. Correct the row, or name all classes."
+        ) from error
+    return torch.tensor(found, dtype=torch.int64), names
 
 
 def require_labels(labels_N: Tensor, num_classes: int, source: str) -> None:

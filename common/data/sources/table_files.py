@@ -81,7 +81,6 @@ class CsvTable(Table):
     """
 
     def __init__(self, path: Path, delimiter: str = ",") -> None:
-        """Read the line of names."""
         if len(delimiter) != 1 or delimiter in '"\r\n':
             raise ConfigError(
                 f"{path}: the delimiter {delimiter!r} is not one character. Write delimiter=; or "
@@ -171,7 +170,6 @@ class JsonlTable(Table):
     """An object on each line, UTF-8, also gzipped; its columns are the names of all lines."""
 
     def __init__(self, path: Path) -> None:
-        """Read the names on all lines."""
         self.name, self.files, self._path = str(path), (path,), path
         # A dictionary keeps the order, and a set does not.
         self.columns = tuple(dict.fromkeys(name for line in self._objects() for name in line))
@@ -205,7 +203,6 @@ class ParquetTable(Table):
     """A file, or those of a directory's training split, one below the other."""
 
     def __init__(self, source: str, path: str) -> None:
-        """Read the column names."""
         self.name, self.files = path, find_files(source, path)
         self._readers, self.columns = open_files(
             source, self.files, lambda schema, _: tuple(schema.names)

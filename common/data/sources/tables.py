@@ -15,7 +15,6 @@ Shapes: N rows, D columns of numbers, C columns of categories, T targets.
 from __future__ import annotations
 
 import logging
-from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.data.sources.rows import ColumnRows, labels_of_names
 from lipt.common.data.sources.storage import Query, split_query
 from lipt.common.data.sources.table_files import (
     Cell,
@@ -120,39 +119,24 @@ def read_labels(
     table: Table, column: str, classes: Sequence[str] = ()
 ) -> tuple[Tensor, tuple[str, ...]]:
     """The labels as numbers from 0, int64, and the class names."""
-    # Each row's label by its place in `found`.
-    codes, found = array("q"), dict[str, int]()
-    missing: list[int] = []
-    for (cells,) in table.chunks([column]):
-        for cell in cells:
-            name = _label_name(cell)
-            if not name:
-                missing.append(len(codes))
-            codes.append(found.setdefault(name, len(found)))
+    chunks = table.chunks([column])
+    labels = [_label_name(cell) for (cells,) in chunks for cell in cells]
+    missing = [row for row, label in enumerate(labels) if not label]
     if missing:
         raise DataError(
-            f"{table.name}: {len(missing)} of {len(codes)} rows have no label in the column "
+            f"{table.name}: {len(missing)} of {len(labels)} rows have no label in the column "
             f"{column}: rows {named_rows(missing)}. Label or remove them."
         )
-    if not codes:
+    if not labels:
         raise DataError(f"{table.name} has no rows. Name the file that holds the training data.")
+    found = set(labels)
     if not classes:
-        _require_classes(found, len(codes), table, column)
+        _require_classes(found, len(labels), table, column)
     named = table.class_names.get(column, ())
     names = tuple(classes) or named or tuple(sorted(found, key=_order))
     # In a file that has names for its numbers the cells are numbers.
-    cells_of_classes = map(str, range(len(named))) if named and not classes else names
-    known = {cell: place for place, cell in enumerate(cells_of_classes)}
-    unknown = [name for name in found if name not in known]
-    if unknown:
-        rows = np.flatnonzero(np.asarray(codes) == found[unknown[0]]).tolist()
-        raise DataError(
-            f"{table.name}: {len(unknown)} labels of the column {column} are none of the "
-            f"{len(known)} classes, the first of them {unknown[0]!r:.80} in the rows "
-            f"{named_rows(rows)}. Name all classes: classes=a,b,c"
-        )
-    place_of = np.array([known[name] for name in found], dtype=np.int64)
-    return torch.from_numpy(place_of[np.asarray(codes, dtype=np.int64)]), names
+    cells_of_names = tuple(map(str, range(len(named)))) if named and not classes else names
+    return labels_of_names(labels, cells_of_names, table.name)[0], names
 
 
 def _label_name(cell: Cell) -> str:
@@ -163,7 +147,7 @@ def _label_name(cell: Cell) -> str:
     return str(cell).strip()
 
 
-def _require_classes(found: dict[str, int], num_rows: int, table: Table, column: str) -> None:
+def _require_classes(found: set[str], num_rows: int, table: Table, column: str) -> None:
     numbers = [_number(name) for name in found]
     fractions = sum(number is not None and not number.is_integer() for number in numbers)
     if fractions > _MOST_FRACTIONS or len(found) > max(_MOST_FRACTIONS, num_rows // 2):

@@ -31,9 +31,10 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lipt.common.data.parallel import Progress, map_rows
-from lipt.common.data.sources.rows import ColumnRows, PixelRows
+from lipt.common.data.sources.rows import ColumnRows, PixelRows, labels_of_names
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import fit_image, is_grayscale
 from lipt.common.imports import load_factory
@@ -152,13 +153,11 @@ def _labels_of_targets(source: str, data: Any, num_rows: int) -> _Labels | None:
         return None
     if isinstance(targets, Tensor):
         targets = targets.detach().cpu().numpy()
-    # As a row would have it: a number, or an array of its own.
-    listed = list(targets) if isinstance(targets, Iterable) else None
-    if listed is None or len(listed) != num_rows:
-        found = "not a list" if listed is None else f"{len(listed)} for {num_rows} rows"
+    listed = list(targets) if isinstance(targets, Iterable) else []
+    if len(listed) != num_rows:
         raise DataError(
-            f"{source}: its targets are {found}. Let `targets` be a list of one target per row, or "
-            "leave it out."
+            f"{source}: its `targets` are {len(listed)} for {num_rows} rows. Let them be a list of "
+            "one target per row, or leave them out."
         )
     return _labels_of_rows(listed, _classes(data), source)
 
@@ -172,7 +171,7 @@ def _labels_of_rows(labels: Sequence[Any], names: tuple[str, ...] | None, source
     if numbers_N.ndim == 1 and numbers_N.dtype.kind in "biu":
         return _Labels(torch.from_numpy(numbers_N.astype(np.int64)), names)
     if labels and all(isinstance(label, str) for label in labels):
-        return _Labels(*labels_of_names([str(label) for label in labels], names, source))
+        return _Labels(*labels_of_names(list(map(str, labels)), names, source))
     if not all(map(is_class, labels)):
         targets = read_targets(labels, names, source)
         return _Labels(targets.strata_N, None, targets)
@@ -180,34 +179,13 @@ def _labels_of_rows(labels: Sequence[Any], names: tuple[str, ...] | None, source
     return _Labels(torch.tensor(class_numbers, dtype=torch.int64), names)
 
 
-def labels_of_names(
-    labels: Sequence[str], names: tuple[str, ...] | None, source: str
-) -> tuple[Tensor, tuple[str, ...]]:
-    """The number of each label, int64, and the class names."""
-    names = tuple(sorted(set(labels))) if names is None else names
-    numbers_of = {name: number for number, name in enumerate(names)}
-    for row, label in enumerate(labels):
-        if label not in numbers_of:
-            raise DataError(
-                f"{source}: row {row} has the label {label!r:.80}, which is none of its classes "
-                f"{', '.join(names[:10])}{', ...' if len(names) > 10 else ''}. Correct the row, or "
-                "the data set's `classes`."
-            )
-    return torch.tensor([numbers_of[label] for label in labels], dtype=torch.int64), names
-
-
 def _class_number(label: Any, source: str, row: int) -> int:
-    try:
-        number = int(label)
-        exact = number == label
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        number, exact = 0, False
-    if not exact or abs(number) >= 2**63:
+    if not is_class(label) or abs(int(label)) >= 2**63:
         raise DataError(
             f"{source}: row {row} has the label {label!r:.80}, a {type(label).__name__}. Return "
-            f"the number of its class, an int from 0. {_KINDS}"
+            "the number of its class, an int from 0."
         )
-    return number
+    return int(label)
 
 
 def is_class(target: Any) -> bool:
@@ -297,7 +275,6 @@ class FactoryRows(PixelRows):
     concurrent = False
 
     def __init__(self, source: str, data: Any) -> None:
-        """Read a data set's length, labels and first row."""
         num_rows = _length(source, data)
         given = _labels_of_targets(source, data, num_rows)
         if given is None and num_rows and not is_class(_read_row(source, data, 0)[1]):
@@ -342,8 +319,7 @@ def _pixels_of(image: Any, source: str, row: int) -> NDArray[np.uint8]:
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or len(pixels) not in {1, 3} or not pixels.size:
         raise DataError(
             f"{source}: the image of row {row} is {image.dtype} of shape {tuple(image.shape)}. "
-            "Return uint8 with 1 or 3 channels, a tensor of C x H x W or an array of H x W x C, "
-            "without ToTensor or Normalize."
+            "Return uint8, C x H x W or an array of H x W x C, without ToTensor or Normalize."
         )
     return pixels
 
@@ -436,13 +412,10 @@ def _stacked(name: str, tensors: list[Tensor], source: str) -> Tensor:
             )
     if first.ndim == 0:
         return torch.stack(tensors)
-    lengths = [len(tensor) for tensor in tensors]
-    shortest, longest = min(lengths), max(lengths)
-    stacked = torch.zeros((len(tensors), longest, *first.shape[1:]), dtype=first.dtype)
+    stacked = pad_sequence(tensors, batch_first=True)
     if stacked[0].numel() == 0:
         raise DataError(f"{what} is empty in all rows. Leave it out.")
-    for row, tensor in enumerate(tensors):
-        stacked[row, : len(tensor)] = tensor
+    shortest, longest = min(map(len, tensors)), stacked.shape[1]
     if shortest < longest:
         logger.info(
             "%s is %d to %d long; shorter ones are padded with zeros", what, shortest, longest

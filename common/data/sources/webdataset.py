@@ -23,7 +23,7 @@ import re
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from torch import Tensor
 from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import PackedNames, Stamp, kept
-from lipt.common.data.sources.rows import numbered_classes
+from lipt.common.data.sources.rows import labels_of_names, numbered_classes
 from lipt.common.data.sources.storage import (
     Storage,
     Window,
@@ -41,7 +41,6 @@ from lipt.common.data.sources.storage import (
     split_query,
     storage_of,
 )
-from lipt.common.data.sources.user_data import labels_of_names
 from lipt.common.errors import ConfigError, DataError
 
 _OPTIONS = ("image", "label", "classes_file")
@@ -86,15 +85,12 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
     image, label = query.text("image"), query.text("label")
 
     def build_index() -> Mapping[str, Tensor]:
-        readers = [_Shard(storage, shard, _size(storage, shard), image, label) for shard in shards]
-
         def samples(number: int) -> list[_Sample]:
-            return list(readers[number].samples())
+            return _Shard.opened(storage, shards[number], image, label).samples()
 
-        rows, num_threads = range(len(readers)), storage.threads
-        return _tensors(
-            shards, list(map_rows(samples, rows, num_threads=num_threads, progress=progress))
-        )
+        numbers, num_threads = range(len(shards)), storage.threads
+        found = map_rows(samples, numbers, num_threads=num_threads, progress=progress)
+        return _tensors(shards, list(found))
 
     index = kept("webdataset", (_FORMAT, image, label, shards, of_shards.digest), build_index)
     offsets_N, sizes_N, labels_N, ends_S = (
@@ -203,13 +199,6 @@ def _lines(source: str, name: str) -> tuple[str, ...]:
 # Index: the offsets of all images and their labels.
 
 
-def _size(storage: Storage, shard: str) -> int:
-    try:
-        return storage.size(shard)
-    except OSError as error:
-        raise DataError(f"{shard} cannot be read: {error}. Name shards that are there.") from error
-
-
 def _tensors(shards: Sequence[str], found: Sequence[list[_Sample]]) -> Mapping[str, Tensor]:
     samples = [sample for of_shard in found for sample in of_shard]
     ends_S = torch.tensor([len(of_shard) for of_shard in found], dtype=torch.int64).cumsum(0)
@@ -223,14 +212,16 @@ def _tensors(shards: Sequence[str], found: Sequence[list[_Sample]]) -> Mapping[s
             f"the label of {one} is a class's name, and that of {other} a number. Write labels "
             "of one kind."
         )
-    classes = sorted({str(sample.label) for sample in samples}) if str in kinds else []
-    numbers: dict[int | str, int] = {name: number for number, name in enumerate(classes)}
-    labels = [numbers.get(sample.label, sample.label) for sample in samples]
+    labels, classes = [sample.label for sample in samples], tuple[str, ...]()
+    if str in kinds:
+        labels_N, classes = labels_of_names(list(map(str, labels)), None, "")
+    else:
+        labels_N = torch.tensor(labels, dtype=torch.int64)
     members, packed = PackedNames.of(s.name for s in samples), PackedNames.of(classes)
     return {
         "offsets": torch.tensor([s.offset for s in samples], dtype=torch.int64),
         "sizes": torch.tensor([s.size for s in samples], dtype=torch.int64),
-        "labels": torch.tensor(labels, dtype=torch.int64),
+        "labels": labels_N,
         "ends": ends_S,
         "members": members.letters,
         "member_ends": members.ends_N,
@@ -262,28 +253,37 @@ class _Shard:
     image: str
     label: str
 
-    def samples(self) -> Iterator[_Sample]:
+    @classmethod
+    def opened(cls, storage: Storage, name: str, image: str, label: str) -> Self:
+        try:
+            return cls(storage, name, storage.size(name), image, label)
+        except OSError as error:
+            raise DataError(
+                f"{name} cannot be read: {error}. Name shards that are there."
+            ) from error
+
+    def samples(self) -> list[_Sample]:
         """Members that share a name, in order."""
         named = (
             (match["key"], match["extension"].lower(), member)
             for member in self._members()
             if (match := _NAME.fullmatch(member.name)) is not None
         )
-        seen: set[str] = set()
+        samples: dict[str, _Sample] = {}
         for key, group in itertools.groupby(named, key=lambda found: found[0]):
             members: dict[str, tarfile.TarInfo] = {}
             for _, extension, member in group:
                 if extension in members:
                     raise self._refused(f"{_called(member)} is there twice. Leave one out.")
                 members[extension] = member
-            if key in seen:
+            if key in samples:
                 raise self._refused(
                     f"{_called(member)} stands apart from others of its sample, or its sample is "
                     "there twice. Write a sample's members one after another, under one name."
                 )
-            seen.add(key)
-            image = self._image_of(key, members)
-            yield _Sample(image.name, image.offset_data, image.size, self._label_of(key, members))
+            image, label = self._image_of(key, members), self._label_of(key, members)
+            samples[key] = _Sample(image.name, image.offset_data, image.size, label)
+        return list(samples.values())
 
     def _image_of(self, key: str, members: Mapping[str, tarfile.TarInfo]) -> tarfile.TarInfo:
         wanted = self.image.lower().removeprefix(".")

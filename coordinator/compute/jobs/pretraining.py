@@ -24,7 +24,7 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord
 from lipt.core.evaluation import OpenWeights
 from lipt.core.pipeline import cut_shards, initial_weights, merge_learners
-from lipt.core.results import Ingredient, LearnerReader, pack_initial
+from lipt.core.results import Ingredient, open_learner, pack_initial
 
 
 @dataclass(frozen=True)
@@ -191,11 +191,12 @@ class MakeSoup:
     def _merge(self, context: Context) -> SoupResult:
         model = context.new_model(self.config)
         initial = context.read_weights(self.initial_weights, model)
-        reader = LearnerReader.of(specs_of(initial), initial, context.frozen(self.config, model))
+        frozen = {name: initial[name] for name in context.frozen(self.config, model)}
+        specs = specs_of(initial)
 
         def opener(name: BlobName) -> OpenWeights:
             # Each time: the disk may change it between two openings.
-            return lambda: reader.open(context.blobs.verified_path(name))
+            return lambda: open_learner(context.blobs.verified_path(name), specs, frozen)
 
         merged = merge_learners(
             context,

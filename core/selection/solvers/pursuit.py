@@ -21,7 +21,7 @@ Source: Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123), algorithm 2; P
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -113,6 +113,12 @@ class GradientAtoms:
         if self._rows_KN is not None:
             self._rows_KN[position] = self._rows_KN[last]
 
+    def num_examples(self, atoms: Sequence[int]) -> int:
+        """How many examples some atoms have; the last atom may be short."""
+        missing = -len(self._gradients) % self._group_size
+        last = len(self._gradients) // self._group_size
+        return len(atoms) * self._group_size - (missing if missing and last in atoms else 0)
+
     def products(self, atoms_M: Tensor) -> Tensor:
         """Products of some atoms with all in use, float64; M x K."""
         products_nm = products(self._examples(atoms_M), self._in_use())
@@ -190,15 +196,13 @@ class Pursuit:
     residual: float
 
 
-def pursue(
-    atoms: GradientAtoms, *, ridge: float, is_enough: Callable[[Sequence[int]], bool]
-) -> Pursuit:
-    """Approximate the target by few atoms with positive weights, until those in use are enough.
+def pursue(atoms: GradientAtoms, *, ridge: float, budget: int) -> Pursuit:
+    """Approximate the target by few atoms with positive weights, of `budget` examples.
 
     Minimizes |sum w_i a_i - b|^2 + ridge s |w|^2, s the mean of the squared norms. It ends early
     where no atom brings the sum closer to the target.
     """
-    return _Pursuer(atoms, ridge).run(is_enough)
+    return _Pursuer(atoms, ridge).run(budget)
 
 
 # An atom that could be taken next, its product with the residual, and its products with the atoms
@@ -218,11 +222,12 @@ class _Pursuer:
         self._closed_N = torch.zeros(len(atoms.squares_N), dtype=torch.bool, device=device)
         self._zeros_N = _ZERO * atoms.target_square**0.5 * atoms.squares_N.sqrt()
 
-    def run(self, is_enough: Callable[[Sequence[int]], bool]) -> Pursuit:
+    def run(self, budget: int) -> Pursuit:
         explained, num_rounds = 0.0, 0
         while True:
             candidate = None
-            if not is_enough(self._used) and self._residual() > _REPRODUCED:
+            enough = self._atoms.num_examples(self._used) >= budget
+            if not enough and self._residual() > _REPRODUCED:
                 candidate = self._best()
             if candidate is None:
                 # An atom that leaves makes room for another one.

@@ -11,15 +11,8 @@ examples per pick have to be evaluated instead of N.
 Where all pairs do not fit, partition greedy (GreeDi) takes two rounds. First each of P random
 parts chooses w of its examples; then K are chosen among these. The best part's own choice stands
 where it is better. Where the union would not fit, parts choose fewer each, down to their share of
-the budget: that is then the answer, without a bound. Otherwise, with f the mean level with the
-most similar chosen one, in 0..1, and O the best K of all:
-
-    f(answer) >= (1 - e^(-w / K)) / min(P, K) f(O) - 2 epsilon
-
-O lies in at most min(P, K) parts. Greedy reaches the first factor of a part's share on the part's
-own n examples, whose mean differs from that of all by epsilon <= sqrt((K ln N + ln(2 P / delta)) /
-(2 n)) with probability 1 - delta (Hoeffding). A second round on T sampled examples costs another
-2 epsilon, of n = T.
+the budget: that is then the answer. docs/large-data.md has the bound: the best K lie in at most
+min(P, K) parts, and a part's mean differs from that of all as a sample's does (Hoeffding).
 
 Shapes: N examples, P parts, n and m of the examples, K budget, B evaluated together, M candidates
 of the second round, T targets (all examples, but for the second round).

@@ -12,7 +12,6 @@ takes straight lines between these, which are ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 import numpy as np
@@ -24,16 +23,10 @@ from lipt.common.determinism import derive_generator
 from lipt.core.selection.options import Preset
 from lipt.core.selection.selection import Selection, class_quotas, draw_from_groups, unweighted
 from lipt.core.selection.strategies.learners import mean_margins
-from lipt.core.selection.strategies.scores import (
-    entropies,
-    error_norms,
-    last_layer_norms,
-    probability_margins,
-)
+from lipt.core.selection.strategies.scores import error_norms
 from lipt.core.selection.strategy import DYNAMICS, SIGNALS, built_in
 from lipt.core.signals.signals import Signals
 
-Score = Literal["el2n", "grand", "entropy", "margin", "aum"]
 # The paper's beta, by the fraction that is kept.
 _FRACTIONS, _BETAS = (0.1, 0.2, 0.5), (0.3, 0.2, 0.0)
 
@@ -65,7 +58,7 @@ def ccs(
     signals: Signals,
     budget: int,
     *,
-    score: Annotated[Score, "what difficulty is measured by"] = "el2n",
+    score: Annotated[Literal["el2n", "aum"], "what difficulty is measured by"] = "el2n",
     beta: Annotated[float, Field(ge=0, lt=1), "share of the examples dropped as the hardest"] = 0.1,
     num_strata: Annotated[int, Field(ge=1), "intervals that the score's range is cut into"] = 50,
     seed: int,
@@ -75,7 +68,8 @@ def ccs(
     Fewer than beta N are dropped where the budget would not be left: a budget above
     (1 - beta) N takes the easiest.
     """
-    hardness_N = hardness(signals, score)
+    # A large margin is easy.
+    hardness_N = error_norms(signals) if score == "el2n" else -mean_margins(signals).float()
     num_dropped = min(round(beta * len(signals)), len(signals) - budget)
     # Stable: of equally hard examples the first ones stay.
     kept_R = hardness_N.argsort(stable=True)[: len(signals) - num_dropped]
@@ -92,18 +86,3 @@ def strata_of(scores_R: Tensor, num_strata: int) -> Tensor:
         return torch.zeros(len(scores_R), dtype=torch.int64, device=scores_R.device)
     shares_R = (scores_R.double() - lowest) / (highest - lowest)
     return (shares_R * num_strata).long().clamp(max=num_strata - 1)
-
-
-def hardness(signals: Signals, score: Score) -> Tensor:
-    """A score of every example, larger for harder ones; N, float32."""
-    return _HARDNESS[score](signals)
-
-
-# Confident examples have small errors and entropy, but large margins.
-_HARDNESS: dict[Score, Callable[[Signals], Tensor]] = {
-    "el2n": error_norms,
-    "grand": last_layer_norms,
-    "entropy": entropies,
-    "margin": lambda signals: -probability_margins(signals),
-    "aum": lambda signals: -mean_margins(signals).float(),
-}

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.core.selection.pairs import proximity
-from lipt.core.selection.selection import Selection, class_quotas
+from lipt.core.selection.selection import Selection, class_shares
 from lipt.core.selection.solvers.representatives import fit_scale, lazy_greedy, store_levels
 from lipt.core.selection.strategy import CLASSES, built_in
 from lipt.core.selection.vectors import Vectors
@@ -40,10 +40,7 @@ _MIN_SETS_PER_BATCH = 4
 
 @built_in(
     summary="mini-batch coresets of stratified random sets of what is not learned yet",
-    paper=(
-        'Yang et al. 2023, "Towards Sustainable Learning: Coresets for Data-efficient Deep '
-        'Learning" (arXiv:2306.01244)'
-    ),
+    paper='Yang et al. 2023, "Towards Sustainable Learning" (arXiv:2306.01244)',
     cost="N + k C",
     returns_weights=True,
     rechecks=True,
@@ -70,7 +67,8 @@ def crest(
     """
     labels_N, losses_N = signals.labels_N, own_losses(signals)
     indices, weights, groups = [], [], []
-    for label, rows_n, quota in _groups(labels_N, budget, balanced=balanced):
+    shares = class_shares(labels_N if balanced else torch.zeros_like(labels_N), budget)
+    for label, rows_n, quota in shares:
         pool_M = rows_n[unlearned(losses_N[rows_n], quota, learned_loss)]
         if len(pool_M) == quota:
             indices.append(pool_M)
@@ -91,15 +89,6 @@ def crest(
             indices.append(set_R[chosen_B])
             weights.append(sizes_B.double() * (number / len(set_R) * represented))
     return Selection(torch.cat(indices), torch.cat(weights).float())
-
-
-def _groups(labels_N: Tensor, budget: int, *, balanced: bool) -> Iterator[tuple[int, Tensor, int]]:
-    if not balanced:
-        yield 0, torch.arange(len(labels_N), device=labels_N.device), budget
-        return
-    for label, quota in enumerate(class_quotas(labels_N.bincount().tolist(), budget)):
-        if quota:
-            yield label, torch.nonzero(labels_N == label).flatten(), quota
 
 
 def own_losses(signals: Signals) -> Tensor:

@@ -67,10 +67,7 @@ _LEAST_ERROR = 1e-150
 
 @built_in(
     summary="gradient steps that lower the validation loss the most, layer updated on the way",
-    paper=(
-        'Killamsetty et al. 2021, "GLISTER: Generalization based Data Subset Selection for '
-        'Efficient and Robust Learning" (arXiv:2012.10630)'
-    ),
+    paper='Killamsetty et al. 2021, "GLISTER" (arXiv:2012.10630)',
     cost="r N C d",
     needs=SIGNALS | {Need.VALIDATION},
     kinds=CLASSES,
@@ -79,10 +76,7 @@ def glister(
     signals: Signals,
     budget: int,
     *,
-    solver: Annotated[
-        Literal["rounds", "exact"], "update the layer between rounds, or after every pick"
-    ] = "rounds",
-    rounds: Annotated[int, Field(ge=1), "how many rounds, with solver=rounds"] = 15,
+    rounds: Annotated[int, Field(ge=0), "updates of the layer; 0: after every pick (exact)"] = 15,
     step: Annotated[
         Literal["sum", "mean"],
         "whether the layer steps by the learning rate times the sum of the subset's gradients, or "
@@ -91,10 +85,10 @@ def glister(
     learning_rate: Annotated[float, Field(gt=0), "of that step"] = 0.05,
 ) -> Selection:
     """Keep the `budget` examples with the largest gains."""
-    num_updates = (min(rounds, budget) if solver == "rounds" else budget) - 1
+    num_updates = min(rounds or budget, budget) - 1
     rate = learning_rate if step == "sum" else learning_rate / budget
     objective = GlisterObjective(signals, rate, num_updates)
-    if solver == "exact":
+    if rounds == 0:
         return unweighted(_exactly(objective, budget))
     chosen: list[Tensor] = []
     num_left = budget

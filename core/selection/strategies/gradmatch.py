@@ -15,7 +15,6 @@ Shapes: N examples, C classes, D features, K budget.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -32,7 +31,6 @@ from lipt.core.selection.vectors import LayerGradient, gradients_of, weighted_su
 from lipt.core.signals.signals import Signals, given
 
 Target = Literal["train", "validation"]
-Mode = Literal["per_example", "per_batch"]
 Scale = Literal["mean_square", "absolute"]
 Rows = Literal["all", "own_class"]
 
@@ -45,10 +43,7 @@ _CANCELLED = 1e-12
 
 @built_in(
     summary="few weighted gradients that add up to all, by orthogonal matching pursuit",
-    paper=(
-        'Killamsetty et al. 2021, "GRAD-MATCH: Gradient Matching based Data Subset Selection '
-        'for Efficient Deep Model Training" (arXiv:2103.00123)'
-    ),
+    paper='Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123)',
     cost="k N (C + d + k)",
     returns_weights=True,
     needs=lambda options: (
@@ -58,17 +53,12 @@ _CANCELLED = 1e-12
     presets={
         "paper": Preset(
             "class by class, of each gradient the own class's row, ridge 0.5 as it is",
-            {
-                "mode": "per_example",
-                "gradient": "own_class",
-                "ridge": "0.5",
-                "ridge_scale": "absolute",
-            },
+            {"batch_size": "1", "gradient": "own_class", "ridge": "0.5", "ridge_scale": "absolute"},
             balanced=True,
         ),
         "paper-per-batch": Preset(
             "batches of 128 of all classes together, without a ridge",
-            {"mode": "per_batch", "batch_size": "128", "gradient": "all", "ridge": "0"},
+            {"batch_size": "128", "gradient": "all", "ridge": "0"},
             balanced=False,
         ),
     },
@@ -78,8 +68,9 @@ def gradmatch(
     budget: int,
     *,
     target: Annotated[Target, "whose gradients the chosen ones add up to"] = "train",
-    mode: Annotated[Mode, "choose single examples, or batches of consecutive ones"] = "per_example",
-    batch_size: Annotated[int, Field(ge=1, le=1024), "examples per batch (mode=per_batch)"] = 128,
+    batch_size: Annotated[
+        int, Field(ge=1, le=1024), "choose so many consecutive examples at a time"
+    ] = 1,
     ridge: Annotated[
         float, Field(ge=0, allow_inf_nan=False), "what large weights cost; 0 for nothing"
     ] = 0.0,
@@ -97,7 +88,7 @@ def gradmatch(
     """
     if gradient == "own_class":
         signals = _own_rows(signals)
-    group_size = min(batch_size, len(signals)) if mode == "per_batch" else 1
+    group_size = min(batch_size, len(signals))
     capacity = _capacity(len(signals), budget, group_size)
     atoms = GradientAtoms(
         gradients_of(signals), _target(signals, target), capacity=capacity, group_size=group_size
@@ -107,7 +98,7 @@ def gradmatch(
     found = pursue(
         atoms,
         ridge=ridge / float(atoms.squares_N.mean()) if ridge_scale == "absolute" else ridge,
-        is_enough=lambda used: _num_examples(used, len(signals), group_size) >= budget,
+        budget=budget,
     )
     return _selection(found, len(signals), budget, group_size=group_size, target=target)
 
@@ -139,16 +130,9 @@ def _capacity(num_examples: int, budget: int, group_size: int) -> int:
         raise BudgetError(
             f"gradmatch cannot choose {budget} of {num_examples} examples at once, which takes "
             f"{8 * capacity**2 / 1024**3:.0f} GiB. Choose at most {_MAX_ATOMS}, balance the "
-            "classes, or use mode=per_batch."
+            "classes, or use batch_size=128."
         )
     return capacity
-
-
-def _num_examples(used: Sequence[int], num_examples: int, group_size: int) -> int:
-    """How many examples some atoms have; the last atom may be short."""
-    missing = -num_examples % group_size
-    last = num_examples // group_size
-    return len(used) * group_size - (missing if missing and last in used else 0)
 
 
 def _selection(

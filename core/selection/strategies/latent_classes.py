@@ -33,7 +33,7 @@ from torch import Tensor
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import SignalsError
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.selection import Selection, class_quotas, keep_largest, unweighted
+from lipt.core.selection.selection import Selection, class_shares, keep_largest, unweighted
 from lipt.core.selection.solvers.linear_cut import (
     cut_picks,
     exact_bits,
@@ -134,18 +134,17 @@ def pair_terms(signals: Signals) -> Pairs:
     needs=frozenset({Need.PAIRED_FEATURES}),
     prepare=pair_terms,
 )
-def clipcov(signals: Signals, budget: int) -> Selection:
+def clipcov(signals: Pairs, budget: int) -> Selection:
     """Keep pairs that preserve the cross-covariance of their latent classes, greedily.
 
     Each pick has the largest gain in F. The cross term keeps each latent class's cross-covariance
     and centre. Easiness prefers captions that fit their image, the label term captions close to the
     class's own, and the centre terms pairs away from other latent classes.
     """
-    pairs = signals if isinstance(signals, Pairs) else pair_terms(signals)
     # Gains within a class do not depend on the others: the best of all is one of their next.
-    picks = heapq.merge(*(_class_picks(pairs, label) for label in torch.unique(pairs.labels_N)))
+    picks = heapq.merge(*(_class_picks(signals, label) for label in torch.unique(signals.labels_N)))
     chosen = [position for _, position in islice(picks, budget)]
-    return unweighted(torch.tensor(chosen, device=pairs.labels_N.device))
+    return unweighted(torch.tensor(chosen, device=signals.labels_N.device))
 
 
 def _class_picks(pairs: Pairs, label: Tensor) -> Iterator[tuple[float, int]]:
@@ -197,10 +196,7 @@ def sas(
             signals.features_ND, num_clusters, generator=derive_generator(seed, "sas")
         )
     chosen = []
-    for latent, quota in enumerate(class_quotas(torch.bincount(latent_N).tolist(), budget)):
-        if not quota:
-            continue
-        positions = torch.nonzero(latent_N == latent).flatten()
+    for _, positions, quota in class_shares(latent_N, budget):
         rows_MD = unit_rows(signals.features_ND[positions], exact_bits(len(positions)))
         nothing_M = torch.zeros(len(positions), dtype=torch.float64, device=rows_MD.device)
         picks = islice(cut_picks(rows_MD, nothing_M, scale=1.0), quota)

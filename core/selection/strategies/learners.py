@@ -95,7 +95,7 @@ def forgetting_events(margins_NLT: Tensor, counted_NL: Tensor) -> Tensor:
 def _of_data(name: str, exponent: str) -> Preset:
     return Preset(
         f"{name}: exponent {exponent}, windows of 10 moments; classes as they come",
-        {"sampling": "beta", "exponent": exponent, "window": "10"},
+        {"exponent": exponent, "window": "10"},
         balanced=False,
     )
 
@@ -119,17 +119,13 @@ def dual(
     signals: Signals,
     budget: int,
     *,
-    sampling: Annotated[
-        Literal["beta", "largest"],
-        "draw towards easier examples for small budgets, or keep the largest",
-    ] = "beta",
     exponent: Annotated[float, Field(gt=0.0), "larger values favor easy examples less"] = 5.5,
     window: Annotated[
         Window, "moments of a learner that the score is taken over, or all of all learners"
     ] = "all",
     seed: int,
 ) -> Selection:
-    """Keep `budget` examples, drawn without replacement or with the largest scores.
+    """Draw `budget` hard and uncertain examples without replacement, easier ones for few.
 
     The score is (1 - mean p) x (deviation of p), p the label's probability at each moment. All
     moments are one window, or `window` moments in a row of a learner (paper: 10).
@@ -142,8 +138,6 @@ def dual(
     dynamics = signals.learners()
     probabilities_NLT, counted_NL = dynamics.probabilities_NLT, dynamics.counted_NL
     scores_N = uncertain_and_hard(probabilities_NLT, counted_NL, window)
-    if sampling == "largest":
-        return keep_largest(scores_N, budget)
     means_N = mean_over_moments(probabilities_NLT, counted_NL)
     anchors = keep_largest(scores_N, _NUM_ANCHORS).indices_K
     a, b = beta_parameters(

@@ -40,10 +40,7 @@ _EPSILON = 0.1
 
 @built_in(
     summary="a curriculum of random subsets: typical examples, then diverse ones",
-    paper=(
-        'Killamsetty et al. 2023, "MILO: Model-Agnostic Subset Selection Framework for Efficient '
-        'Model Training and Tuning" (arXiv:2301.13287)'
-    ),
+    paper='Killamsetty et al. 2023, "MILO" (arXiv:2301.13287)',
     cost="N d; diverse: N^2 d",
     needs=FEATURES,
 )

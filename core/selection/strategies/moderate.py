@@ -24,10 +24,7 @@ _SORTED_BYTES = 64 * 1024**2
 
 @built_in(
     summary="kept: in the middle of the distances from the center of their class",
-    paper=(
-        'Xia et al. 2023, "Moderate Coreset: A Universal Method of Data Selection for '
-        'Real-world Data-efficient Deep Learning" (ICLR)'
-    ),
+    paper='Xia et al. 2023, "Moderate Coreset" (ICLR)',
     cost="N (d + log N)",
     balance=Balance.ON_REQUEST,
     needs=FEATURES,

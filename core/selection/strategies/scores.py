@@ -28,10 +28,7 @@ Parameters = Annotated[
 # Probabilities and their scores, in float32 and float64.
 _BYTES_PER_CLASS = 24
 _PAUL = 'Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075)'
-_COLEMAN = (
-    'Coleman et al. 2020, "Selection via Proxy: Efficient Data Selection for Deep Learning" '
-    "(arXiv:1906.11829)"
-)
+_COLEMAN = 'Coleman et al. 2020, "Selection via Proxy" (arXiv:1906.11829)'
 
 
 @built_in(
@@ -94,17 +91,6 @@ def last_layer_norms(signals: Signals) -> Tensor:
     return error_norms(signals) * (feature_norms_N.square() + float(signals.has_bias)).sqrt()
 
 
-def score_probabilities(signals: Signals, score: Callable[[Tensor], Tensor]) -> Tensor:
-    """A score of every example's probabilities, B x C at a time; N float32."""
-    errors_NC, labels_N = signals.errors_NC, signals.labels_N
-    scores_N = torch.empty(len(signals), device=errors_NC.device)
-    for rows in row_blocks(len(signals), errors_NC.shape[1] * _BYTES_PER_CLASS):
-        # Half precision may have rounded errors beyond what a softmax can be.
-        probabilities_BC = probabilities_of(errors_NC[rows], labels_N[rows]).clamp_(0, 1)
-        scores_N[rows] = score(probabilities_BC).float()
-    return scores_N
-
-
 @built_in(
     summary="most uncertain: largest entropy of the probabilities",
     paper=_COLEMAN,
@@ -116,17 +102,13 @@ def entropy(signals: Signals, budget: int) -> Selection:
 
     DeepCore's unbalanced entropy keeps the most certain examples.
     """
-    return keep_largest(entropies(signals), budget)
+    return keep_uncertain(signals, budget, entropies)
 
 
-def entropies(signals: Signals) -> Tensor:
-    """-sum_c p_c log p_c in nats, from 0 (certain) to log C; N."""
-
-    def entropies_of(probabilities_BC: Tensor) -> Tensor:
-        parts_BC: Tensor = torch.special.entr(probabilities_BC)
-        return parts_BC.sum(dim=-1, dtype=torch.float64)
-
-    return score_probabilities(signals, entropies_of)
+def entropies(probabilities_BC: Tensor) -> Tensor:
+    """-sum_c p_c log p_c in nats, from 0 (certain) to log C; B."""
+    parts_BC: Tensor = torch.special.entr(probabilities_BC)
+    return parts_BC.sum(dim=-1, dtype=torch.float64)
 
 
 @built_in(
@@ -137,19 +119,15 @@ def entropies(signals: Signals) -> Tensor:
 )
 def margin(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the smallest margin, most uncertain first."""
-    return keep_largest(-probability_margins(signals), budget)
+    return keep_uncertain(signals, budget, negative_margins)
 
 
-def probability_margins(signals: Signals) -> Tensor:
-    """The largest probability minus the second largest; N. A single class has its probability."""
-
-    def margins_of(probabilities_BC: Tensor) -> Tensor:
-        if probabilities_BC.shape[1] == 1:
-            return probabilities_BC[:, 0]
-        top_B2 = probabilities_BC.topk(2, dim=-1).values
-        return top_B2[:, 0] - top_B2[:, 1]
-
-    return score_probabilities(signals, margins_of)
+def negative_margins(probabilities_BC: Tensor) -> Tensor:
+    """The second largest probability (0 of a single class) minus the largest; B."""
+    if probabilities_BC.shape[1] == 1:
+        return -probabilities_BC[:, 0]
+    top_B2 = probabilities_BC.topk(2, dim=-1).values
+    return top_B2[:, 1] - top_B2[:, 0]
 
 
 @built_in(
@@ -163,5 +141,17 @@ def least_confidence(signals: Signals, budget: int) -> Selection:
 
     DeepCore's ranks by logits, which shifting them changes.
     """
-    confidences_N = score_probabilities(signals, lambda chances_BC: chances_BC.amax(dim=-1))
-    return keep_largest(-confidences_N, budget)
+    return keep_uncertain(signals, budget, lambda chances_BC: -chances_BC.amax(dim=-1))
+
+
+def keep_uncertain(
+    signals: Signals, budget: int, uncertainty: Callable[[Tensor], Tensor]
+) -> Selection:
+    """Keep the examples with the largest uncertainty of B x C probabilities at a time."""
+    errors_NC, labels_N = signals.errors_NC, signals.labels_N
+    scores_N = torch.empty(len(signals), device=errors_NC.device)
+    for rows in row_blocks(len(signals), errors_NC.shape[1] * _BYTES_PER_CLASS):
+        # Half precision may have rounded errors beyond what a softmax can be.
+        probabilities_BC = probabilities_of(errors_NC[rows], labels_N[rows]).clamp_(0, 1)
+        scores_N[rows] = uncertainty(probabilities_BC).float()
+    return keep_largest(scores_N, budget)

@@ -77,10 +77,9 @@ def score_coverage(
     needs=FEATURES,
     prepare=score_coverage,
 )
-def zcore(signals: Signals, budget: int, *, seed: int) -> Selection:
+def zcore(signals: Scored, budget: int) -> Selection:
     """Keep the `budget` examples with the largest scores, largest first."""
-    scored = signals if isinstance(signals, Scored) else score_coverage(signals, seed=seed)
-    return keep_largest(scored.scores_N, budget)
+    return keep_largest(signals.scores_N, budget)
 
 
 def feature_corners(columns_DN: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, ByteSize, Field
 
-from lipt.common.config.knobs import example_toml, markdown_tables, option_help
+from docs.make.configuration import markdown_tables
+from lipt.common.config.knobs import example_toml, option_help
 from lipt.common.config.run_config import Precision
 
 

@@ -11,12 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from hypothesis import given
 from torch import Tensor
 
 from lipt.common.data import Dataset, Shard, open_dataset, open_shard, pack_shard, shard
@@ -79,7 +77,10 @@ def entry(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, objec
 
 LABELS = struct.pack("<qq", 2, 0)
 PIXELS = bytes([5, 6, 1, 2])
-GOOD = {"labels": entry("I64", [2], 0, 16), "images": entry("U8", [2, 1, 1, 2], 16, 20)}
+GOOD: dict[str, object] = {
+    "labels": entry("I64", [2], 0, 16),
+    "images": entry("U8", [2, 1, 1, 2], 16, 20),
+}
 
 
 def test_pixels_have_the_documented_bytes() -> None:
@@ -113,48 +114,17 @@ def test_comes_back_as_the_data_set_has_it(image_folder: Path, budget: int) -> N
     assert shard.targets_N.tolist() == [1, 0, 1]
 
 
-@given(
-    shape=st.tuples(
-        st.integers(1, 6), st.sampled_from([1, 3]), st.integers(1, 9), st.integers(1, 9)
-    ),
-    seed=st.integers(0, 2**32 - 1),
-    data=st.data(),
-)
-def test_pixels_of_any_shape_come_back(
-    shape: tuple[int, int, int, int], seed: int, data: st.DataObject
-) -> None:
-    images = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
-    labels = data.draw(st.lists(st.integers(0, 2), min_size=shape[0], max_size=shape[0]))
-    ids = data.draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=8))
-    packed = pack_shard(array_set(images, labels), torch.tensor(ids))
-    shard = unpack(packed, shape[1:], num_examples=len(ids))
-    assert np.array_equal(pixels_of(shard).numpy(), images[ids])
-    assert shard.targets_N.tolist() == [labels[row] for row in ids]
-
-
-def changed(name: str, made: dict[str, object] | None) -> dict[str, object]:
-    header: dict[str, object] = dict(GOOD)
-    if made is None:
-        del header[name]
-    else:
-        header[name] = made
-    return header
-
-
 @pytest.mark.parametrize(
     ("header", "sentence"),
     [
         (
-            changed("images", entry("U8", [2, 1, 2, 1], 16, 20)),
+            GOOD | {"images": entry("U8", [2, 1, 2, 1], 16, 20)},
             r"'images' is uint8\[2, 1, 2, 1\] instead of uint8\[2, 1, 1, 2\]",
         ),
-        (changed("images", entry("U8", [2**40, 2**40, 1, 1], 16, 20)), r"but lies at 16\.\.20"),
-        (
-            changed("extra", entry("U8", [0], 20, 20)),
-            "holds 'extra', 'images', 'labels' instead",
-        ),
+        (GOOD | {"images": entry("U8", [2**40, 2**40, 1, 1], 16, 20)}, r"but lies at 16\.\.20"),
+        (GOOD | {"extra": entry("U8", [0], 20, 20)}, "holds 'extra', 'images', 'labels' instead"),
         ({"images": entry("U8", [20], 0, 20)}, "holds 'images' instead of 'images', 'labels'"),
-        (changed("__metadata__", {"a": "b"}), "has metadata"),
+        (GOOD | {"__metadata__": {"a": "b"}}, "has metadata"),
         (b"{" * 4000, "not JSON"),
         (b"{" + b" " * 4999, "header of 5000 bytes; at most 4096 are read"),
     ],
@@ -244,28 +214,6 @@ def test_files_that_take_more_than_their_pixels_are_decoded_at_once(
     assert isinstance(unpack(data, (3, 24, 20), num_examples=1).examples, kind)
 
 
-@given(
-    position=st.integers(0, 10**6), value=st.integers(0, 255), cut=st.none() | st.integers(0, 10**6)
-)
-def test_damaged_bytes_are_refused_or_a_shard(position: int, value: int, cut: int | None) -> None:
-    data = bytearray(pack_shard(tiny(), torch.tensor([2, 0])))
-    data[position % len(data)] = value
-    if cut is not None:
-        del data[cut % len(data) :]
-    try:
-        shard = unpack(bytes(data))
-    except DataError:
-        return
-    assert pixels_of(shard).shape == (2, 1, 1, 2)
-    assert bool(((shard.targets_N >= 0) & (shard.targets_N < 3)).all())
-
-
-@given(data=st.binary(max_size=200))
-def test_garbage_is_refused(data: bytes) -> None:
-    with pytest.raises(DataError):
-        unpack(data)
-
-
 COLUMNS = ColumnsFormat((ColumnFormat(TOKENS), ColumnFormat(SIZES, (0.0,), (1.0,))))
 WHOLE = {
     "labels": torch.tensor([2, 0]),
@@ -297,15 +245,9 @@ def test_columns_have_the_documented_bytes() -> None:
     [
         ({"column.tokens": None}, "the shard holds 'column.sizes', 'labels' instead of"),
         ({"column.more": torch.zeros(2)}, "the shard holds .*'column.more'"),
-        (
-            {"column.tokens": torch.zeros(2, 2)},
-            r"'column.tokens' is float32\[2, 2\] instead of int",
-        ),
+        ({"column.tokens": torch.zeros(2, 2)}, r"'column.tokens' is float32\[2, 2\] instead of"),
         ({"column.tokens": torch.zeros(2, 3, dtype=torch.int16)}, r"int16\[2, 3\] instead of"),
-        (
-            {"column.sizes": torch.tensor([1.0, torch.inf])},
-            "'column.sizes' has values that are",
-        ),
+        ({"column.sizes": torch.tensor([1.0, torch.inf])}, "'column.sizes' has values that are"),
         ({"column.tokens": torch.full((2, 2), -1, dtype=torch.int16)}, r"-1 to -1, outside"),
         ({"labels": torch.tensor([3, 0])}, r"'labels' has values from 0 to 3, outside 0\.\.2"),
     ],

@@ -16,7 +16,6 @@ from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec,
 from lipt.common.models import build_model, find_head, forward_with_features
 from lipt.common.models.footprint import measure_model
 from lipt.common.models.head import ALL_BUT_HEAD, evaluation_mode, freeze, frozen_names, head_names
-from lipt.common.models.registry import build_without_values
 from tests.sentences import Reader
 
 WORDS = Column("tokens", ColumnType.INT64, (5,), num_values=40)
@@ -77,12 +76,9 @@ def test_a_sequence_classifier_of_hugging_face_is_taken_as_it_is(
     assert measure_model(model, "distilled", inputs=ColumnsSpec((words, mask))).training_bytes > 0
 
 
-def test_a_head_is_called_once_with_vectors() -> None:
+def test_models_that_cannot_be_given_the_data_are_named() -> None:
     with pytest.raises(ConfigError, match=r"'' with inputs of the shapes \[\(1, 3, 4\)\]"):
         forward_with_features(nn.Linear(4, 2), torch.zeros(1, 3, 4))
-
-
-def test_keywords_that_a_model_does_not_take_are_named() -> None:
     with pytest.raises(ConfigError, match=r"figures float32\[3\] with TypeError.*keywords"):
         built("silent")
     doubles = ColumnsSpec((Column("", ColumnType.FLOAT64, (3,)),))
@@ -117,9 +113,6 @@ def test_the_head_makes_logits_of_features(spec: str, head: str) -> None:
     assert not layer._forward_pre_hooks
 
 
-SHAPE = (1, 8, 8)
-
-
 def normalized() -> nn.Sequential:
     """A linear layer, statistics without parameters, a scaled batch norm, and the head."""
     return nn.Sequential(
@@ -128,15 +121,7 @@ def normalized() -> nn.Sequential:
 
 
 def resnet8() -> nn.Module:
-    return build_model("resnet8", num_classes=10, inputs=ImageSpec(*SHAPE), seed=0)
-
-
-def test_all_but_head_leaves_two_tensors_with_or_without_values() -> None:
-    model = resnet8()
-    empty = build_without_values("resnet8", num_classes=10, inputs=ImageSpec(*SHAPE))
-    for built in (model, empty):
-        frozen = frozen_names(built, [ALL_BUT_HEAD])
-        assert model.state_dict().keys() - frozen == head_names(model) == {"fc.weight", "fc.bias"}
+    return build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=0)
 
 
 def test_globs_freeze_parameters_and_the_statistics_of_layers_that_are_frozen_whole() -> None:
@@ -148,10 +133,9 @@ def test_globs_freeze_parameters_and_the_statistics_of_layers_that_are_frozen_wh
     # Of two patterns one matches each; of a layer without parameters the statistics themselves.
     assert frozen_names(model, ["2.weight", "2.bias"]) == frozen_names(model, ["2.*"])
     assert frozen_names(model, ["1.*"]) == {f"1.{name}" for name in statistics}
-    assert model.state_dict().keys() - frozen_names(model, [ALL_BUT_HEAD]) == {"3.weight", "3.bias"}
-
-
-def test_a_tensor_of_two_names_is_frozen_under_both() -> None:
+    rest = model.state_dict().keys() - frozen_names(model, [ALL_BUT_HEAD])
+    assert rest == head_names(model) == {"3.weight", "3.bias"}
+    # A tensor of two names is frozen under both.
     tied = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False), nn.Linear(4, 2))
     tied[1].weight = tied[0].weight
     assert frozen_names(tied, ["1.*"]) == {"0.weight", "1.weight"}

@@ -16,13 +16,13 @@ from lipt.common.errors import (
     UnknownRunError,
     error_class,
     error_classes,
+    from_rpc_error,
     revive,
 )
 from lipt.common.observability.logs import Events
 from lipt.common.observability.tracing import current_traceparent, received, span
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.handlers import Interceptor, refusals, tracing
-from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import blob_pb2, blob_pb2_grpc, run_pb2, run_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.remembered_spans import Remembered, remembering
 from tests.serving import serving

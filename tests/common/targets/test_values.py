@@ -190,7 +190,7 @@ def test_r_squared_of_the_mean_is_0_of_the_truth_1_and_has_a_floor() -> None:
     assert scored(target, means * math.nan, targets) == -1.0
 
 
-def test_merits_are_near_the_score() -> None:
+def test_merits_by_hand() -> None:
     outputs = torch.tensor([[1.0, -1.0, 1.0]])
     assert MultiLabel(3).merits(outputs, torch.tensor([[1, 0, 0]])).item() == pytest.approx(2 / 3)
     assert SingleLabel(3).merits(outputs, torch.tensor([0])).item() == 1.0

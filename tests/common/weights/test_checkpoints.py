@@ -25,10 +25,9 @@ LIKE = specs_of(MODEL)
 def read(
     weights: Weights, like: dict[str, TensorSpec] = LIKE, *, new_head: bool = True
 ) -> tuple[Weights, str]:
-    taken, match = read_checkpoint(
+    return read_checkpoint(
         pack(weights), like=like, head=HEAD.keys(), new_head=new_head, max_bytes=10**6
     )
-    return taken, str(match)
 
 
 def under(prefix: str, weights: Weights) -> Weights:

@@ -56,7 +56,7 @@ async def test_own_token_makes_an_admin_that_is_not_listed(tokens: Tokens, own: 
     assert tokens.caller(own.text) is OWN_USER
     assert OWN_USER.roles == {Role.ADMIN}
     assert tokens.listed() == ()
-    with pytest.raises(UnknownTokenError, match="no token 'admin'"):
+    with pytest.raises(UnknownTokenError, match=r"no token 'admin'\. lipt token list"):
         await tokens.revoke("admin")
 
 
@@ -145,23 +145,6 @@ async def test_days_that_are_none_are_refused(tokens: Tokens, days: float) -> No
     assert tokens.listed() == ()
 
 
-async def test_id_that_is_none_is_refused_with_where_they_are_listed(tokens: Tokens) -> None:
-    with pytest.raises(UnknownTokenError, match=r"'abc'\. lipt token list"):
-        await tokens.revoke("abc")
-
-
-async def test_tokens_are_listed_oldest_first(
-    tokens: Tokens, database: Database, own: Token, clock: Clock
-) -> None:
-    for name in ("a", "b", "c"):
-        clock.now += 1.0
-        await given(tokens, name=name)
-    again = Tokens(database, own, wall_clock=clock)
-    await again.load()
-    assert [record.name for record in again.listed()] == ["a", "b", "c"]
-    assert again.listed() == tokens.listed()
-
-
 async def test_what_a_caller_has_shown_counts_for_as_long_as_it_holds(
     tokens: Tokens, clock: Clock
 ) -> None:
@@ -183,12 +166,6 @@ def test_token_stays_the_same_and_is_its_user_s_alone(tmp_path: Path) -> None:
     assert (tmp_path / OWN_FILE).read_text() == f"{token.text}\n"
     assert (tmp_path / OWN_FILE).stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == [OWN_FILE]
-
-
-def test_another_is_made_where_it_was_deleted(tmp_path: Path) -> None:
-    token = keep_own_token(tmp_path)
-    (tmp_path / OWN_FILE).unlink()
-    assert keep_own_token(tmp_path) != token
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", f"lipt_other_{64 * '0'}".encode()])
@@ -230,6 +207,8 @@ async def test_token_is_taken_however_the_coordinator_listens(
     for scheme in ("Bearer", "bearer", "BEARER"):
         shown = replace(NOTHING, authorization=f"{scheme} {text}")
         assert identify(shown, admitted, tokens).roles == {Role.TRAINER}
+    shown = replace(NOTHING, authorization=f"Basic {text}")
+    assert "not of the form 'Bearer TOKEN'" in str(refusal(shown, admitted, tokens))
 
 
 @pytest.mark.parametrize("admitted", Admission)
@@ -238,12 +217,6 @@ def test_wrong_token_is_refused_where_none_is_needed_too(
 ) -> None:
     shown = Shown(f"Bearer {Token.draw('x').text}", own.text, BOX, NOTHING.peer)
     assert isinstance(refusal(shown, admitted, tokens), UnauthenticatedError)
-
-
-async def test_a_token_counts_in_the_bearer_scheme_alone(tokens: Tokens) -> None:
-    _, text = await tokens.create(Role.TRAINER, name="", days=0.0, created_by="a test")
-    shown = replace(NOTHING, authorization=f"Basic {text}")
-    assert "not of the form 'Bearer TOKEN'" in str(refusal(shown, Admission.TOKEN, tokens))
 
 
 def test_token_goes_before_the_certificate_and_the_certificate_before_the_local_token(
@@ -337,9 +310,7 @@ def test_what_is_asked_for_follows_from_how_a_coordinator_listens(
     ("listen", "tls", "admitted", "words"),
     [
         (HERE, None, Admission.OWN_USER, "this machine only, unencrypted: lets in this user's"),
-        (HERE, None, Admission.ANYBODY, "this machine only, unencrypted: lets anybody in"),
         (EVERYWHERE, None, Admission.ANYBODY, "any machine that reaches it, unencrypted: lets any"),
-        (EVERYWHERE, None, Admission.TOKEN, "unencrypted: lets in who shows a token"),
         (EVERYWHERE, TLS, Admission.TOKEN, "reaches it, TLS: lets in who shows a token"),
         (EVERYWHERE, MTLS, Admission.CERTIFIED, "mTLS: lets in peers that --tls-ca certifies"),
     ],

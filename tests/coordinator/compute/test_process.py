@@ -18,7 +18,7 @@ from lipt.common.errors import BudgetError, ComputeError, OutOfMemoryError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.coordinator.compute import children, process
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import DroppedError, Progressed
+from lipt.coordinator.compute.messages import DroppedError, News, Progressed
 from lipt.coordinator.compute.process import (
     ComputeProcess,
 )
@@ -121,7 +121,7 @@ async def small(tmp_path: Path, events: Events) -> AsyncIterator[ComputeProcess]
 
 
 async def test_job_runs_in_a_process_of_its_own_that_stays(compute: ComputeProcess) -> None:
-    said: list[Progressed] = []
+    said: list[News] = []
     first, pid = await compute.run(Square(3), said.append)
     second, same = await compute.run(Square(4))
     assert (first, second) == (9, 16)

@@ -23,16 +23,6 @@ MakeRun = Callable[..., RunRecord]
 RESULT = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=2.0, bytes_received=3)
 
 
-async def test_each_learner_goes_to_one_worker(bench: Bench, make_run: MakeRun) -> None:
-    await bench.store.add(make_run(num_learners=2))
-    workers = [bench.join(name) for name in ("a", "b", "c")]
-    granted = await asyncio.gather(
-        *(bench.acquire(worker, wait_seconds=0.01) for worker in workers)
-    )
-    indices = sorted(grant[1].index for grant in granted if grant is not None)
-    assert indices == [0, 1]
-
-
 async def test_who_has_waited_longest_is_first_and_who_asks_again_waits_once(
     bench: Bench, make_run: MakeRun
 ) -> None:

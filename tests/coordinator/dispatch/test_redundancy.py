@@ -10,8 +10,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StaleLeaseError
 from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState
-from lipt.coordinator.access.caller import Caller
-from lipt.coordinator.access.worker_identity import Binding
+from lipt.coordinator.access.caller import Binding, Caller
 from lipt.coordinator.dispatch.choosing import (
     Waiting,
     choose_learner,
@@ -71,10 +70,11 @@ def test_the_first_is_held_back_and_the_second_that_agrees_is_taken() -> None:
     assert (held.verdict, held.suspects) == (Verdict.HOLD, ())
     assert held.reason.startswith("worker a has handed it in; it waits for another worker")
     assert judge([copy("a", "x")], copy("b", "x"), redundancy=2) == Judgement(Verdict.TAKE)
-
-
-def test_one_party_does_not_confirm_itself() -> None:
+    # One party does not confirm itself, and snapshots have to agree, too.
     assert judge([copy("a", "x")], copy("a", "x"), redundancy=2).verdict is Verdict.HOLD
+    earlier = [copy("a", "x", snapshot="s")]
+    assert judge(earlier, copy("b", "x", snapshot="s"), redundancy=2).verdict is Verdict.TAKE
+    assert judge(earlier, copy("b", "x", snapshot="t"), redundancy=2).verdict is Verdict.DISAGREE
 
 
 def test_two_that_disagree_are_both_named_and_a_third_decides() -> None:
@@ -89,12 +89,6 @@ def test_two_that_disagree_are_both_named_and_a_third_decides() -> None:
     assert settled.reason.startswith(f"workers b and c agree on it, and worker a handed in {x}")
     again = judge(earlier, copy("c", "z"), redundancy=2)
     assert (again.verdict, again.suspects) == (Verdict.DISAGREE, ("a", "b", "c"))
-
-
-def test_snapshots_have_to_agree_too() -> None:
-    earlier = [copy("a", "x", snapshot="s")]
-    assert judge(earlier, copy("b", "x", snapshot="s"), redundancy=2).verdict is Verdict.TAKE
-    assert judge(earlier, copy("b", "x", snapshot="t"), redundancy=2).verdict is Verdict.DISAGREE
 
 
 def test_on_two_kinds_of_devices_workers_may_differ_and_are_not_blamed() -> None:
@@ -260,8 +254,6 @@ async def test_a_learner_that_no_two_agree_on_fails_as_often_as_one_may(bench: B
 async def test_a_copy_is_kept_with_its_snapshots(bench: Bench) -> None:
     taken = await take(bench, "a")
     assert taken is not None
-    snapshot = BlobName.of(b"s")
-    await bench.dispatcher.commit(
-        bench.join("a"), *taken, replace(result("x"), snapshots=(snapshot,))
-    )
-    assert learner_of(bench).copies[0].files == (snapshot, result("x").blob)
+    handed_in = replace(result("x"), snapshots=(BlobName.of(b"s"),))
+    await bench.dispatcher.commit(bench.join("a"), *taken, handed_in)
+    assert learner_of(bench).copies[0].files == (BlobName.of(b"s"), result("x").blob)

@@ -134,15 +134,13 @@ def test_only_workers_of_the_same_kind_with_the_data_are_given_ranges(
     assert scans.take(other) is None
 
 
-def test_any_kind_will_do_where_the_scan_says_so() -> None:
-    scans = opened(replace(SCAN, kind=""))
-    assert scans.take(seeing_worker("a", device="NVIDIA")) is not None
-
-
 def test_a_user_s_model_goes_to_workers_that_allow_its_module() -> None:
     scans = opened(replace(SCAN, whole=replace(SCAN.whole, model="mine:net")))
     assert scans.take(seeing_worker("a")) is None
     assert scans.take(seeing_worker("a", allowed_modules=("mine",))) is not None
+    # Any kind of device will do where the scan says so.
+    scans = opened(replace(SCAN, kind=""))
+    assert scans.take(seeing_worker("a", device="NVIDIA")) is not None
 
 
 def test_a_range_that_is_done_stops_whoever_still_has_it(scans: Scans, meters: Meters) -> None:

@@ -7,8 +7,7 @@ import pytest
 from lipt.common.access.roles import Role
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import ForeignBlobError
-from lipt.coordinator.access.caller import ANYBODY, Caller
-from lipt.coordinator.access.worker_identity import Evidence
+from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.scans import RangeGrant
 from lipt.coordinator.dispatch.worker_blobs import Allowance, WorkerBlobs

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from lipt.common.access.roles import Role
-from lipt.common.errors import ForeignWorkerError, InvalidRequestError, UnknownWorkerError
-from lipt.coordinator.access.caller import Caller
-from lipt.coordinator.access.worker_identity import NO_EVIDENCE, Evidence
+from lipt.common.errors import ForeignWorkerError, UnknownWorkerError
+from lipt.coordinator.access.caller import NO_EVIDENCE, Caller, Evidence
 from lipt.coordinator.dispatch import workers as worker_registry
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from tests.clock import Clock
@@ -34,8 +33,6 @@ def test_the_same_instance_is_the_same_worker(registry: WorkerRegistry) -> None:
     assert first.worker_id == again.worker_id != other.worker_id
     assert registry.name(other.worker_id) == "b"
     assert registry.version(other.worker_id) == "1.0"
-    with pytest.raises(InvalidRequestError, match="instance_id is empty"):
-        join(registry, "")
 
 
 def test_a_stranger_cannot_register_under_the_id_of_a_worker(registry: WorkerRegistry) -> None:

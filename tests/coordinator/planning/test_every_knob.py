@@ -167,18 +167,6 @@ def test_extreme_values_are_refused_or_what_is_planned_is_within_limits(
         require_within_limits(config)
 
 
-@pytest.mark.parametrize("end", ["lowest", "highest"])
-@pytest.mark.parametrize(("path", "field"), NUMBERS)
-def test_each_number_at_its_ends_is_refused_or_within_limits(
-    path: str, field: FieldInfo, end: str
-) -> None:
-    value = bounds(field)[end == "highest"]
-    section, _, name = path.rpartition(".")
-    config = admitted({section: {name: value}} if section else {name: value})
-    if config is not None:
-        require_within_limits(config)
-
-
 @pytest.mark.parametrize(("path", "field"), NUMBERS)
 def test_a_number_without_a_bound_of_its_own_is_refused_at_its_highest_or_costs_nothing(
     path: str, field: FieldInfo

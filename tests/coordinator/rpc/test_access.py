@@ -7,8 +7,7 @@ import grpc.aio
 import pytest
 
 from lipt.common.access.tokens import Token
-from lipt.common.errors import InvalidRequestError
-from lipt.common.rpc.status import from_rpc_error
+from lipt.common.errors import InvalidRequestError, from_rpc_error
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.rpc.access import AccessService

@@ -7,8 +7,7 @@ from typing import Any, cast
 import pytest
 
 from lipt.common.access.roles import Role
-from lipt.coordinator.access.caller import ANYBODY, Caller, note_caller
-from lipt.coordinator.access.worker_identity import Evidence
+from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence, note_caller
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc import subsets as module
 from lipt.coordinator.rpc.limits import shown_by

@@ -22,9 +22,9 @@ from lipt.common.errors import (
     UnreachableError,
     UploadInProgressError,
     WrongOffsetError,
+    from_rpc_error,
 )
 from lipt.common.rpc.messages import CHUNK_BYTES
-from lipt.common.rpc.status import from_rpc_error
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 from tests.serving import serving
 from tests.uploading import blob_service

@@ -25,11 +25,11 @@ from lipt.common.errors import (
     PermissionDeniedError,
     TooManyCallsError,
     UnauthenticatedError,
+    from_rpc_error,
 )
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Histogram, Meters
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.status import from_rpc_error
 from lipt.coordinator.access.caller import Caller, current_caller, note_caller
 from lipt.coordinator.access.tokens import OWN_USER, Shown
 from lipt.coordinator.app import App

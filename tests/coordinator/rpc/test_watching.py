@@ -12,8 +12,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import InvalidRequestError
 from lipt.common.states import LearnerPhase
-from lipt.coordinator.access.caller import Caller
-from lipt.coordinator.access.worker_identity import Evidence
+from lipt.coordinator.access.caller import Caller, Evidence
 from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher

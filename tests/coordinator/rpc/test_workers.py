@@ -26,7 +26,7 @@ from lipt.common.errors import (
 from lipt.common.states import LearnerState
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
-from lipt.coordinator.access.worker_identity import worker_id_of
+from lipt.coordinator.access.caller import worker_id_of
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
 from lipt.coordinator.rpc.workers import WorkerService

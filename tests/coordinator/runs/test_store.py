@@ -55,14 +55,6 @@ async def test_run_is_found_by_id_by_name_and_as_the_latest(
         store.find("c")
 
 
-async def test_watcher_is_woken_by_a_change_and_sees_a_higher_revision(store: RunStore) -> None:
-    seen = store.revision("r")
-    waiting = asyncio.create_task(store.wait_for_change("r", seen, timeout_seconds=30.0))
-    await asyncio.sleep(0)
-    store.set_activity("r", Activity("merging", 1, 2))
-    assert await waiting > seen
-
-
 async def test_revisions_go_on_above_those_of_an_earlier_process(
     database: Database, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

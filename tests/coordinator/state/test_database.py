@@ -18,9 +18,11 @@ from lipt.coordinator.state.contents import named_digests, needs_of, read_record
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import (
     DataRecord,
+    DiagnosisRecord,
     RunRecord,
     RunSummary,
     SoupRecord,
+    SubsetRecord,
     TokenRecord,
 )
 from lipt.coordinator.state.schema import SCHEMA, prepare
@@ -128,7 +130,7 @@ async def test_subsets_of_a_digest_come_newest_first(database: Database, make_ru
     for key, run_id, digest, created_at in asked:
         subset = subset_of(run_id, key).changed(digest=digest, created_at=created_at)
         await database.save(subset)
-        assert await database.find_subset(key) == subset
+        assert await database.find(SubsetRecord, key) == subset
     found = await database.find_subsets("r", "d")
     assert [subset.key for subset in found] == ["b", "a"]
     assert await database.find_subsets("r", "other") == ()
@@ -154,13 +156,15 @@ async def test_with_a_run_goes_all_that_is_on_record_of_it(
         await database.save(diagnosis)
         again = diagnosis.changed(created_at=2.0)  # the disk had lost its file, say
         await database.save(again)
-        assert await database.find_diagnosis(diagnosis.key) == again
+        assert await database.find(DiagnosisRecord, diagnosis.key) == again
     await database.remove_run("r")
     await database.remove_run("r")  # as if its answer had been lost
     assert await database.load_runs() == (make_run("s"),)
-    assert await database.find_subset("subset of r") is None
-    assert await database.find_subset("subset of s") is not None
-    found = [await database.find_diagnosis(f"diagnosis of {name}") for name in ("r", "s", "")]
+    assert await database.find(SubsetRecord, "subset of r") is None
+    assert await database.find(SubsetRecord, "subset of s") is not None
+    found = [
+        await database.find(DiagnosisRecord, f"diagnosis of {name}") for name in ("r", "s", "")
+    ]
     assert [one is not None for one in found] == [False, True, True]
 
 
@@ -276,7 +280,7 @@ async def test_data_is_found_under_each_of_its_fingerprints_as_it_was_served_las
     await database.save(first, full)
     again = first.changed(source="new name", served_at=2.0)
     await database.save(again)
-    found = [await database.find_data(fingerprint) for fingerprint in ("a", "full-a", "b")]
+    found = [await database.find(DataRecord, fingerprint) for fingerprint in ("a", "full-a", "b")]
     assert found == [again, full, None]
 
 

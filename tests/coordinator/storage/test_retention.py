@@ -21,7 +21,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, RunSummary
-from lipt.coordinator.storage.retention import Retention, overdue
+from lipt.coordinator.storage.storage import Retention, overdue
 from tests.clock import Clock
 from tests.coordinator.fakes import FakeCompute
 from tests.coordinator.made_up_runs import made_up_run

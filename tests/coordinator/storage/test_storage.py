@@ -14,9 +14,13 @@ import grpc.aio
 import pytest
 
 from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
-from lipt.common.errors import ForeignBlobError, StorageFullError, WrongOffsetError
+from lipt.common.errors import (
+    ForeignBlobError,
+    StorageFullError,
+    WrongOffsetError,
+    from_rpc_error,
+)
 from lipt.common.rpc.messages import PROTOCOL_MAJOR
-from lipt.common.rpc.status import from_rpc_error
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.coordinator.app import App
@@ -225,7 +229,7 @@ async def test_what_a_request_is_about_is_not_removed_before_it_is_answered(
         blob = app.blobs.put_bytes(b"findings")
         compute.answers[SelectSubset] = lambda job: (expire(), select(job))[1]
         compute.answers[DiagnoseData] = lambda job: (expire(), Diagnosed(blob, "cpu"))[1]
-        monkeypatch.setattr(app.requests._admission, "_require", lambda _: (expire(), "")[1])
+        monkeypatch.setattr(app.requests._admission, "_check_weights", lambda *_: (expire(), "")[1])
         given = config_pb2.RunConfig(initialization={"weights_sha256": name.sha256})
         run = await app.requests.create("q", "mine", given)
         worker = FakeWorker(app)

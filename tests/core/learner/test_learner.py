@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,6 @@ from lipt.common.errors import (
     LearnerStoppedError,
 )
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.model_input import images_in
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model
 from lipt.common.weights.specs import Weights, specs_of
@@ -34,7 +34,7 @@ from tests.image_files import encoded, files_of
 
 CPU = torch.device("cpu")
 OWN_MODELS = """
-from torch import nn
+from torch import Tensor, nn
 
 def dropout(num_classes):
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, num_classes))
@@ -79,10 +79,13 @@ def make_task(
     )
 
 
-def make_shard(num_examples: int = 16) -> Shard:
+def made_up(num_images: int = 16) -> Tensor:
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (num_examples, 1, 8, 8), generator=generator).to(torch.uint8)
-    return Shard(images, torch.arange(num_examples) % 10)
+    return torch.randint(256, (num_images, 1, 8, 8), generator=generator).to(torch.uint8)
+
+
+def make_shard(num_examples: int = 16) -> Shard:
+    return Shard(made_up(num_examples), torch.arange(num_examples) % 10)
 
 
 def theta_star(task: LearnerTask, *allowed_modules: str) -> Weights:
@@ -98,12 +101,11 @@ def theta_star(task: LearnerTask, *allowed_modules: str) -> Weights:
 
 def make_files(*, broken: int | None = None) -> Shard:
     """The examples of `make_shard` as files; one of them cut off."""
-    shard = make_shard()
-    files = files_of(images_in(shard.examples))
+    files = files_of(made_up())
     if broken is not None:
         files[broken] = files[broken][:-40]
     image = ImageFormat(1, 8, 8, mean=(0.3,), std=(0.4,))
-    return Shard(encoded(files, image), shard.targets_N)
+    return Shard(encoded(files, image), torch.arange(16) % 10)
 
 
 def train(
@@ -318,32 +320,20 @@ def test_a_frozen_layer_stays_as_it_is_and_changes_what_the_others_become() -> N
     assert not torch.equal(unfrozen.weights["fc.weight"], result.weights["fc.weight"])
 
 
-CPU = torch.device("cpu")
+def task_of(learners: LearnersConfig) -> LearnerTask:
+    """Without augmentation and pruning."""
+    plain = AugmentationConfig(method=AugmentationMethod.NONE)
+    task = make_task(learners=learners, pruning_method=PruningMethod.NONE, density=1.0)
+    return dataclasses.replace(task, augmentation=plain)
 
 
-def task_of(learners: LearnersConfig, *, model: str = "resnet8") -> LearnerTask:
-    return LearnerTask(
-        model=model,
-        num_classes=10,
-        image=ImageFormat(1, 8, 8, mean=(0.3,), std=(0.4,)),
-        learners=learners,
-        augmentation=AugmentationConfig(method=AugmentationMethod.NONE),
-        pruning_method=PruningMethod.NONE,
-        density=1.0,
-        seed=5,
-    )
-
-
-def linear_model() -> tuple[nn.Module, nn.Linear]:
+def test_steps_are_sgd_with_momentum_and_weight_decay() -> None:
+    images_NCHW, labels_N = made_up(), torch.arange(16) % 10
     head = nn.Linear(64, 10)
-    return nn.Sequential(nn.Flatten(), head), head
-
-
-def train_in_place(
-    task: LearnerTask, model: nn.Module, images_NCHW: Tensor, labels_N: Tensor
-) -> float:
+    weight_CD, bias_C = head.weight.detach().double(), head.bias.detach().double()
+    task = task_of(LearnersConfig(num_minibatches=1, num_steps=3, batch_size=16, learning_rate=0.3))
     loss, _ = train_on_shard(
-        model,
+        nn.Sequential(nn.Flatten(), head),
         task,
         images_NCHW,
         labels_N,
@@ -351,17 +341,6 @@ def train_in_place(
         on_step=lambda step, loss: None,
         should_stop=lambda: False,
     )
-    return loss
-
-
-def test_steps_are_sgd_with_momentum_and_weight_decay() -> None:
-    generator = torch.Generator().manual_seed(0)
-    images_NCHW = torch.randint(256, (16, 1, 8, 8), generator=generator).to(torch.uint8)
-    labels_N = torch.arange(16) % 10
-    model, head = linear_model()
-    weight_CD, bias_C = head.weight.detach().double(), head.bias.detach().double()
-    task = task_of(LearnersConfig(num_minibatches=1, num_steps=3, batch_size=16, learning_rate=0.3))
-    loss = train_in_place(task, model, images_NCHW, labels_N)
 
     inputs_ND = ((images_NCHW.double() / 255 - 0.3) / 0.4).flatten(1)
     onehot_NC = functional.one_hot(labels_N, 10).double()
@@ -390,6 +369,7 @@ def test_steps_are_sgd_with_momentum_and_weight_decay() -> None:
         (Precision.AUTO, "cuda:0", False, False),
         (Precision.FLOAT32, "cuda:0", True, False),
         (Precision.BFLOAT16, "cuda:0", True, True),
+        (Precision.BFLOAT16, "cuda:0", False, None),
     ],
 )
 def test_precision_follows_the_device(
@@ -397,18 +377,14 @@ def test_precision_follows_the_device(
     device: str,
     *,
     supported: bool,
-    bfloat16: bool,
+    bfloat16: bool | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
-    task = task_of(LearnersConfig(precision=precision))
-    assert compute_mode(task, torch.device(device)).bfloat16 is bfloat16
-
-
-def test_bfloat16_on_a_gpu_without_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Old GPU")
-    task = task_of(LearnersConfig(precision=Precision.BFLOAT16))
-    with pytest.raises(ConfigError, match="Old GPU does not compute in it") as raised:
-        compute_mode(task, torch.device("cuda", 0))
-    assert "Set learners.precision to auto or float32" in str(raised.value)
+    task, refusal = task_of(LearnersConfig(precision=precision)), nullcontext()
+    if bfloat16 is None:
+        words = r"Old GPU does not compute in it\. Set learners\.precision to auto or float32"
+        refusal = pytest.raises(ConfigError, match=words)
+    with refusal:
+        assert compute_mode(task, torch.device(device)).bfloat16 is bfloat16

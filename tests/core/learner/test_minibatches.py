@@ -12,7 +12,6 @@ from torch import Tensor
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, LearnersConfig
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.determinism import derive_generator
-from lipt.common.errors import DataError
 from lipt.common.inputs.model_input import images_in
 from lipt.core.learner import learner as making
 from lipt.core.learner.augmentation import augment
@@ -125,39 +124,6 @@ def test_files_for_an_accelerator_are_decoded_in_the_thread_and_augmented_there(
     assert [len(one.targets_B) for one in found] == [4, 4, 2] * 3
     assert pinning == [("decode", "cpu")] * 9
     assert augmenting == [(threading.current_thread().name[:6], "meta")] * 9
-
-
-def test_the_next_two_are_made_across_the_end_of_a_pass_and_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made = [threading.Event() for _ in range(9)]
-    counted = iter(made)
-
-    def watched(images: Tensor, *_: object) -> Tensor:
-        next(counted).set()
-        return images
-
-    monkeypatch.setattr(making, "augment", watched)
-    with minibatches(make_task(), made_up(NUMBER), torch.arange(NUMBER), CPU) as batches:
-        assert [len(next(batches).targets_B) for _ in range(3)] == [4, 4, 2]
-        # Both are of the next pass, and nobody has asked for them.
-        assert made[3].wait(10)
-        assert made[4].wait(10)
-    assert [event.is_set() for event in made] == [True] * 5 + [False] * 4
-
-
-def test_a_broken_file_fails_its_minibatch_and_the_thread_ends() -> None:
-    files = files_of(made_up(NUMBER))
-    task = make_task()
-    order_N = torch.randperm(NUMBER, generator=derive_generator(task.seed, "learner-order", 0))
-    broken = int(order_N[5])
-    files[broken] = files[broken][:-40]
-    targets_N = torch.arange(NUMBER)
-    with minibatches(task, encoded(files), targets_N, CPU) as batches:
-        assert next(batches).targets_B.tolist() == order_N[:4].tolist()
-        with pytest.raises(DataError, match=f"image {broken} of the shard cannot be used"):
-            next(batches)
-    assert reading_threads() == []
 
 
 def test_what_is_made_when_it_is_asked_for_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

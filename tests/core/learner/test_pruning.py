@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import PruningMethod
 from lipt.common.errors import ConfigError
 from lipt.core.learner.pruning import (
-    METHODS,
     PruningInputs,
     is_pruned_from,
     masks_of_largest,
@@ -36,10 +35,6 @@ def no_gradients() -> Mapping[str, Tensor]:
 
 def inputs(weights: Mapping[str, Tensor] = WEIGHTS, *, seed: int = 0) -> PruningInputs:
     return PruningInputs(weights, no_gradients, torch.Generator().manual_seed(seed))
-
-
-def test_every_method_of_the_configuration_is_registered() -> None:
-    assert set(METHODS) == set(PruningMethod)
 
 
 def test_magnitude_zeroes_the_weights_closest_to_zero() -> None:

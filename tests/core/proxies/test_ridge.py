@@ -206,19 +206,6 @@ def test_neither_blocks_nor_threads_change_more_than_a_millionth(
         torch.testing.assert_close(found.outputs_NC, expected.outputs_NC, rtol=0, atol=1e-6)
 
 
-def test_progress_ends_at_its_total() -> None:
-    told = []
-    features_ND, labels_N = made_up(30, 4)
-    leave_one_out(
-        features_ND,
-        labels_N,
-        3,
-        generator=torch.Generator(),
-        on_progress=lambda done, total: told.append((done, total)),
-    )
-    assert told == [(30, 60), (60, 60)]
-
-
 def hinting(num_wrong: int) -> tuple[Tensor, Tensor]:
     """Outputs that hint at 100 labels of three classes, the first `num_wrong` of them changed."""
     generator = torch.Generator().manual_seed(0)

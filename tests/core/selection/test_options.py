@@ -142,11 +142,11 @@ def test_every_preset_can_be_asked_for(strategy: Strategy, name: str, fraction: 
     [
         # The authors' command for CIFAR-10: 30% are dropped for a tenth, by AUM, in 50 strata.
         ("ccs", "paper", {"score": "aum", "beta": 0.3, "num_strata": 50}),
-        ("dual", "paper", {"sampling": "beta", "exponent": 5.5, "window": 10}),
-        ("dual", "paper-cifar100", {"sampling": "beta", "exponent": 4.0, "window": 10}),
-        ("dual", "paper-imagenet", {"sampling": "beta", "exponent": 11.0, "window": 10}),
+        ("dual", "paper", {"exponent": 5.5, "window": 10}),
+        ("dual", "paper-cifar100", {"exponent": 4.0, "window": 10}),
+        ("dual", "paper-imagenet", {"exponent": 11.0, "window": 10}),
         ("gradmatch", "paper", {"gradient": "own_class", "ridge": 0.5, "ridge_scale": "absolute"}),
-        ("gradmatch", "paper-per-batch", {"mode": "per_batch", "batch_size": 128, "ridge": 0.0}),
+        ("gradmatch", "paper-per-batch", {"batch_size": 128, "ridge": 0.0}),
     ],
 )
 def test_papers_at_a_tenth(name: str, preset: str, expected: dict[str, object]) -> None:

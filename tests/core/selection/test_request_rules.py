@@ -225,7 +225,7 @@ def test_soft_labels_come_of_the_proxy_or_of_the_best_head_there_is() -> None:
 def test_soft_labels_are_refused_where_there_are_no_classes_to_see() -> None:
     with pytest.raises(InvalidRequestError, match="made of labels"):
         asked_for("kcenter", soft_labels=True, labels="none")
-    with pytest.raises(InvalidRequestError, match=r"chances of classes, .* regression data"):
+    with pytest.raises(InvalidRequestError, match=r"probabilities of classes, .* regression data"):
         asked_for("kcenter", soft_labels=True, kind=TargetKind.NUMBER)
 
 

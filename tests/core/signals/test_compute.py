@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.data.dataset import Dataset, in_memory
+from lipt.common.data.dataset import Dataset
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import to_model_input
 from lipt.common.signals.passes import Batches
@@ -50,13 +50,6 @@ def last_layer_gradients(model: nn.Module, dataset: Dataset) -> Tensor:
     return torch.stack(gradients)
 
 
-def test_errors_by_hand() -> None:
-    # softmax of (0, ln 3) is (1/4, 3/4).
-    logits = torch.tensor([[1.0, 3.0], [1.0, 3.0]]).log()
-    errors = errors_of(logits, torch.tensor([0, 1]))
-    torch.testing.assert_close(errors, torch.tensor([[-0.75, 0.75], [0.25, -0.25]]))
-
-
 def test_a_confident_examples_error_keeps_its_digits() -> None:
     # p of the wrong class is e^-20 / (1 + e^-20) = 2.0611536e-9; 1 - p rounds to 1 in float32.
     errors = errors_of(torch.tensor([[20.0, 0.0]]), torch.tensor([0]))
@@ -75,21 +68,6 @@ def test_factored_norms_and_inner_products_are_those_of_autograd(*, bias: bool) 
     errors_NC, features_ND = signals.errors_NC, signals.features_ND
     products_NN = (errors_NC @ errors_NC.T) * (features_ND @ features_ND.T + float(bias))
     torch.testing.assert_close(products_NN, gradients_NP @ gradients_NP.T, rtol=1e-5, atol=1e-5)
-
-
-def test_a_last_small_batch_gets_no_larger_gradients() -> None:
-    # The defect: the loss is a batch's mean, so its gradient by the logits is e / B, and scaled
-    # back by the nominal B = 128 the last 8 of 136 examples weigh 16 times too much.
-    model, dataset = made_up_network(), made_up_dataset(136)
-    signals = signals_of(model, dataset, batch_size=128)
-    scale_N = torch.ones(136)
-    scale_N[128:] = 128 / 8
-    defective_N = last_layer_norms(signals) * scale_N
-    assert sorted(defective_N.topk(8).indices.tolist()) == list(range(128, 136))
-    true_N = last_layer_gradients(model, dataset).norm(dim=1)
-    found = last_layer_norms(signals).topk(8).indices.tolist()
-    assert sorted(found) == sorted(true_N.topk(8).indices.tolist())
-    assert set(found) != set(range(128, 136))
 
 
 def test_signals_in_a_mapped_file_are_the_same_and_outlive_its_name(tmp_path: Path) -> None:
@@ -184,29 +162,6 @@ def test_equals_autograd_one_by_one_for_any_chunk_size(chunk_size: int) -> None:
     found = norms(model, dataset, chunk_size=chunk_size)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-
-
-def test_by_hand() -> None:
-    # One logit difference: softmax(0, 0) = (1/2, 1/2), e = (-1/2, 1/2), inputs 4 pixels of value 2:
-    # |g|^2 = |e|^2 (4 * 2^2 + 1) = 17 / 2.
-    head = nn.Linear(4, 2)
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
-    model = nn.Sequential(nn.Flatten(), head)
-    white = torch.full((1, 1, 2, 2), 255, dtype=torch.uint8)
-    dataset = in_memory("fake", ("a", "b"), torch.tensor([0]), "0" * 64, white)
-    found = norms(model, dataset, image=ImageFormat(1, 2, 2, mean=(0.0,), std=(0.5,)))
-    assert found.tolist() == pytest.approx([8.5**0.5])
-
-
-def test_the_model_stays_as_it_was() -> None:
-    model = made_up_network()
-    model.train()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    norms(model, made_up_dataset(NUM_EXAMPLES), chunk_size=7)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert all(module.training for module in model.modules())
-    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_chunks_fit_in_memory() -> None:

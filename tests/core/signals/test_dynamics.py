@@ -229,17 +229,6 @@ def test_block_size_does_not_matter_to_the_last_bit(
         assert torch.equal(values, getattr(parts, name)), name
 
 
-def test_progress_counts_every_example_in_every_state(
-    dataset: Dataset, batch_norm_images: Tensor
-) -> None:
-    reports: list[tuple[int, int]] = []
-    compute(dataset, batch_norm_images, reports=reports)
-    assert reports[-1] == (7 * NUM_EXAMPLES, 7 * NUM_EXAMPLES)
-    assert reports == sorted(reports)
-    # The estimate of each state's statistics is no silent time: 2 parts of 10 images.
-    assert len(reports) == 7 * (3 + 2)
-
-
 def test_state_with_outputs_that_are_not_finite_is_named(dataset: Dataset) -> None:
     bad = weights_of(21)
     bad["5.bias"] = torch.full_like(bad["5.bias"], math.inf)

@@ -17,6 +17,7 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import Column, ColumnType
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import DiagnoseData, SelectSubset
+from lipt.coordinator.compute.messages import Progressed
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.stages.diagnosis import copies_of
@@ -44,7 +45,10 @@ def make_context(tmp_path: Path, reports: list[str]) -> MakeContext:
     def make(state: str = "state") -> Context:
         (tmp_path / state).mkdir(exist_ok=True)
         settings = digits_settings(tmp_path / state, "digits-test")
-        context = Context(settings, send=lambda now: reports.append(now.activity))
+        context = Context(
+            settings,
+            send=lambda news: reports.append(news.activity if isinstance(news, Progressed) else ""),
+        )
         plain = context.dataset
         images_NCHW, labels_N = plain.images(torch.arange(100)), plain.labels_N[:100].clone()
         images_NCHW[7] = images_NCHW[3]
@@ -108,23 +112,6 @@ def test_whoever_asks_second_reads_no_image_and_finds_the_same(
     assert second(context) == alone
     assert reads == []
     assert PARTS.isdisjoint(reports)
-
-
-@pytest.mark.parametrize("damage", [b"", b"no tensors"])
-def test_a_file_that_was_damaged_is_found_again(
-    make_context: MakeContext, reports: list[str], damage: bytes
-) -> None:
-    before = copies_of(make_context(), cpu_threads=1)
-    pictures_N, exact_N = before.pictures_N.clone(), before.exact_N.clone()
-    context = make_context()
-    (path,) = context.signals_dir.iterdir()
-    path.unlink()  # a file that is mapped is not written to
-    path.write_bytes(damage)
-    reports.clear()
-    again = copies_of(context, cpu_threads=1)
-    assert set(reports) == PARTS
-    assert torch.equal(again.pictures_N, pictures_N)
-    assert torch.equal(again.exact_N, exact_N)
 
 
 def test_columns_are_copies_only_where_they_are_equal(make_context: MakeContext) -> None:

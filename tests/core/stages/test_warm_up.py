@@ -13,7 +13,6 @@ from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data.shard import Shard, open_shard
 from lipt.common.determinism import derive_seed
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.model_input import images_in
 from lipt.common.models import build_model, lay_out
 from lipt.common.subsets import unpack
 from lipt.common.targets.values import SingleLabel
@@ -22,7 +21,7 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context, keep_cached
 from lipt.coordinator.compute.jobs.pretraining import CutShards
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.messages import Progressed
+from lipt.coordinator.compute.messages import News, Progressed
 from lipt.coordinator.state.records import LearnerRecord
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.selection.options import WarmUp
@@ -53,8 +52,9 @@ def reports() -> list[str]:
 
 @pytest.fixture
 def context(tmp_path: Path, reports: list[str]) -> Context:
-    def send(progressed: Progressed) -> None:
-        reports.append(f"{progressed.activity}: {progressed.done}")
+    def send(news: News) -> None:
+        if isinstance(news, Progressed):
+            reports.append(f"{news.activity}: {news.done}")
 
     return Context(digits_settings(tmp_path), send=send)
 
@@ -198,13 +198,14 @@ def test_membership_is_that_of_the_shards_that_were_cut(
     assert len(images_NP.unique(dim=0)) == len(dataset)
     for index, record in enumerate(records):
         shard = cut(shared, record)
+        assert isinstance(shard.examples, Tensor)
         own = torch.nonzero(own_learner_N == index).flatten()
 
         def rows(images: Tensor, labels_N: Tensor) -> list[list[int]]:
             return sorted(torch.cat([labels_N[:, None], images.flatten(1)], dim=1).tolist())
 
         assert rows(dataset.images(own), dataset.labels_N[own]) == rows(
-            images_in(shard.examples), shard.targets_N
+            shard.examples, shard.targets_N
         )
 
 

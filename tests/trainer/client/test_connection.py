@@ -15,7 +15,7 @@ from lipt.common.errors import (
     revive,
 )
 from lipt.trainer.client import connection
-from lipt.trainer.client.connection import ForkAwareChannel, Hold, Reconnection
+from lipt.trainer.client.connection import ForkAwareChannel, Reconnection
 
 AWAY = UnreachableError("away.")
 
@@ -36,10 +36,13 @@ def of(clock: Clock, *, limit_seconds: float) -> Reconnection:
     return Reconnection(limit_seconds, clock=lambda: clock.now, sleep=clock.sleep)
 
 
-def test_a_coordinator_that_never_answered_is_not_waited_for() -> None:
+def test_a_coordinator_that_never_answered_is_not_waited_for_nor_one_that_a_fork_cut() -> None:
     clock = Clock()
+    reconnection = of(clock, limit_seconds=0.0)
+    # It is asked again at once, and that does not count.
+    reconnection.pause(ForkedError("cut."))
     with pytest.raises(UnreachableError) as raised:
-        of(clock, limit_seconds=300.0).pause(AWAY)
+        reconnection.pause(AWAY)
     assert raised.value is AWAY
     assert not clock.pauses
 
@@ -53,15 +56,6 @@ def test_pauses_double_until_the_limit_has_passed_since_the_first_failure() -> N
     with pytest.raises(UnreachableError):
         reconnection.pause(AWAY)
     assert clock.pauses == pytest.approx([0.2, 0.4, 0.8])
-
-
-def test_what_a_fork_has_cut_is_asked_for_at_once_and_not_counted() -> None:
-    clock = Clock()
-    reconnection = of(clock, limit_seconds=0.0)
-    reconnection.pause(ForkedError("cut."))
-    list(reconnection.heard(["hello"]))
-    reconnection.pause(ForkedError("cut."))
-    assert not clock.pauses
 
 
 @pytest.mark.parametrize("cls", [QueueFullError, TooManyCallsError])
@@ -148,22 +142,25 @@ def test_an_idle_channel_is_closed_before_a_fork_and_opened_again(
     assert fork(lambda: opened.closed == [True])
     assert opened.closed == [True]
     with channel.held() as held:
-        assert held.channel is opened.channels[1]
+        assert held is opened.channels[1]
     assert opened.closed == [True, False]
 
 
 def test_a_fork_cuts_calls_and_waits_until_they_have_let_go(
     channel: ForkAwareChannel, opened: Opened
 ) -> None:
-    holding, holds = threading.Event(), list[Hold]()
+    holding, ended = threading.Event(), list[object]()
 
     def call() -> None:
-        with channel.held() as hold:
-            holds.append(hold)
-            holding.set()
-            opened.channels[0].ended.wait()
+        try:
+            with channel.held() as held:
+                holding.set()
+                held.ended.wait()
+                raise ValueError  # as a closed channel has it
+        except ForkedError:
+            ended.append("cut")
         with channel.held() as again:  # once the fork is over
-            holds.append(again)
+            ended.append(again)
 
     thread = threading.Thread(target=call)
     thread.start()
@@ -171,12 +168,11 @@ def test_a_fork_cuts_calls_and_waits_until_they_have_let_go(
 
     def opens_its_own() -> bool:
         with channel.held() as own:
-            return own.channel is not opened.channels[0] and len(holds) == 1
+            return own is not opened.channels[0] and ended == ["cut"]
 
     assert fork(opens_its_own)
     thread.join()
-    assert [hold.cut for hold in holds] == [True, False]
-    assert holds[1].channel is opened.channels[1]
+    assert ended == ["cut", opened.channels[1]]
     assert opened.closed == [True, False]
 
 
@@ -184,17 +180,27 @@ def test_a_stream_that_the_forking_thread_left_open_is_cut_and_not_waited_for(
     channel: ForkAwareChannel, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "_UNWIND_SECONDS", 0.01)
-    with channel.held() as hold:
-        assert fork(lambda: opened.closed == [True])
-        assert hold.cut
+
+    def call() -> None:
+        with channel.held():
+            assert fork(lambda: opened.closed == [True])
+            raise ValueError
+
+    with pytest.raises(ForkedError):
+        call()
 
 
 def test_closing_ends_all_calls_and_a_later_one_opens_another(
     channel: ForkAwareChannel, opened: Opened
 ) -> None:
-    with channel.held():
-        channel.close()
-        assert opened.closed == [True]
+    def call() -> None:
+        with channel.held():
+            channel.close()
+            assert opened.closed == [True]
+            raise ValueError("no fork")
+
+    with pytest.raises(ValueError, match="no fork"):
+        call()
     with channel.held():
         assert opened.closed == [True, False]
     assert fork(lambda: True)

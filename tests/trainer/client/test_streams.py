@@ -18,7 +18,6 @@ from lipt.common.errors import (
     UnreachableError,
     WeightsError,
 )
-from lipt.common.states import RunState
 from lipt.trainer.client import streams
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import ProgressView
@@ -72,18 +71,12 @@ def test_a_cut_stream_goes_on_after_the_last_revision(relay: Relay, client: Clie
         "WatchRun",
         shown(run_at(1), run_at(2), then=cut()),
         shown(run_at(2), run_at(3), then=cut()),
-        shown(run_at(4, run_pb2.RUN_STATE_READY)),
+        # A coordinator whose clock was set back starts lower after its restart.
+        shown(run_at(1, run_pb2.RUN_STATE_READY)),
     )
-    assert [run.revision for run in client.watch("latest")] == [1, 2, 3, 4]
+    assert [run.revision for run in client.watch("latest")] == [1, 2, 3, 1]
     # "latest" is what it was at first, whatever has been started since.
     assert after_revisions(relay) == [("latest", 0), ("r-1", 2), ("r-1", 3)]
-
-
-def test_a_revision_below_the_last_is_still_news(relay: Relay, client: Client) -> None:
-    # A coordinator whose clock was set back starts lower after its restart.
-    ready = run_at(5, run_pb2.RUN_STATE_READY)
-    relay.next("WatchRun", shown(run_at(9), then=cut()), shown(ready))
-    assert [run.state for run in client.watch("r-1")] == [RunState.TRAINING, RunState.READY]
 
 
 def test_a_coordinator_that_stays_away_is_given_up(relay: Relay, waiting_run: str) -> None:

@@ -64,6 +64,7 @@ def test_steps_and_seconds_are_means_with_choosing_included() -> None:
     assert row.reached == Reached(num_trainings=2, num_reached=2, steps=15, seconds=6.5)
     assert row.everything.reached == Reached(2, 2, steps=10, seconds=1)
     assert row.redrawn.reached == Reached(2, 2, steps=20, seconds=2)
+    assert row.reached is not None
     assert row.reached.always
 
 

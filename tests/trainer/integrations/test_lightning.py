@@ -30,7 +30,7 @@ with warnings.catch_warnings():
         "lightning.pytorch", reason="the extra 'lightning' is not installed"
     )
 
-from lipt.trainer.integrations.lightning import RedrawingCallback, ReselectionCallback
+from lipt.trainer.integrations.lightning import SamplerCallback
 
 # Lightning's advice on loggers, workers and old interfaces is none of this test's business.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -82,14 +82,12 @@ def fit(tmp_path: Path, make_sampler: Callable[..., ReselectingSampler]) -> Call
         **loading: Any,
     ) -> Any:
         module.sampler = sampler or make_sampler(module.net, every=every)
-        reselects = isinstance(module.sampler, ReselectingSampler)
-        callback = ReselectionCallback if reselects else RedrawingCallback
         images_ND = torch.arange(NUM_EXAMPLES, dtype=torch.float32).repeat(3, 1).T.contiguous()
         data = with_ids(TensorDataset(images_ND))
         loader: Any = DataLoader(data, batch_size=4, sampler=module.sampler, **loading)
         trainer = pl.Trainer(
             accelerator="cpu",
-            callbacks=[callback(module.sampler)],
+            callbacks=[SamplerCallback(module.sampler)],
             default_root_dir=tmp_path,
             enable_checkpointing=False,
             enable_model_summary=False,

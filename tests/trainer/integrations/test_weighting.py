@@ -28,7 +28,7 @@ with warnings.catch_warnings():
     )
 
 from lipt.trainer.integrations.huggingface import train_on
-from lipt.trainer.integrations.lightning import WeightingCallback
+from lipt.trainer.integrations.lightning import SamplerCallback
 
 # What the frameworks say of loggers, workers and old interfaces is none of this test's business.
 pytestmark = [
@@ -171,7 +171,7 @@ def fit(module: Module, options: dict[str, Any], workers: int = 0) -> None:
     loader = DataLoader(
         TensorDataset(IMAGES, CLASSES), batch_size=BATCH, sampler=sampler, num_workers=workers
     )
-    pl.Trainer(callbacks=[WeightingCallback(sampler)], **options).fit(module, loader)
+    pl.Trainer(callbacks=[SamplerCallback(sampler)], **options).fit(module, loader)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

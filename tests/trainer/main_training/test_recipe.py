@@ -9,46 +9,33 @@ from lipt.trainer.main_training.recipe import marks
 
 
 @pytest.mark.parametrize(
-    ("num_examples", "sizes"),
-    [(256, [256]), (257, [257]), (258, [256, 2]), (513, [256, 257]), (1, [1])],
-    ids=str,
+    ("drop_last", "num_examples", "sizes"),
+    [
+        (False, 256, [256]),
+        (False, 257, [257]),  # of a single example there is no variance
+        (False, 258, [256, 2]),
+        (False, 513, [256, 257]),
+        (False, 1, [1]),
+        (True, 257, [256]),
+        (True, 511, [256]),
+        (True, 512, [256, 256]),
+        (True, 3, [3]),
+    ],
 )
-def test_a_last_smaller_batch_counts_unless_it_is_one_example(
-    num_examples: int, sizes: list[int]
+def test_a_smaller_last_batch_joins_is_left_out_or_stays(
+    drop_last: bool, num_examples: int, sizes: list[int]
 ) -> None:
-    recipe = Recipe(epochs=3)
+    recipe = Recipe(epochs=3, drop_last=drop_last)
     batches = recipe.batches(torch.arange(num_examples))
     assert [len(batch) for batch in batches] == sizes
-    assert torch.cat(batches).tolist() == list(range(num_examples))
+    assert torch.cat(batches).tolist() == list(range(sum(sizes)))
     assert recipe.num_steps(num_examples) == 3 * len(sizes)
 
 
-@pytest.mark.parametrize(
-    ("num_examples", "sizes"),
-    [(256, [256]), (257, [256]), (511, [256]), (512, [256, 256]), (3, [3])],
-    ids=str,
-)
-def test_a_smaller_batch_is_left_out_where_that_is_asked_for(
-    num_examples: int, sizes: list[int]
-) -> None:
-    recipe = Recipe(epochs=3, drop_last=True)
-    batches = recipe.batches(torch.arange(num_examples))
-    assert [len(batch) for batch in batches] == sizes
-    assert recipe.num_steps(num_examples) == 3 * len(sizes)
-
-
-def test_cosine_falls_from_the_whole_to_half_to_nothing() -> None:
-    recipe = Recipe(learning_rate=0.2)
-    assert recipe.learning_rate_at(0, 100) == pytest.approx(0.2)
-    assert recipe.learning_rate_at(50, 100) == pytest.approx(0.1)
-    assert recipe.learning_rate_at(100, 100) == pytest.approx(0.0)
-
-
-def test_warm_up_rises_linearly_before_the_cosine() -> None:
+def test_the_rate_rises_linearly_and_falls_along_a_cosine() -> None:
     recipe = Recipe(learning_rate=0.4, warmup_steps=4)
-    rates = [recipe.learning_rate_at(step, 14) for step in range(5)]
-    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
-    assert recipe.learning_rate_at(9, 14) == pytest.approx(0.2)  # halfway down
+    rates = [recipe.learning_rate_at(step, 14) for step in (0, 1, 2, 3, 4, 9, 14)]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.2, 0.0])
 
 
 @pytest.mark.parametrize(

@@ -130,9 +130,9 @@ def test_a_subset_is_the_data_s_by_its_full_fingerprint_too(
     ("shape", "names", "words"),
     [
         ((3, 8, 8), "0123456789", "mine has 3x8x8 images, but digits-train.* 1x8x8 images"),
-        ((1, 8, 8), "0123456789x", "mine has 11 classes, but digits-train.* has 10"),
-        ((1, 8, 8), "abc", "mine has 3 classes, but digits-train.* has 10"),
-        ((1, 8, 8), "1023456789", "class '1' has label 0 in mine, but 1 in digits-train"),
+        ((1, 8, 8), "0123456789x", "mine has 11 classes, but digits-train.* has 10 classes"),
+        ((1, 8, 8), "abc", "mine has 3 classes, but digits-train.* has 10 classes"),
+        ((1, 8, 8), "1023456789", "mine has label 0 for class '1', but digits-train.* has label 1"),
     ],
 )
 def test_a_test_set_of_other_images_or_classes_is_refused(
@@ -201,6 +201,6 @@ def test_smoothed_numbers_are_refused() -> None:
 
 @pytest.mark.parametrize("other", [classes, labels])
 def test_a_test_set_with_other_targets_is_refused(other: object) -> None:
-    with pytest.raises(DataError, match="mine:data is regression data with a number, which is"):
+    with pytest.raises(DataError, match="mine:data, which is trained on, has regression targets"):
         require_comparable(opened(other), opened(numbers))
     require_comparable(opened(numbers, seed=1), opened(numbers))

@@ -80,23 +80,13 @@ def pruned(losses: list[float], prune: float, seed: int = 0) -> tuple[list[int],
     return sorted(ids_K.tolist()), weights_N.tolist()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_half_of_what_is_below_the_mean_is_left_out_and_half_counts_twice(seed: int) -> None:
-    # The mean is 3: the first four are below it, 3.0 itself is not.
-    ids, weights = pruned([0.0, 1.0, 2.0, 0.0, 3.0, 12.0], 0.5, seed)
-    assert ids[-2:] == [4, 5]
-    assert len(ids) == 4
-    assert [weights[row] for row in ids] == [2.0, 2.0, 1.0, 1.0]
-    assert sum(weights) == 6.0
-
-
 @pytest.mark.parametrize(("prune", "num_kept"), [(0.0, 5), (0.3, 4), (0.5, 2), (0.9, 1)])
-def test_the_weights_sum_to_the_number_of_examples(prune: float, num_kept: int) -> None:
-    # 0.7 and 0.5 of five easy ones are 3.5 and 2.5, rounded to even.
-    ids, weights = pruned([0.0] * 5 + [10.0], prune)
-    assert len(ids) == num_kept + 1
-    assert sum(weights) == 6.0
-    assert {weights[row] for row in ids[:-1]} == {5 / num_kept}
+def test_the_easy_that_stay_weigh_as_much_as_all_easy_ones(prune: float, num_kept: int) -> None:
+    # The mean is 3: five are below it, 3.0 itself is not. 0.7 and 0.5 of five are rounded to even.
+    ids, weights = pruned([0.0, 1.0, 2.0, 0.0, 2.0, 3.0, 13.0], prune)
+    assert ids[-2:] == [5, 6]
+    assert [weights[row] for row in ids] == [5 / num_kept] * num_kept + [1.0, 1.0]
+    assert sum(weights) == 7.0
 
 
 def test_nothing_is_easy_that_was_never_trained_on() -> None:
@@ -127,11 +117,7 @@ def pool_of(num_examples: int, pool_size: int, seed: int = 0) -> list[int]:
     return torch.randperm(num_examples, generator=seeded(seed))[:pool_size].tolist()
 
 
-def test_the_hardest_of_everything_where_the_pool_is_everything() -> None:
-    assert sorted(drawn_by_losses([0.1, 0.9, 0.3, 0.8, 0.2, 0.7], 3)) == [1, 3, 5]
-
-
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_hardest_half_of_a_pool_of_two_budgets(seed: int) -> None:
     losses = [float(number) for number in range(10)]
     expected = sorted(pool_of(10, 6, seed))[3:]

@@ -89,12 +89,12 @@ def test_ranks_share_one_epoch(make: Make, num_ranks: int) -> None:
     assert len({len(part) for part in short}) == 1
 
 
-@pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "persistent_workers": True}])
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_loader_gives_what_the_sampler_drew(make: Make, workers: dict[str, Any]) -> None:
+def test_a_loader_gives_what_the_sampler_drew(make: Make) -> None:
     sampler, alone = make(), make()
     values = torch.arange(NUM_EXAMPLES) * 2.0
     data = with_ids(TensorDataset(values))
+    workers: Any = {"num_workers": 1, "persistent_workers": True}
     loader: Any = DataLoader(data, batch_size=4, sampler=sampler, **workers)
     for epoch in range(3):
         expected = trained(alone, epoch)

@@ -23,9 +23,8 @@ from lipt.common.errors import (
 )
 from lipt.common.rpc.channel import open_channel
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from lipt.worker.pool import ray_engine
+from lipt.worker.pool import Ended, LocalEngine, ray_engine
 from lipt.worker.pool.pool import Demand, DemandSource, Pool, opened, own_arguments
-from lipt.worker.pool.processes import Ended, LocalEngine
 from lipt.worker.settings import PoolSettings
 from tests.clock import Clock
 
@@ -259,7 +258,7 @@ def test_workers_of_this_machine_share_its_gpus_as_they_are_told(
         def __init__(self, module: str, arguments: list[str], *_: object) -> None:
             started.append([module, *arguments])
 
-    monkeypatch.setattr("lipt.worker.pool.processes.Child", Told)
+    monkeypatch.setattr("lipt.worker.pool.Child", Told)
     engine = LocalEngine(gpus, print)
     for number in range(3):
         engine.start(number, ["--device", "mine"])

@@ -12,13 +12,13 @@ from contextlib import suppress
 
 import pytest
 
-from lipt.worker.pool.processes import Child
+from lipt.worker.pool import Child
 
 STUBBORN = "tests.worker.pool.stubborn"
 # Starts one, says which as soon as it serves, and ends without a word to it.
 ORPHANING = """
 import os, time
-from lipt.worker.pool.processes import Child
+from lipt.worker.pool import Child
 
 def leave(_):
     print(child.pid, flush=True)

@@ -15,8 +15,7 @@ import pytest
 
 from lipt.common.config.settings import load_settings
 from lipt.common.errors import ConfigError
-from lipt.worker.pool import ray_engine
-from lipt.worker.pool.processes import Child, Ended
+from lipt.worker.pool import Child, Ended, ray_engine
 from lipt.worker.pool.ray_engine import RayEngine, run_worker
 from lipt.worker.settings import PoolSettings
 

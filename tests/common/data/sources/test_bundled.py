@@ -16,16 +16,12 @@ datasets = pytest.importorskip("sklearn.datasets")
 
 
 @pytest.mark.parametrize("name", ["breast_cancer", "wine"])
-def test_tables_are_what_scikit_learn_loads(name: str) -> None:
+def test_tables_are_what_scikit_learn_loads_and_their_parts_disjoint(name: str) -> None:
     loaded, rows = getattr(datasets, f"load_{name}")(), bundled_table_rows(name)
     assert np.array_equal(rows.tensors[""].numpy(), loaded.data.astype(np.float32))
     assert np.array_equal(rows.labels_N.numpy(), loaded.target)
     assert rows.class_names == tuple(loaded.target_names)
     assert rows.columns[0].shape == loaded.data.shape[1:]
-
-
-@pytest.mark.parametrize("name", ["breast_cancer", "wine"])
-def test_the_parts_of_a_table_are_disjoint_and_of_every_class(name: str) -> None:
     whole, train, test = (bundled_table_rows(name + part) for part in ("", "-train", "-test"))
     assert set(test.labels_N.tolist()) == set(train.labels_N.tolist())
     parts = sorted(part.raw(row) for part in (train, test) for row in range(len(part)))

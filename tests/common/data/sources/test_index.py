@@ -27,7 +27,15 @@ class Made:
         return {"a": torch.arange(5), "empty": torch.empty(0)}
 
 
-def test_what_was_made_once_is_found_again() -> None:
+def test_what_was_made_once_is_found_again_and_nothing_is_kept_of_what_failed(
+    indexes: Path,
+) -> None:
+    def fails() -> Mapping[str, Tensor]:
+        raise DataError("broken")
+
+    with pytest.raises(DataError, match="broken"):
+        kept("rows", ("x", 1), fails)
+    assert not indexes.exists()
     made = Made()
     for _ in range(3):
         found = kept("rows", ("x", 1), made)
@@ -62,15 +70,6 @@ def test_a_directory_that_cannot_be_written_is_told_and_done_without(
         assert kept("rows", ("x",), made)["a"].tolist() == [0, 1, 2, 3, 4]
     assert "the next opening scans again" in caplog.text
     assert "XDG_CACHE_HOME" in caplog.text
-
-
-def test_nothing_is_kept_of_what_failed(indexes: Path) -> None:
-    def fails() -> Mapping[str, Tensor]:
-        raise DataError("broken")
-
-    with pytest.raises(DataError, match="broken"):
-        kept("rows", ("x",), fails)
-    assert not indexes.exists()
 
 
 def test_many_at_once_leave_one_whole_file(indexes: Path) -> None:
@@ -109,7 +108,7 @@ def files(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_a_file_that_is_gone_is_seen_and_seen_again_when_it_is_back(files: list[Path]) -> None:
+def test_files_that_go_come_back_or_are_replaced_are_noticed(files: list[Path]) -> None:
     taken = Stamp.of(files)
     moved = files[3].rename(files[3].with_suffix(".away"))
     assert not taken.holds()
@@ -117,11 +116,7 @@ def test_a_file_that_is_gone_is_seen_and_seen_again_when_it_is_back(files: list[
     assert without.holds()
     moved.rename(files[3])
     assert not without.holds()
-
-
-def test_another_file_of_the_same_size_and_time_is_seen_in_a_file_s_place(
-    files: list[Path],
-) -> None:
+    # Another file of the same size and time.
     taken = Stamp.of(files)
     times = files[5].stat()
     other = files[5].with_suffix(".new")

@@ -22,12 +22,7 @@ CHUNKS = [[["one two", "three"]], [["", "two two two two"]], [["three one two"]]
 
 def tokens(*, huggingface: bool = False) -> dict[str, Tensor]:
     _, tensors = text_columns(
-        "",
-        CHUNKS,
-        hashing_tokenizer(3, 1000),
-        num_texts=5,
-        length=3,
-        huggingface=huggingface,
+        "", CHUNKS, hashing_tokenizer(3, 1000), num_texts=5, length=3, huggingface=huggingface
     )
     return tensors
 
@@ -76,7 +71,7 @@ def test_words_and_marks_have_the_same_numbers_in_every_text() -> None:
     assert encode(hashing_tokenizer(9), "The cat, the DOG!")[0] == first
 
 
-def test_the_padding_token_of_a_file_changes_places_with_0(tmp_path: Path) -> None:
+def test_a_file_s_numbers_have_0_for_padding_or_are_kept(tmp_path: Path) -> None:
     path = write_tokenizer(tmp_path / "t.json", "<s>", "<pad>", "cat", "<unk>", "</s>")
     tokenizer = file_tokenizer(path, 3, keep_numbers=False)
     # Two words that it does not know, of whose numbers none was exchanged, and the end.
@@ -86,16 +81,12 @@ def test_the_padding_token_of_a_file_changes_places_with_0(tmp_path: Path) -> No
         ([2, 2, 4], True),
     ]
     assert (tokenizer.padding, tokenizer.num_values) == (0, 5)
-
-
-def test_numbers_of_a_file_without_padding_are_one_more(tmp_path: Path) -> None:
+    # Without a padding token, numbers are one more.
     path = write_tokenizer(tmp_path / "t.json", "cat", "<unk>", "</s>")
     tokenizer = file_tokenizer(path, 3, keep_numbers=False)
     assert encode(tokenizer, "cat dog") == [([1, 2, 3], False)]
     assert (tokenizer.padding, tokenizer.num_values) == (0, 4)
-
-
-def test_numbers_that_are_kept_are_padded_with_the_file_s_own(tmp_path: Path) -> None:
+    # Where numbers are kept, the file's own padding is.
     path = write_tokenizer(tmp_path / "t.json", "cat", "<pad>", "<unk>", "</s>")
     tokenizer = file_tokenizer(path, 4, keep_numbers=True)
     assert encode(tokenizer, "cat") == [([0, 3], False)]

@@ -124,9 +124,9 @@ def test_names_the_row_that_cannot_be_used(item: object, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("targets", "words"),
     [
-        ([0], "its targets are 1 for 2 rows. Let `targets` be a list of one target per row"),
+        ([0], "its `targets` are 1 for 2 rows. Let them be a list of one target per row"),
         (["a", 1], "row 0 is a str. Targets are single-label, multi-label or regression"),
-        (3, "its targets are not a list"),
+        (3, "its `targets` are 0 for 2 rows"),
     ],
 )
 def test_refuses_targets_that_are_not_one_of_a_kind_per_row(targets: object, words: str) -> None:

@@ -84,5 +84,5 @@ def test_a_head_that_has_learned_from_the_labels_is_refused(context: Context) ->
 
 def test_features_of_a_model_need_a_run(context: Context) -> None:
     soup = replace(QUESTION, proxy=Proxy.parse("ridge:soup"))
-    with pytest.raises(ProxyError, match="no run is named"):
+    with pytest.raises(ProxyError, match="`soup` needs a run"):
         DiagnoseData(soup).run(context)

@@ -37,6 +37,9 @@ class StoredAtoms:
         self.used[position] = self.used[-1]
         self.used.pop()
 
+    def num_examples(self, atoms: Sequence[int]) -> int:
+        return len(atoms)
+
     def products(self, atoms_M: Tensor) -> Tensor:
         return self.vectors_NP[atoms_M] @ self.vectors_NP[self.used].T
 
@@ -51,7 +54,7 @@ def pursue_stored(
     vectors_NP: Tensor, target_P: Tensor, budget: int, *, ridge: float = 0, rounding: float = 0
 ) -> Pursuit:
     atoms: Any = StoredAtoms(vectors_NP, target_P, rounding=rounding)
-    return pursue(atoms, ridge=ridge, is_enough=lambda used: len(used) >= budget)
+    return pursue(atoms, ridge=ridge, budget=budget)
 
 
 def fit_nnls(vectors_KP: Tensor, target_P: Tensor, ridge: float = 0.0) -> Tensor:

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 import torch
 
-from lipt.core.selection.strategies.ccs import Score, ccs, hardness, strata_of
+from lipt.core.selection.strategies.ccs import ccs, strata_of
 from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import signals_of
-
-SCORES = get_args(Score)
 
 
 def of_norms(*norms: float) -> Signals:
@@ -54,10 +50,9 @@ def test_equal_shares_of_the_strata_after_the_hardest_are_gone() -> None:
     assert len(set(chosen) & {0, 2, 3, 5, 6, 7}) == 5
 
 
-@pytest.mark.parametrize("score", SCORES)
-def test_the_hard_end_is_dropped_by_every_score(score: Score) -> None:
+@pytest.mark.parametrize("score", ["el2n", "aum"])
+def test_the_hard_end_is_dropped_by_every_score(score: str) -> None:
     signals = graded_signals(40)
-    assert hardness(signals, score).diff().min() > 0
     chosen = ccs(signals, 20, score=score, beta=0.5, num_strata=50, seed=1).indices_K
     assert chosen.sort().values.tolist() == list(range(20))
 

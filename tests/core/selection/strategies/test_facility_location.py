@@ -1,28 +1,43 @@
+"""CRAIG, AdaCore, facility location and SubZeroCore by hand, and against plain greedy."""
+
 from __future__ import annotations
 
 import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import select
+from lipt.core.selection.solvers.representatives import StoredLevels
+from lipt.core.selection.strategies import facility_location as module
 from lipt.core.selection.strategies.facility_location import (
+    cluster_sizes,
+    craig,
     density_weights,
     facility_location,
+    mean_curvatures,
     neighbour_radii,
     num_neighbours,
+    precondition,
     subzerocore,
 )
-from lipt.core.selection.vectors import Space, Vectors
+from lipt.core.selection.vectors import Space, Vectors, with_bias
+from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     at_angles,
     plain_greedy,
+    random_predictions,
     random_signals,
     signals_of,
     written_out,
 )
+from tests.properties import at_most
 
 
 def similarities(signals: Signals, space: Space) -> Tensor:
@@ -118,3 +133,168 @@ def test_subzerocore_is_plain_greedy(budget: int) -> None:
         signals = random_signals(70, seed=seed)
         chosen = subzerocore(signals, budget, seed=0).indices_K
         assert chosen.tolist() == plain_greedy(weighted(signals, budget), budget)
+
+
+def on_a_line(*positions: float) -> Signals:
+    """One class and one feature; errors are the positions, so gradients are, times [1, 1]."""
+    return signals_of(errors_NC=torch.tensor(positions)[:, None])
+
+
+def greedy_on(rows_NG: Tensor, budget: int) -> tuple[list[int], list[int]]:
+    """Ids and cluster sizes by exact distances."""
+    distances_NN = torch.cdist(rows_NG, rows_NG, compute_mode="donot_use_mm_for_euclid_dist")
+    chosen = plain_greedy(2 * distances_NN[0].max() - distances_NN, budget)
+    return chosen, distances_NN[chosen].argmin(dim=0).bincount(minlength=budget).tolist()
+
+
+def test_craig_by_hand() -> None:
+    # Medians first: 2 is nearest to all of 0, 1, 2, 10, 11. Then 10 saves 8 + 8, 11 saves 7 + 9.
+    chosen = craig(on_a_line(0.0, 1.0, 2.0, 10.0, 11.0), 2, seed=0)
+    assert chosen.indices_K.tolist() == [2, 3]
+    assert chosen.weights_K.tolist() == [3.0, 2.0]
+    assert chosen.weights_K.dtype == torch.float32
+
+
+def test_the_feature_counts_as_much_as_the_error() -> None:
+    # e (x) [h, 1]: (1, 1), (3, 1), (4, 1); by the errors alone all are the same.
+    signals = signals_of(torch.tensor([[1.0], [3.0], [4.0]]), torch.ones(3, 1))
+    assert craig(signals, 1, seed=0).indices_K.tolist() == [1]
+    alone = craig(signals, 1, seed=0, metric="errors")
+    assert alone.indices_K.tolist() == [0]
+    assert alone.weights_K.tolist() == [3.0]
+
+
+@settings(max_examples=at_most(40))
+@given(num_examples=st.integers(3, 40), seed=st.integers(0, 1000), data=st.data())
+def test_is_plain_greedy_on_the_gradients(
+    num_examples: int, seed: int, data: st.DataObject
+) -> None:
+    budget = data.draw(st.integers(1, max(1, num_examples // 2)))
+    signals = random_predictions(num_examples, 3, 7, seed=seed)
+    chosen = craig(signals, budget, seed=0)
+    indices, sizes = greedy_on(written_out(signals), budget)
+    assert chosen.indices_K.tolist() == indices
+    assert chosen.weights_K.tolist() == sizes
+
+
+@pytest.mark.parametrize("metric", ["gradients", "errors"])
+def test_a_model_that_is_hardly_trained_is_greedy_on_its_exact_distances(metric: str) -> None:
+    # Differences of 1e-3 of the norms: what products of whole gradients leave of them is
+    # rounding, and the choice was as good as a random one.
+    generator = torch.Generator().manual_seed(0)
+    logits_NC = 0.02 * torch.randn(80, 1000, generator=generator)
+    features_ND = 1 + 1e-4 * torch.randn(80, 4, generator=generator)
+    labels_N = torch.zeros(80, dtype=torch.int64)
+    signals = signals_of(features_ND, errors_of(logits_NC, labels_N))
+    rows_NG = written_out(signals) if metric == "gradients" else signals.errors_NC.double()
+    chosen = craig(signals, 10, seed=0, metric=metric)
+    found = chosen.indices_K.tolist(), chosen.weights_K.tolist()
+    assert found == greedy_on(rows_NG, 10)
+
+
+def stored(rows: list[list[int]]) -> StoredLevels:
+    matrix = torch.tensor(rows, dtype=torch.int16)
+    return StoredLevels(matrix, matrix.sum(dim=1, dtype=torch.int64))
+
+
+def test_cluster_sizes_by_hand() -> None:
+    # On a line at 0, 1, 2, 10: 2 is as near to 1 as to ... nothing else that is chosen.
+    points = [0, 1, 2, 10]
+    levels = stored([[10 - abs(one - other) for other in points] for one in points])
+    assert cluster_sizes(levels, torch.tensor([3, 1])).tolist() == [1, 3]
+    # 1 is as near to 0 as to 2: the lowest id has it, in whatever order they were chosen.
+    assert cluster_sizes(levels, torch.tensor([0, 2])).tolist() == [2, 2]
+    assert cluster_sizes(levels, torch.tensor([2, 0])).tolist() == [2, 2]
+
+
+def test_a_chosen_duplicate_represents_itself() -> None:
+    levels = stored([[7] * 5] * 5)
+    assert cluster_sizes(levels, torch.tensor([4, 1, 2])).tolist() == [1, 3, 1]
+
+
+@settings(max_examples=at_most(60))
+@given(data=st.data())
+def test_every_example_counts_once_with_the_nearest_chosen_one(data: st.DataObject) -> None:
+    num_examples = data.draw(st.integers(1, 12))
+    budget = data.draw(st.integers(1, num_examples))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**32)))
+    upper = torch.randint(0, 6, (num_examples, num_examples), generator=generator).triu(1)
+    rows = (upper + upper.T + 6 * torch.eye(num_examples, dtype=torch.int64)).tolist()
+    chosen = torch.randperm(num_examples, generator=generator)[:budget]
+    expected = dict.fromkeys(chosen.tolist(), 0)
+    for example in range(num_examples):
+        expected[min(expected, key=lambda other: (-rows[other][example], other))] += 1
+    assert cluster_sizes(stored(rows), chosen).tolist() == list(expected.values())
+    with pytest.MonkeyPatch.context() as patch:
+        one_by_one = [slice(row, row + 1) for row in range(budget)]
+        patch.setattr(module, "row_blocks", lambda *_: one_by_one)
+        assert cluster_sizes(stored(rows), chosen).tolist() == list(expected.values())
+
+
+ADACORE = find_strategy("adacore")
+
+
+def make_signals(num_examples: int, *, has_bias: bool = True, num_features: int = 5) -> Signals:
+    generator = torch.Generator().manual_seed(0)
+    labels_N = torch.randint(0, 3, (num_examples,), generator=generator)
+    logits_NC = 2 * torch.randn(num_examples, 3, generator=generator)
+    features_ND = torch.randn(num_examples, num_features, generator=generator).relu()
+    features_ND *= torch.arange(1, num_features + 1)
+    return Signals(errors_of(logits_NC, labels_N), features_ND, labels_N, has_bias=has_bias)
+
+
+def test_preconditioned_gradients_are_the_gradients_over_the_factors() -> None:
+    signals = make_signals(30)
+    scaled = precondition(signals, damping=0.5)
+    by_class_C, by_feature_F = (means_n.float() for means_n in mean_curvatures(signals))
+    by_class_C, by_feature_F = by_class_C / by_class_C.mean(), by_feature_F / by_feature_F.mean()
+    assert not scaled.has_bias
+    assert scaled.features_ND.shape == (30, 6)
+    features_NF = with_bias(signals.features_ND, 1.0)
+    gradients = signals.errors_NC[:, :, None] * features_NF[:, None, :]
+    expected = gradients / ((by_class_C + 0.5)[:, None] * (by_feature_F + 0.5))
+    torch.testing.assert_close(
+        scaled.errors_NC[:, :, None] * scaled.features_ND[:, None, :], expected
+    )
+
+
+def test_is_craig_on_preconditioned_signals() -> None:
+    signals = make_signals(60)
+    chosen = select(ADACORE, signals, 9, balanced=False, seed=4, options=ADACORE.parse_options({}))
+    expected = craig(precondition(signals), 9, seed=4)
+    assert chosen.indices_K.tolist() == sorted(expected.indices_K.tolist())
+    assert chosen.indices_K.tolist() != sorted(craig(signals, 9, seed=4).indices_K.tolist())
+    assert chosen.weights_K.sum() == 60
+
+
+@settings(max_examples=at_most(15))
+@given(
+    num_examples=st.integers(1, 6),
+    num_classes=st.integers(2, 4),
+    num_features=st.integers(1, 4),
+    has_bias=st.booleans(),
+)
+def test_curvatures_are_means_of_autograds_diagonal(
+    num_examples: int, num_classes: int, num_features: int, *, has_bias: bool
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    features_ND = torch.randn(num_examples, num_features, generator=generator)
+    labels_N = torch.randint(0, num_classes, (num_examples,), generator=generator)
+    ones_N1 = torch.ones(num_examples, int(has_bias))
+    features_NF = torch.cat([features_ND, ones_N1], dim=1).double()
+    weight_CF = torch.randn(
+        num_classes, features_NF.shape[1], generator=generator, dtype=torch.float64
+    )
+
+    def loss(weights: Tensor) -> Tensor:
+        return functional.cross_entropy(features_NF @ weights.view_as(weight_CF).T, labels_N)
+
+    hessian = torch.autograd.functional.hessian(loss, weight_CF.flatten())
+    assert isinstance(hessian, Tensor)
+    diagonal_CF = hessian.diagonal().view_as(weight_CF)
+    errors_NC = errors_of(features_NF @ weight_CF.T, labels_N)
+    by_class_C, by_feature_F = mean_curvatures(
+        Signals(errors_NC, features_ND, labels_N, has_bias=has_bias)
+    )
+    torch.testing.assert_close(by_class_C, diagonal_CF.mean(dim=1), rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(by_feature_F, diagonal_CF.mean(dim=0), rtol=1e-5, atol=1e-8)

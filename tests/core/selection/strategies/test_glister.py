@@ -141,7 +141,7 @@ def test_exact_is_greedy_on_the_layer_written_out(
 ) -> None:
     signals = draw(150, num_validation, has_bias=has_bias)
     expected = oracle(signals, 30, learning_rate)
-    assert choose(signals, 30, solver="exact", learning_rate=learning_rate) == expected
+    assert choose(signals, 30, rounds=0, learning_rate=learning_rate) == expected
     # As many rounds as picks are the same.
     assert choose(signals, 30, rounds=30, learning_rate=learning_rate) == expected
 
@@ -156,7 +156,7 @@ def test_exact_does_not_evaluate_everything(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module, "alignments", counting)
     signals = draw(1000)
     # A layer that moves little has gains that move little: most are out by their bounds.
-    chosen = choose(signals, 100, solver="exact", step="mean")
+    chosen = choose(signals, 100, rounds=0, step="mean")
     assert sum(evaluated) < 0.25 * 100 * 1000
     monkeypatch.undo()
     assert chosen == choose(signals, 100, rounds=100, step="mean")
@@ -172,14 +172,14 @@ def test_rounds_take_the_budget_exactly(budget: int, rounds: int) -> None:
     assert all(later <= earlier + 1 for earlier, later in pairwise(sizes))
 
 
-@pytest.mark.parametrize("solver", ["rounds", "exact"])
-def test_a_loss_that_has_vanished_still_orders_what_is_left(solver: str) -> None:
+@pytest.mark.parametrize("rounds", [0, 15])
+def test_a_loss_that_has_vanished_still_orders_what_is_left(rounds: int) -> None:
     # One step of the first lowers the loss to exp(-2e4): 0 in float64, and so are all gains.
     features_ND = torch.tensor([[1.0], [3.0], [2.0], [4.0]])
     error_1C = torch.tensor([[-0.5, 0.5]])
     validation = signals_of(torch.ones(1, 1), error_1C, has_bias=False)
     signals = signals_of(features_ND, error_1C.repeat(4, 1), has_bias=False, validation=validation)
-    assert choose(signals, 4, solver=solver, learning_rate=1e4) == [3, 1, 2, 0]
+    assert choose(signals, 4, rounds=rounds, learning_rate=1e4) == [3, 1, 2, 0]
 
 
 def test_gains_that_differ_by_rounding_are_ties_at_any_scale() -> None:

@@ -119,7 +119,7 @@ def test_validation_gradients_are_matched_on_the_scale_of_the_examples() -> None
 @pytest.mark.parametrize(("num_examples", "budget"), [(64, 16), (67, 24), (67, 21), (5, 3), (1, 1)])
 def test_batches_give_their_examples_with_one_weight(num_examples: int, budget: int) -> None:
     signals = random_predictions(num_examples, 4, 20)
-    chosen = gradmatch(signals, budget, mode="per_batch", batch_size=8)
+    chosen = gradmatch(signals, budget, batch_size=8)
     assert len(chosen.indices_K) == budget
     assert len(set(chosen.indices_K.tolist())) == budget
     batches_K = chosen.indices_K // 8
@@ -141,7 +141,7 @@ def test_a_short_batch_counts_as_many_examples_as_it_has() -> None:
     # Orthogonal gradients. The last batch, of one example, is the longest and so the first.
     errors_NC = torch.tensor([[-0.1, 0.1]] * 4 + [[-1.0, 1.0]])
     signals = signals_of(torch.eye(5), errors_NC, has_bias=False)
-    chosen = gradmatch(signals, 4, mode="per_batch", batch_size=4)
+    chosen = gradmatch(signals, 4, batch_size=4)
     assert chosen.indices_K.tolist() == [4, 0, 1, 2]
     assert not chosen.stopped_early
 

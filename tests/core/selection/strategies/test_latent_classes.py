@@ -89,24 +89,24 @@ def test_hand_computed_terms_and_picks() -> None:
     # Cross terms: a_01 = 2, a_02 = a_12 = 1. First gains: pairs 0 and 1 own + (2 + 1) / 3,
     # pair 2 own + 2 / 3, pair 3 own: 0 is first. Then pair 1 has own + (1 - 2) / 3 = 2.114
     # and pair 3 still 2.053.
-    assert clipcov(signals, 4).indices_K.tolist() == [0, 1, 3, 2]
-    assert clipcov(signals, 2).weights_K.tolist() == [1.0, 1.0]
+    assert clipcov(pair_terms(signals), 4).indices_K.tolist() == [0, 1, 3, 2]
+    assert clipcov(pair_terms(signals), 2).weights_K.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(("num_examples", "num_classes"), [(1, 1), (12, 1), (15, 3), (9, 9)])
 def test_equals_greedy_on_the_objective_written_out(num_examples: int, num_classes: int) -> None:
     signals = random_pairs(num_examples, num_classes, seed=num_examples)
     assert pair_terms(signals).own_N.tolist() == pytest.approx(slow_own_terms(signals), abs=1e-5)
-    chosen = clipcov(signals, num_examples).indices_K.tolist()
+    chosen = clipcov(pair_terms(signals), num_examples).indices_K.tolist()
     assert chosen == slow_greedy(signals, num_examples)
 
 
 def test_pairs_without_captions_or_of_another_width_are_refused() -> None:
     signals = random_pairs(4, 2)
     with pytest.raises(SignalsError, match="no paired features: compute them first, or give them"):
-        clipcov(replace(signals, paired_features_NP=None), 2)
+        pair_terms(replace(signals, paired_features_NP=None))
     with pytest.raises(SignalsError, match=r"features have 6 columns .* 3\. Give"):
-        clipcov(replace(signals, paired_features_NP=torch.ones(4, 3)), 2)
+        pair_terms(replace(signals, paired_features_NP=torch.ones(4, 3)))
 
 
 # Cosines 1, -1, 0, sqrt(1/2) and 0.

@@ -13,7 +13,6 @@ from scipy import stats
 from torch import Tensor
 
 from lipt.common.errors import SignalsError
-from lipt.core.selection.strategies.ccs import hardness
 from lipt.core.selection.strategies.learners import (
     aum,
     beta_parameters,
@@ -21,6 +20,7 @@ from lipt.core.selection.strategies.learners import (
     forgetting,
     forgetting_events,
     log_beta_density,
+    mean_margins,
     uncertain_and_hard,
 )
 from lipt.core.selection.strategies.scores import el2n
@@ -143,8 +143,8 @@ def test_a_wrong_label_is_trusted_by_its_own_learner_and_found_by_the_others() -
     # Its mean margin is 8 / 7 of all, above the 6 / 7 of example 1, and -1 of the others.
     assert aum(trusting, 1).indices_K.tolist() == [1]
     assert aum(out_of_shard, 1).indices_K.tolist() == [0]
-    assert hardness(trusting, "aum").tolist() == pytest.approx([-8 / 7, -6 / 7, -3])
-    assert hardness(out_of_shard, "aum").tolist() == pytest.approx([1, -6 / 7, -2])
+    assert mean_margins(trusting).tolist() == pytest.approx([8 / 7, 6 / 7, 3])
+    assert mean_margins(out_of_shard).tolist() == pytest.approx([-1, 6 / 7, 2])
     # To the others it was never learned at all.
     assert forgetting(trusting, 1).indices_K.tolist() == [1]
     assert forgetting(out_of_shard, 1).indices_K.tolist() == [0]

@@ -16,11 +16,11 @@ from lipt.core.selection.strategies.scores import (
     entropies,
     entropy,
     grand,
+    keep_uncertain,
     last_layer_norms,
     least_confidence,
     margin,
-    probability_margins,
-    score_probabilities,
+    negative_margins,
 )
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import errors_of
@@ -67,31 +67,28 @@ def test_rounding_cannot_leave_zero_to_one() -> None:
         seen.append(probabilities_BC)
         return probabilities_BC[:, 0]
 
-    scores_N = score_probabilities(signals_of(errors_NC=errors_NC, labels=[0, 1]), score)
+    chosen = keep_uncertain(signals_of(errors_NC=errors_NC, labels=[0, 1]), 1, score)
     assert torch.cat(seen).tolist() == [[0.0, 1.0], [1.0, 0.0]]
-    assert scores_N.tolist() == [0.0, 1.0]
-    assert scores_N.dtype == seen[0].dtype == torch.float32
+    assert seen[0].dtype == torch.float32
+    assert chosen.indices_K.tolist() == [1]
 
 
 def test_the_most_uncertain_come_first() -> None:
     # In bits: 0, 1, 1.5 and log2 3; whatever the label is.
     rows = [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.5, 0.25, 0.25], [1 / 3, 1 / 3, 1 / 3]]
-    given = of_probabilities(rows, [0, 2, 1, 0])
-    bits = (entropies(given) / math.log(2)).tolist()
+    bits = (entropies(torch.tensor(rows)) / math.log(2)).tolist()
     assert bits == pytest.approx([0.0, 1.0, 1.5, math.log2(3)], abs=1e-6)
-    assert entropy(given, 3).indices_K.tolist() == [3, 2, 1]
-    # Margins 0.75, 0.125, 0.25 and 0. The second is wrong: by its label it would be negative.
+    assert entropy(of_probabilities(rows, [0, 2, 1, 0]), 3).indices_K.tolist() == [3, 2, 1]
+    # The second is wrong: by its label its margin would be negative.
     rows = [[0.875, 0.125, 0.0], [0.5, 0.375, 0.125], [0.5, 0.25, 0.25], [0.5, 0.5, 0.0]]
     given = of_probabilities(rows, [0, 2, 0, 1])
-    assert probability_margins(given).tolist() == [0.75, 0.125, 0.25, 0.0]
+    assert negative_margins(torch.tensor(rows)).tolist() == [-0.75, -0.125, -0.25, 0.0]
     assert margin(given, 3).indices_K.tolist() == [3, 1, 2]
     assert least_confidence(given, 2).indices_K.tolist() == [1, 2]
 
 
 def test_one_class_is_certain() -> None:
     single = signals_of(errors_NC=torch.zeros(3, 1))
-    assert entropies(single).tolist() == [0.0] * 3
-    assert probability_margins(single).tolist() == [1.0] * 3
     for strategy in (entropy, margin, least_confidence):
         assert strategy(single, 2).indices_K.tolist() == [0, 1]
 

@@ -10,10 +10,9 @@ import torch
 from lipt.common.errors import LearnerRejectedError
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.specs import specs_of
-from lipt.coordinator.dispatch.learner_check import (
+from lipt.coordinator.dispatch.intake import (
     check_learner,
     require_finite_report,
-    require_snapshots,
     trained_norm,
 )
 
@@ -58,16 +57,6 @@ def test_pickle_is_rejected(tmp_path: Path) -> None:
         check(tmp_path / "learner", pickle.dumps(WEIGHTS))
 
 
-@pytest.mark.parametrize(("num_sent", "num_wanted"), [(0, 2), (1, 2), (3, 2), (1, 0)])
-def test_learner_without_its_snapshots_is_rejected_with_the_workers_version(
-    num_sent: int, num_wanted: int
-) -> None:
-    with pytest.raises(LearnerRejectedError) as raised:
-        require_snapshots(num_sent, num_wanted, worker="one", version="0.1.0")
-    assert f"{num_sent} snapshots, but learners.num_snapshots is {num_wanted}" in str(raised.value)
-    assert "Worker one runs lipt 0.1.0: install the coordinator's version" in str(raised.value)
-
-
 def test_norm_is_of_everything_that_is_trained_as_one_vector() -> None:
     weights = {
         "w": torch.tensor([[3.0, 0.0], [0.0, 0.0]]),
@@ -80,26 +69,12 @@ def test_norm_is_of_everything_that_is_trained_as_one_vector() -> None:
     assert trained_norm({"w": torch.full((4,), 1e30)}) == pytest.approx(2e30)
 
 
-@pytest.mark.parametrize(("factor", "taken"), [(1.0, True), (99.0, True), (1000.0, False)])
-def test_weights_far_longer_than_theta_are_rejected(
-    tmp_path: Path, factor: float, taken: bool
-) -> None:
-    path = tmp_path / "learner"
-    path.write_bytes(encode_sparse({**WEIGHTS, "w": WEIGHTS["w"] * factor}))
-    initial_norm = trained_norm(WEIGHTS)
-    if taken:
-        check_learner(path, specs_of(WEIGHTS), initial_norm=initial_norm)
-        return
-    with pytest.raises(LearnerRejectedError, match=r"1000 times theta\*'s 2\.236.*learning_rate"):
-        check_learner(path, specs_of(WEIGHTS), initial_norm=initial_norm)
-
-
 def test_a_hundred_times_theta_is_taken(tmp_path: Path) -> None:
     theta = {"w": torch.tensor([[3.0, 0.0], [0.0, 4.0]])}
     path = tmp_path / "learner"
     path.write_bytes(encode_sparse({"w": 100 * theta["w"]}))
     check_learner(path, specs_of(theta), initial_norm=5.0)
-    with pytest.raises(LearnerRejectedError, match=r"theta\*'s 4\.99"):
+    with pytest.raises(LearnerRejectedError, match=r"theta\*'s 4\.99.*learning_rate"):
         check_learner(path, specs_of(theta), initial_norm=4.99)
 
 
