@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_training import figures, flops_per_image, peak_of
+from benchmarks.gpu_training import figures, peak_of
 
 pytestmark = pytest.mark.slow
 
@@ -19,10 +19,8 @@ pytestmark = pytest.mark.slow
         ("NVIDIA A100-SXM4-80GB", 312),
         ("NVIDIA H100 80GB HBM3", 989),
         ("NVIDIA H100 PCIe", 756),
-        ("NVIDIA H200", 989),
         ("NVIDIA L4", 121),
         ("NVIDIA L40S", None),
-        ("NVIDIA GeForce RTX 4090", 165),
         ("cpu", None),
     ],
 )
@@ -34,12 +32,6 @@ def test_the_share_is_of_the_peak() -> None:
     # 10,000 images of 3.12 GFLOP in a second are 31.2 TFLOP/s, a tenth of an A100.
     assert figures(10_000, 3_120_000_000, "NVIDIA A100-SXM4-40GB") == ("10,000", "31.20", "10%")
     assert figures(10_000, 3_120_000_000, "cpu") == ("10,000", "31.20", "")
-
-
-def test_flops_are_those_of_three_forward_passes_but_for_the_first_layer() -> None:
-    # The paper's ResNet-18 at 32x32 takes 0.56 G multiplications an image: three times twice that.
-    # The first convolution, of 1.8 M, has no gradient by its input.
-    assert flops_per_image("resnet18") == pytest.approx(6 * 0.5556e9, rel=0.01)
 
 
 def test_two_processes_train_at_once() -> None:

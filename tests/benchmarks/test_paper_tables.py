@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from benchmarks.reproduction.cells import SCALES, Cell, Claim, Row, Table, run_text, with_defaults
+from benchmarks.reproduction.cells import SCALES, Cell, Claim, Row, Table, with_defaults
 from benchmarks.reproduction.page import (
     compared,
     of_whole_seeds,
@@ -19,10 +19,8 @@ from benchmarks.reproduction.page import (
 )
 from benchmarks.reproduction.plots import plot
 from benchmarks.reproduction.tables import tables
-from benchmarks.reproduction.training import Bench, Result, Results, Service, claimed, train
+from benchmarks.reproduction.training import Result, Results, claimed
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data import open_dataset
-from lipt.trainer.main_training import TrainingPaused
 
 pytestmark = pytest.mark.slow
 
@@ -69,29 +67,10 @@ def test_every_claim_and_every_figure_of_the_paper_is_about_what_is_measured() -
             assert set(row.paper or ()) <= set(table.fractions)
 
 
-def test_seeds_come_last_so_that_a_stopped_table_has_all_rows() -> None:
-    seeds = [cell.seed for cell in tables(CPU)["B.1"].cells([0, 1])]
-    assert seeds == sorted(seeds)
-
-
-def test_everything_is_trained_once_where_all_rows_have_the_same_steps() -> None:
-    everything = [cell for cell in tables(CPU)["B.1"].cells([0]) if cell.strategy == "everything"]
-    assert [cell.fraction for cell in everything] == [1.0]
-    of_epochs = tables(SCALES["gpu"])["B.1"].cells([0])
-    assert sum(cell.strategy == "everything" for cell in of_epochs) == 6
-
-
 def test_steps_of_epochs_are_those_of_the_rows_fraction() -> None:
     # 200 epochs of 5,000 examples in batches of 256: 19 full ones, and one of 136.
     assert SCALES["gpu"].recipe_for(0.1, 50_000, 0).steps == 200 * 20
     assert CPU.recipe_for(0.1, 50_000, 0).steps == CPU.recipe_for(0.5, 50_000, 0).steps
-
-
-def test_a_run_is_told_by_what_is_unlike_the_scales_run() -> None:
-    text = run_text(pruning__method="snip", learners__num_learners=5)
-    assert text == "learners.num_learners=5 pruning.method=snip"
-    nested = {"learners": {"num_learners": 5}, "pruning": {"method": "snip"}}
-    assert replace(CELL, run=text).overrides == nested
 
 
 def test_a_result_that_a_kill_has_cut_in_two_is_none(tmp_path: Path) -> None:
@@ -169,41 +148,6 @@ def test_the_page_tells_what_is_there_and_what_is_not(tmp_path: Path) -> None:
     assert "| better | 51.0 ± 1.4 (60.0) | - (80.0) | 2 |" in text
     assert f"![A table]({tmp_path.name}/cpu-T.svg)" in text
     assert "`benchmarks/paper.py all --scale gpu`" in text
-
-
-def test_the_same_results_are_the_same_picture(tmp_path: Path) -> None:
-    found = measured({CELL: 0.5, OTHER: 0.4})
-    for name in ("first", "second"):
-        plot(TABLE, found, tmp_path / name / "T.svg")
-    first, second = (tmp_path / name / "T.svg" for name in ("first", "second"))
-    assert first.read_bytes() == second.read_bytes()
-    assert b"better" in first.read_bytes()
-
-
-def test_a_training_that_is_paused_goes_on_to_the_same_end(tmp_path: Path) -> None:
-    # Two epochs of 72 examples: two steps each.
-    cell = Cell("tiny", "redrawn", 0.05)
-    scale = SCALES["tiny"]
-    data, test = open_dataset(scale.train), open_dataset(scale.test)
-
-    def bench(name: str, seconds: float) -> Bench:
-        return Bench(
-            scale,
-            cast("Service", None),
-            data,
-            test,
-            checkpoints=tmp_path / name,
-            time_left=lambda: seconds,
-            known=lambda _cell, _digest: None,
-        )
-
-    whole = train(cell, bench("whole", 1e6))
-    with pytest.raises(TrainingPaused):
-        train(cell, bench("pieces", 0.0))
-    pieces = train(cell, bench("pieces", 0.0))
-    assert pieces.accuracy == whole.accuracy
-    assert [look[0] for look in pieces.looks] == [look[0] for look in whole.looks]
-    assert not list(tmp_path.glob("*/*"))
 
 
 def test_a_table_shows_the_seeds_that_it_has_all_rows_of() -> None:

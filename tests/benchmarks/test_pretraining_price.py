@@ -106,16 +106,6 @@ def test_a_pages_section_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
         write_section(page, section)
 
 
-@pytest.mark.faults
-def test_a_warm_up_is_measured_with_real_processes(tmp_path: Path) -> None:
-    cell = Cell("tiny", "epochs:1x2", 0)
-    price = measure(cell, tmp_path)
-    assert price.stages.keys() == {"training", "signals and selection"}
-    assert 0 < price.pretrained_seconds <= price.subset_seconds
-    assert price.cpu_seconds > 0
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_lipt_is_measured_with_real_processes(tmp_path: Path) -> None:
     price = measure(Cell("tiny", "lipt", 1), tmp_path)
     stages = {"initialization", "sharding", "training", "merging", "waiting"}

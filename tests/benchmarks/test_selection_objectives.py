@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from benchmarks.selection import objectives
-from benchmarks.selection.tables import number
 from benchmarks.selection.workload import Shape, make_signals, materialized
 from lipt.core.signals.signals import Signals
 
@@ -73,10 +72,3 @@ def test_objectives_agree_with_gradients_written_out() -> None:
     unit = torch.nn.functional.normalize(rows, dim=1)
     similar = (0.5 + 0.5 * unit @ unit[chosen].T).max(dim=1).values.sum()
     assert objectives.facility_location(signals, chosen) == pytest.approx(float(similar), rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(1234.5, "1,234"), (12.345, "12.3"), (0.0123, "0.0123"), (0.001, "0.001")]
-)
-def test_numbers_show_three_digits(value: float, text: str) -> None:
-    assert number(value) == text

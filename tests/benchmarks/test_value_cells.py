@@ -66,12 +66,6 @@ def test_a_proxy_is_varied_only_where_it_matters() -> None:
     assert by_strategy["dual"] == {"soup"}
 
 
-def test_only_narrows_by_the_text_of_any_field() -> None:
-    found = [cell for cell in cells() if cell.matches({"fraction": ["0.3"], "seed": ["1"]})]
-    assert found
-    assert {(cell.fraction, cell.seed) for cell in found} == {(0.3, 1)}
-
-
 def test_a_line_that_was_cut_in_two_is_done_again_and_spoils_no_other(tmp_path: Path) -> None:
     results = Results(tmp_path)
     results.add(CELL, result(0.5))
@@ -93,18 +87,6 @@ def test_a_row_is_compared_with_random_of_the_same_seeds() -> None:
     line = next(line for line in text.splitlines() if "| auto | auto |" in line)
     assert "60.0% +- 8.5 | +5.0 (-7.7 to +17.7) | 25.0% |" in line
     assert "- digits, short main training of resnet8: 1 of 5 trainings" in text
-
-
-def test_the_same_examples_are_not_trained_on_twice(tmp_path: Path) -> None:
-    results = Results(tmp_path)
-    results.add(CELL, result(0.5))
-    auto = replace(CELL, strategy="auto", proxy="auto")
-    found = results.with_digest(auto, "digest")
-    assert found is not None
-    assert found.accuracy == 0.5
-    assert results.with_digest(auto, "another") is None
-    assert results.with_digest(replace(auto, seed=1), "digest") is None
-    assert results.with_digest(replace(auto, recipe="converged"), "digest") is None
 
 
 def test_a_subset_chosen_without_labels_is_compared_with_random_that_has_none_either() -> None:
@@ -139,9 +121,3 @@ def test_a_search_on_a_subset_is_judged_by_the_order_and_by_what_its_best_is_wor
     text = section(results)
     assert "| auto | 500 of 2,000 | 1.00 | 21.0% | 21.0% | 1 |" in text
     assert "| uniform_per_class | 500 of 2,000 | -1.00 | 10.0% | 21.0% | 1 |" in text
-
-
-def test_a_search_that_has_not_ended_is_not_judged() -> None:
-    results = searched("everything", [0.5] * len(SEARCH)) | searched("auto", [0.5] * len(SEARCH))
-    results.popitem()
-    assert section(results) == ""

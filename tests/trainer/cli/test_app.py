@@ -133,7 +133,7 @@ REPORT = ("report", "--data", "digits-train")
         ((*COMPARE, "--strategies", " , "), "give at least one name, e.g. craig,grand"),
         ((*COMPARE, "--strategies", "a", "--set", "learning_rate=fast"), "learning_rate"),
         ((*REPORT, "--strategies", ","), "give at least one name"),
-        ((*REPORT, "--fraction", "2"), "2.0 is not in the range"),
+        ((*REPORT, "--fraction", "2"), "less than or equal to 1"),
         ((*REPORT, "--out", "/nowhere/report.html"), "/nowhere is not a directory"),
         ((*REPORT, "--comparison", "a", "--out", "a"), "--comparison and --out are both a"),
     ],

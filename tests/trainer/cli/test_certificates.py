@@ -1,24 +1,18 @@
-"""What certificates say, judged by OpenSSL, and by both ends of gRPC's handshakes."""
+"""What certificates say, judged by OpenSSL."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from lipt.common.access.certificate import CertificateIdentity, identity_of
 from lipt.common.access.roles import Role
 from lipt.common.errors import ConfigError
-from lipt.common.network.tls import TlsFiles, server_credentials
-from lipt.common.rpc.channel import open_channel
 from lipt.trainer.cli.certificates import (
     Folder,
     Pair,
@@ -109,42 +103,6 @@ def test_what_is_no_host_or_no_name_is_refused() -> None:
     for name in ("", "../x", "a b", ".a", "a" * 65, "a\n"):
         with pytest.raises(ConfigError, match="is not a name of 1 to 64"):
             issue_client(authority, name, Role.WORKER, now=NOW, days=1)
-
-
-def files(folder: Folder, name: str) -> TlsFiles:
-    return TlsFiles(folder.cert(name), folder.key(name), folder.cert("ca"))
-
-
-@pytest.fixture
-def served(folder: Folder) -> Iterator[tuple[str, list[CertificateIdentity | None]]]:
-    """The address of a gRPC server with the coordinator's certificate, and whom it saw."""
-    seen: list[CertificateIdentity | None] = []
-
-    def note(request: bytes, context: Any) -> bytes:
-        seen.append(identity_of(context.auth_context()))
-        return request
-
-    server = grpc.server(ThreadPoolExecutor(max_workers=1))
-    handler = grpc.unary_unary_rpc_method_handler(note)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"m": handler}),))
-    port = server.add_secure_port("127.0.0.1:0", server_credentials(files(folder, "coordinator")))
-    server.start()
-    yield f"127.0.0.1:{port}", seen
-    server.stop(None).wait()
-
-
-def call(address: str, tls: TlsFiles) -> None:
-    with open_channel(address, tls) as channel:
-        channel.unary_unary("/s/m")(b"", timeout=30)
-
-
-@pytest.mark.parametrize("role", Role)
-def test_a_peer_gets_in_and_is_seen_by_its_name_with_its_role(
-    folder: Folder, served: tuple[str, list[CertificateIdentity]], role: Role
-) -> None:
-    address, seen = served
-    call(address, files(folder, role))
-    assert [(each.name, each.roles) for each in seen] == [(role, {role})]
 
 
 def mode(path: Path) -> int:

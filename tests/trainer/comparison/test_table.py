@@ -73,6 +73,13 @@ def test_a_clear_winner_is_said_to_win_and_the_others_not() -> None:
     assert found.beats_random
 
 
+def test_without_random_or_with_one_seed_nothing_is_claimed() -> None:
+    found = answer(*trials("uniform", [0.7]), *trials("craig", [0.9]))
+    assert found.better == "At 10% one seed is too few to tell craig from random."
+    found = answer(*trials("craig", [0.9, 0.9]))
+    assert found.better == "At 10% craig was not compared with a random subset."
+
+
 def test_what_does_not_beat_random_is_said_so() -> None:
     found = answer(*TRIALS, *trials("grand", [0.4, 0.5, 0.3]))
     assert found.better.startswith(
@@ -83,16 +90,6 @@ def test_what_does_not_beat_random_is_said_so() -> None:
     assert more.better.startswith(
         "At 10% craig and grand do not beat random: the best, craig, differs by -3.0 points"
     )
-
-
-def test_one_seed_is_no_verdict() -> None:
-    found = answer(*trials("uniform", [0.7]), *trials("craig", [0.9]))
-    assert found.better == "At 10% one seed is too few to tell craig from random."
-
-
-def test_without_random_nothing_is_claimed() -> None:
-    found = answer(*trials("craig", [0.9, 0.9]))
-    assert found.better == "At 10% craig was not compared with a random subset."
 
 
 def test_training_that_was_too_short_is_named() -> None:

@@ -112,7 +112,7 @@ def run_talking(
 def leaving() -> Iterator[None]:
     """Let the block's exception end the process; at once where a thread works behind it.
 
-    Python stops threads anywhere; inside torch or gRPC that aborts the process.
+    Python stops threads anywhere. In torch or gRPC that aborts the process, whatever its status.
     """
     try:
         yield

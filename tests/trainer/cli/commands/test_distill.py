@@ -54,7 +54,6 @@ def test_images_are_made_and_can_be_trained_on(
     ("arguments", "complaint"),
     [
         (("--per-class", "0"), "per_class = 0: input should be greater than or equal to 1"),
-        (("--per-class", "2", "--stages", "0"), "stages = 0"),
         (("--per-class", "2", "--set", "epochs=1"), "epochs: there is no such setting"),
         (("--per-class", "2", "--later", "s.npy"), "give --stages, too"),
         (("--per-class", "2", "--out", "/nowhere/x"), "/nowhere is not a directory"),

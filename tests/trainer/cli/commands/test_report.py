@@ -37,7 +37,7 @@ def test_a_run_and_its_subset_go_to_mlflow(
     ("arguments", "told"),
     [
         ((), "give --mlflow EXPERIMENT, --wandb PROJECT"),
-        (("--mlflow", "x", "--fraction", "2"), "not in the range"),
+        (("--mlflow", "x", "--fraction", "2"), "less than or equal to 1"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_asked(

@@ -90,19 +90,6 @@ def test_a_state_dict_of_torch_is_sent_as_safetensors_with_a_new_head_and_frozen
     )
 
 
-def test_a_pickle_as_weights_is_refused_before_anything_is_sent(
-    relay: Relay, lipt: Any, tmp_path: Path
-) -> None:
-    weights = tmp_path / "w.pt"
-    weights.write_bytes(b"\x80\x04}\x94.")
-    result = lipt("run", "start", "--initial-weights", str(weights))
-    assert result.exit_code == 1
-    assert result.stderr.startswith(f"lipt: {weights} is a pickle")
-    assert "safetensors.torch.save_file" in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert relay.calls == []
-
-
 def test_runs_are_listed(relay: Relay, lipt: Any) -> None:
     header, *rows = lipt("run", "list").stdout.splitlines()
     assert header.split() == ["name", "id", "state", "model", "created", "soup", "message"]

@@ -63,12 +63,6 @@ def test_own_features_are_uploaded(
     (request,) = relay.requests_of(subset_pb2.GetSubsetRequest)
     assert service.blob(request.features.sha256) == content
     assert request.labels == "none"
-    assert lipt(*ask, *out).exit_code == 0
-    assert relay.requests_of(subset_pb2.GetSubsetRequest)[1].labels in ("", "given")
-    path.write_bytes(b"\x80\x04}\x94.")
-    result = lipt(*ask, *out)
-    assert result.exit_code == 1
-    assert "'features': N x d" in result.stderr
 
 
 @pytest.mark.parametrize("form", ["webdataset", "parquet"])

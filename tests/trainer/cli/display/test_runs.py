@@ -30,16 +30,8 @@ def test_a_row_shows_what_is_known() -> None:
     training = made_up_learner(
         0, state=LearnerState.LEASED, worker="w-1", device="cpu", step=2, loss=1.2345
     )
-    assert learner_cells(training, 5) == (
-        "0",
-        "w-1",
-        "cpu",
-        "2/5",
-        "1.234",
-        "-",
-        "0.900",
-        "training",
-    )
+    cells = " ".join(learner_cells(training, 5))
+    assert cells == "0 w-1 cpu 2/5 1.234 - 0.900 training"
     done = replace(training, state=LearnerState.DONE, step=5, ingredient=KEPT)
     assert learner_cells(done, 5)[5:] == ("50.0%", "0.900", "kept, alpha 0.3")
     assert learner_cells(replace(done, ingredient=DISCARDED), 5)[-1] == "discarded"
@@ -49,15 +41,8 @@ def test_a_row_shows_what_is_known() -> None:
 
 def test_a_finished_learner_is_a_line() -> None:
     before = made_up_run(learners=(made_up_learner(0, state=LearnerState.LEASED),))
-    done = made_up_learner(
-        0,
-        state=LearnerState.DONE,
-        worker="w-1",
-        device="cpu",
-        loss=1.5,
-        train_seconds=4.25,
-        density=0.912,
-    )
+    took = {"loss": 1.5, "train_seconds": 4.25, "density": 0.912}
+    done = made_up_learner(0, state=LearnerState.DONE, worker="w-1", device="cpu", **took)
     assert change_lines(before, made_up_run(learners=(done,))) == [
         "learner 0: done on w-1 (cpu) in 4.2 s, loss 1.500, density 0.912"
     ]
@@ -145,10 +130,8 @@ def test_in_training_steps_count_of_all_learners() -> None:
 @pytest.mark.parametrize(
     "run",
     [
-        merging(0, total=0),
         merging(5),  # nothing has moved since
         made_up_run(state=RunState.READY),
-        made_up_run(state=RunState.MERGING, progress=None),
         made_up_run(
             state=RunState.MERGING, progress=ProgressView("waiting for its turn", 0, 9, ahead=2)
         ),
