@@ -44,15 +44,7 @@ _LASTING = (UnreachableError, UnauthenticatedError, PermissionDeniedError)
 
 
 class Agent:
-    """One worker process: it registers, then carries out assignments one by one.
-
-    It survives its coordinator, and registers again within seconds of its return.
-
-    Args:
-        worker: carries out assignments.
-        pause: waits the given seconds before a retry. Default: until `stop`.
-        clock: monotonic seconds.
-    """
+    """One worker process: registers, then carries out assignments; survives its coordinator."""
 
     def __init__(
         self,

@@ -39,10 +39,7 @@ _MAX_ERROR_CHARACTERS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """A learner to train, or a range of examples to score, leased to this worker.
-
-    `traceparent` is the run's span. `run_id`, `learner_index` and `shard` are only for learners.
-    """
+    """A leased learner or range of examples; only learners have `run_id`, index and `shard`."""
 
     assignment_id: str
     epoch: int
@@ -59,10 +56,7 @@ class Assignment:
 
 
 class CoordinatorClient:
-    """One worker's calls; safe in any thread.
-
-    `worker_id` is empty until `register`; `idle_reason` is the last reason for getting no learner.
-    """
+    """One worker's calls, safe in any thread; `worker_id` is empty until `register`."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._secret = ""
@@ -97,10 +91,7 @@ class CoordinatorClient:
         self.worker_id = str(_call(self._stub.Register, request, _CALL_SECONDS).worker_id)
 
     def acquire(self, *, wait_seconds: float = POLL_SECONDS) -> Assignment | None:
-        """The next assignment; None after a time-out or `interrupt`.
-
-        Raises ConfigError if this version cannot do it; it was then released with that reason.
-        """
+        """The next assignment, or None; raises after releasing one that this version cannot do."""
         request = worker_pb2.AcquireAssignmentRequest(
             worker_id=self.worker_id, wait_seconds=wait_seconds
         )
@@ -196,10 +187,7 @@ def _assignment(message: worker_pb2.Assignment, traceparent: str) -> Assignment:
 
 
 class LeaseKeeper:
-    """Sends heartbeats from its own thread, so that training never waits for the network.
-
-    `lost` is set when the assignment is no longer needed.
-    """
+    """Sends heartbeats from a thread; sets `lost` when the assignment is no longer needed."""
 
     def __init__(self, client: CoordinatorClient, assignment: Assignment, events: Events) -> None:
         self.lost = threading.Event()

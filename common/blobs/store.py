@@ -173,7 +173,7 @@ class BlobStore:
         return self._target(name)
 
     def read_bytes(self, name: BlobName) -> bytes:
-        """The verified content of a stored blob."""
+        """The content of a stored blob, verified."""
         path = self.path(name)
         with state_errors(path):
             data = path.read_bytes()
@@ -181,14 +181,14 @@ class BlobStore:
         return data
 
     def verified_path(self, name: BlobName) -> Path:
-        """The verified file of a stored blob."""
+        """The file of a stored blob, verified."""
         path = self.path(name)
         with state_errors(path):
             _require_same(BlobName.of_file(path), name, path)
         return path
 
     def is_whole(self, name: BlobName) -> bool:
-        """Whether a blob is stored undamaged."""
+        """Whether a blob is stored and undamaged."""
         try:
             self.verified_path(name)
         except (UnknownBlobError, CorruptBlobError):
@@ -196,7 +196,7 @@ class BlobStore:
         return True
 
     def keep_if_whole(self, name: BlobName) -> bool:
-        """Whether a blob is stored undamaged; a damaged one is removed."""
+        """Whether a blob is stored and undamaged; removes a damaged one."""
         try:
             self.verified_path(name)
         except UnknownBlobError:

@@ -1,6 +1,6 @@
-"""Run configuration: what a run is made of; the wire's `RunConfig` has the same fields.
+"""Run configuration; the wire's `RunConfig` has the same fields.
 
-Defaults are the paper's (Ro et al. 2023) where it gives a figure.
+Defaults are those of the paper (Ro et al. 2023) where it states them.
 """
 
 from __future__ import annotations

@@ -36,8 +36,6 @@ class Dataset:
 
     Attributes:
         fingerprint: the sampled one; see `lipt.common.data.fingerprinting`.
-        inputs: a model's inputs.
-        num_threads: threads that decode; 1 decodes in the caller's.
         stamp: of the source's files; None without files.
         read_all: computes the full fingerprint at the source; None takes `rows`.
         reopen: reopens the source's rows; None where `rows` are the source's.

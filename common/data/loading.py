@@ -148,12 +148,6 @@ def open_dataset(
     takes 224. Images with more than `memory_budget_bytes` of decoded RGB pixels stay encoded, and
     only their headers and ends are checked. `progress` is called with (done, total) rows, also
     later for the full fingerprint, and with tar shards during indexing.
-
-    Raises:
-        UnknownNameError, FactoryNotAllowedError: no such data set, or its module is not allowed.
-        MissingExtraError: the source needs a package that is not installed.
-        ConfigError: the path is missing, or the factory or `image_size` cannot be used.
-        DataError: the data is missing, empty, or has an unusable example.
     """
     modules = tuple(allowed_modules)
     found = open_rows(source, modules, progress)
@@ -186,7 +180,6 @@ def _source_rows(source: str, allowed_modules: tuple[str, ...], progress: Progre
 
 
 def _read_all(again: Callable[[], Rows], progress: Progress | None) -> str:
-    """The full fingerprint of a reopened source, read to its end."""
     rows = again()
     rows.complete_labels()
     return rows.fingerprint(FingerprintKind.FULL, progress)
@@ -211,11 +204,7 @@ def load(
     again: Callable[[], Rows] | None = None,
     bearable: Bearable = _NONE_BROKEN,
 ) -> Dataset:
-    """Check every row and build a data set; images have one channel if all are grayscale.
-
-    Arguments as for `open_dataset`; `again` reopens the rows. Small images of several sizes are
-    read twice.
-    """
+    """Check every row and build a data set; images get one channel if all are grayscale."""
     read_all = None if again is None else partial(_read_all, again, progress)
     if isinstance(rows, ColumnRows):
         return _load_columns(rows, image_size, read_all)
@@ -331,7 +320,6 @@ def _look(
     progress: Progress | None,
     bearable: Bearable,
 ) -> _Look:
-    """Read all rows once, to fill the pixels or only check the files."""
     known = frozenset(bearable.known)
 
     def visit(row: int) -> Header | DataError | None:

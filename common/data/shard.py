@@ -51,11 +51,7 @@ _REMEDY = "Fetch the shard again; if that does not help, the coordinator is at f
 
 
 class EncodedImages:
-    """Image files, decoded on first use and then kept as pixels; for one thread at a time.
-
-    File i is `files[offsets[i] : offsets[i + 1]]`; the n + 1 offsets rise from 0. The files are
-    freed after the last is decoded.
-    """
+    """Image files, decoded on first use and kept as pixels; for one thread at a time."""
 
     def __init__(
         self, files: NDArray[np.uint8], offsets: Sequence[int], image: ImageFormat

@@ -40,10 +40,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def find_head(model: nn.Module) -> tuple[str, nn.Linear]:
-    """The name and layer of the classifier: the last `nn.Linear` among `named_modules`.
-
-    The name is "" for a purely linear model; the bias may be None.
-    """
+    """The name ("" for a purely linear model) and layer of the classifier, the last `nn.Linear`."""
     linear = [named for named in model.named_modules() if isinstance(named[1], nn.Linear)]
     if not linear:
         raise ConfigError(

@@ -186,10 +186,7 @@ class Events:
     def record(
         self, kind: EventKind, *, detail: str = "", level: int = logging.INFO, **fields: object
     ) -> None:
-        """Count an event, and log it as `name=value` pairs on one line.
-
-        Values other than plain words are quoted with JSON's escapes.
-        """
+        """Count an event, and log it as `name=value` pairs with JSON's escapes on one line."""
         self._counts[kind, detail] += 1
         given = {k: v for k, v in {"detail": detail, **fields}.items() if v != ""}
         pairs = (f"{name}={_quoted(value)}" for name, value in {"event": kind, **given}.items())

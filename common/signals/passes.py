@@ -164,11 +164,7 @@ def pass_over(
     features_ND: Tensor,
     on_done: OnDone = lambda _: None,
 ) -> None:
-    """Fill errors and features on the CPU in one forward pass, in evaluation mode.
-
-    Row i is the example of the i-th id. Raises SignalsError for non-finite outputs, or features too
-    large for float16.
-    """
+    """Fill errors and features on the CPU in one forward pass, row i for the i-th id."""
     ids_N = batches.ids_N
     with evaluation_mode(model), pinned_kernels(), torch.inference_mode():
         for rows, (finite_B, errors_BC, features_BD) in arriving(_outputs(model, batches)):
@@ -226,11 +222,7 @@ def encode_range(scored: Weights) -> bytes:
 
 
 def read_range(source: bytes | Path, task: ScoringTask, num_features: int) -> tuple[Tensor, Tensor]:
-    """The errors N x C and features N x D of an untrusted range file.
-
-    Raises BlobTooLargeError or WeightsError for another file, and SignalsError for non-finite
-    values.
-    """
+    """The errors N x C and features N x D of an untrusted range file."""
     scored = dict(open_weights(source, like=range_specs(task, num_features)))
     if bad := non_finite(scored):
         raise SignalsError(f"{bad}: of examples {task.start} to {task.stop - 1}. Score them again.")

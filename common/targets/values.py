@@ -278,14 +278,10 @@ OtherTarget = Annotated[MultiLabel | Regression, Field(discriminator="kind")]
 
 @dataclass(frozen=True)
 class TargetValues:
-    """A data set's labels or numbers, checked and grouped.
+    """A data set's labels or numbers, checked and grouped in strata.
 
-    Attributes:
-        target: their kind.
-        values: uint8 N x C for labels, float32 N x T for numbers, on the CPU.
-        names: of the labels or the numbers.
-        strata_N: int64, the group of each example.
-        strata_names: a name for each group.
+    `values` are uint8 N x C for labels, float32 N x T for numbers, on the CPU; `strata_N` are
+    int64.
     """
 
     target: OtherTarget

@@ -194,10 +194,7 @@ def _counts(demand: Demand) -> str:
 def opened(
     settings: PoolSettings, worker_arguments: Sequence[str], *, say: Callable[[str], object]
 ) -> Iterator[Pool]:
-    """A pool whose workers end with the block.
-
-    Every worker gets `worker_arguments` besides its own; `say` gets the lines of local ones.
-    """
+    """A pool whose workers end with the block; `say` gets the output lines of local ones."""
     split_address(settings.coordinator)
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     token = TokenSource.from_options(settings.token_file, settings.token)

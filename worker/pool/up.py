@@ -206,7 +206,6 @@ def _require_alive(child: Child) -> None:
 
 
 def _reachable(listening: str, host: str | None, *, here: bool) -> str:
-    """The address for workers."""
     from lipt.common.network.tls import split_address
 
     served, port = split_address(listening)

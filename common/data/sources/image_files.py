@@ -51,11 +51,7 @@ _HOW = "It has to hold a directory for each class with at least one image in it.
 
 @dataclass(frozen=True)
 class EncodedRows(ImageRows):
-    """Labelled image files; errors name the row and the file.
-
-    `open` returns a row's seekable file in any thread, and raises OSError or DataError; `where`
-    names it.
-    """
+    """Labelled image files; `open` may run in any thread, and raises OSError or DataError."""
 
     open: Callable[[int], BinaryIO]
     where: Callable[[int], str]
@@ -150,7 +146,6 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
 
 
 def _images_in(folder: Path) -> list[str]:
-    """The images below a class's directory, in torchvision's order."""
     return [
         str(Path(directory) / name)
         for directory, _, names in sorted(os.walk(folder, followlinks=True))

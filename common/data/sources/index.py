@@ -45,20 +45,14 @@ MEMORY_BYTES = 2**28
 
 @dataclass(frozen=True)
 class Stamp:
-    """Names, sizes, inodes and times of files at one moment; sizes and versions of URLs.
-
-    Includes ctime: a copy may preserve mtime.
-    """
+    """Names, sizes, inodes, mtimes and ctimes of files at one moment; versions of URLs."""
 
     paths: tuple[str, ...]
     digest: str
 
     @classmethod
     def of(cls, files: Sequence[str | os.PathLike[str]], folders: Sequence[str] = ()) -> Stamp:
-        """The current stamp; with too many files, of evenly spaced ones and of `folders`.
-
-        A replaced file changes its folder's times.
-        """
+        """The current stamp; with too many files, of evenly spaced ones and of `folders`."""
         step = max(1, -(-len(files) // MAX_FILES))
         paths = (*(os.fspath(file) for file in files[::step]), *(folders if step > 1 else ()))
         return cls(paths, _digest(paths))
@@ -88,10 +82,7 @@ def _digest(paths: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class PackedNames:
-    """Many texts in one block of bytes, which can be mapped from a file.
-
-    `letters` are uint8, all texts as UTF-8; `ends_N` are int64, each text's end in `letters`.
-    """
+    """Many texts in one mappable block: UTF-8 `letters`, uint8, and their `ends_N`, int64."""
 
     letters: Tensor
     ends_N: Tensor
@@ -121,10 +112,7 @@ def _folder() -> Path:
 def kept(
     kind: str, depends_on: tuple[object, ...], make: Callable[[], Mapping[str, Tensor]]
 ) -> Mapping[str, Tensor]:
-    """The cached tensors, mapped into memory, or those of `make`, which are then cached.
-
-    `depends_on` has all dependencies, compared by `repr`.
-    """
+    """Map tensors from the cache by the `repr` of `depends_on`; else make and cache them."""
     folder = _folder()
     name = f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]}"
     found = _find(folder, name)

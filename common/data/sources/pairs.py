@@ -274,7 +274,6 @@ def _embedded(
     batch: int,
     progress: Progress | None,
 ) -> dict[str, Tensor]:
-    """Features of images and captions, N x D, with unit length."""
     rows: dict[str, Tensor] = {}
     for start in range(0, len(pairs), batch):
         if progress is not None:

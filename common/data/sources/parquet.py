@@ -35,11 +35,7 @@ _LARGEST = np.iinfo(np.int64).max
 
 
 class RowGroups:
-    """The `bytes` field of a struct column, by row number over several files.
-
-    Parquet reads whole row groups. They are cached within a budget, so that a pass in order reads
-    each once.
-    """
+    """The `bytes` field of a struct column, by row number, with a cache of whole row groups."""
 
     def __init__(
         self, readers: Mapping[str, Any], column: str, *, max_bytes: int = _CACHE_BYTES
@@ -85,10 +81,7 @@ class RowGroups:
 
 
 def parquet_rows(source: str, path: str) -> EncodedRows:
-    """The images of a Parquet file, or of a directory's training split, files in sorted order.
-
-    At a URL, only the needed row groups are fetched.
-    """
+    """The images of a Parquet file, or of a directory's training split, files in sorted order."""
     paths = find_files(source, path)
     stamp = Stamp.of(paths)
     readers, (image_column, label_column) = open_files(source, paths, _columns_of)
@@ -166,7 +159,6 @@ def open_files(
 
 
 def _columns_of(schema: Any, name: str) -> tuple[str, str]:
-    """The names of the image and the label column."""
     listed = ", ".join(f"{field.name} ({field.type})" for field in schema)
     struct = re.compile(r"struct<(.*, )?bytes: (large_)?binary\b")
     images = [str(field.name) for field in schema if struct.match(str(field.type))]

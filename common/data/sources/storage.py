@@ -220,7 +220,6 @@ class RemoteFiles:
 
 @contextmanager
 def _os_errors() -> Iterator[None]:
-    """Convert storage clients' varied errors to OSError."""
     try:
         yield
     except OSError:
@@ -302,7 +301,6 @@ class Query:
         return name in self.values
 
     def text(self, name: str, default: str = "") -> str:
-        """An option's value."""
         return unquote(self.values[name]) if name in self.values else default
 
     def names(self, name: str) -> tuple[str, ...]:
@@ -310,7 +308,6 @@ class Query:
         return tuple(unquote(part) for part in self.values.get(name, "").split(",") if part)
 
     def number(self, name: str, default: int, *, minimum: int = 1, maximum: int) -> int:
-        """A whole number."""
         text = self.text(name, str(default))
         if not text.isascii() or not text.isdigit() or not minimum <= int(text) <= maximum:
             raise ConfigError(

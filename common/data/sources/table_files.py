@@ -1,7 +1,4 @@
-"""Table files: CSV, JSON lines and Parquet, by columns of cells.
-
-Every pass reads the file in chunks of rows, so it is never fully in memory.
-"""
+"""Table files: CSV, JSON lines and Parquet, read by columns in chunks of rows."""
 
 from __future__ import annotations
 
@@ -127,7 +124,6 @@ class CsvTable(Table):
 
 @contextmanager
 def _text_file(path: Path) -> Iterator[TextIO]:
-    """Open a text file, without its byte order mark."""
     try:
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
@@ -150,7 +146,6 @@ def _is_number(text: str) -> bool:
 
 
 def _cell(value: Any, where: str, name: str) -> Cell:
-    """A value of JSON or Parquet as a cell."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and math.isnan(value):

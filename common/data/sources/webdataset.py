@@ -173,7 +173,6 @@ def _choices(source: str, text: str) -> list[str]:
 
 
 def _classes_beside(storage: Storage, shards: list[str]) -> list[str]:
-    """The class name file in the folder that all shards share, if any."""
     folders = {posixpath.dirname(shard) for shard in shards}
     if len(folders) > 1:
         return []
