@@ -25,7 +25,7 @@ from grpc_status import rpc_status
 from lipt.common.text import printable
 
 _DOMAIN = "lipt"
-# A status travels twice in metadata, with up to three bytes for each; peers refuse 8 KiB and more.
+# A status travels twice in metadata, where a byte takes up to three; peers refuse 8 KiB.
 _MAX_MESSAGE_BYTES = 1500
 
 

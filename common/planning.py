@@ -2,8 +2,8 @@
 
 Each part grows with one setting, so a violation names the setting and its largest valid value.
 
-A learner's memory is planned for float32 on a CPU. For five kinds of networks, measured memory is
-0.85 to 1.0 times the plan in training (MobileNet 1.8 times), and 1.0 to 1.4 times in evaluation.
+A learner's memory is planned for float32 on a CPU. For five kinds of networks, training takes 0.85
+to 1.0 times the plan (MobileNet 1.8 times). Evaluation takes 1.0 to 1.4 times the plan.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     settings = load_settings(WorkerSettings, config=config, flags=flags)
     configure_logging(settings.log_level, settings.log_format)
     wait_passively()
-    # Before learners fail on it.
+    # Fail now, before learners do.
     require_importable(settings.allow_modules)
     status = _worked(settings)
     logging.getLogger(__name__).info("stopped")

@@ -17,9 +17,9 @@ A full one is "full-" and the digest of these:
     N, C and the labels           as above
     for each row                  the 32 bytes of its raw bytes' SHA-256
 
-Raw bytes are the image file, or uint8 pixels in C x H x W order at their own size. Decoder, image
-size and class names do not matter. All rows are sampled for N <= 64, else floor(i (N-1) / 63) for i
-= 0..63. A sampled fingerprint misses changes of other rows; a full one reads all.
+Raw bytes are the image file or, without files, uint8 pixels in C x H x W order at their own size.
+Decoder, image size and class names do not matter. All rows are sampled for N <= 64, else floor(i
+(N-1) / 63) for i = 0..63. A sampled fingerprint misses changes of other rows; a full one reads all.
 """
 
 from __future__ import annotations

@@ -276,8 +276,8 @@ def _num_values(column: Column) -> int:
 # al. 2020, arXiv:2002.04745) trains without warm-up. Attention is written out, so that training and
 # evaluation run the same kernels.
 #
-# Shapes: L positions, H heads, K features of a head. Source: Vaswani et al. 2017, "Attention Is All
-# You Need" (arXiv:1706.03762).
+# Shapes: L positions, H heads, K features of a head.
+# Source: Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762).
 
 _TEXT_WIDTH = 128
 _NUM_LAYERS = 2

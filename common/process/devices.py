@@ -1,7 +1,7 @@
 """Compute devices, versions that results depend on, and process memory.
 
 RLIMIT_DATA follows memory in use within 110 MB. RLIMIT_AS does not: torch's CUDA build reserves 2.3
-GB of unused addresses. RLIMIT_DATA counts a GPU driver's mappings, so CUDA has no limit.
+GB of unused addresses. RLIMIT_DATA counts a GPU driver's mappings, so it is not used with CUDA.
 """
 
 from __future__ import annotations

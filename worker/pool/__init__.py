@@ -98,7 +98,7 @@ class Child:
 
 
 def become() -> None:
-    """Exec the program in a new process with the arguments PARENT MODULE ...."""
+    """Become the program, in a new process with the arguments PARENT MODULE ...."""
     _, parent, module, *arguments = sys.argv
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
@@ -117,7 +117,7 @@ class Ended:
 
 
 class LocalEngine:
-    """Runs workers as children of this process; 0.5 `gpus_per_worker` shares a GPU by two."""
+    """Runs workers as children of this process; two with 0.5 `gpus_per_worker` share a GPU."""
 
     def __init__(self, gpus_per_worker: float, say: Callable[[str], object]) -> None:
         self._gpus = gpus_per_worker

@@ -23,7 +23,7 @@ Cell = str | int | float | None
 
 CHUNK_ROWS = 8192
 
-# In any case, and with spaces around it.
+# Matched in any case, ignoring spaces around them.
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 
 

@@ -7,8 +7,9 @@ have none, are ignored.
 One pass over the headers builds an index of image offsets, which is cached. Truncated files,
 trailing content and sizes beyond the file are refused; the standard library ignores them.
 
-Shapes: N samples, S shards, C classes that have names. Source: Aizman, Maltby & Breuel 2019, "High
-Performance I/O For Large Scale Deep Learning" (arXiv:2001.01858).
+Shapes: N samples, S shards, C classes that have names.
+Source: Aizman, Maltby & Breuel 2019, "High Performance I/O For Large Scale Deep Learning"
+(arXiv:2001.01858).
 """
 
 from __future__ import annotations
