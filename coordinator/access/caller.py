@@ -2,8 +2,8 @@
 
 Methods outside the table are refused. Health is open to everybody: probes reveal nothing. Worker
 ids are public and epochs can be guessed, so a worker's call carries its secret `instance_id`. Its
-id is a hash of the secret: calls can be verified without a registration, also after a restart. A
-worker that registered with a certificate must show it again, or a renewed one of that name.
+id is a hash of the secret, so calls can be verified without a registration. A worker that
+registered with a certificate must show it again, or a renewed one of that name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tokens of a coordinator, and the caller identified by a call's credentials.
 
-A token is valid once it is on disk. A revoked one ends at once, even if the disk fails. The
-coordinator's own token makes its reader, the coordinator's own user, an admin.
+A token is valid once it is on disk; a revoked one ends at once, even if the disk fails. Users who
+can read the coordinator's own token file (by default its own user) are admins.
 """
 
 from __future__ import annotations
@@ -229,8 +229,7 @@ Identify = Callable[[Shown], Caller]
 def identify(shown: Shown, admitted: Admission, tokens: Tokens) -> Caller:
     """The caller of a call, by token, certificate or admission.
 
-    A wrong token (UnauthenticatedError) is refused even if none is needed; so is a certificate
-    without a role (PermissionDeniedError).
+    A wrong token, or a certificate without a role, is refused even if neither is needed.
     """
     if shown.authorization is not None:
         return tokens.caller(_bearer(shown.authorization))

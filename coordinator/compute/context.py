@@ -107,8 +107,7 @@ def _file_name(name: str, path: Path) -> str:
 def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
     """The data set with the examples excluded at its first opening in this state directory.
 
-    A repaired image would shift all later positions, so it stays excluded. A newly damaged image is
-    refused (DataError).
+    A repaired image stays excluded: positions must not shift. New damage is refused (DataError).
     """
     path = folder / f"{dataset.fingerprint}.json"
     try:

@@ -1,7 +1,7 @@
 """Compute process: a child that runs one job at a time, and its event-loop side.
 
-After a killed child, the job is repeated in a new one with the same result, unless memory ran out.
-A dropped job ends at its next report; after a pause its child is killed.
+If the child is killed, a new one repeats the job with the same result, unless memory ran out. A
+dropped job ends at its next report, or else its child is killed after a pause.
 """
 
 from __future__ import annotations

@@ -71,7 +71,10 @@ class Computation:
 
 @dataclass(eq=False)
 class Entry:
-    """A queued or running job; `turn` counts the jobs started before it was queued."""
+    """A queued or running job.
+
+    `turn` jobs had started when it was queued, at `since` seconds; numbers ascend by arrival.
+    """
 
     number: int
     turn: int

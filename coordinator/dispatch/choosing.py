@@ -2,8 +2,8 @@
 
 Quarantine: a learner may crash its workers, for example by using too much memory. Training is
 deterministic, so it crashes at the same step each time. After three silent ends in a row at one
-step, the learner is tried last, after doubling pauses. No attempt counts: preempted workers stop at
-random steps, or return.
+step, by workers that never called again, it is tried last, after doubling pauses. No failed
+attempts are counted: preempted workers stop at random steps, or return.
 """
 
 from __future__ import annotations
@@ -161,7 +161,10 @@ def choose_learner(
     *,
     alive: Callable[[], Collection[WorkerRecord]],
 ) -> Opening | None:
-    """The first learner a free worker may train; ones better trained elsewhere are skipped."""
+    """The first learner that a free worker may train.
+
+    Learners that failed on it, or that its party trained, go to others that can take them.
+    """
     # One run may have thousands of them in a row.
     able: dict[str, bool] = {}
     for opening in openings:

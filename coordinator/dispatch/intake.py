@@ -169,7 +169,7 @@ class LearnerIntake:
 
     @contextlib.contextmanager
     def _blaming_the_disk_first(self, *names: BlobName) -> Iterator[None]:
-        """Reject for the worker's fault only if the disk has not changed a blob."""
+        """Raise UnknownBlobError instead of a rejection if the disk has damaged a blob."""
         try:
             yield
         except LearnerRejectedError:
@@ -192,7 +192,6 @@ class RangeIntake:
     """Checks ranges one at a time, and stores those that pass in the scan's folder."""
 
     def __init__(self, scans: Scans, blobs: BlobStore, scans_dir: Path) -> None:
-        """Take ranges of `scans`, uploaded to `blobs`, into `scans_dir`."""
         self._scans = scans
         self._blobs = blobs
         self._scans_dir = scans_dir

@@ -172,9 +172,8 @@ class LeaseTable:
     async def wait_until_due(self) -> float:
         """Wait until a lease may have expired or one begins; return the seconds of a pause.
 
-        A paused process (SIGSTOP, VM migration) receives no calls, so it renews its leases
-        afterwards. Each is renewed once until its worker calls: a slow machine would keep it
-        forever.
+        A paused process (SIGSTOP, VM migration) receives no calls, so it renews leases afterwards.
+        Each is renewed only once until its worker calls.
         """
         self._added.clear()
         now = self._clock()

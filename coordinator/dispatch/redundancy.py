@@ -101,10 +101,7 @@ def may_train(
     *,
     alive: Collection[WorkerRecord],
 ) -> bool:
-    """Whether a worker may train a learner that others may have trained already.
-
-    Never a party twice. A device that cannot confirm a copy only if no `alive` worker can.
-    """
+    """Whether a worker may train a learner: once per party, best on a device that can confirm."""
     if not learner.copies:
         return True
     if not _is_another(worker, learner):

@@ -119,8 +119,7 @@ def plan_here(
 ) -> tuple[ModelFigures, RunPlan, tuple[Violation, ...]]:
     """Plan a run, and list violations of this machine's default limits.
 
-    `model` is on the CPU; `evaluation_batch_size` is in images per forward pass. A ConfigError says
-    that the run does not fit the data or the model, whatever the limits.
+    A ConfigError says that the run does not fit the data or the model, whatever the limits.
     """
     require_shards(config, data)
     require_augmentation(config, data.inputs)

@@ -1,7 +1,4 @@
-"""Run plan: a run's threads, memory, images and disk by place, as a pure function.
-
-It leaves out subsets of the run, which are requested later and depend on the strategy.
-"""
+"""Run plan: a run's threads, memory, images and disk by place, without later selections."""
 
 from __future__ import annotations
 

@@ -83,11 +83,7 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
     async def WatchService(
         self, request: pb.WatchServiceRequest, context: Context
     ) -> AsyncIterator[pb.WatchServiceResponse]:
-        """Stream the service's state after each change until it stops.
-
-        A run is sent again only after it has changed. The newest `num_runs` and all open runs are
-        sent.
-        """
+        """Stream the service's state after each change; runs are sent only if changed."""
         interval = request.interval_seconds or _DEFAULT_INTERVAL_SECONDS
         num_runs = request.num_runs or _DEFAULT_NUM_RUNS
         fast_enough = interval <= _MAX_INTERVAL_SECONDS  # also refuses NaN

@@ -59,10 +59,7 @@ _RETRY_SECONDS = 1.0
 
 
 def peer_of(context: Context) -> str:
-    """The peer's certificate or token, or else its connection.
-
-    Processes of the coordinator's own user share a token, so they count by connection.
-    """
+    """Identify the peer by certificate or token, or else by its connection."""
     caller = current_caller()
     return context.peer() if caller == OWN_USER else caller.key
 
@@ -163,10 +160,7 @@ class PeerLimits:
 def used(
     until: float, now: float, *, per_second: float, burst_seconds: float
 ) -> tuple[float, float]:
-    """The time up to which a rate is used after one more call, and how early the call is.
-
-    A `per_second` of 0 is no limit; `burst_seconds` may be used ahead of time.
-    """
+    """The time up to which a rate (0: no limit) is used after a call, and how early it comes."""
     if not per_second:
         return until, 0.0
     until = max(until, now) + 1 / per_second

@@ -35,10 +35,9 @@ class ClosingDecision:
 
 
 def decide_closing(run: RunRecord, *, now: float) -> ClosingDecision:
-    """Decide whether a run in training continues to its soup.
+    """Decide whether a run in training continues to its soup, waits or fails.
 
-    All learners have to end or the deadline has to pass, with `min_learners` committed. `now` is on
-    the clock of `training_started_at`.
+    Closes when all learners ended or at the deadline; `now` is on `training_started_at`'s clock.
     """
     settings = run.config.learners
     done = run.count()[LearnerState.DONE]

@@ -47,10 +47,7 @@ def opened_read_only(directory: Path) -> Iterator[sqlite3.Connection]:
 
 
 def read_records(directory: Path, problems: list[str]) -> Iterator[Record]:
-    """Yield all records of one consistent view: runs with learners, then the rest.
-
-    Only one record is in memory at a time. Unreadable ones go to `problems`.
-    """
+    """Yield the records of one snapshot, runs first; unreadable ones go to `problems`."""
     with opened_read_only(directory) as connection:
         connection.execute("BEGIN")
         schema = int(connection.execute("PRAGMA user_version").fetchone()[0])

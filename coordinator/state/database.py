@@ -39,8 +39,7 @@ ResultT = TypeVar("ResultT")
 class Database:
     """The open database; each write is one durable transaction.
 
-    Writes run in one thread, so an fsync never blocks the event loop. Single runs are read in the
-    caller's thread, through a read-only connection.
+    One thread writes, so an fsync never blocks the event loop. Single runs are read at once.
     """
 
     def __init__(

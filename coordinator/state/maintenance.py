@@ -154,10 +154,7 @@ def _subset_problems(subset: SubsetRecord, known: Mapping[str, str]) -> Iterator
 
 @dataclass(frozen=True)
 class Collected:
-    """Removed blobs and partial uploads, and what was kept.
-
-    `needed_bytes` belong to records; `spare_bytes` and `num_spared` are too young to remove.
-    """
+    """Removed blobs and partial uploads; `needed` bytes and young (`spare`) ones were kept."""
 
     needed_bytes: int = 0
     spare_bytes: int = 0

@@ -1,7 +1,4 @@
-"""Database schema: one row per record, with its JSON in `body`.
-
-`PRAGMA user_version` is the schema's number; other versions are refused.
-"""
+"""Database schema: one row per record, JSON in `body`, version in `PRAGMA user_version`."""
 
 from __future__ import annotations
 

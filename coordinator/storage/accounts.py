@@ -1,8 +1,7 @@
 """Accounts: uploads that no record names, by peer, and quotas for more of them.
 
-Accounts are in memory. After a restart, stored uploads have no owner, but count towards the total
-until they expire or continue. Workers' uploads count by lease, so trainers cannot block them. Those
-of ended leases have a separate quota.
+Accounts are in memory: after a restart, stored uploads count only towards the total. Workers'
+uploads count by lease, so trainers cannot block them; those of ended leases have their own quota.
 """
 
 from __future__ import annotations
@@ -76,7 +75,6 @@ class Accounts:
     def __init__(
         self, quota: Quota, *, clock: Callable[[], float], is_live: Callable[[LeaseId], bool]
     ) -> None:
-        """Start empty; `is_live` tells whether a lease is still active."""
         self.quota = quota
         self._clock = clock
         self._is_live = is_live
@@ -94,8 +92,7 @@ class Accounts:
     ) -> tuple[str, ...]:
         """Reserve an upload's declared size; return the silent uploads to remove for it.
 
-        Raises UploadInProgressError, ForeignBlobError (outside the worker's lease) or
-        StorageFullError. `end` has to follow.
+        Raises UploadInProgressError, ForeignBlobError or StorageFullError; `end` has to follow.
         """
         before = self._entries.get(name.sha256)
         if before is not None and before.sending:

@@ -1,7 +1,4 @@
-"""Answers for trainers: subsets, diagnoses, and the weights of runs.
-
-Each is computed once per query and stored; damaged or lost answers are computed again.
-"""
+"""Answers for trainers: subsets, diagnoses and weights, each computed once and stored."""
 
 from __future__ import annotations
 

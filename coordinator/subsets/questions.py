@@ -23,12 +23,7 @@ from lipt.core.stages.question import Question
 
 @dataclass(frozen=True)
 class DiagnosisQuery:
-    """A trainer's question about the data.
-
-    run: id, name, or "latest" (the newest that is ready); empty for the data alone.
-    proxy: empty for a choice among those available.
-    features: the user's own.
-    """
+    """A diagnosis query: an empty `run` means the data alone, an empty `proxy` any proxy."""
 
     run: str = ""
     proxy: str = ""

@@ -1,7 +1,6 @@
 """Single flight: one computation per key, shared by all callers.
 
-Without callers, a queued computation is dropped at once. A running one lingers: a disconnected
-trainer soon reconnects.
+Without callers it is dropped: at once while queued, later while running (trainers reconnect).
 """
 
 from __future__ import annotations
@@ -60,10 +59,7 @@ class SingleFlight:
         on_progress: OnProgress,
         callers: Callers,
     ) -> ResultT:
-        """The result of the key's shared computation; the first caller starts it.
-
-        `on_progress` gets the latest report at once, then all later ones.
-        """
+        """The result of the key's computation; `on_progress` first gets the latest report."""
         flight: _Flight[ResultT] = self._flights.get(key) or self._begin(key, compute)
         if flight.lingering is not None:
             flight.lingering.cancel()

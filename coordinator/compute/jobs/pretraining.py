@@ -31,9 +31,8 @@ from lipt.core.results import Ingredient, open_learner, pack_initial
 class DataDescription:
     """The data set's figures and labels, without its inputs.
 
-    Runs are bound to `fingerprint`, older ones perhaps to `sampled_fingerprint`. `labels` cover
-    every id, also excluded ones, as little-endian int32. With an `other_target`, classes are
-    strata.
+    Runs are bound to `fingerprint`, older ones perhaps to `sampled_fingerprint`. `labels` are
+    little-endian int32 of all ids, also excluded ones. With `other_target`, classes are strata.
     """
 
     source: str

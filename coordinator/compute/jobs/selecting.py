@@ -38,8 +38,7 @@ from lipt.core.workspace import Workspace
 class Selected:
     """A stored subset; `told` is the manifest's account of the selection.
 
-    `seconds` exclude the queue. `warming_seconds` of them trained the warm-up, which took
-    `warm_up_seconds` in all.
+    `seconds` exclude the queue; `warming_seconds` of them trained a warm-up.
     """
 
     blob: BlobName
