@@ -51,10 +51,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Scorer:
-    """Model, weights and settings of a scoring pass over images, on a CPU.
-
-    It can be sent to other processes, which read the weights from the file.
-    """
+    """Model, weights file and settings of a scoring pass over images on a CPU; picklable."""
 
     model: str
     weights: Path
@@ -70,12 +67,9 @@ class Scorer:
 
         Args:
             config: the run's configuration, `client.run().config`.
-            dataset: the run's data: images with one class each.
+            dataset: the run's data: images with one class each, or else ConfigError.
             weights: theta_p, as written by `client.save_weights`.
             others: threads and allow_modules.
-
-        Raises:
-            ConfigError: other inputs or targets.
         """
         if dataset.target.kind is not TargetKind.CLASS or not isinstance(dataset.inputs, ImageSpec):
             raise ConfigError(
@@ -249,7 +243,6 @@ def _signals(table: Any, *, has_bias: bool) -> Signals:
 
 
 def _column_of(batch: Any, name: str) -> Any:
-    """Return a column without nulls as one array."""
     if name not in batch.schema.names:
         raise DataError(
             f"the batch has the columns {', '.join(batch.schema.names)}, and no {name!r}. Rename "
@@ -285,7 +278,6 @@ def _matrix_of(batch: Any, name: str) -> Tensor:
 
 
 def _lists_of(matrix_ND: Tensor) -> Any:
-    """Return a column with one list per row."""
     num_rows, width = matrix_ND.shape
     # Spark has no lists of a fixed size.
     offsets = torch.arange(num_rows + 1, dtype=torch.int32) * width

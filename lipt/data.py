@@ -23,10 +23,7 @@ _numbers = itertools.count(1)
 
 
 class Given:
-    """A model factory with a name, `lipt.data:model_1`, valid while this object lives.
-
-    `model` is a function of `num_classes`, or a module, which is copied.
-    """
+    """A model factory with a name, `lipt.data:model_1`, valid while this object lives."""
 
     def __init__(self, model: nn.Module | Callable[..., nn.Module]) -> None:
         self._model = copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else model

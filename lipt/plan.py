@@ -52,10 +52,7 @@ _NO_FILE = BlobName.of(b"")
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage's largest number of images, and its process' peak memory.
-
-    `work` is "trained", "evaluated" or "scored"; `at_once` is the number of parallel tasks.
-    """
+    """Upper bound of a stage's images and peak memory; `at_once` tasks run in parallel."""
 
     name: str
     process: str
@@ -67,11 +64,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Upper bound of the cost of a run and a subset; `seconds` by stage are empty if untimed.
-
-    `fitted` lists the defaults that were lowered, and `refused` why a coordinator here would refuse
-    the run. `strategy_cost` is the strategy's complexity.
-    """
+    """Upper bound of the cost of a run and a subset; `seconds` by stage are empty if untimed."""
 
     subject: str
     fitted: str
@@ -166,10 +159,7 @@ def run_stages(
 def count_subset(
     question: Question, data: DataFigures, figures: ModelFigures, width: int, batch_size: int
 ) -> tuple[Stage, int]:
-    """Return the stage from theta_p to a subset, and the bytes of its signals.
-
-    For `auto`, counts its largest proxy without trials. `width` features enter the model's head.
-    """
+    """Return the stage from theta_p to a subset, for the largest proxy, and its signals' bytes."""
     strategy, learners = find_strategy(question.strategy), question.config.learners
     needs = strategy.needs_for(strategy.parse_options(dict(question.options)))
     looks, number = bool(needs & {Need.SIGNALS, Need.FEATURES, Need.VALIDATION}), data.num_examples
@@ -209,10 +199,7 @@ def time_images(
     clock: list[float],
     tell: Callable[[str], None],
 ) -> dict[str, float]:
-    """Time the second batch of each kind of work; return seconds per image.
-
-    The workspace appends a time to `clock` at each learner step.
-    """
+    """Return seconds per image of each kind of work; learner steps append times to `clock`."""
     dataset, model = workspace.dataset, workspace.new_model(config)
     some, state = _spread(dataset, workspace.batch_size), copy_to_cpu(model.state_dict())
     ids = _spread(dataset, STEP_IMAGES)

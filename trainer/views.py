@@ -199,9 +199,8 @@ class CostsView:
 class RunView:
     """A run at one revision; runs in a listing lack their learners.
 
-    waiting: why no connected worker can train its learners; may change within a revision.
-    fitted: defaults that the coordinator lowered to fit its data.
-    note: which initial weights were used, if the head is new.
+    `waiting` is why no connected worker can train its learners. `fitted` lists defaults that were
+    lowered to fit the data; `note` says which weights were used with a new head.
     """
 
     run_id: str
@@ -296,11 +295,7 @@ class StrategyView:
 
 @dataclass(frozen=True)
 class DatasetView:
-    """The coordinator's data set; images have a shape, other examples columns.
-
-    `other_target` and `target_names` describe multi-label and regression targets; classes are
-    strata then. `quarantined` ids of unusable image files are among `num_examples`.
-    """
+    """The data set; images have a shape, other examples columns, and non-class targets strata."""
 
     source: str
     num_examples: int
@@ -356,10 +351,7 @@ class ColumnView:
 
 @dataclass(frozen=True)
 class WorkerView:
-    """A registered worker; `assignment` is "run/learner" or empty.
-
-    `idle_reason` is why it gets no waiting learner; `joined_at` is its first registration.
-    """
+    """A registered worker; `assignment` is "run/learner" or empty."""
 
     worker_id: str
     name: str
@@ -374,10 +366,9 @@ class WorkerView:
 
 @dataclass(frozen=True)
 class ComputationView:
-    """A running or waiting job; its queue, `lane`, is "dear" (heavy) or "cheap" (light).
+    """A running or waiting job in the queue, or lane, "dear" (heavy) or "cheap" (light).
 
-    `run_id` is empty for the data alone. `num_callers` counts waiting requests, and is 0 for the
-    run's own job. `seconds` is the running or waiting time.
+    `run_id` is empty for the data alone; `num_callers` is 0 for the run's own job.
     """
 
     lane: str
@@ -391,10 +382,7 @@ class ComputationView:
 
 @dataclass(frozen=True)
 class ServiceView:
-    """A coordinator's state: all runs that have not ended, and the newest others, newest first.
-
-    At most 500 workers are included, those with a learner first; running computations come first.
-    """
+    """State of a coordinator: current and newest runs, and up to 500 workers, busy ones first."""
 
     now: datetime | None
     runs: tuple[RunView, ...]

@@ -123,10 +123,7 @@ class Client(AbstractContextManager["Client"]):
         return self._ask(InfoView, lambda of: of.info.GetInfo, info_pb2.GetInfoRequest())
 
     def reach(self, seconds: float, *, on_pause: Callable[[str], object] = lambda _: None) -> None:
-        """Wait up to `seconds` until the coordinator answers, even with an error.
-
-        `on_pause` receives a message before each pause between attempts.
-        """
+        """Wait up to `seconds` for any answer; `on_pause` receives a message before each pause."""
         reconnection = Reconnection(seconds, expected=True, on_pause=on_pause)
         request = info_pb2.GetInfoRequest()
         timeout = min(CONTROL_SECONDS, max(seconds, 1.0))
@@ -188,10 +185,7 @@ class Client(AbstractContextManager["Client"]):
             request = run_pb2.ListRunsRequest(page_token=page.next_page_token)
 
     def ready_run(self, run_id: str = "latest") -> RunView:
-        """Return the run whose subsets and weights `run_id` refers to.
-
-        "latest" is the newest ready run, or the newest run where none is ready.
-        """
+        """Return a run for subsets and weights; "latest" is the newest ready run, if any."""
         if run_id == "latest":
             ready = (run.run_id for run in self.runs() if run.state is RunState.READY)
             run_id = next(ready, run_id)
@@ -205,8 +199,8 @@ class Client(AbstractContextManager["Client"]):
     def watch(self, run_id: str = "latest", after_revision: int = 0) -> Iterator[RunView]:
         """Yield a run after every change until it ends; a held run has not ended.
 
-        A broken stream is reopened for `reconnect_seconds`, and continues after the last revision.
-        "latest" is resolved once, at the start.
+        A broken stream is reopened for `reconnect_seconds`. "latest" is resolved once, at the
+        start.
         """
         reconnection = Reconnection(self._reconnect_seconds)
         yield from watch_run(self._connection, run_id, after_revision, reconnection)
@@ -275,14 +269,14 @@ class Client(AbstractContextManager["Client"]):
             options: the strategy's options, by name.
             preset: the strategy's preset, such as "paper": defaults for `options` and `balanced`.
             weights: a safetensors file, or its content, in place of theta_p.
-            features: replace the model's features: a tensor or array (N x d), a safetensors file,
-                its content, or {"features": N x d}. For pairs, add "paired_features".
+            features: replace the model's: a tensor or array (N x d), a safetensors file, its
+                content, or {"features": N x d}, for pairs with "paired_features" as well.
             proxy: proxy model: "soup" (theta_p or `weights`), "auto", or "ridge:" with patches,
                 learners, soup, initial (theta*), user, backbone, joined by "+"; None for the
                 strategy's default.
             labels: "none" selects by features alone.
-            soft_labels: whether to return `Subset.soft_labels`, as training targets: each example's
-                probabilities by a ridge head fitted without it.
+            soft_labels: return `Subset.soft_labels` as well: probabilities by a ridge head fitted
+                without the example.
             previous: the subset in use, or its digest; `crest` returns it, marked `kept`, while it
                 still suits the changed weights.
             on_progress: called with the computation's progress.
@@ -416,10 +410,7 @@ class Client(AbstractContextManager["Client"]):
         return self._ask(CallerView, lambda of: of.access.WhoAmI, access_pb2.WhoAmIRequest())
 
     def open_page(self) -> PageLinkView:
-        """Return a link to the coordinator's page; needs the role trainer or admin.
-
-        ConfigError: the coordinator serves no page.
-        """
+        """Return a link to the coordinator's page; ConfigError if it serves none."""
         return self._ask(PageLinkView, lambda of: of.access.OpenPage, access_pb2.OpenPageRequest())
 
     def create_token(self, role: str, *, name: str = "", days: float = 0.0) -> GivenTokenView:
@@ -431,7 +422,6 @@ class Client(AbstractContextManager["Client"]):
             days: validity; 0 means until it is revoked.
 
         Raises:
-            InvalidRequestError: `days` is out of range.
             PermissionDeniedError: the caller is no admin; the other token calls raise it as well.
         """
         request = access_pb2.CreateTokenRequest(

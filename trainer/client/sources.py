@@ -30,10 +30,7 @@ def weights_source(weights: Source) -> Path | bytes:
 
 
 def checkpoint_source(weights: Source) -> Path | bytes:
-    """As `weights_source`; converts a `torch.save` file's state dict to safetensors.
-
-    From such a file it reads only tensors and plain containers.
-    """
+    """As `weights_source`, but also accepts a `torch.save` file, of which it reads only tensors."""
     try:
         return weights_source(weights)
     except WeightsError as error:
@@ -50,10 +47,7 @@ def checkpoint_source(weights: Source) -> Path | bytes:
 
 
 def features_source(features: Features) -> Path | bytes:
-    """Return a path, or a safetensors file's content; `features` as in `Client.subset`.
-
-    FeaturesError: a file of another format, or values that are no tensors.
-    """
+    """Return a path, or a safetensors file's content; FeaturesError for other values."""
     if isinstance(features, Source):
         try:
             return weights_source(features)

@@ -100,7 +100,6 @@ def _described(
     reconnection: Reconnection,
     refusal: Refusal,
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the description at the end of the progress messages, and its manifest."""
     while True:
         try:
             # Closed explicitly: the stream holds the channel until it ends.

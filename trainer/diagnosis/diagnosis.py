@@ -122,10 +122,7 @@ class Diagnosis:
         return {name: getattr(self, name) for name in COLUMNS}
 
     def show(self, data: Any, number: int = 16) -> Gallery:
-        """Show the worst labels with their images, in a notebook.
-
-        `data` is the diagnosed data, in any form that `lipt.diagnose` takes.
-        """
+        """Show the worst labels in a notebook; `data` is the diagnosed data in any form."""
         from lipt.trainer.subsets.data import map_style  # noqa: PLC0415 - pictures need it
 
         rows, names = map_style(data), self.class_names
@@ -228,10 +225,7 @@ def read_diagnosis(
     run_id: str = "",
     manifest: Mapping[str, Any] | None = None,
 ) -> Diagnosis:
-    """Read a diagnosis' file; the other arguments are those of `Diagnosis`.
-
-    DiagnosisError: the file is of another format or version, or is inconsistent.
-    """
+    """Read and check a diagnosis' file; DiagnosisError for another format, version or data."""
     from lipt.common.weights.files import read_container  # noqa: PLC0415
 
     try:

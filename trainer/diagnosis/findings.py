@@ -113,11 +113,7 @@ class Learnability(_Value):
 
 
 class Findings(_Value):
-    """The findings about one data set; for non-class targets, classes are strata.
-
-    `proxy` has the proxy model's features and accuracy, `seconds` those by stage, and
-    `worst_fitting` some of the examples with the largest errors.
-    """
+    """The findings about one data set; for non-class targets, classes are strata."""
 
     version: int
     num_examples: Annotated[int, Field(ge=1)]

@@ -184,10 +184,7 @@ def gradients(
     *,
     differentiable: bool = False,
 ) -> tuple[Tensor, ...]:
-    """Return a class's gradient of the weighted mean cross-entropy, by weights of two or more dims.
-
-    `differentiable` allows to differentiate the gradients by `inputs_B`.
-    """
+    """Return a class's gradient of the weighted mean cross-entropy, for all weight matrices."""
     labels_B = torch.full((len(inputs_B),), label, device=inputs_B.device)
     weights_B = weights_B.to(inputs_B.device)
     losses_B = functional.cross_entropy(model(inputs_B), labels_B, reduction="none")
@@ -344,7 +341,6 @@ def distill(
 
 
 def _begun(out: Path, data: Dataset, image: ImageFormat, identity: dict[str, Any]) -> SyntheticSet:
-    """Return the folder's set of the same distillation, or an empty one."""
     if not (out / FILE_NAME).is_file():
         out.mkdir(parents=True, exist_ok=True)
         figures = {"source": data.source, "mean": image.mean, "std": image.std}

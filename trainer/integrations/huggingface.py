@@ -119,7 +119,6 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
 
 
 def _weighting_in(trainer: Any, sampler: SubsetSampler) -> Weighting:
-    """Wrap the Trainer's `compute_loss` with a sampler's weights."""
     weighting, plain, arguments = Weighting(sampler), trainer.compute_loss, trainer.args
     alone = arguments.world_size == 1
     weighted = weighting.step(plain, lambda: arguments.train_batch_size if alone else None)

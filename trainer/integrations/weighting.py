@@ -39,8 +39,7 @@ _LOSSES = frozenset(
 class WeightedLosses(TorchFunctionMode):
     """Weights each example's loss within the block, and mixes soft labels into its target.
 
-    Losses of another length or without a reduction stay unweighted. `num_weighted` counts weighted
-    losses, `num_softened` cross-entropies with soft targets.
+    Losses of another length or without a reduction stay unweighted; two counters count the others.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class WeightedLosses(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Call a torch function, with weights if it is a loss."""
         given = dict(kwargs or {})
         if func not in _LOSSES:
             return func(*args, **given)
@@ -94,10 +92,7 @@ class Weighting:
     def step(
         self, compute: Callable[..., Any], batch_size: Callable[[], int | None]
     ) -> Callable[..., Any]:
-        """Wrap a training step with weighted losses; call `next_batch` before each step.
-
-        `batch_size` returns B of all batches but the last; None if unknown.
-        """
+        """Wrap a training step with weighted losses; `batch_size` returns None if unknown."""
 
         @functools.wraps(compute)
         def weighted(*args: Any, **kwargs: Any) -> Any:

@@ -29,11 +29,7 @@ ABSOLUTE_WEIGHTS = "absolute_weights"
 
 
 class SubsetSource(Protocol):
-    """Source of another subset before each epoch, such as a `Reselection`.
-
-    Resumed training sets `subset` from the checkpoint; main training sets `num_epochs` before every
-    epoch.
-    """
+    """Source of another subset before each epoch; main training sets `num_epochs` beforehand."""
 
     subset: Subset
     num_epochs: int | None

@@ -83,10 +83,7 @@ class Recipe(BaseModel):
         return max(1, full + (left > 1 and not self.drop_last))
 
     def batches(self, order_N: Tensor) -> list[Tensor]:
-        """Split an epoch's order into batches; a single last example joins the batch before it.
-
-        Batch norm refuses a single example, which has no variance.
-        """
+        """Split an epoch's order into batches; a single last example joins the previous batch."""
         batches = list(torch.split(order_N, self.batch_size))
         if self.drop_last:
             full = [batch for batch in batches if len(batch) == self.batch_size]

@@ -24,10 +24,9 @@ from lipt.trainer.writing.formatting import differences
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Metrics of training after an epoch, counted from 1.
+    """Metrics after an epoch, counted from 1; `accuracy` is on augmented images.
 
-    `loss` is a weighted mean; `accuracy` is on augmented images. `test_accuracy` and
-    `subset_accuracy` (without augmentation) are the last evaluations in this epoch, if any.
+    `test_accuracy` and `subset_accuracy` (not augmented) are the epoch's last evaluations, if any.
     """
 
     epoch: int
@@ -56,10 +55,9 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Progress of training, with its evaluations in order.
+    """Progress of training; `seconds` include evaluations.
 
-    `seconds` include `evaluation_seconds`. `subset_accuracies` are (step, accuracy without
-    augmentation).
+    `subset_accuracies` are (step, accuracy without augmentation), in order.
     """
 
     epoch: int
@@ -73,10 +71,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained(Progress):
-    """Result of main training; `weights` is the model's state dict, on the CPU.
-
-    For target kinds other than classes, accuracies are another score.
-    """
+    """Result of main training; `weights` is the model's state dict, on the CPU."""
 
     weights: Weights
     kind: TargetKind
@@ -92,10 +87,7 @@ OnStep = Callable[[int, int], None]
 
 
 class JsonLines:
-    """Appends every record to a file, one JSON object per line.
-
-    Resumed training repeats the epochs since its checkpoint: the later line is valid.
-    """
+    """Appends records as JSON lines; after a resumption, the later line of an epoch is valid."""
 
     def __init__(self, path: Path) -> None:
         self._file: TextIO = path.open("a", encoding="utf-8")

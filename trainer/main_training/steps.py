@@ -111,10 +111,10 @@ class Steps:
         )
 
     def take(self, step: int, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Take a step, counted from 0; the returned tensors are on the device.
+        """Take a step, counted from 0.
 
-        Returns float64 sums over the batch of weighted losses and merits (correct classes), and
-        each example's unweighted loss, float32.
+        Returns, on the device, float64 sums of weighted losses and merits (correct classes), and B
+        losses.
         """
         recipe, target, targets_B = self._recipe, self._forward_pass.target, batch.targets_B
         if self._graphs:

@@ -196,7 +196,6 @@ class Training:
         )
 
     def _evaluate(self, step: int) -> None:
-        """Compute the accuracies that are due after a step, once."""
         at_test, at_subset = self._marks
         looks, on_subset = self._progress.looks, self._progress.subset_accuracies
         if self._test is not None and step in at_test and step not in {one.step for one in looks}:

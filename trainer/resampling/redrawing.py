@@ -67,7 +67,6 @@ class Cycles:
         return order_N
 
     def _following(self, order_N: Tensor, cycle: int) -> Tensor:
-        """Return the order of `cycle`, which follows `order_N`; the shared epoch has no repeats."""
         next_N = self._permutation(cycle)
         num_left = cycle * self._num_examples % self._budget
         if not num_left:
@@ -89,8 +88,7 @@ class Cycles:
 def _spread(order_N: Tensor, labels_N: Tensor, generator: torch.Generator) -> Tensor:
     """Spread each class evenly over an order; the order within a class stays.
 
-    Example j of a class with n examples goes to position (j + u) / n, with one random u in [0, 1)
-    per class. So every stretch is about stratified.
+    Example j of a class of n goes to position (j + u) / n, with one random u in [0, 1) per class.
     """
     classes, class_of_N = torch.unique(labels_N[order_N], return_inverse=True)
     offsets_C = torch.rand(len(classes), generator=generator, dtype=torch.float64)
@@ -181,8 +179,7 @@ def draw_by_losses(
 class LastLosses:
     """Each example's loss in its last training step; `known_N` is infinite for unseen examples.
 
-    `note` stores a rank's batch losses without waiting for the device. `settle` adds those of all
-    ranks to `known_N` between epochs.
+    `note` stores a rank's losses without waiting; `settle` adds those of all ranks to `known_N`.
     """
 
     def __init__(self, num_examples: int) -> None:
@@ -238,7 +235,6 @@ class LastLosses:
 
 
 def _together(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Concatenate row numbers (int64) and losses (float32) on the CPU, in order."""
     ids = [torch.empty(0, dtype=torch.int64), *(part[0].cpu().long() for part in parts)]
     losses = [torch.empty(0), *(part[1].cpu().float() for part in parts)]
     return torch.cat(ids), torch.cat(losses)
@@ -314,11 +310,7 @@ class _Redrawn:
 
 
 class RedrawnRandom(_Redrawn):
-    """Source for `fit`: a random stratified subset, resampled every epoch.
-
-    `budget` is the number of examples per epoch, and `seed` that of the draws; there are no
-    options. BudgetError: the budget is outside 1..N.
-    """
+    """Source for `fit`: a random stratified subset of `budget` examples, resampled every epoch."""
 
     def __init__(self, train: Dataset, budget: int, seed: int, options: Options = _RANDOM) -> None:
         draws = Cycles(len(train), budget, seed, train.labels_N)
@@ -340,7 +332,7 @@ class _RedrawnByLosses(_Redrawn):
 
 
 class RedrawnStale(_RedrawnByLosses):
-    """Source for `fit`: a random pool's highest last losses; used like `RedrawnRandom`."""
+    """Source for `fit`: the examples of a random pool with the highest last losses."""
 
     def __init__(
         self, train: Dataset, budget: int, seed: int, options: StaleOptions = _STALE
@@ -352,8 +344,7 @@ class RedrawnStale(_RedrawnByLosses):
 class RedrawnInfoBatch(_RedrawnByLosses):
     """Source for `fit`: leaves out a share of the easy examples, and reweights the others.
 
-    The budget sets the number of steps, the losses the size of each epoch. Arguments and errors are
-    those of `RedrawnRandom`.
+    The budget sets the number of steps, the losses the size of each epoch.
     """
 
     # The mean weight is above 1, which makes up for fewer steps.

@@ -69,15 +69,13 @@ class Reselection:
 
     Args:
         client: its `reconnect_seconds` limits how long an epoch waits for the coordinator.
-        model: model in training. The coordinator receives its state dict without wrappers
-            (DistributedDataParallel, torch.compile).
+        model: model in training; its state dict is sent without wrappers (DDP, torch.compile).
         strategy: one of `client.strategies()`.
         every: epochs between selections, R.
         prefetch: ask one epoch early, in a thread, with weights one epoch old.
         num_epochs: length of training, where known; no subset is requested for later epochs.
         first: the subset of the first epochs; None selects it with theta_p.
-        request: as in `client.subset`: run, fraction or budget, options, preset, balanced, proxy,
-            soft_labels. The option `pretraining` applies to the first subset only.
+        request: keywords of `client.subset`; the option `pretraining` applies to `first` only.
 
     Raises:
         ConfigError: `every` is below 1, or the strategy selects by a run's learners.
@@ -257,13 +255,8 @@ class ReselectingSampler(SubsetSampler):
             for images, labels in loader: ...
 
     `shuffle`, `seed`, `rank`, `num_ranks`, `uneven` and `alpha` are those of `SubsetSampler`. All
-    other arguments, such as `fraction`, `every` and `prefetch`, are those of `Reselection`.
-
-    Attributes:
-        reselection: history of selections, and time that training waited for them.
-
-    Raises:
-        ConfigError, LiptError: as `Reselection` and `SubsetSampler`.
+    other arguments, such as `fraction`, `every` and `prefetch`, and errors are those of
+    `Reselection`. The attribute `reselection` has the history of selections.
     """
 
     def __init__(

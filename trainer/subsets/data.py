@@ -55,11 +55,7 @@ class RowNumbers(Sequence[int]):
 
 
 class Pairs:
-    """Rows of (example, label) from two columns.
-
-    `targets` are all labels. Text labels are numbered alphabetically, and `classes` has their
-    names.
-    """
+    """Rows of (example, label) from two columns; text labels are numbered alphabetically."""
 
     def __init__(self, examples: Any, labels: Any) -> None:
         columns = examples if isinstance(examples, Mapping) else {"": examples}
@@ -178,8 +174,7 @@ def _label_column(features: Mapping[str, Any]) -> str:
 def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
     """Raise SubsetError for a data set that a `Subset` was not selected from.
 
-    Compares lengths, and with `check` fingerprints. That reads 64 rows, or all for a full
-    fingerprint or for pairs without `targets`.
+    Compares lengths, and with `check` fingerprints, of 64 rows or all; see `Subset.apply`.
     """
     data, num_rows = subset.manifest.get("data"), len(dataset)
     expected = data.get("num_examples") if isinstance(data, Mapping) else None

@@ -64,10 +64,7 @@ def metadata_text(fields: Fields) -> str:
 
 
 def decode(file: BinaryIO, path: Path, beside: bytes | None = None) -> dict[str, Any]:
-    """Read a subset's fields; `beside` is the content of a .csv's metadata file.
-
-    SubsetError: unknown suffix or damaged file. MissingExtraError: .parquet without pyarrow.
-    """
+    """Read a subset's fields, a .csv's with the metadata `beside`; SubsetError if damaged."""
     _, read = codec_of(path)
     try:
         fields = read(file)

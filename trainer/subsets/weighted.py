@@ -117,10 +117,7 @@ class UnweightedWarning(UserWarning):
 
 
 class WeightedData(Dataset[Any]):
-    """The selected examples, each with its weight last in a tuple, or under "weight".
-
-    Soft labels follow the weight, or are under "soft_label"; all columns have K rows, float32.
-    """
+    """Selected examples, each with its weight and soft label last, or under their own keys."""
 
     def __init__(
         self,

@@ -101,7 +101,6 @@ def write_out(
 def _chosen_images(
     subset: Any, dataset: Dataset, on_progress: Progress | None
 ) -> Iterator[ChosenImage]:
-    """Yield a subset's examples in row order, with few of them in memory."""
     rows = dataset.source_rows
     if isinstance(rows, EncodedRows):
         read = partial(_file_of, rows)

@@ -16,10 +16,9 @@ from lipt.common.imports import import_extra
 
 @contextmanager
 def replacing(path: Path, *, mode: int | None = None) -> Iterator[Path]:
-    """A temporary file that replaces `path` when the block succeeds.
+    """A temporary file, private at first, that replaces `path` when the block succeeds.
 
-    It is private until then. It is synced before the rename, and gets the permissions `mode`, or a
-    user's default ones. A block that raises leaves `path` unchanged.
+    It is synced before the rename. A block that raises leaves `path` unchanged.
     """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     os.close(descriptor)
@@ -47,10 +46,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def making(folder: Path) -> Iterator[Path]:
-    """A temporary folder that replaces `folder`, durably, when the block succeeds.
-
-    FileExistsError: `folder` is not empty, or a file.
-    """
+    """A temporary folder that durably replaces `folder`, which is absent or empty, on success."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} is there already. Name a folder that is not, or empty it.")
     folder.parent.mkdir(parents=True, exist_ok=True)

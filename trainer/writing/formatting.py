@@ -51,10 +51,7 @@ def _each(found: Mapping[str, Any], wanted: Mapping[str, Any], within: str) -> I
 
 
 def to_jsonable(value: Any) -> Any:
-    """Convert a view, or a container of views, to values for `json.dumps`.
-
-    Field names are the keys; times are ISO 8601; infinities and NaN are null.
-    """
+    """Convert views to JSON values: times become ISO 8601, infinities and NaN null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: to_jsonable(getattr(value, field.name))
