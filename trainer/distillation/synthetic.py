@@ -46,7 +46,7 @@ class RealExamples:
 
     @classmethod
     def of(cls, dataset: Dataset, subset: Subset | None, *, at_least: int) -> RealExamples:
-        """Take all images, or a weighted subset's; DataError for fewer than `at_least` of a class."""
+        """Take all images, or a weighted subset's; DataError for too few images of a class."""
         if not isinstance(dataset.inputs, ImageSpec) or dataset.target.kind is not TargetKind.CLASS:
             raise DataError(
                 f"{dataset.source} has {dataset.inputs} and {dataset.target.kind.words} targets; "
