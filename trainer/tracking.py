@@ -260,7 +260,7 @@ class Logger:
         }
         with self._outliving(f"did not take epoch {record.epoch}"):
             self._tracker.measure(values, record.step)
-            if record.subset_digest != self._digest:  # chosen again
+            if record.subset_digest != self._digest:  # re-selected
                 self._digest = record.subset_digest
                 self._tracker.tag({DIGEST: self._digest})
         if record.step == record.num_steps:

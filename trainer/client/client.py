@@ -422,6 +422,7 @@ class Client(AbstractContextManager["Client"]):
             days: validity; 0 means until it is revoked.
 
         Raises:
+            InvalidRequestError: `days` is out of range.
             PermissionDeniedError: the caller is no admin; the other token calls raise it as well.
         """
         request = access_pb2.CreateTokenRequest(

@@ -149,7 +149,7 @@ def watch_run(
         try:
             for view in reconnection.heard(_watch_once(connection, run_id, revision)):
                 run_id = view.run_id
-                # Not `>`: a restart after the clock was set back starts lower.
+                # Not `>`: revisions start lower if the clock was set back before a restart.
                 if view.revision != revision or view.waiting != waiting:
                     revision, waiting = view.revision, view.waiting
                     yield view

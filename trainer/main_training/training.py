@@ -200,7 +200,7 @@ class Training:
         looks, on_subset = self._progress.looks, self._progress.subset_accuracies
         if self._test is not None and step in at_test and step not in {one.step for one in looks}:
             if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)  # the steps' time is not the evaluation's
+                torch.cuda.synchronize(self._device)  # finish the steps before timing
             seconds = monotonic() - self._began - self._evaluation_seconds
             found = self._accuracy(self._test, torch.arange(len(self._test)))
             looks = (*looks, Look(step, seconds, found))

@@ -127,10 +127,11 @@ def draw_pruned(
     """InfoBatch: leave out a share of the easy examples, and increase the weights of the others.
 
     Easy examples have a last loss below the mean; infinite losses are unknown. Of n easy examples m
-    >= 1 stay, each with weight n/m, so the expected gradient is that of all examples. Returns K
-    distinct row numbers, int64, in random order; and N weights, float32, 0 where left out.
+    stay, at least one, each with weight n/m, so the expected gradient is that of all examples.
+    Returns K distinct row numbers, int64, in random order; and N weights, float32, 0 where left
+    out.
     Source: Qin et al. 2024, "InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data
-    Pruning" (arXiv:2303.04947). As in the authors' code, the number of easy examples is fixed.
+    Pruning" (arXiv:2303.04947). As in the authors' code, a fixed number of easy examples stays.
     """
     known_N = losses_N.isfinite()
     mean = losses_N[known_N].double().mean()

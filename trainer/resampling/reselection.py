@@ -75,7 +75,7 @@ class Reselection:
         prefetch: ask one epoch early, in a thread, with weights one epoch old.
         num_epochs: length of training, where known; no subset is requested for later epochs.
         first: the subset of the first epochs; None selects it with theta_p.
-        request: keywords of `client.subset`; the option `pretraining` applies to `first` only.
+        request: keywords of `client.subset`; `pretraining` applies to the first subset only.
 
     Raises:
         ConfigError: `every` is below 1, or the strategy selects by a run's learners.

@@ -160,7 +160,7 @@ class SubsetSampler(RankSampler):
         return num_dealt(len(self.subset), self._rank, self.num_ranks, self._uneven)
 
     def __iter__(self) -> Iterator[int]:
-        # A copy: `subset` may change before the iterator ends.
+        # `set_epoch` may replace `self.subset` before the iterator ends.
         subset, order_K = self.subset, torch.arange(len(self.subset))
         if self._shuffle:
             generator = derive_generator(self._seed, "sampler-order", self._epoch)
@@ -353,5 +353,5 @@ class InfoBatchSampler(LossSampler):
 
     def weights(self, ids_B: Tensor) -> Tensor:
         """Return a batch's weights in the current epoch, float32, on `ids_B`'s device."""
-        self._share()  # drawn by now
+        self._share()  # draws the epoch if needed
         return self._draws.weights_N[ids_B.cpu()].to(ids_B.device)

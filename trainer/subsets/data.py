@@ -121,7 +121,7 @@ def map_style(data: Any) -> Any:
 
 def rows_of(data: Any) -> Any:
     """Return (X, y) as pairs, and other data unchanged."""
-    # A tuple of two (image, label) is a data set of two rows.
+    # A tuple of two (image, label) pairs is a data set of two rows.
     columns = (
         isinstance(data, tuple)
         and len(data) == 2
@@ -146,7 +146,7 @@ def without_transforms(dataset: Any) -> Any:
     for name in given:
         try:
             setattr(plain, name, None)
-        except AttributeError:  # a property, which torchvision's is not
+        except AttributeError:  # a property, unlike torchvision's attribute
             return dataset
     return plain
 

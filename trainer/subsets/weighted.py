@@ -48,9 +48,8 @@ def weighted_cross_entropy(
 ) -> Tensor:
     """Mean over the batch of each example's cross-entropy times its weight, 0-d, float32.
 
-    The sum is divided by B, not by the sum of weights: each example stands for as many as its
-    weight says. Weights of mean 1 over the subset (`normalized_weights`) preserve the learning
-    rate's scale.
+    The sum is divided by B, not by the sum of weights: an example of weight w counts as w examples.
+    Weights of mean 1 over the subset (`normalized_weights`) preserve the learning rate's scale.
     """
     losses_B = example_losses(logits_BC, labels_B, label_smoothing=label_smoothing)
     return (losses_B * weights_B).mean()
