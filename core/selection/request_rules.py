@@ -34,7 +34,7 @@ class Labels(StrEnum):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """A request's `labels`, given if empty; InvalidRequestError for an unknown value."""
+        """Parse a request's `labels`, `given` if empty; InvalidRequestError if unknown."""
         if text and text not in set(cls):
             raise InvalidRequestError(f"labels = {text!r}: choose one of {', '.join(cls)}.")
         return cls(text or cls.GIVEN)
@@ -120,7 +120,7 @@ def _choose(able: Callable[[Strategy], bool]) -> str:
 
 
 def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKind) -> None:
-    """InvalidRequestError where a strategy with these options cannot use the data's targets."""
+    """InvalidRequestError if the strategy with these options cannot use the data's targets."""
     kinds = strategy.kinds_for(strategy.parse_options(options))
     if kind in kinds:
         return

@@ -97,10 +97,7 @@ def class_shares(labels_N: Tensor, budget: int) -> Iterator[tuple[int, Tensor, i
 
 
 def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]:
-    """Share a budget among groups in proportion to their sizes; errors as `class_quotas`.
-
-    The rest goes to the largest remainders, ties to the lowest group.
-    """
+    """Share a budget by group size, rest to the largest remainders; errors as `class_quotas`."""
     _require_enough(counts_G, budget)
     total = max(1, sum(counts_G))
     shares = [divmod(budget * count, total) for count in counts_G]

@@ -93,6 +93,7 @@ class Strategy:
     kinds: frozenset[TargetKind] | Callable[[Mapping[str, Any]], frozenset[TargetKind]] = ALL_KINDS
 
     def __call__(self, *arguments: Any, **options: Any) -> Selection:
+        """Call the function, unchecked."""
         return self.function(*arguments, **options)
 
     @property
@@ -167,10 +168,7 @@ class Strategy:
         return sorted(self.default_needs()) or [alone]
 
     def resolve_balance(self, balanced: bool | None) -> bool:  # noqa: FBT001 - the only argument
-        """Whether the classes get equal shares, by default for None.
-
-        StrategyOptionError for the opposite of always, or never, balanced.
-        """
+        """Whether the classes get equal shares; StrategyOptionError if that is unsupported."""
         fixed = {Balance.NEVER: False, Balance.ALWAYS: True}.get(self.balance)
         if balanced is not None and fixed is not None and balanced != fixed:
             other = "uniform" if fixed else "uniform_per_class"

@@ -204,10 +204,7 @@ class LastLayer:
 
 
 def last_layer_at(validation: Signals) -> LastLayer:
-    """The layer behind validation signals.
-
-    Probabilities rounded to zero get the largest value that rounds to it.
-    """
+    """The layer behind validation signals; zero probabilities become the largest such value."""
     is_label_VC = functional.one_hot(validation.labels_N, validation.errors_NC.shape[1])
     least_C = torch.tensor(
         [torch.finfo(torch.float32).tiny, _LEAST_LABEL_PROBABILITY],
