@@ -51,8 +51,8 @@ def redundancy(
 ) -> Redundancy:
     """Count the representative examples of each class.
 
-    Features are compared by cosine: centre them first. At most `most_examples` of a class are
-    compared. Progress is in classes.
+    Features are compared by cosine: centre them first. Large classes are sampled, so that at
+    most about `most_examples` are compared. Progress is in classes.
     """
     most_of_class = max(_FEWEST_OF_CLASS, most_examples // max(1, num_classes))
     per_class = []
