@@ -54,10 +54,7 @@ def has_batch_norm(model: nn.Module, frozen: Collection[str] = ()) -> bool:
 def reestimate_batch_norm(
     model: nn.Module, batches: Iterable[Inputs], frozen: Collection[str] = ()
 ) -> None:
-    """Replace running statistics by those of these inputs, each batch weighted by its size.
-
-    Each channel needs two values of a batch.
-    """
+    """Replace running statistics by the inputs' own, each batch weighted by its size."""
     layers, num_seen = _tracking(model, frozen), 0
     if not layers:
         return
@@ -121,10 +118,7 @@ def load_with_statistics(
     inputs: Callable[[], Iterable[Inputs]] | None,
     frozen: Collection[str] = (),
 ) -> Weights:
-    """Load weights with known batch-norm statistics, or those estimated on `inputs`.
-
-    Returns the statistics; empty if `inputs` is None or the model has none.
-    """
+    """Load weights with known or estimated statistics; returns these, empty if there are none."""
     model.load_state_dict({**weights, **(known or {})})
     if known or inputs is None or not has_batch_norm(model, frozen):
         return known or {}

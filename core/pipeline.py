@@ -127,10 +127,7 @@ def choose(pretrained: Pretrained, query: SubsetQuery) -> tuple[Question, Chosen
 def initial_weights(
     workspace: Workspace, config: RunConfig, given: bytes | Path | None
 ) -> tuple[Weights, frozenset[str], InputFormat]:
-    """theta*: random or given weights, trained for at most a few epochs.
-
-    Returns the weights, the names that learners leave frozen, and the models' input format.
-    """
+    """theta*, the names that learners leave frozen, and the models' input format."""
     dataset, seed = workspace.dataset, config.seed
     inputs, model = model_inputs(workspace, config), workspace.new_model(config)
     if given is not None:

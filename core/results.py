@@ -92,13 +92,7 @@ def frozen_in(metadata: Mapping[str, str]) -> frozenset[str]:
 def open_learner(
     source: bytes | Path, specs: Mapping[str, TensorSpec], frozen: Weights
 ) -> Mapping[str, Tensor]:
-    """A result or a snapshot as a whole state, completed by theta*'s frozen tensors.
-
-    Each access decodes a tensor anew.
-
-    Raises:
-        BlobTooLargeError, WeightsError: as `open_weights`.
-    """
+    """A result or snapshot as a whole state, decoded on access; errors as `open_weights`."""
     like = {name: spec for name, spec in specs.items() if name not in frozen}
     opened = open_weights(source, like=like)
     return _Whole(specs, frozen, opened) if frozen else opened

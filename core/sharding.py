@@ -106,10 +106,7 @@ class Fitted(NamedTuple):
 
 
 def fit_defaults(learners: LearnersConfig, num_train: int, *, asked: Collection[str]) -> Fitted:
-    """Lower settings that are not in `asked` until all shards fit in the training split.
-
-    Lowers the batch size down to 16, then learners, then minibatches, as little as possible.
-    """
+    """Lower the batch size to 16 at least, then learners, then minibatches, until shards fit."""
     n, m, b = learners.num_learners, learners.num_minibatches, learners.batch_size
     if n * m * b <= num_train:
         return Fitted(learners)

@@ -98,11 +98,7 @@ def _probabilities(errors_NC: Tensor, labels_N: Tensor, places_K: Tensor) -> Ten
 
 
 def recommended_alpha(accuracy: float, alone: float, distrusted: float) -> float:
-    """The share of the head's probabilities in a target, in [0, 1].
-
-    Leave-one-out accuracies of the head and of one of the chosen examples alone, and the share of
-    the chosen labels that look wrong.
-    """
+    """Share of the head's probabilities in targets, by its gain and the doubtful labels' share."""
     alpha = _MOST * -math.expm1(-max(accuracy - alone, 0.0) / _POINTS)
     # The head is right about as often as labels are wrong.
     return alpha + (1 - alpha) * min(distrusted, 1.0)

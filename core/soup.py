@@ -178,11 +178,7 @@ class Ratios:
 def uniform_soup(
     learners: Sequence[OpenWeights], evaluate: Evaluate, *, on_progress: OnProgress
 ) -> Soup:
-    """The plain mean of all learners, summed in float64.
-
-    alpha is 1/1, 1/2, ..., 1/n: a learner's share when it enters the mean so far. Every ingredient
-    has the final accuracy.
-    """
+    """The plain mean of all learners in float64; alpha is a learner's share when it enters."""
     total = len(learners) + 1
     accuracies, _ = _score_alone(learners, evaluate, lambda done: on_progress(done, total))
     weights = _mean(learners)

@@ -61,10 +61,7 @@ class ForwardPass:
 
 
 class Sgd:
-    """SGD with momentum, for all training.
-
-    `options` are those of `torch.optim.SGD`. Frozen parameters have no gradient and stay.
-    """
+    """SGD with momentum and `torch.optim.SGD`'s options; frozen parameters stay."""
 
     def __init__(self, model: nn.Module, **options: Any) -> None:
         self._model = model
@@ -158,9 +155,8 @@ def initialize(
 ) -> Weights:
     """Train a random model into the initial weights theta*, the start of all learners.
 
-    A constant learning rate and no augmentation, for the chaotic first steps only. The same
-    arguments give the same weights on the same kind of device. RunFailedError if the loss is not
-    finite.
+    A constant learning rate and no augmentation, for the chaotic first steps only. Deterministic on
+    one kind of device. RunFailedError if the loss is not finite.
 
     Source: LiPT (Ro et al. 2023), section 3.1.
     """

@@ -119,11 +119,7 @@ def learning_curve(
     generator: torch.Generator,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Learnability:
-    """Measure the head on growing samples.
-
-    `accuracy` is the leave-one-out score on all examples; scores below 0 count as 0. `wanted` are
-    targets in place of classes.
-    """
+    """Measure the head on growing samples; `accuracy` is its leave-one-out score on all."""
     order_N, accuracies = stratified_order(labels_N, generator), list[float]()
     sizes = sample_sizes(len(labels_N))
     for done, size in enumerate(sizes):

@@ -91,8 +91,7 @@ class LabelErrors:
 def find_label_errors(signals: Signals) -> LabelErrors:
     """Find the labels that look wrong; SignalsError without errors, or for other targets.
 
-    With a second head, it suggests the classes, both give the quality, and the first alone the
-    noise: the second did not learn from the labels to be counted.
+    A second head suggests the classes, both give the quality, and the first alone the noise.
     """
     if signals.kind is not TargetKind.CLASS:
         raise SignalsError(

@@ -153,11 +153,7 @@ def train_on_shard(
     on_step: Callable[[int, float], None],
     should_stop: Callable[[], bool],
 ) -> tuple[float, float]:
-    """Train in place for `num_steps` passes, with a constant learning rate.
-
-    Minibatches and augmentation of a pass are seeded by the task and its number. Returns the mean
-    loss of the last pass, and the seconds spent waiting for minibatches.
-    """
+    """Train in place; returns the last pass's mean loss and the seconds spent on waiting."""
     learners = task.learners
     sgd = Sgd(
         model,
@@ -205,11 +201,7 @@ _Part = tuple[Tensor, torch.Generator]
 def minibatches(
     task: LearnerTask, examples: Examples, targets_N: Tensor, device: torch.device
 ) -> Iterator[Iterator[Minibatch]]:
-    """Minibatches of all passes, one pass after another, prepared ahead by a thread.
-
-    The thread works in order, so draws do not depend on it. An accelerator augments in its own
-    queue; the thread decodes for it, into pinned memory.
-    """
+    """Minibatches of all passes, in order, read ahead by a thread without changing any draw."""
     on_cpu, encoded = device.type == "cpu", isinstance(examples, EncodedImages)
     augments = (
         isinstance(examples, Tensor) and task.augmentation.method is not AugmentationMethod.NONE

@@ -37,10 +37,7 @@ class PruningInputs:
 
 
 def prunable_parameters(model: nn.Module, frozen: Collection[str] = ()) -> dict[str, nn.Parameter]:
-    """Weights of convolutions and linear layers, in the model's order, except frozen ones.
-
-    Biases and the scales of normalization layers are few, and each carries a whole channel.
-    """
+    """Weights of convolutions and linear layers, in the model's order, except frozen ones."""
     return {
         name: parameter
         for name, parameter in model.named_parameters()
@@ -49,11 +46,7 @@ def prunable_parameters(model: nn.Module, frozen: Collection[str] = ()) -> dict[
 
 
 def prune(method: PruningMethod, inputs: PruningInputs, density: float) -> dict[str, Tensor]:
-    """Zero the weights that a method scores lowest, over all tensors together.
-
-    Raises:
-        ConfigError: the density is outside (0, 1].
-    """
+    """Zero the weights with the globally lowest scores; ConfigError unless 0 < density <= 1."""
     score = METHODS[method]
     if score is None:
         return {name: weight.clone() for name, weight in inputs.weights.items()}

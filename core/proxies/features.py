@@ -50,11 +50,7 @@ Loader = Callable[[], Weights]
 
 @torch.inference_mode()
 def pooled_features(model: nn.Module, inputs_B: Inputs) -> Tensor:
-    """The head's inputs, then the last feature map in 2x2 average pooling; B x (D + 4 C).
-
-    The map is the last four-dimensional module output, of at least 2x2, before the head's call.
-    Without one the result is B x D.
-    """
+    """The head's inputs, and the last feature map, if any, pooled to 2x2; B x (D + 4 C)."""
     _, head = find_head(model)
     maps, features = list[Tensor](), list[Tensor]()
 
@@ -210,10 +206,7 @@ def backbone_identity(spec: str) -> str:
 
 
 def load_backbone(spec: str, device: torch.device) -> Backbone:
-    """The network and weights of a setting.
-
-    ConfigError if it is not `torchvision:NAME@FILE`, or the file does not hold its weights.
-    """
+    """The network and weights of a setting; ConfigError if the setting or file is invalid."""
     name, path = _parts(spec)
     try:
         weights = load_file(path) if path.suffix == ".safetensors" else read_torch_file(path)

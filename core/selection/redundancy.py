@@ -49,11 +49,7 @@ def redundancy(
     most_examples: int = _MOST_EXAMPLES,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Redundancy:
-    """Count the representative examples of each class.
-
-    Features are compared by cosine: centre them first. Large classes are sampled, so that at
-    most about `most_examples` are compared. Progress is in classes.
-    """
+    """Count the representatives of each class by cosine of centred features; samples large ones."""
     most_of_class = max(_FEWEST_OF_CLASS, most_examples // max(1, num_classes))
     per_class = []
     looked_at = 0

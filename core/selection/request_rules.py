@@ -55,11 +55,7 @@ def without_labels(
     own_weights: bool,
     images: bool = True,
 ) -> tuple[Mapping[str, str], Proxy]:
-    """The options (with `space`) and the proxy of a request that must not use labels.
-
-    `own_features` and `own_weights`: whether the request brings some. `images`: whether the
-    examples are images. LiptError if labels were used for its inputs.
-    """
+    """The options (with `space`) and the proxy of a request; LiptError if they depend on labels."""
     resolved = _among_features(strategy, options)
     if not _can(strategy, resolved):
         raise InvalidRequestError(

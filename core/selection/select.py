@@ -35,11 +35,8 @@ def select(
     """Choose exactly `budget` examples, or fewer with a reason; rows ascending, on the CPU.
 
     Balanced, a strategy sees one class at a time, with the class's own seed and its quota of the
-    budget, unless it balances by itself. Options are all of `strategy.parse_options`.
-
-    Raises:
-        BudgetError: the budget is outside 1..N.
-        SignalsError: signals are missing, or not finite.
+    budget, unless it balances by itself. BudgetError if the budget is outside 1..N. SignalsError if
+    signals are missing, or not finite.
     """
     require_budget(budget, len(signals))
     for need in sorted(strategy.needs_for(options)):

@@ -111,11 +111,7 @@ def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]
 def worth_counting(
     counts_C: Sequence[int], wrong_C: Sequence[float], budget: int
 ) -> tuple[int, ...]:
-    """Examples of each class that count for its quota: those with right labels.
-
-    Else wrong labels could fill a rare class's equal share. If the budget needs more than are
-    right, the counts of all classes rise in proportion.
-    """
+    """Rightly labelled examples of each class, scaled up together if the budget needs more."""
     wrong = sum(share * count for share, count in zip(wrong_C, counts_C, strict=True))
     spared = min(1.0, (sum(counts_C) - budget) / wrong) if wrong else 0.0
     pairs = zip(wrong_C, counts_C, strict=True)

@@ -198,10 +198,7 @@ _HELD_BYTES = 256 * 1024**2
 
 
 class Rows:
-    """Float64 products of some examples' vectors with all.
-
-    Equal vectors compare equal in float32, on blocks of any size.
-    """
+    """Float64 products of examples' vectors with all; equal vectors compare equal in float32."""
 
     def __init__(self, vectors: Vectors) -> None:
         self._vectors = vectors.map(

@@ -81,11 +81,7 @@ _SMALL_CPU_MODEL, _CPU_CHUNK_SIZE = 1_000_000, 16
 
 
 def default_chunk_size(model: nn.Module, device: torch.device) -> int:
-    """How many gradients are taken at once.
-
-    `vmap` makes convolutions grouped ones: on a CPU 2.5 times as slow as one by one with a
-    ResNet-18, and 2.5 times as fast with a ResNet-8, where call overhead dominates.
-    """
+    """Gradients taken at once: on a CPU, `vmap` slows down large convolutions."""
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     if device.type == "cpu":
         return _CPU_CHUNK_SIZE if num_parameters < _SMALL_CPU_MODEL else 1

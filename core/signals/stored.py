@@ -73,10 +73,7 @@ def read_user_features(
     max_bytes: int,
     limits: StorageLimits = STORAGE_LIMITS,
 ) -> UserFeatures:
-    """Read a file of features, any floating-point dtype, of at most `max_bytes`.
-
-    FeaturesError for other tensors than the two, wrong shapes, or values not finite.
-    """
+    """Read a file of features; FeaturesError for wrong tensors or shapes, or values not finite."""
     try:
         container = read_container(source, max_bytes=max_bytes, max_tensors=_MAX_TENSORS)
     except (WeightsError, BlobTooLargeError) as error:

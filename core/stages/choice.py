@@ -92,10 +92,7 @@ def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
 def choose(
     workspace: Workspace, question: Question, *, compute: ComputeSignals = model_signals
 ) -> Chosen:
-    """Compute the strategy's inputs, and select.
-
-    SignalsError if the strategy chooses nothing, or the model's outputs are not finite.
-    """
+    """Compute the inputs and select; SignalsError for outputs not finite, or an empty selection."""
     strategy, needs = find_strategy(question.strategy), question.needs
     with span("signals", strategy=question.strategy):
         signals, warmed = _signals(workspace, question, needs, compute)

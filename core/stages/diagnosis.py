@@ -61,10 +61,7 @@ def copies_of(workspace: Workspace, cpu_threads: int) -> Copies:
 
 
 def diagnose(workspace: Workspace, question: ProxyQuestion) -> Diagnosis:
-    """Diagnose the data by the signals of a proxy.
-
-    ProxyError if its head has learned from the labels that it would evaluate.
-    """
+    """Diagnose by a proxy's signals; ProxyError if its head learned from the same labels."""
     if question.proxy.is_own_head:
         raise ProxyError(
             f"the proxy {question.proxy} cannot diagnose: its head has learned from the "

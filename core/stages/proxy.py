@@ -80,10 +80,7 @@ class ProxyQuestion:
 def proxied_signals(workspace: Workspace, question: ProxyQuestion) -> Signals:
     """Signals of a ridge head on the proxy's features, with facts for a manifest.
 
-    Raises:
-        ProxyError: features are unavailable.
-        FeaturesError: the request's features cannot be read.
-        SignalsError: features are not finite.
+    ProxyError or FeaturesError if features are unavailable; SignalsError if not finite.
     """
     return _kept("proxy", workspace, question, _with_heads)
 

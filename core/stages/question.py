@@ -41,12 +41,10 @@ class Question:
 
     weights: theta_p or the user's own; theta* if an ordinary warm-up starts from it.
     features: the user's own, in place of the model's.
-    trajectories: the learners, for strategies and proxies that use them.
     preset: the source of the options, for the record.
     proxy: computes the signals; None for the weights with their own head.
     backbone: identity of the operator's network, if the proxy may use it.
-    labels: `none` if no label may enter the choice.
-    initial: theta*, if the proxy may use it.
+    trajectories, initial: the learners and theta*, if the strategy or proxy may use them.
     teacher: the proxy whose head gives soft labels, if requested.
     """
 

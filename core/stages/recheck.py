@@ -118,10 +118,7 @@ def fit_quadratic_model(
     seed: int,
     num_probes: int = NUM_PROBES,
 ) -> QuadraticModel:
-    """The quadratic model around `parameters`, by two backward passes per part and probe.
-
-    Parts are losses of some of the `num_examples` that fit in memory.
-    """
+    """The quadratic model around `parameters`, by two backward passes per part and probe."""
     at = {name: tensor.detach().clone().requires_grad_() for name, tensor in parameters.items()}
     probes = [_probe(at, seed, index) for index in range(num_probes)]
     loss = 0.0

@@ -66,10 +66,7 @@ def signals_of(
     compute: ComputeSignals = model_signals,
     models: int = 0,
 ) -> Signals:
-    """The signals that one model provides, and the labels; each computed once.
-
-    `load` returns the model; `depends_on` and `models` are as for `Workspace.find`.
-    """
+    """The signals that one model provides, and the labels, each computed once."""
     config, dataset = question.config, workspace.dataset
 
     def cached(kind: str, compute: ComputeSignals) -> Signals:

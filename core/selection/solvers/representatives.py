@@ -286,10 +286,7 @@ def partition_greedy(
     partitions: int = 0,
     matrix_bytes: int = MATRIX_BYTES,
 ) -> Tensor:
-    """Choose K representative examples with matrices up to `matrix_bytes`; K int64.
-
-    P is at least two. The second round samples the examples if its matrix would be too large.
-    """
+    """Choose K examples in two rounds, with matrices up to `matrix_bytes`; K int64."""
     # Maximum number of examples that fit in a square matrix of 8-bit levels.
     num_examples, capacity = len(similarity), max(1, math.isqrt(matrix_bytes))
     num_parts = min(num_examples, max(2, partitions, -(-num_examples // capacity)))

@@ -134,11 +134,9 @@ def auto(
 
 @dataclass(frozen=True)
 class Evidence:
-    """The plan's inputs.
+    """The plan's inputs, with the share of examples to keep.
 
-    fraction: share of the examples to keep.
     errors_C: share of each class that the head misclassifies, on held-out labels.
-    num_classes: classes with examples.
     noise_rate, noise_low, noise_C: share of wrong labels, its lower bound, and by class.
     copies: share of the examples that are near-duplicates of others.
     """

@@ -231,10 +231,7 @@ def step(layer: LastLayer, chosen: Vectors, learning_rate: float) -> LastLayer:
 
 
 def validation_gradient(layer: LastLayer) -> LayerGradient:
-    """The gradient of the mean validation loss by the layer: the mean of e_v (x) [h_v, 1].
-
-    Scaled to a largest error of 1 once losses are so small that gains would tie at 0 in float64.
-    """
+    """The mean validation loss's gradient by the layer, scaled so that gains do not tie at 0."""
     errors_VC = layer.logits_VC.softmax(dim=-1)
     # The label's p - 1 is minus the sum of all others, which keeps a confident example's digits.
     errors_VC.scatter_(1, layer.labels_V[:, None], 0.0)
@@ -274,10 +271,7 @@ def _aligns_compiled(gradients: Vectors) -> bool:
 
 
 def in_validation_span(gradients: Vectors, layer: LastLayer) -> tuple[Vectors, LastLayer]:
-    """Both in float64 coordinates of the span of the validation rows [h_v, 1], without a bias.
-
-    An orthonormal basis keeps all products with validation features, with Q = V dimensions.
-    """
+    """Both in float64 coordinates of the span of the validation rows [h_v, 1], without a bias."""
     basis_DQ = torch.linalg.qr(with_bias(layer.features_VD, layer.bias).T).Q
     features_NQ = _projected(gradients.features_ND, gradients.bias, basis_DQ)
     features_VQ = _projected(layer.features_VD, layer.bias, basis_DQ)
