@@ -1,8 +1,7 @@
 """Features of proxies: pooled ones of trained models, and several kinds side by side.
 
 Pooled features are the inputs of a model's head, and 2x2 averages of its last feature map, which
-keep positions. One model of a bank is in memory at a time, with batch-norm statistics that fit its
-weights.
+keep positions. One model of a bank is in memory at a time.
 
 A backbone is a torchvision network with trained weights that the coordinator's operator names:
 `torchvision:NAME@FILE` is a setting of the process and never comes over the wire. FILE is
