@@ -59,11 +59,9 @@ class Pictures:
     """All images in the form used for comparisons.
 
     images_of: from ids to uint8 B x C x H x W.
-    digests: a hash of each image's pixels.
     thumbnails_NP: float32, of unit length; zeros for an image of one colour.
     inner_NM: float32, low frequencies of the inner pixels, and the rest's length.
-    threshold: the minimum correlation of a match.
-    near: the minimum cosine of thumbnails of a compared pair.
+    threshold, near: minimum correlation of a match, and cosine of compared thumbnails.
     """
 
     images_of: Callable[[Tensor], Tensor]

@@ -167,7 +167,7 @@ def side_by_side(
     return features_ND
 
 
-# Of ImageNet, as torchvision's weights were trained.
+# ImageNet's, used to train torchvision's weights.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Small images are not enlarged to the network's training size: time grows with the square.
 _SMALL_SIDE, _SIDE = 64, 224

@@ -55,9 +55,7 @@ Kinds = tuple[Kind, ...]
 class ProxyQuestion:
     """The requested signals.
 
-    inputs: the input format of the run's models; None without a run.
-    weights: of the model of the feature `soup`; None without a run.
-    features: the request's own, if any.
+    inputs, weights: of the run's models, and of the feature `soup`; None without a run.
     trajectories: the run's learners, if they led to `weights`.
     initial: the run's theta*, if the feature `initial` may be used.
     """
