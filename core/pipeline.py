@@ -68,10 +68,7 @@ class Pretrained:
 def pretrain(
     workspace: InMemory, config: RunConfig, given: bytes | Path | None = None
 ) -> Pretrained:
-    """Train n learners on disjoint shards, one after another, and merge them into theta_p.
-
-    theta* starts from `given`, a safetensors file, if there is one.
-    """
+    """Train n learners on disjoint shards and merge them; theta* starts from `given`, if any."""
     # 3.1 The initial weights theta*: the chaotic first steps, for all learners alike.
     begun = begin(workspace, config, given)
     inputs, initial_name = begun.outcome.inputs, begun.outcome.initial_weights

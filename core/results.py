@@ -42,10 +42,8 @@ class Trajectories:
 class Ingredient(BaseModel):
     """A learner's part in the soup.
 
-    position: in the soup's order, from 0.
-    accuracy: of the learner alone, on the validation split.
-    soup_accuracy: of the soup after the learner was offered.
-    alpha: of (1 - alpha) soup + alpha ingredient; 0 where it was discarded.
+    accuracy: of the learner alone. soup_accuracy: of the soup after the learner was offered.
+    alpha: of (1 - alpha) soup + alpha ingredient; 0 if it was discarded.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

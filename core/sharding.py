@@ -122,7 +122,7 @@ def fit_defaults(learners: LearnersConfig, num_train: int, *, asked: Collection[
     lower("num_minibatches", 1)
     if sizes["num_learners"] * sizes["num_minibatches"] == 1:
         lower("batch_size", 1)
-    # The number of learners limits the minimum.
+    # The number of learners caps `min_learners`.
     after = {"min_learners": min(learners.min_learners, sizes["num_learners"])} | sizes
     changes = [
         f"learners.{name} {value} in place of {getattr(learners, name)}"

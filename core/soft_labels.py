@@ -1,9 +1,8 @@
 """Soft labels: leave-one-out probabilities of a ridge head as training targets.
 
-Its probabilities p_i use all other examples. Targets t_i = (1 - alpha) onehot(y_i) + alpha p_i help
-a model that is trained on few examples, as in distillation, at the cost of one pass over the data
-and a matrix. alpha depends on what the other examples add: `recommended_alpha` compares the head
-with one fitted to the chosen examples alone.
+Targets t_i = (1 - alpha) onehot(y_i) + alpha p_i help a model that is trained on few examples, as
+in distillation: p_i uses all other examples. `recommended_alpha` compares the head with one fitted
+to the chosen examples alone.
 
 Shapes: N examples, K chosen ones, M of the others, B of a block, C classes.
 Source: Hinton et al. 2015 (arXiv:1503.02531).

@@ -191,10 +191,7 @@ class Workspace(ABC):
         return frozen_names(model, config.learners.frozen)
 
     def loaded_model(self, config: RunConfig, weights: BlobName) -> nn.Module:
-        """The run's model with some weights, on the device, in evaluation mode.
-
-        WeightsError if they belong to another model, or are not finite.
-        """
+        """The run's model with some weights, for evaluation; WeightsError if they do not fit."""
         model = self.new_model(config)
         loaded = self.read_weights(weights, model)
         if bad := non_finite(loaded):

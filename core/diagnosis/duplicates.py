@@ -4,14 +4,14 @@ Examples are processed in order. Each is a duplicate of the first earlier non-du
 matches. So there are no chains, and the result depends on the data alone.
 
 Images match if their pixels correlate to 0.96 at the best of nine one-pixel shifts. Only pairs
-whose thumbnails (8 x 8 cells, centred and of unit length) have a cosine of 0.85 are compared.
-Digits and the like have millions of such pairs. For unit vectors u and v, split by an orthogonal
-projection P into Pu and the rest Ru, the correlation is at most <Pu, Pv> + |Ru| |Rv|. With 64 low
-frequencies of each channel this excludes 19 of 20 such pairs, and never a match. Larger shifts,
-rotations, mirror images, and fine differences in large images are not detected.
+whose thumbnails (8 x 8 cells, centred and of unit length) have a cosine of 0.85 are compared. For
+unit vectors u and v, split by an orthogonal projection P into Pu and the rest Ru, the correlation
+is at most <Pu, Pv> + |Ru| |Rv|. With 64 low frequencies of each channel this excludes 19 of 20 near
+pairs of digits, and never a match. Larger shifts, rotations, mirror images, and fine differences in
+large images are not detected. Other examples are duplicates if they are equal.
+
 Features do not show duplicates: of 10,000 different images of cifar10-jpeg, 13,773 pairs reach a
-cosine of 0.8 on patches, and 10 pairs by their pixels. Rows of numbers are duplicates if they are
-equal. Of each group of duplicates the best label is kept, the others are surplus.
+cosine of 0.8 on patches, and 10 pairs by their pixels.
 
 Shapes: N examples, U different ones, M numbers of a bound, B examples of a block, K kept pictures,
 P pairs or pixels of a thumbnail, C channels.
@@ -59,11 +59,9 @@ class Pictures:
     """All images in the form used for comparisons.
 
     images_of: from ids to uint8 B x C x H x W.
-    digests: a hash of each image's pixels.
     thumbnails_NP: float32, of unit length; zeros for an image of one colour.
     inner_NM: float32, low frequencies of the inner pixels, and the rest's length.
-    threshold: the minimum correlation of a match.
-    near: the minimum cosine of thumbnails of a compared pair.
+    threshold, near: minimum correlation of a match, and cosine of compared thumbnails.
     """
 
     images_of: Callable[[Tensor], Tensor]
@@ -126,11 +124,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Copies:
-    """The picture of each example.
-
-    pictures_N: int64, the kept example; exact_N: the first with the same pixels.
-    threshold: the minimum correlation of a match.
-    """
+    """Each example's first match and first one of equal pixels, int64; the matching threshold."""
 
     pictures_N: Tensor
     exact_N: Tensor

@@ -3,8 +3,7 @@
 The threshold t_c of class c is the mean probability of c over the examples labelled c. An example
 is suspect if the likeliest class o is not its label, and has at least the probability t_o. Suspects
 are ranked by label quality, p_y / (p_y + sqrt(p_o)), with p_o the largest probability of another
-class. It is between the label's own probability (better under symmetric noise) and its ratio to the
-other (better under asymmetric).
+class: between p_y (better under symmetric noise) and p_y / p_o (better under asymmetric).
 
 Many suspects of hard data are atypical, and not wrong. So `noise_rates` uses the surest fifth of
 each predicted class, where most disagreement is noise. The head's own error grows with the rank,
@@ -13,8 +12,8 @@ removes it. A line over the rank itself ends higher: the interval reaches from t
 to the upper end of the other. If disagreement does not grow with the rank, its mean is the
 estimate. The estimate fails for a class that is mostly relabelled to one other.
 
-A head that learned from wrong labels repeats them. A second head excludes the lowest-quality labels
-of each class (`trust_after`). docs/benchmarks.md has figures.
+A second head excludes the lowest-quality labels of each class (`trust_after`), as a head repeats
+wrong labels that it learned. docs/benchmarks.md has figures.
 
 Shapes: N examples, B of a block, S of them the surest, C classes or strata.
 Source: Northcutt et al. 2021, "Confident Learning: Estimating Uncertainty in Dataset Labels"

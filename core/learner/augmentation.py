@@ -1,9 +1,8 @@
 """RandAugment: 14 operations on batches of images, two for each image, by its own draws.
 
-Operations, ranges and signs equal `torchvision.transforms.RandAugment` to the byte. That gives all
-images of a batch the same draw, and one image at a time costs a dozen small kernels each. Here
-images with the same operation and sign are sorted together and processed at once. Draws come from a
-CPU generator: one seed gives the same draws on every device.
+Operations, ranges and signs equal `torchvision.transforms.RandAugment` to the byte, which gives all
+images of a batch the same draw. Images with the same operation and sign are processed at once.
+Draws come from a CPU generator: one seed gives the same draws on every device.
 
 Shapes: B images, C channels (1 or 3), H height, W width, P = H x W pixels, O operations per image.
 Source: Cubuk et al. 2020, "RandAugment" (arXiv:1909.13719).
@@ -187,11 +186,7 @@ def _shifting(dim: int) -> Callable[[Tensor, float], Tensor]:
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation: `apply(images_BCHW, level)` on uint8 images, all with one level.
-
-    `level(bin, height, width)` is a magnitude bin's strength; if `signed`, half of the images get
-    its negative.
-    """
+    """`apply(images_BCHW, level)` on uint8 images; half of them get -level if `signed`."""
 
     apply: Callable[[Tensor, float], Tensor]
     level: Callable[[int, int, int], float] = lambda _bin, _height, _width: 0.0

@@ -24,12 +24,7 @@ Scores = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class PruningInputs:
-    """Inputs of the pruning methods.
-
-    weights: the prunable tensors by name, in the model's order. Never modified.
-    gradients: computes the loss's gradient for each of them, if a method needs it.
-    generator: a CPU generator.
-    """
+    """Prunable tensors by name, never modified; a gradient function; a CPU generator."""
 
     weights: Mapping[str, Tensor]
     gradients: Callable[[], Mapping[str, Tensor]]

@@ -1,8 +1,7 @@
 """Features of proxies: pooled ones of trained models, and several kinds side by side.
 
 Pooled features are the inputs of a model's head, and 2x2 averages of its last feature map, which
-keep positions. One model of a bank is in memory at a time, with batch-norm statistics that fit its
-weights.
+keep positions. One model of a bank is in memory at a time.
 
 A backbone is a torchvision network with trained weights that the coordinator's operator names:
 `torchvision:NAME@FILE` is a setting of the process and never comes over the wire. FILE is
@@ -168,7 +167,7 @@ def side_by_side(
     return features_ND
 
 
-# Of ImageNet, as torchvision's weights were trained.
+# ImageNet's, used to train torchvision's weights.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Small images are not enlarged to the network's training size: time grows with the square.
 _SMALL_SIDE, _SIDE = 64, 224

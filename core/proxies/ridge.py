@@ -9,9 +9,8 @@ rows times sqrt(w_i),
     y_i - yhat_-i = (y_i - yhat_i) / (1 - h_i)
 
 is the residual of a head fitted without example i. It is exact, except that scale and class weights
-use all examples. One eigendecomposition serves every lambda. With fewer examples than features it
-is that of Z Z' = V diag(s) V'. Then 1 - h_i and the residual are sums of V_ij lambda / (s_j +
-lambda), without cancellation.
+use all examples. With fewer examples than features, Z Z' = V diag(s) V' is decomposed instead. Then
+1 - h_i and the residual are sums of V_ij lambda / (s_j + lambda), without cancellation.
 
 Sums are in float64, in blocks of a fixed order. Memory is D^2 or N^2, whichever is smaller, time N
 D^2. Probabilities use the inverse temperature of the highest label likelihood.

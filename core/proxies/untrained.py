@@ -1,13 +1,13 @@
 """Untrained features: whitened random patches of images, and values of columns.
 
 Patches: filters are random patches of 6 x 6 pixels, whitened (ZCA) and of unit length, applied as a
-convolution with stride 2. Responses are divided by their deviation within the image, which removes
-contrast. Their excess above a threshold, and below its negative, is averaged over each quarter of
-the image. The square root evens out rare and common patches.
+convolution with stride 2. Responses are divided by their deviation within the image. Their excess
+above a threshold, and below its negative, is averaged over each quarter of the image. The square
+root evens out rare and common patches.
 
 Columns: floating-point values are features as they are. Whole numbers from 0 are words or
-categories: features count each value, per position where there are few positions, else over all, as
-in a text. Too many features of one column are randomly projected, which about keeps inner products.
+categories: features count each value, per position where there are few positions, else over all.
+Too many features of one column are randomly projected.
 
 Shapes: N images, B of a batch, C channels, R sampled patches, P pixels of a patch, F filters, D = 8
 F features; V values of a column, S distinct values, W its features.
@@ -159,10 +159,7 @@ _MIN_KINDS = 3
 def column_values(
     columns: Sequence[Column], tensors: Mapping[str, Tensor], *, seed: int
 ) -> Callable[[Mapping[str, Tensor]], Tensor]:
-    """A function from some examples' columns to their features; B x D float32, on the CPU.
-
-    `tensors` are the columns of all examples, for the number of distinct values.
-    """
+    """A function from columns to features, B x D float32 on the CPU; `tensors` have all rows."""
     parts = {column.name: _values_of(column, tensors[column.name], seed) for column in columns}
 
     def features(stored_B: Mapping[str, Tensor]) -> Tensor:

@@ -101,7 +101,7 @@ def _nth_smallest(bits_n: NDArray[np.int32], rank: int, counts: NDArray[np.int64
     for shift, width in ((20, 11), (10, 10), (0, 10)):
         counts[:] = 0
         for position in range(len(bits_n)):
-            # Those that agree in the known digits.
+            # Numbers that agree in the known digits.
             if bits_n[position] >> np.int32(shift + width) == found:
                 counts[(bits_n[position] >> np.int32(shift)) & ((1 << width) - 1)] += 1
         digit = 0

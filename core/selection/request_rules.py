@@ -22,7 +22,7 @@ from lipt.core.selection.strategy import OF_A_MODEL, Balance, Need, Strategy
 _MADE_WITHOUT_LABELS = frozenset({Need.FEATURES, Need.COPIES})
 # theta*, and the weights that it started from, may have been trained on the run's data.
 _TRAINED_ON_LABELS = (Kind.SOUP, Kind.INITIAL, Kind.LEARNERS)
-# Of strategies that compare examples by features or by gradients, which contain errors.
+# An option: compare examples by features, or by gradients, which contain errors.
 _SPACE, _FEATURES = "space", "features"
 
 

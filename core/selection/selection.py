@@ -111,7 +111,10 @@ def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]
 def worth_counting(
     counts_C: Sequence[int], wrong_C: Sequence[float], budget: int
 ) -> tuple[int, ...]:
-    """Rightly labelled examples of each class, scaled up together if the budget needs more."""
+    """Examples of each class that count for its quota: those with right labels.
+
+    Else wrong labels could fill a rare class's equal share. All count more if the budget needs it.
+    """
     wrong = sum(share * count for share, count in zip(wrong_C, counts_C, strict=True))
     spared = min(1.0, (sum(counts_C) - budget) / wrong) if wrong else 0.0
     pairs = zip(wrong_C, counts_C, strict=True)

@@ -1,7 +1,7 @@
 """Vectors of examples, by their factors: last-layer gradients, features or errors.
 
-The gradient of example i is the outer product e_i (x) [h_i, 1]. So products are (e_i . e_j)(h_i .
-h_j + 1), and a sum of gradients is one C x (D + 1) matrix. A layer without a bias has no 1.
+The gradient of example i is the outer product e_i (x) [h_i, 1], without the 1 for a layer without a
+bias. So products are (e_i . e_j)(h_i . h_j + 1), and a sum of gradients is one C x (D + 1) matrix.
 Features or errors alone are vectors with one factor.
 
 Shapes: N examples, n and m of them, B of a block, C classes, D features.

@@ -2,9 +2,8 @@
 
 Strategies that watch training (forgetting, AUM, DUAL) were made for tens of epochs. The states of n
 learners that were trained for K steps give the same statistics. All share theta*, which counts
-once. A learner is confident about its training examples even if their labels are wrong. So it does
-not count for them, unless it is the only one. Sums are taken state by state: equal examples have
-bit-equal statistics if the same learners count.
+once. A learner is confident about its training examples even with wrong labels, so it does not
+count for them, unless it is the only one.
 
 Shapes: N examples, B of a batch, C classes, L learners, T moments of each (theta* first).
 """
@@ -246,10 +245,7 @@ class _Viewer:
     def figures(
         self, block: list[Read], variances: list[_Variance], counted_N: Tensor | None
     ) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-        """Each batch's finiteness, own probabilities, margins, error norms; B each.
-
-        Softmaxes are added to the variances according to `counted_N`.
-        """
+        """Each batch's finiteness, own probabilities, margins, error norms; adds to variances."""
         dataset, ids_N, device = self.batches.dataset, self.batches.ids_N, self.batches.device
         for read, variance in zip(block, variances, strict=True):
             labels_B = dataset.labels_N[ids_N[read.rows]].to(device)

@@ -1,9 +1,9 @@
 """Signals: the values of each example on which every strategy selects.
 
-The last layer's gradient of example i is the outer product of its error e_i, the gradient of its
-loss by the outputs (softmax - onehot, sigmoid - labels, or output - number), and its feature with a
-one for the bias, [h_i, 1]. So inner products are (e_i . e_j)(h_i . h_j + 1) and the norm is |e_i|
-sqrt(|h_i|^2 + 1), exactly: N x (C + d) numbers in place of N x C (d + 1).
+The error e_i is the gradient of the loss by the outputs: softmax - onehot, sigmoid - labels, or
+output - number. The last layer's gradient is its outer product with the feature and a one for the
+bias, [h_i, 1]. Inner products are (e_i . e_j)(h_i . h_j + 1) and norms |e_i| sqrt(|h_i|^2 + 1),
+exactly: N x (C + d) numbers in place of N x C (d + 1).
 
 Shapes: N examples, C classes (labels, or numbers), D features, P of a pair's second half, K chosen
 rows.
@@ -27,7 +27,7 @@ from lipt.core.signals.dynamics import Dynamics
 
 ValueT = TypeVar("ValueT")
 
-# In a file.
+# Tensors stored in a file.
 _TENSORS = (
     *("errors_NC", "features_ND", "labels_N", "gradient_norms_N"),
     *("second_errors_NC", "trust_N"),

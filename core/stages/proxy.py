@@ -1,9 +1,8 @@
 """Proxied signals: those of a ridge head on a proxy's features, computed once, kept on disk.
 
-Errors are the calibrated softmax of leave-one-out outputs minus one-hot, features the proxy's after
-scaling. With surely wrong labels, a second head is fitted to the confident ones. For labels and
-numbers, errors are the outputs' residuals. Each kind of features has an extractor, made on first
-use, with the same filters, weights and batch-norm statistics for a sample and for all data.
+Errors are the calibrated softmax of leave-one-out outputs minus one-hot, or the outputs' residuals
+for labels and numbers. With surely wrong labels, a second head is fitted to the confident ones.
+Each kind of features has one extractor for samples and for all data.
 
 Shapes: N examples, B of a block, C classes, D features.
 """
@@ -56,9 +55,7 @@ Kinds = tuple[Kind, ...]
 class ProxyQuestion:
     """The requested signals.
 
-    inputs: the input format of the run's models; None without a run.
-    weights: of the model of the feature `soup`; None without a run.
-    features: the request's own, if any.
+    inputs, weights: of the run's models, and of the feature `soup`; None without a run.
     trajectories: the run's learners, if they led to `weights`.
     initial: the run's theta*, if the feature `initial` may be used.
     """

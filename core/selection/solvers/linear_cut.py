@@ -117,6 +117,7 @@ class _Falls:
         return _Falls(self.common_P, self.along_N[positions_O], self.across_N[positions_O])
 
     def at_least(self, mapped_sum_P: Tensor) -> Tensor:
+        """A lower bound of z_e . u for every example e, given u; N."""
         along = mapped_sum_P @ self.common_P
         square = mapped_sum_P @ mapped_sum_P
         across = _root(square - along * along, square)
@@ -131,6 +132,7 @@ def _within_reach(best: float, gains_O: Tensor, falls_O: Tensor) -> bool:
 
 
 def _root(square: Tensor, scale: Tensor) -> Tensor:
+    """The root of a difference of squares, rounded up."""
     return (square.clamp(min=0) + _SQUARE_SLACK * scale).sqrt()
 
 

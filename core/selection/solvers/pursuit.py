@@ -50,8 +50,8 @@ _PRODUCTS_PER_READ = 4
 class GradientAtoms:
     """Gradients accessed through inner products; active atoms have positions.
 
-    Stores each active atom's row of products, N (C + D) once and N K a round, or else their sum as
-    one C x (D + 1) matrix, N C D a round, whichever is cheaper.
+    Stores each active atom's row of products, N (C + D) once and N K a round. Or it stores their
+    sum as one C x (D + 1) matrix, N C D a round, if that is cheaper.
     """
 
     def __init__(
@@ -394,7 +394,7 @@ class NonNegativeFit:
         root_KK[:, position] = root_KK[:, last]
         root_KK[:, last] = column_K
         # A reflection leaves T' T unchanged. This one zeroes the vector's column except its last
-        # entry; the rest is the root for the smaller Gram matrix.
+        # entry; the rest is T of the smaller Gram matrix.
         mirror_K = column_K
         mirror_K[last] += torch.linalg.vector_norm(column_K).copysign(column_K[last])
         twice_K = mirror_K * (2 / mirror_K.square().sum())

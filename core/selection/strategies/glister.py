@@ -5,8 +5,8 @@ layer, greedily. The gain of example i is its Taylor term
 
     gain_i = eta <g_i, grad L_V(theta - eta sum_S g)>,
 
-updated after every pick (exact), or between rounds of picks. The validation logits are enough: z_v
--= eta sum_S e_i (h_i . h_v + 1), from z_v = log p_v, up to a shift.
+updated after every pick (exact), or between rounds of picks. The validation logits are enough:
+z_v -= eta sum_S e_i (h_i . h_v + 1), from z_v = log p_v, up to a shift.
 
 As in the authors' code, the step is eta times the SUM of the subset's gradients. On all classes a
 few hundred picks in 15 rounds can overshoot, where the exact solver ends lower. `step=mean` divides

@@ -183,7 +183,7 @@ def sas(
     num_clusters: Annotated[int, Field(ge=0), "clusters of k-means; 0: the classes"] = 0,
     seed: int,
 ) -> Selection:
-    """Share the budget among the latent classes; first those most similar to unselected ones.
+    """Share the budget among latent classes; examples most similar to unselected ones first.
 
     With s_ij the cosines, each latent class V_c gives the set S_c that greedily maximizes F(S_c) =
     sum_{i in V_c not in S_c} sum_{j in S_c} s_ij (the authors' code ranks static row sums). Cosines
