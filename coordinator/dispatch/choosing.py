@@ -2,8 +2,10 @@
 
 Quarantine: a learner may crash its workers, for example by using too much memory. Training is
 deterministic, so it crashes at the same step each time. After three silent ends in a row at one
-step, by workers that never called again, it is tried last, after doubling pauses. No failed
-attempts are counted: preempted workers stop at random steps, or return.
+step, by workers that never called again, it is tried last, after doubling pauses. Learners of one
+run cost the same, so until one of them is in, the silent ends of all count together: a model that
+is too large ends three workers, not three for each learner. No failed attempts are counted:
+preempted workers stop at random steps, or return.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
+from lipt.common.states import LearnerState
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.redundancy import may_train, why_all_trained, why_unconfirmed
 from lipt.coordinator.dispatch.workers import WorkerRecord
@@ -46,13 +49,27 @@ class Opening(NamedTuple):
 
 def ends_in_a_row(learner: LearnerRecord, silent: Collection[str]) -> tuple[SilentEnd, ...]:
     """The latest silent ends at one step, newest first, of workers still `silent`."""
-    ends = [end for end in learner.silent_ends if end.worker_id in silent]
+    return _in_a_row([end for end in learner.silent_ends if end.worker_id in silent])
+
+
+def ends_of_run(run: RunRecord, silent: Collection[str]) -> tuple[SilentEnd, ...]:
+    """The same over all learners of a run; none once a learner is in."""
+    if not silent or any(learner.state is LearnerState.DONE for learner in run.learners):
+        return ()
+    ends = (end for learner in run.learners for end in learner.silent_ends)
+    return _in_a_row(sorted((end for end in ends if end.worker_id in silent), key=_time_of))
+
+
+def _in_a_row(ends: Sequence[SilentEnd]) -> tuple[SilentEnd, ...]:
     return tuple(takewhile(lambda end: end.step == ends[-1].step, reversed(ends)))
 
 
-def tried_again_at(learner: LearnerRecord, silent: Collection[str]) -> float | None:
-    """When a quarantined learner may be tried again; None if it is not quarantined."""
-    ends = ends_in_a_row(learner, silent)
+def _time_of(end: SilentEnd) -> float:
+    return end.at
+
+
+def tried_again_at(ends: Sequence[SilentEnd]) -> float | None:
+    """When quarantine by these ends allows another trial; None where they are too few for it."""
     if len(ends) < MAX_SILENT_ENDS:
         return None
     pause = _PAUSE_SECONDS * 2.0 ** (len(ends) - MAX_SILENT_ENDS)
@@ -69,16 +86,28 @@ def openings(
     """Yield learners that may be leased, by age of run and index, quarantined last."""
     trials: list[Opening] = []
     for of_run in waiting:
+        due_of_run = tried_again_at(ends_of_run(of_run.run, silent))
+        if due_of_run is not None:
+            if now >= due_of_run and not _is_tried(of_run.run, reserved):
+                # Always the same one, so that the others stay untried.
+                learner = max(of_run.learners(), key=lambda each: len(each.silent_ends))
+                trials.append(Opening(of_run.run, learner))
+            continue
         for learner in of_run.learners():
             opening = Opening(of_run.run, learner)
             if reserved and opening.key in reserved:
                 continue
-            due = tried_again_at(learner, silent) if learner.silent_ends else None
+            due = tried_again_at(ends_in_a_row(learner, silent)) if learner.silent_ends else None
             if due is None:
                 yield opening
             elif now >= due:
                 trials.append(opening)
     yield from trials
+
+
+def _is_tried(run: RunRecord, reserved: Collection[AssignmentKey]) -> bool:
+    is_leased = any(learner.state is LearnerState.LEASED for learner in run.learners)
+    return is_leased or any(key.run_id == run.run_id for key in reserved)
 
 
 class Offers:
@@ -124,7 +153,7 @@ def why_waiting(
     """Why no worker trains a run's queued learners, as a clause; empty if one can."""
     if not waiting.indices:
         return ""
-    if suspects := why_quarantined(waiting.learners(), silent):
+    if suspects := why_quarantined(waiting, silent):
         return suspects
     if not alive:
         return ""
@@ -141,18 +170,22 @@ def why_waiting(
     )
 
 
-def why_quarantined(learners: Iterable[LearnerRecord], silent: Collection[str]) -> str:
-    """A clause on the first quarantined learner; empty without one."""
-    for learner in learners:
-        ends = ends_in_a_row(learner, silent)
+def why_quarantined(waiting: Waiting, silent: Collection[str]) -> str:
+    """A clause on a run's quarantined learners; empty without one."""
+    ends, num_queued = ends_of_run(waiting.run, silent), len(waiting.indices)
+    whose = f"{num_queued} learners are" if num_queued > 1 else f"learner {waiting.indices[0]} is"
+    for learner in waiting.learners():
         if len(ends) >= MAX_SILENT_ENDS:
-            names = ", ".join(end.worker_name for end in ends[MAX_SILENT_ENDS - 1 :: -1])
-            return (
-                f"learner {learner.index} is in quarantine: {len(ends)} workers in a row (last "
-                f"{names}) fell silent after step {ends[0].step}. It may need too much memory: "
-                "look at a worker's log, learners.batch_size and the model"
-            )
-    return ""
+            break
+        ends, whose = ends_in_a_row(learner, silent), f"learner {learner.index} is"
+    if len(ends) < MAX_SILENT_ENDS:
+        return ""
+    names = ", ".join(end.worker_name for end in ends[MAX_SILENT_ENDS - 1 :: -1])
+    return (
+        f"{whose} in quarantine: {len(ends)} workers in a row (last {names}) fell silent after "
+        f"step {ends[0].step}. It may need too much memory: look at a worker's log, "
+        "learners.batch_size and the model"
+    )
 
 
 def choose_learner(

@@ -26,6 +26,7 @@ from lipt.coordinator.dispatch.choosing import (
     Waiting,
     choose_learner,
     ends_in_a_row,
+    ends_of_run,
     openings,
     why_idle,
     why_quarantined,
@@ -410,9 +411,11 @@ class Dispatcher:
         self._record(why, key, worker_id, reason)
         if silent_end is not None:
             self._silent.add(worker_id)
-            learner = run.learners[key.learner]
-            if len(ends_in_a_row(learner, self._silent)) == MAX_SILENT_ENDS:
-                account = why_quarantined([learner], self._silent)
+            own = ends_in_a_row(run.learners[key.learner], self._silent)
+            ends = ends_of_run(run, self._silent) or own
+            if len(ends) == MAX_SILENT_ENDS:
+                queued = Waiting(run, self.leases.queued(run.run_id))
+                account = why_quarantined(queued, self._silent)
                 self._record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
 
     async def _change(

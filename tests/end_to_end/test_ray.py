@@ -57,7 +57,7 @@ def test_node_that_vanishes_with_its_learners_costs_nothing_but_time(
         subsets = [client.subset(name, "grand", fraction=0.1) for name in ("plain", "on-ray")]
         assert subsets[0].digest == subsets[1].digest
     # Nothing is to do any more.
-    pool.wait_for("; 0 workers left|ending [12] workers?: there has been no learner")
+    pool.wait_for("; 0 workers left|ending [12] workers?: there is no learner")
     assert pool.stop() == 0
 
 

@@ -81,7 +81,7 @@ def test_up_s_workers_come_with_a_run_and_go_after_it_and_ctrl_c_ends_the_rest(
         run = client.wait(client.start_run(small_run).run_id)
         assert run.state is RunState.READY, run.message
     up.wait_for("starting 2 workers: learners: 4")
-    up.wait_for("; 0 workers left|ending [12] workers?: there has been no learner for")
+    up.wait_for("; 0 workers left|ending [12] workers?: there is no learner")
     assert up.stop(signal.SIGINT) == 0
     assert "coordinator | " in up.text()
     assert "worker 0 | " in up.text()

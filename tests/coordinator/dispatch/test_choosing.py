@@ -11,6 +11,8 @@ from lipt.coordinator.dispatch.choosing import (
     Opening,
     Waiting,
     choose_learner,
+    ends_in_a_row,
+    ends_of_run,
     openings,
     tried_again_at,
     why_idle,
@@ -130,18 +132,20 @@ def test_learner_is_in_quarantine_after_three_silent_ends_in_a_row_at_one_step(
     make_run: MakeRun, steps: list[int], suspected: bool
 ) -> None:
     run = ended(make_run(), *((step, place) for place, step in enumerate(steps)))
-    learner = run.learners[0]
-    assert (tried_again_at(learner, SILENT) is not None) is suspected
-    assert (why_quarantined([learner], SILENT) != "") is suspected
+    ends = ends_in_a_row(run.learners[0], SILENT)
+    assert ends == ends_of_run(run, SILENT)
+    assert (tried_again_at(ends) is not None) is suspected
+    assert (why_quarantined(waiting(run), SILENT) != "") is suspected
     # One of the last three was heard again: it was not ended.
-    assert tried_again_at(learner, [it for it in SILENT if it != f"w{len(steps) - 1}"]) is None
+    others = [name for name in SILENT if name != f"w{len(steps) - 1}"]
+    assert tried_again_at(ends_in_a_row(run.learners[0], others)) is None
 
 
 def test_one_that_failed_with_a_reason_has_not_ended_its_worker(make_run: MakeRun) -> None:
     run = ended(make_run(), (0, 1), (0, 2))
     failed = after_failure(run.learners[0], worker_id="w", reason="NaN", max_attempts=9)
     run = ended(run.with_learner(failed), (0, 3))
-    assert tried_again_at(run.learners[0], SILENT) is None
+    assert tried_again_at(ends_in_a_row(run.learners[0], SILENT)) is None
 
 
 @pytest.mark.parametrize(("num_ends", "pause"), [(3, 60), (4, 120), (5, 240), (8, 1920), (9, 3600)])
@@ -149,14 +153,15 @@ def test_learner_in_quarantine_is_tried_after_pauses_that_double(
     make_run: MakeRun, num_ends: int, pause: int
 ) -> None:
     run = ended(make_run(), *((0, place) for place in range(num_ends)))
-    assert tried_again_at(run.learners[0], SILENT) == num_ends - 1 + pause
+    assert tried_again_at(ends_of_run(run, SILENT)) == num_ends - 1 + pause
 
 
 def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come(
     make_run: MakeRun,
 ) -> None:
-    old = ended(make_run("old", num_learners=2), (0, 1), (0, 2), (0, 3))
-    runs = [waiting(old), waiting(make_run("new", num_learners=1))]
+    old = ended(make_run("old", num_learners=3), (0, 1), (0, 2), (0, 3))
+    old = old.with_learner(old.learners[2].changed(state=LearnerState.DONE))
+    runs = [Waiting(old, range(2)), waiting(make_run("new", num_learners=1))]
 
     def keys_at(now: float) -> list[AssignmentKey]:
         return [opening.key for opening in openings(runs, now=now, silent=SILENT)]
@@ -165,10 +170,36 @@ def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come(
     assert keys_at(63.0) == [("old", 1), ("new", 0), ("old", 0)]
 
 
+def test_silent_ends_of_a_run_count_together_until_one_of_its_learners_is_in(
+    make_run: MakeRun,
+) -> None:
+    run = make_run("old", num_learners=4)
+    for index, at in enumerate((5, 6, 7)):
+        run = ended(run, (0, at), index=index)
+    run = ended(run, (0, 4), index=1)
+
+    def keys_at(now: float, run: RunRecord, *reserved: AssignmentKey) -> list[int]:
+        found = openings([waiting(run)], now=now, silent=SILENT, reserved=reserved)
+        return [opening.learner.index for opening in found]
+
+    # All are held back; the one that ended most workers is tried alone, after a pause.
+    assert keys_at(126.9, run) == []
+    assert keys_at(127.0, run) == [1]
+    assert keys_at(127.0, run, AssignmentKey("old", 1)) == []
+    tried = run.with_learner(run.learners[1].changed(state=LearnerState.LEASED))
+    assert keys_at(9e9, tried) == []
+    assert "4 learners are in quarantine: 4 workers" in why_quarantined(waiting(run), SILENT)
+    is_in = run.with_learner(run.learners[3].changed(state=LearnerState.DONE))
+    assert [*openings([Waiting(is_in, range(3))], now=0.0, silent=SILENT)]
+    assert why_quarantined(Waiting(is_in, range(3)), SILENT) == ""
+
+
 def test_run_names_its_learner_in_quarantine_and_the_last_workers(make_run: MakeRun) -> None:
     run = ended(make_run(), (7, 1), (7, 2), (7, 3), (7, 4))
     said = why_waiting(waiting(run), alive=[worker()], silent=SILENT)
-    assert said.startswith("learner 0 is in quarantine: 4 workers in a row (last vm-1, vm-2, vm-3)")
+    assert said.startswith(
+        "3 learners are in quarantine: 4 workers in a row (last vm-1, vm-2, vm-3)"
+    )
     assert "fell silent after step 7" in said
 
 
