@@ -89,10 +89,11 @@ class Chooser:
         *,
         fraction: float,
         proxy: str | None = None,
+        soft_labels: bool = False,
     ) -> Subset:
         """Select on a seed's pre-training."""
         pretrained = self.run_of(int(run)).pretrained
-        return pretrained.select(strategy, fraction, proxy=proxy)
+        return pretrained.select(strategy, fraction, proxy=proxy, soft_labels=soft_labels)
 
 
 def select(
@@ -194,6 +195,7 @@ def compare(
     seeds: int = 3,
     recipe: Recipe | Mapping[str, Any] | None = None,
     proxy: str | None = None,
+    soft_labels: bool = False,
     run: Mapping[str, Any] | None = None,
     image_size: int | None = None,
     device: str = "auto",
@@ -210,6 +212,7 @@ def compare(
         seeds: number of seeds of the whole pipeline.
         recipe: of every training, such as {"steps": 300}; None for the paper's, which is long.
         proxy: proxy model; None for each strategy's default.
+        soft_labels: whether all but re-drawn random is trained with soft labels, too.
         out: a file of trials; those in it are not repeated.
 
     Raises:
@@ -234,6 +237,7 @@ def compare(
             run_overrides=dict(run or {}),
             baselines=tuple(baselines),
             proxy=proxy,
+            soft_labels=soft_labels,
         )
         trials = run_comparison(
             chooser,

@@ -126,7 +126,10 @@ def raising(error: Exception) -> Callable[[], bytes]:
 TRIALS = [
     made_up_trial(seed=seed, strategy=strategy, test_accuracy=accuracy + seed / 1000)
     for seed in range(3)
-    for strategy, accuracy in (("uniform", 0.9), ("uniform_per_class", 0.91), ("craig", 0.95))
+    for strategy, accuracy in (
+        *(("uniform", 0.9), ("uniform_per_class", 0.91)),
+        *(("craig", 0.95), ("craig+soft", 0.96)),
+    )
 ]
 
 
@@ -156,6 +159,7 @@ def test_what_comes_from_peers_has_no_marks_that_act(report: Report) -> None:
 def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
     text = words(render(report))
     assert "At 10% craig beats random by 4.0 points" in text
+    assert "craig +soft 96.1% ± 0.1 +1.0 (+1.0 to +1.0) to without" in text
     assert "theta* 10.0%" in text
     assert "1 of 2 learners kept" in text
     assert "craig and grand 0 " in text
