@@ -15,9 +15,13 @@ def empty_classes(class_names: Sequence[str], class_counts: Sequence[int]) -> st
     empty = [name for name, count in zip(class_names, class_counts, strict=True) if not count]
     more = f" and {len(empty) - _MOST_NAMED} more" if len(empty) > _MOST_NAMED else ""
     named = f"{', '.join(empty[:_MOST_NAMED])}{more}"
-    return (
-        f"{len(empty)} of its {len(class_names)} classes have no example: {named}" if empty else ""
-    )
+    if not empty:
+        return ""
+    clause = f"{len(empty)} of its {len(class_names)} classes have no example: {named}"
+    if class_names[0] == "0" == empty[0]:
+        first = next((index for index, count in enumerate(class_counts) if count), "none")
+        clause += f"; its labels begin at {first}, and classes are counted from 0"
+    return clause
 
 
 # A peer's text may hold line ends, terminal escapes, direction marks or millions of characters.
