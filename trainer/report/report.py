@@ -163,10 +163,7 @@ def example_views(
     """Some examples by their rows, in the given order, with pictures where the data is given."""
     pictures, files = [""] * len(rows), None
     if dataset is not None and rows:
-        files = file_paths(dataset)
-        if isinstance(dataset.inputs, ImageSpec):
-            images_BCHW = dataset.images(torch.tensor(rows))
-            pictures = [data_url(image_CHW, _PICTURE_PIXELS) for image_CHW in images_BCHW]
+        files, pictures = file_paths(dataset), _pictures(dataset, rows, _PICTURE_PIXELS)
     names = diagnosis.class_names
     return {
         row: ExampleView(
@@ -179,6 +176,13 @@ def example_views(
         )
         for row, picture in zip(rows, pictures, strict=True)
     }
+
+
+def _pictures(dataset: Dataset, rows: Sequence[int], max_pixels: int) -> list[str]:
+    if not rows or not isinstance(dataset.inputs, ImageSpec):
+        return [""] * len(rows)
+    images_BCHW = dataset.images(torch.tensor(rows))
+    return [data_url(image_CHW, max_pixels) for image_CHW in images_BCHW]
 
 
 def file_paths(dataset: Dataset) -> list[str] | None:
@@ -243,12 +247,31 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
 
 
 _BATCH_SIZE = 256
+NUM_WANTED = 24
+_THUMBNAIL_PIXELS = 64
 
 
 def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
     """How many of some rows are of each of a data set's classes."""
     labels = dataset.labels_N.numpy()[rows]
     return tuple(np.bincount(labels, minlength=len(dataset.class_names)).tolist())
+
+
+class Wanted(NamedTuple):
+    """Rows that a strategy chooses, and leaves out, where it may choose or leave out few."""
+
+    most: list[int]
+    least: list[int]
+
+
+def wanted_by(client: Client, run: RunView, dataset: Dataset, strategy: str) -> Wanted:
+    """What a strategy wants most and least."""
+    total = len(dataset)
+    count = min(NUM_WANTED, total - 1)
+    most = client.subset(run.run_id, strategy, budget=count)
+    nearly_all = client.subset(run.run_id, strategy, budget=total - count)
+    left_out = np.setdiff1d(np.arange(total), nearly_all.indices)[:count]
+    return Wanted(most.indices.tolist(), left_out.tolist())
 
 
 def features_of(
@@ -281,6 +304,8 @@ class Report:
     info: InfoView
     dataset: Dataset
     subsets: Sequence[Subset]
+    # Of each subset's strategy.
+    wanted: Sequence[Wanted]
     # Empty where `no_map` says why.
     points: Sequence[Point]
     no_map: str
@@ -321,6 +346,7 @@ def gather(
     subsets = [
         client.subset(run.run_id, strategy, fraction=fraction) for strategy, fraction in requests
     ]
+    wanted = [wanted_by(client, run, dataset, strategy) for strategy, _ in requests]
     suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
     points: list[Point] = []
     no_map = ""
@@ -338,6 +364,7 @@ def gather(
         info=client.info(),
         dataset=dataset,
         subsets=subsets,
+        wanted=wanted,
         points=points,
         no_map=no_map,
         comparison=identity,
@@ -381,12 +408,16 @@ def render(report: Report) -> str:
         soup_plot=Plot(240, len(tried), ticks_of(heights)) if tried else None,
         costs=run.costs,
         tried=tried,
+        learners=[*tried, *(found for found in run.learners if found.ingredient is None)],
         cells=cells,
         rows=rows,
         answers=answers(rows),
         instead=instead(rows),
         dates=", ".join(_dates(run, report.made_at)),
-        stories=[_story(subset, dataset, diagnosis) for subset in report.subsets],
+        stories=[
+            _story(subset, wanted, dataset, diagnosis)
+            for subset, wanted in zip(report.subsets, report.wanted, strict=True)
+        ],
         overlaps=[
             (first.strategy, second.strategy, overlap(first.indices, second.indices, labels_N))
             for first, second in combinations(report.subsets, 2)
@@ -401,15 +432,24 @@ def render(report: Report) -> str:
     return page
 
 
-def _story(subset: Subset, dataset: Dataset, diagnosis: Diagnosis | None) -> dict[str, Any]:
+def _story(
+    subset: Subset, wanted: Wanted, dataset: Dataset, diagnosis: Diagnosis | None
+) -> dict[str, Any]:
     everything = np.arange(len(dataset))
     available_C, kept_C = (count_classes(dataset, rows) for rows in (everything, subset.indices))
     return {
         "subset": subset,
         "rows": set(subset.indices.tolist()),
         "classes": list(zip(dataset.class_names, available_C, kept_C, strict=True)),
+        "most_wanted": _thumbnails(dataset, wanted.most),
+        "least_wanted": _thumbnails(dataset, wanted.least),
         "num_suspects": int(diagnosis.suspect[subset.indices].sum()) if diagnosis else 0,
     }
+
+
+def _thumbnails(dataset: Dataset, rows: list[int]) -> list[tuple[int, str, str]]:
+    names = [dataset.class_names[label] for label in dataset.labels_N[rows].tolist()]
+    return list(zip(rows, names, _pictures(dataset, rows, _THUMBNAIL_PIXELS), strict=True))
 
 
 def _dates(run: RunView, made_at: datetime | None) -> list[str]:

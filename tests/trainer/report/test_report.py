@@ -104,9 +104,9 @@ class FakeClient:
     def info(self) -> InfoView:
         return INFO
 
-    def subset(self, run: str, strategy: str, *, fraction: float) -> Subset:
+    def subset(self, run: str, strategy: str, *, fraction: float = 0.0, budget: int = 0) -> Subset:
         assert run == "r-1"
-        count = round(fraction * len(DIGITS))
+        count = budget or round(fraction * len(DIGITS))
         first = len(DIGITS) - count if strategy == "grand" else 0
         rows = range(first, first + count)
         return made_up_subset(rows, fingerprint=DIGITS.fingerprint, strategy=strategy)
@@ -170,6 +170,31 @@ def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
     available = np.bincount(DIGITS.labels_N.numpy())
     for label in range(10):
         assert f"{label} {kept[label]} of {available[label]}" in text
+
+
+def test_it_shows_what_a_strategy_wants_most_and_least(report: Report) -> None:
+    page = render(report)
+    sections = re.split(r"<h3>(?:Most|Least) wanted</h3>", page)
+    rows = [
+        [int(row) for row in re.findall(r'<figure title="row (\d+): \d"><img', section)]
+        for section in sections[1:]
+    ]
+    first, last = list(range(24)), list(range(len(DIGITS) - 24, len(DIGITS)))
+    # craig takes the first ones first, and grand the last ones.
+    assert rows == [first, last, last, first]
+
+
+def test_every_learner_has_a_row(report: Report) -> None:
+    failed = made_up_learner(2, state=LearnerState.FAILED, loss=2.5, message="two\nlines")
+    run = replace(RUN, learners=(failed, *RUN.learners))
+    text = words(render(replace(report, run=run)))
+    worker = "&lt;script&gt;alert(1)&lt;/script&gt;"
+    # In the order of the soup, those that it never tried last.
+    assert (
+        f"1 {worker} cpu 1.250 0.900 51.0% 0.3 60.0% "
+        f"0 {worker} cpu 1.250 0.900 50.0% discarded 60.0% "
+        "2 - - 2.500 0.900 - two lines -"
+    ) in text
 
 
 def test_the_map_marks_what_was_chosen(report: Report) -> None:
@@ -295,7 +320,7 @@ def test_a_class_may_be_called_anything() -> None:
     page = Page(text)
     assert not page.open
     assert "script" not in page.tags
-    assert page.tags.count("img") == 2  # the suspects
+    assert page.tags.count("img") == 2 + 2 * 24  # the suspects and the galleries
     assert all(address.startswith("data:") for address in page.loaded)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
