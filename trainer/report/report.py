@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from lipt.common import errors
 from lipt.common.data import Dataset
@@ -249,6 +250,7 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
 _BATCH_SIZE = 256
 NUM_WANTED = 24
 _THUMBNAIL_PIXELS = 64
+_COARSE_PIXELS = 16
 
 
 def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
@@ -296,6 +298,22 @@ def features_of(
     return features_ND
 
 
+def coarse_values(dataset: Dataset, ids_N: Tensor) -> Tensor:
+    """Examples as vectors of their own values, images scaled down; float32, N x D."""
+    shape = dataset.inputs
+    if not isinstance(shape, ImageSpec):
+        stored = dataset.examples(ids_N)
+        columns = [stored] if isinstance(stored, Tensor) else list(stored.values())
+        values_ND = torch.cat([column.float().reshape(len(ids_N), -1) for column in columns], dim=1)
+        return values_ND.nan_to_num()
+    sides = (min(shape.height, _COARSE_PIXELS), min(shape.width, _COARSE_PIXELS))
+    parts = [
+        functional.adaptive_avg_pool2d(dataset.images(ids_B).float(), sides).flatten(start_dim=1)
+        for ids_B in torch.split(ids_N, _BATCH_SIZE)
+    ]
+    return torch.cat(parts)
+
+
 @dataclass(frozen=True)
 class Report:
     """The content of a page."""
@@ -306,9 +324,9 @@ class Report:
     subsets: Sequence[Subset]
     # Of each subset's strategy.
     wanted: Sequence[Wanted]
-    # Empty where `no_map` says why.
     points: Sequence[Point]
-    no_map: str
+    # What places the points.
+    seen_by: str
     comparison: dict[str, Any] | None
     outcomes: Sequence[Outcome]
     diagnosis: Diagnosis | None
@@ -349,15 +367,16 @@ def gather(
     wanted = [wanted_by(client, run, dataset, strategy) for strategy, _ in requests]
     suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
     points: list[Point] = []
-    no_map = ""
+    seen_by = "theta_p"
     if subsets:
         chosen = [subset.indices for subset in subsets]
         ids_M = rows_to_draw(len(dataset), chosen, suspects, run.config.seed)
         try:
             features_MD = features_of(client, run, dataset, ids_M, allowed_modules)
-            points = draw(ids_M, dataset.labels_N.numpy(), features_MD)
         except (errors.RequestError, errors.InputError, errors.LifecycleError) as error:
-            no_map = f"There is no map, for theta_p's features cannot be computed here: {error}"
+            features_MD = coarse_values(dataset, ids_M)
+            seen_by = f"their own values, not by theta_p: {error}"
+        points = draw(ids_M, dataset.labels_N.numpy(), features_MD)
     views = example_views(diagnosis, suspects[:NUM_SUSPECTS_OF_RUN], dataset) if diagnosis else {}
     return Report(
         run=run,
@@ -366,7 +385,7 @@ def gather(
         subsets=subsets,
         wanted=wanted,
         points=points,
-        no_map=no_map,
+        seen_by=seen_by,
         comparison=identity,
         outcomes=outcomes(trials),
         diagnosis=diagnosis,

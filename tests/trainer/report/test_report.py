@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
 from lipt.trainer.report.report import (
     Report,
+    coarse_values,
     gather,
     render,
     ticks_of,
@@ -219,14 +221,21 @@ def test_the_map_marks_what_was_chosen(report: Report) -> None:
         ("resnet8", raising(RunNotReadyError("there are none yet.")), "there are none yet."),
     ],
 )
-def test_without_the_model_there_is_no_map_and_it_is_said_why(
+def test_without_the_model_pixels_place_the_examples_and_it_is_said_why(
     model: str, give: Callable[[], bytes], why: str
 ) -> None:
     run = replace(RUN, config=RunConfig(model=model))
     report = gather(FakeClient(give), run, DIGITS, [("craig", 0.1)])  # type: ignore[arg-type]
-    assert report.no_map.startswith("There is no map, for theta_p's features cannot be computed")
-    assert why in report.no_map
-    assert html.escape(report.no_map, quote=False) in render(report).replace("&#39;", "'")
+    assert report.seen_by.startswith("their own values, not by theta_p: ")
+    assert why in report.seen_by
+    assert len(report.points) == len(DIGITS)
+    assert html.escape(report.seen_by, quote=False) in render(report).replace("&#39;", "'")
+
+
+def test_coarse_values_are_pixels_of_images_that_are_small() -> None:
+    ids_N = torch.tensor([4, 0])
+    pixels_ND = DIGITS.images(ids_N).flatten(start_dim=1).float()
+    assert torch.equal(coarse_values(DIGITS, ids_N), pixels_ND)
 
 
 SUSPECTS = np.array([3, 50])
