@@ -1,1 +1,1 @@
-"""Common parts: what at least two of coordinator, worker and trainer share."""
+"""Common parts: code shared by at least two of coordinator, worker and trainer."""

@@ -1,4 +1,4 @@
-"""Backoff: growing pauses between attempts, and the loop that retries."""
+"""Backoff: growing pauses between attempts, and the retry loop."""
 
 from __future__ import annotations
 
@@ -16,24 +16,21 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class Backoff:
-    """Pauses that double from `first_seconds` up to `max_seconds`.
-
-    `jitter` draws in [0, 1) the share of a pause's second half.
-    """
+    """Pauses that double up to a maximum; `jitter` draws the share of a pause's second half."""
 
     first_seconds: float
     max_seconds: float
     jitter: Callable[[], float] = field(default=lambda: 1.0)
 
     def pause_seconds(self, num_failures: int) -> float:
-        """The pause after so many failures in a row."""
+        """The pause after consecutive failures."""
         doubled = self.first_seconds * 2.0 ** min(num_failures - 1, 60)
         return min(self.max_seconds, doubled) * (1 + self.jitter()) / 2
 
 
 @dataclass(frozen=True)
 class RetryPolicy(Backoff):
-    """A limit on failures in a row without progress, and the pauses between them."""
+    """A limit on consecutive failures without progress, with pauses between them."""
 
     first_seconds: float = 0.2
     max_seconds: float = 10.0
@@ -50,7 +47,7 @@ class RetryPolicy(Backoff):
         sleep: Callable[[float], object],
         on_retry: Callable[[LiptError], object],
     ) -> Self:
-        """Endless retries after equal pauses."""
+        """Unlimited retries after equal pauses."""
         return cls(seconds, seconds, lambda: 1.0, math.inf, sleep, on_retry)
 
 
@@ -62,10 +59,9 @@ def retry(
     policy: RetryPolicy,
     progress: Callable[[], int] = lambda: 0,
 ) -> ResultT:
-    """Call `attempt` until it succeeds, or fails otherwise than by `on` without `unless`.
+    """Call `attempt` until it succeeds, or fails by an error outside `on` or in `unless`.
 
-    An error may ask for a longer pause. A failure with more `progress` than before starts the count
-    anew.
+    An error may request a longer pause. More `progress` than before resets the count of failures.
     """
     num_failures, furthest = 0, progress()
     while True:

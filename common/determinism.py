@@ -1,4 +1,4 @@
-"""Determinism: seeds by purpose, and kernels that give the same bits."""
+"""Determinism: seeds by purpose, and bitwise reproducible kernels."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 import torch
 
-# Measured: a convolution's backward pass, a batch norm over channels-last activations and
-# MobileNet's forward pass depend on the number of threads. cuDNN may sum in any order, or round to
-# TF32. Layers such as dropout draw from the global generators.
+# Measured: convolutions' backward pass, batch norms over channels-last activations and MobileNet's
+# forward pass depend on the number of threads. cuDNN may sum in any order, or round to TF32. Layers
+# such as dropout use the global generators.
 
 
 @contextmanager
 def pinned_kernels(cpu_threads: int | None = None) -> Iterator[None]:
-    """Compute with this many threads, deterministic cuDNN kernels and full float32."""
+    """Compute with `cpu_threads`, deterministic cuDNN kernels and full float32."""
     previous = torch.get_num_threads()
     torch.set_num_threads(previous if cpu_threads is None else cpu_threads)
     try:
@@ -29,7 +29,7 @@ def pinned_kernels(cpu_threads: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def tried_kernels() -> Iterator[None]:
-    """Let cuDNN choose its fastest kernels, where bits may differ between runs."""
+    """Let cuDNN choose its fastest kernels; bits may differ between runs."""
     with torch.backends.cudnn.flags(
         enabled=True, benchmark=True, allow_tf32=torch.backends.cudnn.allow_tf32
     ):
@@ -49,15 +49,15 @@ def seeded_generators(seed: int, device: torch.device) -> Iterator[None]:
 
 
 def derive_seed(run_seed: int, purpose: str, index: int = 0) -> int:
-    """A seed in [0, 2**63) that depends on all three arguments and nothing else.
+    """A seed in [0, 2**63) that depends only on the three arguments.
 
-    The first 8 bytes of SHA-256 over the text "run_seed/purpose/index",
-    little-endian, without the top bit.
+    The first 8 bytes of SHA-256 over the text "run_seed/purpose/index", little-endian, without the
+    top bit.
     """
     digest = hashlib.sha256(f"{run_seed}/{purpose}/{index}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 def derive_generator(run_seed: int, purpose: str, index: int = 0) -> torch.Generator:
-    """A CPU generator seeded with `derive_seed`: draws are the same on every device."""
+    """A CPU generator seeded by `derive_seed`: draws are the same on every device."""
     return torch.Generator().manual_seed(derive_seed(run_seed, purpose, index))

@@ -1,15 +1,15 @@
-"""Errors: every refusal of the service, a sentence with the values and the remedy.
+"""Errors: each message states the values and the remedy.
 
     LiptError              unforeseen; the base of all others
       RequestError         refused until the request, a flag or an installation is changed
       InputError           data, weights, features or a learner that cannot be used
       LifecycleError       a run, worker, lease or blob that is gone, over, or not there yet
       TransferError        bytes that came damaged or out of order: sending them again helps
-      UnavailableError     the peer is away or in trouble: waiting helps
+      UnavailableError     the peer is unavailable or failing: waiting helps
 
-Families are for `except` and are never raised. Below them there is one class per reason. The reason
-travels in `google.rpc.ErrorInfo` (domain "lipt"), so that the peer raises the same class.
-`retryable` says whether the same call, unchanged, may succeed.
+Families are only for `except`; each reason has its own class. The reason travels in
+`google.rpc.ErrorInfo` (domain "lipt"), so that the peer raises the same class. `retryable` says
+whether the same call may succeed later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from grpc_status import rpc_status
 from lipt.common.text import printable
 
 _DOMAIN = "lipt"
-# A status travels as metadata, twice, a byte as up to three; peers refuse 8 KiB and more of it.
+# A status travels twice in metadata, where a byte takes up to three; peers refuse 8 KiB.
 _MAX_MESSAGE_BYTES = 1500
 
 
@@ -34,9 +34,9 @@ class LiptError(Exception):
 
     code: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
     reason: ClassVar[str] = "INTERNAL"
-    # An incident, a proxy's status or a newer peer's reason may pass.
+    # Unknown failures, a proxy's status or a newer peer's reason may be temporary.
     retryable: ClassVar[bool] = True
-    # The pause that the refusing side asks for.
+    # Pause requested by the refusing side.
     retry_after_seconds: float | None = None
 
     def __init_subclass__(
@@ -61,21 +61,21 @@ class LiptError(Exception):
         return self.message.partition(". ")[0].removesuffix(".")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A class may build its sentence from other arguments.
+        # Subclasses may take other arguments.
         return revive, (type(self), self.message, self.retry_after_seconds)
 
 
 def revive(
     cls: type[LiptError], message: str, retry_after_seconds: float | None = None
 ) -> LiptError:
-    """An error of another process: its class with its finished sentence."""
+    """Rebuild an error of another process from its class and message."""
     error = cls.__new__(cls)
     LiptError.__init__(error, message, retry_after_seconds=retry_after_seconds)
     return error
 
 
 class RequestError(LiptError, code="INVALID_ARGUMENT", retryable=False):
-    """It is refused until something is changed: the request, a flag, an installation."""
+    """Refused until the request, a flag or an installation is changed."""
 
 
 class ConfigError(RequestError, reason="INVALID_CONFIG"):
@@ -87,11 +87,11 @@ class BudgetError(RequestError, reason="INVALID_BUDGET"):
 
 
 class OverLimitError(RequestError, reason="OVER_LIMIT"):
-    """What is asked for costs more than this process's limits; the message has the figures."""
+    """The request costs more than this process's limits; the message has the figures."""
 
 
 class OutOfMemoryError(RequestError, reason="OUT_OF_MEMORY", code="RESOURCE_EXHAUSTED"):
-    """A computation needed more memory than its process may take, or than there was."""
+    """A computation needed more memory than its limit or than was free."""
 
 
 class UnknownNameError(RequestError, reason="UNKNOWN_NAME"):
@@ -103,7 +103,7 @@ class StrategyOptionError(RequestError, reason="INVALID_OPTION"):
 
 
 class ProxyError(RequestError, reason="INVALID_PROXY"):
-    """A proxy that does not exist, or that cannot be had on what the request is about."""
+    """A proxy model that does not exist or is unavailable for this request."""
 
 
 class InvalidRequestError(RequestError, reason="INVALID_REQUEST"):
@@ -111,7 +111,7 @@ class InvalidRequestError(RequestError, reason="INVALID_REQUEST"):
 
 
 class BlobTooLargeError(RequestError, reason="BLOB_TOO_LARGE", code="RESOURCE_EXHAUSTED"):
-    """A blob, message or tensor count over the limit, refused from what it declares."""
+    """A blob, message or tensor count over the limit, by its declared size."""
 
 
 class FactoryNotAllowedError(RequestError, reason="FACTORY_NOT_ALLOWED", code="PERMISSION_DENIED"):
@@ -119,15 +119,15 @@ class FactoryNotAllowedError(RequestError, reason="FACTORY_NOT_ALLOWED", code="P
 
 
 class UnauthenticatedError(RequestError, reason="UNAUTHENTICATED", code="UNAUTHENTICATED"):
-    """The caller shows no token, or one that is unknown, revoked or expired."""
+    """The caller's token is missing, unknown, revoked or expired."""
 
 
 class PermissionDeniedError(RequestError, reason="PERMISSION_DENIED", code="PERMISSION_DENIED"):
-    """The caller is known, and has not the role that the call takes."""
+    """The caller is known but lacks the role for this call."""
 
 
 class ForeignWorkerError(RequestError, reason="NOT_THIS_WORKER", code="PERMISSION_DENIED"):
-    """A call under the id of a worker that does not come from that worker."""
+    """A call under the id of another worker."""
 
 
 class MissingExtraError(RequestError, reason="MISSING_EXTRA", code="FAILED_PRECONDITION"):
@@ -147,7 +147,7 @@ class IncompatibleProtocolError(
 
 
 class InputError(LiptError, code="INVALID_ARGUMENT", retryable=False):
-    """What there is to work on cannot be used: data, weights, features, a learner."""
+    """Data, weights, features or a learner that cannot be used."""
 
 
 class DataError(InputError, reason="BAD_DATA", code="FAILED_PRECONDITION"):
@@ -155,7 +155,7 @@ class DataError(InputError, reason="BAD_DATA", code="FAILED_PRECONDITION"):
 
 
 class OtherDataError(DataError, reason="OTHER_DATA"):
-    """The data is whole, and another than that of the run: it goes on when its own is back."""
+    """The data differs from the run's; the run continues when its own data is back."""
 
 
 class SignalsError(InputError, reason="BAD_SIGNALS", code="FAILED_PRECONDITION"):
@@ -163,15 +163,15 @@ class SignalsError(InputError, reason="BAD_SIGNALS", code="FAILED_PRECONDITION")
 
 
 class WeightsError(InputError, reason="INVALID_WEIGHTS"):
-    """Weights that are not those of the model, or a file that is not safetensors."""
+    """Weights that do not fit the model, or a file that is not safetensors."""
 
 
 class FeaturesError(InputError, reason="INVALID_FEATURES"):
-    """A user's own features do not fit the data set, or are no such file."""
+    """A user's own features do not fit the data set, or the file is not a feature file."""
 
 
 class LearnerRejectedError(InputError, reason="LEARNER_REJECTED"):
-    """A committed learner that the soup must not see."""
+    """A committed learner that is unfit for the soup."""
 
 
 class LearnerDivergedError(InputError, reason="LEARNER_DIVERGED", code="FAILED_PRECONDITION"):
@@ -179,11 +179,11 @@ class LearnerDivergedError(InputError, reason="LEARNER_DIVERGED", code="FAILED_P
 
 
 class TrainingDivergedError(InputError, reason="TRAINING_DIVERGED", code="FAILED_PRECONDITION"):
-    """Main training's loss is no longer finite; its weights are worth nothing."""
+    """Main training's loss is no longer finite; its weights are unusable."""
 
 
 class LifecycleError(LiptError, code="FAILED_PRECONDITION", retryable=False):
-    """What is asked for is gone, over, or not there yet: a run, a worker, a lease, a blob."""
+    """A run, worker, lease or blob is gone, over, or not there yet."""
 
 
 class UnknownRunError(LifecycleError, reason="UNKNOWN_RUN", code="NOT_FOUND"):
@@ -191,11 +191,11 @@ class UnknownRunError(LifecycleError, reason="UNKNOWN_RUN", code="NOT_FOUND"):
 
 
 class RunNotReadyError(LifecycleError, reason="RUN_NOT_READY"):
-    """The run has not got as far as the request needs, or ended without it."""
+    """The run has not reached the stage that the request needs, or ended before it."""
 
 
 class RunFailedError(LifecycleError, reason="RUN_FAILED"):
-    """The run cannot go on; the message is what its record says."""
+    """The run cannot continue; the message has its recorded error."""
 
 
 class UnknownWorkerError(LifecycleError, reason="UNKNOWN_WORKER", code="NOT_FOUND"):
@@ -207,11 +207,11 @@ class StaleLeaseError(LifecycleError, reason="STALE_LEASE"):
 
 
 class ForeignBlobError(LifecycleError, reason="NOT_ITS_BLOB", code="PERMISSION_DENIED"):
-    """A worker asked for, or sent, a blob that is not of the learner it has the lease of."""
+    """A worker requested or sent a blob outside its leased learner."""
 
 
 class LearnerStoppedError(LifecycleError, reason="LEARNER_STOPPED", code="CANCELLED"):
-    """The learner was asked to stop, and its weights are worth nothing."""
+    """The learner was stopped; its weights are unusable."""
 
 
 class UnknownBlobError(LifecycleError, reason="UNKNOWN_BLOB", code="NOT_FOUND"):
@@ -223,7 +223,7 @@ class UnknownTokenError(LifecycleError, reason="UNKNOWN_TOKEN", code="NOT_FOUND"
 
 
 class ProcessEndedError(LifecycleError, reason="PROCESS_ENDED", code="INTERNAL"):
-    """A process that a command needs has ended; the message says how, or has its last lines."""
+    """A process that a command needs has ended; the message has its status or last lines."""
 
 
 class TransferError(LiptError, code="DATA_LOSS", retryable=True):
@@ -235,23 +235,23 @@ class CorruptBlobError(TransferError, reason="CORRUPT_BLOB"):
 
 
 class SubsetError(TransferError, reason="BAD_SUBSET"):
-    """A subset whose examples differ from its digest, or a file that does not hold one."""
+    """A subset whose digest does not match, or a file that is not a subset."""
 
 
 class DiagnosisError(TransferError, reason="BAD_DIAGNOSIS"):
-    """A diagnosis whose file, columns and findings do not fit each other."""
+    """A diagnosis whose file, columns and findings do not match."""
 
 
 class WrongOffsetError(TransferError, reason="WRONG_OFFSET", code="FAILED_PRECONDITION"):
-    """A chunk does not continue what is stored; ask for the status and resume there."""
+    """A chunk does not continue the stored bytes; get the status and resume there."""
 
 
 class UploadInProgressError(TransferError, reason="UPLOAD_IN_PROGRESS", code="ABORTED"):
-    """Another peer is sending the same blob; try again, it may be complete by then."""
+    """Another peer is sending the same blob; try again later."""
 
 
 class UnavailableError(LiptError, retryable=True):
-    """The other side cannot answer now: it is away, or its disk or child process failed."""
+    """The peer is unavailable, or its disk or child process failed."""
 
 
 class UnreachableError(UnavailableError, reason="UNREACHABLE", code="UNAVAILABLE"):
@@ -259,11 +259,11 @@ class UnreachableError(UnavailableError, reason="UNREACHABLE", code="UNAVAILABLE
 
 
 class ForkedError(UnreachableError, reason="FORKED"):
-    """This process forked during a call, which ended it; it can be made again at once."""
+    """The process forked during a call, which ended it; retry at once."""
 
 
 class NotACoordinatorError(UnavailableError, reason="NOT_A_COORDINATOR", code="UNIMPLEMENTED"):
-    """What answers at the address is another kind of gRPC server."""
+    """The address belongs to another kind of gRPC server."""
 
 
 class StateError(UnavailableError, reason="BAD_STATE"):
@@ -275,30 +275,30 @@ class ComputeError(UnavailableError, reason="COMPUTE_FAILED"):
 
 
 class QueueFullError(UnavailableError, reason="QUEUE_FULL", code="RESOURCE_EXHAUSTED"):
-    """Too much waits to be computed already; it says when to ask again."""
+    """The queue of computations is full; the error says when to retry."""
 
 
 class StorageFullError(UnavailableError, reason="STORAGE_FULL", code="RESOURCE_EXHAUSTED"):
-    """A peer, or all of them together, have uploaded as much as the coordinator takes."""
+    """One peer, or all together, reached the coordinator's upload limit."""
 
 
 class TooManyCallsError(UnavailableError, reason="TOO_MANY_CALLS", code="RESOURCE_EXHAUSTED"):
-    """A peer calls more often, or more at once, than one may; it says when to call again."""
+    """A peer exceeds its call rate or concurrency; the error says when to retry."""
 
 
 def error_classes(cls: type[LiptError] = LiptError) -> list[type[LiptError]]:
-    """A class and all below it."""
+    """A class and all its subclasses."""
     return [cls, *(below for sub in cls.__subclasses__() for below in error_classes(sub))]
 
 
 def error_class(reason: str) -> type[LiptError]:
-    """The class whose `reason` this is; LiptError itself for one from a newer peer."""
+    """The class with this `reason`; LiptError for an unknown one."""
     own = {cls.reason: cls for cls in error_classes() if "reason" in vars(cls)}
     return own.get(reason, LiptError)
 
 
 def to_status(error: LiptError) -> status_pb2.Status:
-    """The status that carries an error's code, sentence and reason."""
+    """An error as a status with its code, message and reason."""
     details = [_packed(error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN))]
     if error.retry_after_seconds is not None:
         retry = error_details_pb2.RetryInfo()
@@ -324,7 +324,7 @@ def _shortened(sentence: str) -> str:
 
 
 def from_rpc_error(error: grpc.RpcError) -> LiptError:
-    """The error that the server raised, or one for another status."""
+    """The error that the server raised, or the class for another status."""
     call = cast("grpc.Call", error)
     code, details = call.code(), printable(call.details() or "")
     try:
@@ -333,7 +333,7 @@ def from_rpc_error(error: grpc.RpcError) -> LiptError:
         status = None
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     for packed in status.details if status else ():
-        # Whichever of the two it is.
+        # The detail is one of the two.
         _ = packed.Unpack(info) or packed.Unpack(retry)
     if info.domain == _DOMAIN:
         after = retry.retry_delay.ToMilliseconds() / 1000

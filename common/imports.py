@@ -1,7 +1,4 @@
-"""Imports by name: extras, and users' factories.
-
-A factory's name may come over the wire, and importing runs code: only allowed modules are imported.
-"""
+"""Imports by name: extras, and users' factories, only from allowed modules: imports run code."""
 
 from __future__ import annotations
 
@@ -18,19 +15,19 @@ from lipt.common.errors import ConfigError, FactoryNotAllowedError, MissingExtra
 
 # One attribute only: `module:os.system` must not reach a module's imports.
 _SPEC = re.compile(r"(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<attribute>[^\W\d]\w*)")
-# Prefixes of built-in data sets and models, which are no modules.
+# Prefixes of built-in data sets and models, not modules.
 SCHEMES = frozenset(
     (
         *("cifar10", "cifar100", "csv", "distilled", "features", "imagefolder", "jsonl", "pairs"),
         *("parquet", "webdataset", "text", "torchvision"),
     )
 )
-# The options of pairs that name code.
+# Options of pairs that name code.
 TOWERS = ("image_tower", "text_tower")
 
 
 def require_extra(module: str, *, package: str, extra: str, needed_for: str) -> None:
-    """Look for an optional package without importing it, which may take seconds."""
+    """Require an optional package without a slow import."""
     if sys.modules.get(module) is None and importlib.util.find_spec(module) is None:
         raise MissingExtraError(package, extra=extra, needed_for=needed_for)
 
@@ -40,7 +37,7 @@ def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> M
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        # The package may lack a dependency of its own.
+        # The package may lack its own dependency.
         if not _is_within(module, error.name):
             raise
         raise MissingExtraError(package, extra=extra, needed_for=needed_for) from None
@@ -52,13 +49,13 @@ def is_factory_spec(spec: str) -> bool:
 
 
 def module_of(spec: str) -> str:
-    """The module that `package.module:factory` names; empty where `spec` has another form."""
+    """The module in `package.module:factory`; empty for another form."""
     match = _SPEC.fullmatch(spec)
     return match["module"] if match is not None else ""
 
 
 def modules_of(name: str) -> tuple[str, ...]:
-    """The modules in the name of a data set or a model: its own, or its towers'."""
+    """The modules named by a data set or model, including towers'."""
     path, _, options = name.partition("?")
     if path.startswith("pairs:"):
         parted = (option.partition("=") for option in options.split("&"))

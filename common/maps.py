@@ -1,9 +1,9 @@
 """Maps: examples as points on a plane, for a trainer's report and the coordinator's page.
 
-Two axes of a principal component analysis place the examples: nothing is random, and distances
-mean what they mean in the features.
+Principal component analysis is deterministic, and its distances are those of the features along two
+axes.
 
-Shapes: N examples of the data, M that are drawn, D features.
+Shapes: N examples of the data, M drawn, D features.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch import Tensor
 from lipt.common.determinism import derive_seed
 
 _MOST_AT_RANDOM = 1000
-# Of all subsets together, beyond the random ones.
+# Limit for all subsets together, beyond the random ones.
 _MOST_CHOSEN = 500
-# On data that is only hard, a sixth of all labels may be suspected.
+# On difficult data, a sixth of all labels may be suspected.
 MOST_SUSPECTS = 100
 
 
 def rows_to_draw(
     num_examples: int, subsets: Sequence[NDArray[np.int64]], suspects: Sequence[int], seed: int
 ) -> Tensor:
-    """Rows of a map, ascending: a random sample, more of each subset, the worst suspects."""
+    """Rows of a map, ascending: a random sample, extra rows of each subset, the worst suspects."""
     order = np.random.default_rng(derive_seed(seed, "map")).permutation(num_examples)
     share = _MOST_CHOSEN // max(len(subsets), 1)
     parts = [order[:_MOST_AT_RANDOM], np.array(suspects[:MOST_SUSPECTS], np.int64)]
@@ -36,7 +36,7 @@ def rows_to_draw(
 
 
 def principal_components(features_MD: Tensor) -> Tensor:
-    """The points along the two directions in which they vary most; float64, M x 2."""
+    """The points along the two directions of largest variance; float64, M x 2."""
     centred_MD = features_MD.double() - features_MD.double().mean(dim=0)
     _, directions_DD = torch.linalg.eigh(centred_MD.T @ centred_MD)
     found = (centred_MD @ directions_DD.flip(1))[:, :2]
@@ -46,7 +46,7 @@ def principal_components(features_MD: Tensor) -> Tensor:
 
 
 def placed(places_M2: Tensor, *, width: float, height: float, margin: float) -> Tensor:
-    """Scale points to a rectangle with a margin, centred, with one scale for both axes."""
+    """Scale points to a centred rectangle with a margin, equally on both axes."""
     places_M2 = places_M2.double()
     low_2, high_2 = places_M2.amin(dim=0), places_M2.amax(dim=0)
     size_2 = torch.tensor([width, height], dtype=torch.float64)

@@ -1,9 +1,9 @@
 """Costs of a computation before it runs, as sums of parts, and their limits.
 
-Each part grows with one setting, so a violation names the setting and its largest fitting value.
+Each part grows with one setting, so a violation names the setting and its largest valid value.
 
-A learner's memory is that of float32 on a CPU. Measured on five kinds of networks, a batch takes
-0.85 to 1.0 times the plan in training (MobileNet 1.8 times), and 1.0 to 1.4 times in evaluation.
+A learner's memory is planned for float32 on a CPU. For five kinds of networks, training takes 0.85
+to 1.0 times the plan (MobileNet 1.8 times). Evaluation takes 1.0 to 1.4 times the plan.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from lipt.common.text import format_bytes
 
 # An interpreter with torch.
 PROCESS_BYTES = 2**30
-# A thread's stack and a library's buffers.
+# A thread's stack and library buffers.
 THREAD_BYTES = 2**23
 # theta*, the model, its gradient, its momentum, and an update or the result.
 MODEL_COPIES = 5
-# The last three are without frozen layers.
+# Frozen layers lack the last three.
 _TRAINED_COPIES = 3
-# For each byte of a stored image in a batch: uint8 before and after augmentation, and float32.
+# Bytes for each stored image byte in a batch: uint8 before and after augmentation, and float32.
 INPUT_BYTES = 6
-# Likewise for the batches made ahead: one that is ready, and one in augmentation.
+# Likewise for prefetched batches: one ready, and one in augmentation.
 _AHEAD_BYTES = 3
 # A step on fewer images takes as long.
 STEP_IMAGES = 64
-# A shard's file, and its examples.
+# A shard's file and its examples.
 _SHARD_COPIES = 2
 
 
 class Unit(Enum):
-    """What is counted, and its text."""
+    """Unit of a cost, with its text."""
 
     BYTES = (format_bytes,)
     THREADS = ("{} threads".format,)
@@ -49,9 +49,8 @@ class Unit(Enum):
 class Part:
     """The cost of one setting's value: `value` times `each`.
 
-    knob: the setting, dotted; empty for a fixed cost.
-    lowest: the smallest value of the setting; None where it is no number.
-    name: the setting's value where that is not `value`.
+    `knob` is the dotted setting, empty for a fixed cost. `lowest` is its smallest value, None for
+    no number. `name` replaces `value` in messages.
     """
 
     knob: str
@@ -63,13 +62,13 @@ class Part:
 
     @property
     def cost(self) -> int:
-        """The whole cost."""
+        """The part's total cost."""
         return self.value * self.each
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost in one place; `where` is a noun, as "memory of a worker"."""
+    """A total cost; `where` is a noun, as "memory of a worker"."""
 
     where: str
     unit: Unit
@@ -83,7 +82,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit; `remedy` is a clause in place of "raise NAME"."""
+    """A limit; `remedy` is a clause that replaces "raise NAME"."""
 
     name: str
     at_most: int
@@ -92,7 +91,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Violation:
-    """A cost over its limit by so many times, and the setting with its largest part."""
+    """A cost's ratio to its exceeded limit, and the setting with its largest part."""
 
     knob: str
     limit: Limit
@@ -104,7 +103,7 @@ class Violation:
 
 
 def violation(cost: Cost, limit: Limit) -> Violation | None:
-    """The violation of a limit by a cost, if there is one."""
+    """The violation of a limit by a cost, or None."""
     if cost.total <= limit.at_most:
         return None
     blamable = [part for part in cost.parts if part.knob and part.cost] or cost.parts
@@ -136,18 +135,18 @@ def _remedy(cost: Cost, part: Part, limit: Limit) -> str:
 
 
 def training_bytes_per_example(figures: ModelFigures, example_bytes: int) -> int:
-    """The memory of a batch's example in training, by its stored bytes."""
+    """The training memory of a batch's example, by its stored bytes."""
     return figures.training_bytes + INPUT_BYTES * example_bytes
 
 
 def learner_threads(learners: LearnersConfig) -> Cost:
-    """Threads of a worker."""
+    """A worker's threads."""
     part = Part("learners.cpu_threads", learners.cpu_threads, 1, "training")
     return Cost("training of a learner", Unit.THREADS, (part,))
 
 
 def learner_images(learners: LearnersConfig) -> Cost:
-    """Images that pass a learner's model in all of its attempts."""
+    """Images that pass a learner's model in all attempts."""
     each = learners.num_minibatches * max(learners.batch_size, STEP_IMAGES) * learners.max_attempts
     part = Part("learners.num_steps", learners.num_steps, each, "its steps, in every attempt")
     return Cost("training of a learner", Unit.IMAGES, (part,))
@@ -156,7 +155,7 @@ def learner_images(learners: LearnersConfig) -> Cost:
 def learner_memory(
     learners: LearnersConfig, model: str, figures: ModelFigures, *, example_bytes: int
 ) -> Cost:
-    """Memory of a worker while it trains a learner."""
+    """A worker's memory while it trains a learner."""
     sent = figures.sent_bytes
     copy = figures.weights_bytes - figures.frozen_bytes * _TRAINED_COPIES // MODEL_COPIES
     shard = learners.num_minibatches, learners.batch_size * example_bytes * _SHARD_COPIES

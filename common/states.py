@@ -1,4 +1,4 @@
-"""States of runs and learners, the same words for the coordinator and everybody who watches."""
+"""States of runs and learners, equal in all processes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class RunState(StrEnum):
     READY = "ready"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    # Shown for a run whose coordinator has other data now; its record keeps the true state.
+    # Shown while the coordinator has different data; the record keeps the real state.
     HELD = "held"
-    # A trainer's name for a newer coordinator's state.
+    # A trainer's value for a newer coordinator's state.
     UNKNOWN = "unknown"
 
     @property
@@ -40,7 +40,7 @@ class LearnerState(StrEnum):
 
     @property
     def open(self) -> bool:
-        """Whether a result may still come."""
+        """Whether a result may still arrive."""
         return self in (LearnerState.QUEUED, LearnerState.LEASED)
 
 

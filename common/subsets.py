@@ -1,18 +1,18 @@
-"""Subsets: how many examples, the digest that names them, and the file that holds them.
+"""Subsets: budgets, digests and files of chosen examples.
 
-Digest: SHA-256 of all indices as little-endian int64, ascending, followed by their weights as
-little-endian float32 and, where there are some, their soft labels as little-endian float16, row
-by row. It says nothing of how a subset is stored or sent.
+Digest: SHA-256 of all indices as little-endian int64, ascending, then their weights as
+little-endian float32, then any soft labels as little-endian float16, row by row. It does not depend
+on storage or transfer.
 
 File: one gzip stream of blocks of 2**20 examples, the last one shorter. A block is its differences,
-then its weights, then its soft labels if there are some:
+then its weights, then its soft labels, if any:
 
-    differences   little-endian int64: each index less the one before it; the first one less 0
+    differences   little-endian int64: each index minus the previous one; the first minus 0
     weights       little-endian float32
     soft labels   little-endian float16, C for each example
 
-All are written as byte planes, the first bytes of all values and then the second ones, because
-almost all high bytes are alike. A random tenth takes 5 bits an index.
+All are stored as byte planes: the first bytes of all values, then the second, because high bytes
+are nearly equal. A random tenth takes 5 bits an index.
 
 Shapes: K examples of a subset, L of another, N of the data, C classes.
 """
@@ -37,14 +37,14 @@ from lipt.common.errors import BudgetError, InvalidRequestError, SubsetError
 _BLOCK = 2**20
 _EXAMPLE_BYTES = 12
 _SOFT_BYTES = 2
-# Deflate expands at most 1,032 times.
+# DEFLATE expands at most 1,032 times.
 _MOST_EXPANSION = 1040
 _OVERHEAD_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Indices, int64, ascending and distinct, their weights, float32, and perhaps soft labels."""
+    """Indices, int64, ascending and distinct; weights, float32; and optional soft labels."""
 
     indices_K: NDArray[np.int64]
     weights_K: NDArray[np.float32]
@@ -67,8 +67,8 @@ class Examples:
 def budget_from_fraction(fraction: float, num_examples: int) -> int:
     """The budget of a fraction of the data set, half an example rounded up.
 
-    The fraction counts as it is written: 0.145 of 100 examples is 14.5 and so 15, though the
-    nearest double is below 0.145.
+    Decimal digits count: 0.145 of 100 examples is 14.5 and so 15, though the nearest double is
+    below 0.145.
     """
     if not math.isfinite(fraction) or not 0.0 < fraction <= 1.0:
         raise BudgetError(
@@ -85,7 +85,7 @@ def budget_from_fraction(fraction: float, num_examples: int) -> int:
 
 
 def require_budget(budget: int, num_examples: int) -> None:
-    """Refuse a budget outside of the data set."""
+    """Refuse a budget outside the data set."""
     if not 1 <= budget <= num_examples:
         raise BudgetError(
             f"budget {budget} is outside 1..{num_examples}, the data set's length. "
@@ -94,7 +94,7 @@ def require_budget(budget: int, num_examples: int) -> None:
 
 
 def resolve_budget(*, fraction: float | None, budget: int | None, num_examples: int) -> int:
-    """The budget of a request, which gives it in one of two forms."""
+    """The budget of a request by fraction or by number."""
     if fraction is not None and budget is None:
         return budget_from_fraction(fraction, num_examples)
     if budget is None or fraction is not None:
@@ -137,7 +137,7 @@ def subset_digest(
 
 
 def first_fall(indices_K: NDArray[np.int64]) -> int | None:
-    """The first position whose index is not above the previous one; None without one."""
+    """The first position whose index is not above the previous one, or None."""
     for start in range(0, len(indices_K), _BLOCK):
         block = indices_K[start : start + _BLOCK + 1]
         falls = np.flatnonzero(block[1:] <= block[:-1])
@@ -147,7 +147,7 @@ def first_fall(indices_K: NDArray[np.int64]) -> int | None:
 
 
 def _as(column: npt.ArrayLike, dtype: str) -> NDArray[Any]:
-    # Contiguous, so that it is hashed in place.
+    # Contiguous, to hash in place.
     converted = np.asarray(column).astype(dtype, casting="same_kind", copy=False)
     return np.ascontiguousarray(converted) if converted.ndim else converted
 
@@ -161,7 +161,7 @@ def packed_sizes(num_examples: int, num_classes: int = 0) -> range:
 
 
 def pack(examples: Examples) -> bytes:
-    """The file of a subset; the same bytes on one version of zlib."""
+    """Pack a subset as a file; deterministic for one version of zlib."""
     content = io.BytesIO()
     indices_K, weights_K = examples.indices_K, examples.weights_K
     with gzip.GzipFile(fileobj=content, mode="wb", compresslevel=6, mtime=0) as file:
@@ -176,7 +176,7 @@ def pack(examples: Examples) -> bytes:
 
 
 def unpack(content: bytes, num_examples: int, num_classes: int = 0) -> Examples:
-    """The examples of an untrusted file; `subset_digest` checks their order."""
+    """Unpack an untrusted file; `subset_digest` checks the order."""
     if len(content) not in packed_sizes(num_examples, num_classes):
         raise _no_file(f"{len(content)} bytes cannot hold {num_examples} examples")
     indices_K, weights_K = np.empty(num_examples, np.int64), np.empty(num_examples, np.float32)
@@ -225,7 +225,7 @@ def _no_file(reason: str) -> SubsetError:
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """The overlap of two subsets; `by_chance` is that of random ones with equal class counts."""
+    """The overlap of two subsets; `by_chance` is for random ones with equal class counts."""
 
     shared: int
     jaccard: float

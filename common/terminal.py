@@ -1,4 +1,4 @@
-"""Terminal: where command lines print, each line made printable."""
+"""Terminal output of command lines, made printable."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from lipt.common.text import escaped, escaped_json, printable, printable_lines
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """Print a line for a person, on standard error where `err`."""
+    """Print a line for a person, to standard error if `err`."""
     typer.echo(printable(line), err=err)
 
 
 def say_json(document: str) -> None:
-    """Print a JSON document for a script, whole."""
+    """Print a complete JSON document for a script."""
     typer.echo(escaped_json(document))
 
 
 def say_document(text: str) -> None:
-    """Print a text of several lines for a file."""
+    """Print a text of several lines, for a file."""
     typer.echo(escaped(text, keep="\n"), nl=False)
 
 
 def complain(program: str, sentence: str) -> None:
-    """Print on standard error why a program ends."""
+    """Print a program's final error to standard error."""
     typer.echo(f"{program}: {printable_lines(sentence)}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""Text for people: printable, whatever a peer wrote."""
+"""Text for people, printable even if a peer wrote it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MOST_NAMED = 5
 
 
 def empty_classes(class_names: Sequence[str], class_counts: Sequence[int]) -> str:
-    """A clause about classes without examples; empty where every class has some."""
+    """A clause about classes without examples; empty if there are none."""
     if len(class_counts) != len(class_names):
         return ""
     empty = [name for name, count in zip(class_names, class_counts, strict=True) if not count]
@@ -24,15 +24,15 @@ def empty_classes(class_names: Sequence[str], class_counts: Sequence[int]) -> st
     return clause
 
 
-# A peer's text may hold line ends, terminal escapes, direction marks or millions of characters.
+# A peer's text may contain line ends, terminal escapes, direction marks or millions of characters.
 
-# Longer than any sentence of this package.
+# Longer than any message of this package.
 MAX_CHARACTERS = 4000
 INDENT = "    "
 
 
 def printable(text: str) -> str:
-    """`text` on one line, without the middle of more than `MAX_CHARACTERS`."""
+    """`text` on one line; drops the middle of more than `MAX_CHARACTERS`."""
     return _without_middle(escaped(_without_middle(text)))
 
 

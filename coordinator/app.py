@@ -1,4 +1,4 @@
-"""The coordinator's parts: put together from the settings, and taken apart in order."""
+"""The coordinator's parts: created from the settings, and stopped in order."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from lipt.core.proxies.features import backbone_identity
 
 logger = logging.getLogger(__name__)
 
-# How often the progress of opening the data is logged.
+# Interval of progress messages while the data is opened.
 _REPORT_EVERY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class App:
-    """Everything that the servicers delegate to."""
+    """The parts that the servicers call."""
 
     settings: CoordinatorSettings
     events: Events
@@ -75,7 +75,7 @@ async def open_app(
     *,
     make_compute: Callable[[CoordinatorSettings, Events, Meters], ComputeQueue] = ComputeQueue,
 ) -> AsyncIterator[App]:
-    """Open the state and the data, and go on with what an earlier process left."""
+    """Open the state and the data, and resume unfinished work."""
     events, meters = Events(), Meters()
     async with AsyncExitStack() as stack:
         lock = StateLock(settings.state_dir)
@@ -197,7 +197,7 @@ async def _keep_storage(
     compute: ComputeQueue,
     events: Events,
 ) -> Storage:
-    """Open the accounts of what is stored, and remove what nobody needs from here on."""
+    """Open the storage, and remove unused blobs and old runs from now on."""
     storage = await open_storage(
         settings.state_dir,
         blobs,
@@ -215,7 +215,7 @@ async def _keep_storage(
 
 
 def _begin(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> None:
-    """Do something until the stack is left."""
+    """Run a background task until the stack is closed."""
     task = asyncio.create_task(work, name=name)
 
     async def end() -> None:
@@ -227,7 +227,7 @@ def _begin(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) ->
 
 
 def logging_progress(*, clock: Callable[[], float]) -> OnProgress:
-    """Logs a job's progress every few seconds; `clock` gives seconds."""
+    """Log a job's progress every few seconds; `clock` is in seconds."""
     said = clock()
 
     def log(now: Progressed) -> None:
@@ -253,12 +253,12 @@ async def _note_served(data: DataDescription, database: Database) -> None:
     try:
         await database.save(*records)
     except StateError as error:
-        # A full disk is no reason not to serve what is on it.
+        # A full disk does not prevent serving.
         logger.warning("which data is served now is not noted: %s", error)
 
 
 def _warm_for_subsets(store: RunStore, compute: ComputeQueue) -> None:
-    """Start the light process before subsets of a run can be asked for."""
+    """Start the light process before the first ready run."""
 
     def warm(run: RunRecord | RunSummary) -> None:
         if run.state in {RunState.TRAINING, RunState.MERGING, RunState.READY}:

@@ -58,7 +58,7 @@ def _serve(config: Path | None, flags: dict[str, Any]) -> None:
     configure_logging(settings.log_level, settings.log_format)
     wait_passively()
     say = logging.getLogger(__name__).info
-    # Said now, as PyTorch alone takes seconds to import, and then the data is read.
+    # Logged now: importing PyTorch takes seconds, then the data is read.
     say(
         "lipt-coordinator is starting, to serve %s on %s; state in %s",
         settings.dataset.source,

@@ -1,19 +1,16 @@
-"""Instruments of the coordinator, in the order in which pages show them.
-
-Gauges are read from the state at each scrape, in `lipt.coordinator.metrics`.
-"""
+"""The coordinator's metrics, in display order; `lipt.coordinator.metrics` reads the gauges."""
 
 from __future__ import annotations
 
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.observability.metrics import Counter, Gauge, Histogram, Instrument
 
-# From what is answered out of memory to what is longer than a caller's patience.
+# Seconds: from an answer out of memory to a caller's timeout.
 _ANSWERS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-# From a moment to half a day.
+# Seconds: from a moment to half a day.
 _WORK = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 43200)
 
-# What stands for a call's code where its client has gone.
+# Code of a call whose client has disconnected.
 CANCELLED = "CANCELLED"
 
 RUNS = Gauge("lipt_runs", "Runs by state.", ("state",))

@@ -33,12 +33,12 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.storage.accounts import free_bytes
 
-# A scrape is given up where the service is too busy to answer.
+# A scrape is given up if the service is too busy to answer.
 _PATIENCE_SECONDS = 5.0
 
 
 def from_other_threads(read: Callable[[], Readings]) -> Callable[[], Readings]:
-    """Let the running loop read for a caller in another thread: it owns the state."""
+    """Wrap `read` to run in the current event loop, for callers in other threads."""
     loop = asyncio.get_running_loop()
 
     async def compute() -> Readings:
@@ -77,7 +77,7 @@ def _of_the_newest_soup(store: RunStore) -> Readings:
         default=None,
     )
     soup = None
-    with suppress(LiptError):  # what was removed, or cannot be read, has no figures
+    with suppress(LiptError):  # removed or unreadable runs have no figures
         soup = store.record(newest.run_id).soup if newest else None
     if soup is None:
         return {}
@@ -96,7 +96,7 @@ def of_the_machine(compute: ComputeQueue, directory: Path) -> Readings:
     """Memory of the compute processes, and the free disk of `directory`; from any thread."""
     memory = compute.resident()
     free: dict[tuple[str, ...], float] = {}
-    with suppress(StateError):  # a disk that says nothing has no figure
+    with suppress(StateError):  # no figure if the disk cannot be read
         free = {(): free_bytes(directory)}
     return {
         COMPUTE_RESIDENT: {(lane,): found.now_bytes for lane, found in memory.items()},
@@ -107,7 +107,7 @@ def of_the_machine(compute: ComputeQueue, directory: Path) -> Readings:
 
 
 def measure_stages(store: RunStore, meters: Meters) -> None:
-    """Record the durations of a run's stages once it is ready, from now on."""
+    """Record the durations of each run's stages once it is ready."""
     measured = {run.run_id for run in store.runs() if run.state is RunState.READY}
 
     def measure(run: RunRecord) -> None:

@@ -1,4 +1,4 @@
-"""Server: the gRPC server around the parts, from start to shutdown."""
+"""Server: the gRPC server from start to shutdown."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _MOST_NAMED = 20
 
 
 def notes_on(data: DataDescription) -> Iterator[tuple[int, str]]:
-    """Warnings and notes about the data: a level of `logging`, and a sentence."""
+    """Yield notes on the data: a level of `logging`, and a sentence."""
     if ids := data.quarantined:
         named = ", ".join(map(str, ids[:_MOST_NAMED]))
         more = " and more" if len(ids) > _MOST_NAMED else ""
@@ -93,10 +93,10 @@ def notes_on(data: DataDescription) -> Iterator[tuple[int, str]]:
 
 logger = logging.getLogger(__name__)
 
-# For health checks, and for refusals that are on their way.
+# For health checks, and for calls that are being refused.
 _SPARE_CALLS = 1024
 
-# Those of the access table, which has reflection as well.
+# Those of the access table, which includes reflection.
 _SERVICES = sorted({method.split("/")[1] for method in ALLOWED_ROLES})
 
 OpenApp = Callable[[CoordinatorSettings], AbstractAsyncContextManager[App]]
@@ -108,7 +108,7 @@ async def serve(
     asked: asyncio.Event | None = None,
     opening: OpenApp = open_app,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or until `asked` is set, then drain and return."""
+    """Serve until SIGTERM, SIGINT or `asked`, then drain and return."""
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     addresses = {
         "--listen": settings.listen,
@@ -138,7 +138,7 @@ async def serve(
 
 @asynccontextmanager
 async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
-    """Serve during the block, at the address that it is given; drain when it is left."""
+    """Serve during the block, which gets the address; drain at its end."""
     settings = app.settings
     admitted = admission(
         settings.listen, tls, insecure=settings.insecure, require_token=settings.require_token
@@ -152,7 +152,7 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
     credentials = None if tls is None else server_credentials(tls)
     address = bind(server, settings.listen, credentials, flag="--listen")
     page = None if settings.dashboard_listen is None else PageServer(settings.dashboard_listen, tls)
-    # From before the first call can be answered until after the last.
+    # From before the first call until after the last.
     with _local_token(app, address, admitted):
         await server.start()
         try:
@@ -201,7 +201,7 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
 
 @contextmanager
 def _local_token(app: App, address: str, admitted: Admission) -> Iterator[None]:
-    """Let clients of this user find what they get in with, where they need it."""
+    """Publish the local token for clients of this user."""
     if admitted is not Admission.OWN_USER:
         yield
         return
@@ -223,7 +223,7 @@ def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.
         interceptors=[
             CallInterceptor(identification, app.events, app.meters, limits),
         ],
-        # gRPC itself would refuse health checks as well.
+        # gRPC's own limit would refuse health checks as well.
         maximum_concurrent_rpcs=app.settings.limits.max_concurrent_calls + _SPARE_CALLS,
         options=(
             ("grpc.so_reuseport", 0),
@@ -235,7 +235,6 @@ def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.
 
 
 def _services(app: App, stopping: asyncio.Event, sessions: Sessions) -> dict[str, Any]:
-    """The servicers of `lipt.v1` by name."""
     settings, dispatcher = app.settings, app.dispatcher
     return {
         "AccessService": AccessService(app.tokens, sessions.link),
@@ -303,7 +302,7 @@ async def _announce(app: App, address: str, tls: TlsFiles | None, admitted: Admi
 
 
 def _write_address(path: Path, address: str) -> None:
-    # Renamed into place, so that nobody reads half of the file.
+    # Renamed into place, so that no reader sees a partial file.
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(f"{address}\n", encoding="utf-8")
     temporary.replace(path)

@@ -118,21 +118,21 @@ class StorageSettings(Section):
 
 
 def compute_memory_bytes(limits: LimitSettings, machine: Machine) -> int:
-    """What the compute process may take: as configured, or else as the machine has it."""
+    """The compute process's memory limit: configured, or the machine's."""
     return machine.max_memory_bytes if limits.compute_memory is None else limits.compute_memory
 
 
 def compute_threads(limits: LimitSettings, machine: Machine) -> int:
-    """The threads that a run may ask of the compute process."""
+    """The limit of a run's threads in the compute process."""
     return machine.max_threads if limits.compute_threads is None else limits.compute_threads
 
 
 class ScoringWorkers(StrEnum):
     """Which workers that have the data share passes over it."""
 
-    # Of the same device, processor and versions: the same bits as without them.
+    # Of the same device, processor and versions: bits are identical.
     SAME = "same"
-    # The last digits may differ from one time to another.
+    # The last digits may vary between passes.
     ANY = "any"
     NONE = "none"
 
@@ -227,7 +227,7 @@ class CoordinatorSettings(Section):
 
 
 def with_own_modules(settings: CoordinatorSettings) -> CoordinatorSettings:
-    """The settings with the modules allowed that this process's own flags name factories in."""
+    """Also allow the modules of factories that this process's own flags name."""
     own = (settings.dataset.source, settings.run.model)
     modules = tuple(module for spec in own for module in modules_of(spec))
     return settings.model_copy(update={"allow_modules": (*settings.allow_modules, *modules)})

@@ -1,12 +1,10 @@
 """Evaluation: the score of weights on the validation split, by which the soup decides.
 
-Batch-norm statistics are estimated again first, on training images: the running statistics of a
-learner after K = 10 steps, or of two that were mixed, are those of other weights. On CIFAR-10 with
-a small ResNet this raises learners from 14.9% to 22.7%, and the soup from 20.8% to 26.6%.
-
-Scores are counted, not averaged over batches: equal predictions are equal scores whatever the batch
-size. On a CPU several weights are scored at a time with a thread each, so that neither the number
-of threads nor the free memory decides a bit.
+Batch-norm statistics are first estimated on training images: the running statistics of a learner
+after K = 10 steps, or of mixed weights, are those of other weights. On CIFAR-10 with a small ResNet
+this raises learners from 14.9% to 22.7%, and the soup from 20.8% to 26.6%. Scores count
+predictions, so they do not depend on the batch size. On a CPU several weights are scored at a time,
+one thread each, so results do not depend on threads or memory.
 
 Shapes: N examples, M for batch norm, B of them in a batch, T outputs, D features.
 Source: Izmailov et al. 2018, "Averaging Weights Leads to Wider Optima and Better Generalization"
@@ -43,12 +41,12 @@ from lipt.common.models.head import evaluation_mode, head_names
 from lipt.common.targets.values import Target
 from lipt.common.weights.specs import Weights, copy_to_cpu
 
-# Opens weights: they are on disk, or mixed as they are read. Each access makes a tensor.
+# Opens weights from disk, or mixes them on access. Each access makes a tensor.
 OpenWeights = Callable[[], Mapping[str, Tensor]]
 
 
 def has_batch_norm(model: nn.Module, frozen: Collection[str] = ()) -> bool:
-    """Whether the model keeps statistics that can be estimated again, besides frozen ones."""
+    """Whether the model has batch-norm statistics to estimate, besides frozen ones."""
     return bool(_tracking(model, frozen))
 
 
@@ -56,10 +54,7 @@ def has_batch_norm(model: nn.Module, frozen: Collection[str] = ()) -> bool:
 def reestimate_batch_norm(
     model: nn.Module, batches: Iterable[Inputs], frozen: Collection[str] = ()
 ) -> None:
-    """Replace running statistics by those of these inputs, each batch weighted by its size.
-
-    Each channel needs two values of a batch. Batch-norm layers alone are in training mode.
-    """
+    """Replace running statistics by the inputs' own, each batch weighted by its size."""
     layers, num_seen = _tracking(model, frozen), 0
     if not layers:
         return
@@ -106,7 +101,7 @@ def _tracking(model: nn.Module, frozen: Collection[str] = ()) -> list[_BatchNorm
 def batch_norm_inputs(
     examples_M: Stored, inputs: InputFormat, device: torch.device | str, *, batch_size: int
 ) -> Iterator[Inputs]:
-    """Model inputs to estimate batch-norm statistics on, in even parts of at most `batch_size`."""
+    """Inputs to estimate batch-norm statistics on, in even parts of at most `batch_size`."""
     for examples_B in _even_parts(examples_M, batch_size):
         yield to_model_input(examples_B, inputs, device)
 
@@ -123,10 +118,7 @@ def load_with_statistics(
     inputs: Callable[[], Iterable[Inputs]] | None,
     frozen: Collection[str] = (),
 ) -> Weights:
-    """Load weights with statistics that fit them: known ones, or else estimated on `inputs`.
-
-    Returns the statistics; empty where `inputs` is None or the model has none.
-    """
+    """Load weights with known or estimated statistics; returns these, empty if there are none."""
     model.load_state_dict({**weights, **(known or {})})
     if known or inputs is None or not has_batch_norm(model, frozen):
         return known or {}
@@ -135,10 +127,7 @@ def load_with_statistics(
 
 
 def batch_size_for(inputs: InputSpec, device: torch.device) -> int:
-    """Examples per forward pass: as many as stay in a CPU's cache, or keep a GPU busy.
-
-    On a CPU 64 of 32x32 pixels, and in proportion; other examples count by their numbers.
-    """
+    """Examples per forward pass: 64 images of 32x32 pixels on a CPU, others in proportion."""
     if device.type != "cpu":
         return 256
     if isinstance(inputs, ImageSpec):
@@ -148,13 +137,13 @@ def batch_size_for(inputs: InputSpec, device: torch.device) -> int:
     return min(1024, max(16, 64 * 32 * 32 // size))
 
 
-# Inputs of the validation split, those of batch norm, and features take so much memory each.
+# Memory limit each for validation inputs, batch-norm inputs, and features.
 _MOST_KEPT_BYTES = 256 * 1024**2
 InputsT = TypeVar("InputsT", bound=Inputs)
 
 
 class _Kept(Generic[InputsT]):
-    """Values of batches by their numbers, as many as fit in memory; for several threads."""
+    """A thread-safe cache of batches by number, up to a memory limit."""
 
     def __init__(self) -> None:
         self._values: dict[int, InputsT] = {}
@@ -177,7 +166,7 @@ class _Kept(Generic[InputsT]):
 
 @dataclass(frozen=True)
 class Scored:
-    """The score of weights, -infinity where given up, and entries that replace their own."""
+    """The score of weights, -infinity if abandoned, and entries that replace their own."""
 
     accuracy: float
     mended: Weights
@@ -185,14 +174,13 @@ class Scored:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Scores weights on the validation split, their batch-norm statistics mended first.
+    """Scores weights on the validation split, with estimated batch-norm statistics.
 
-    Model inputs are made once, as long as they take little memory, and where the head alone differs
-    between weights, the features that enter it.
+    Model inputs are cached while they fit, and features too where only the head differs.
 
-    model: on `device`; takes on the weights of each call, its training flags are restored.
+    model: on `device`; loads the weights of each call, its training flags are restored.
     targets_N: as `target` takes them.
-    batch_norm_examples_M: None evaluates with the statistics that the weights came with.
+    batch_norm_examples_M: None uses the weights' own statistics.
     frozen: names in the state dict that are the same in all weights.
     """
 
@@ -215,9 +203,9 @@ class Evaluator:
         floor: float = -math.inf,
         model: nn.Module | None = None,
     ) -> Scored:
-        """Score weights; they are given up once they are certain not to be above the floor.
+        """Score weights; stops early if they cannot exceed the floor.
 
-        Calls at the same time need a model each, like `model`.
+        Concurrent calls need a model each, like `model`.
         """
         model = self.model if model is None else model
         for name, tensor in model.state_dict().items():
@@ -264,24 +252,21 @@ class Evaluator:
         return kept.get(number, lambda: to_model_input(examples_B, self.inputs, self.device))
 
     def _own_head(self, model: nn.Module) -> nn.Linear | None:
-        """The last layer, where it alone differs between weights."""
+        """The last layer, if only it differs between weights."""
         if not self.frozen or model.state_dict().keys() - self.frozen != head_names(model):
             return None
         return find_head(model)[1]
 
 
 def num_evaluated_together(config: RunConfig) -> int:
-    """How many weights a CPU scores at a time for a run's soup: no more than are asked for."""
+    """Number of weights that a CPU scores at a time for a run's soup."""
     asked = max(config.learners.num_learners, config.soup.num_alphas - 1)
     return min(config.evaluation_threads, asked)
 
 
 @dataclass(frozen=True)
 class Evaluators:
-    """Scores weights for a soup, as many at a time as there are models.
-
-    Each on a thread of its own: threads that share a layer's work decide its last bits.
-    """
+    """Scores weights for a soup, one model and thread each; shared threads change last bits."""
 
     evaluator: Evaluator
     models: Sequence[nn.Module]
@@ -290,7 +275,7 @@ class Evaluators:
     def of(
         cls, evaluator: Evaluator, config: RunConfig, new_model: Callable[[], nn.Module]
     ) -> Self:
-        """On a CPU several models, a thread each; on an accelerator one."""
+        """Several models on a CPU, a thread each; one on an accelerator."""
         on_cpu = torch.device(evaluator.device).type == "cpu"
         number = num_evaluated_together(config) if on_cpu else 1
         return cls(evaluator, [evaluator.model, *(new_model() for _ in range(1, number))])
@@ -311,6 +296,6 @@ class Evaluators:
             finally:
                 free.put(model)
 
-        # A thread begins with the number of threads that is pinned when it first computes.
+        # A thread takes the number of threads that is pinned when it first computes.
         with pinned_kernels(1), ThreadPoolExecutor(len(self.models)) as pool:
             yield from pool.map(score, weights)

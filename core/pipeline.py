@@ -1,7 +1,7 @@
 """The pipeline: LiPT (Ro et al. 2023) on one page, from a data set to the examples to train on.
 
-`pretrain` is the paper's section 3, `choose` what it is for. They run in the caller's process; the
-coordinator and the workers of the service call the same four stages, each where its data lies:
+`pretrain` is the paper's section 3, `choose` the selection. They run in the caller's process; the
+service's coordinator and workers call the same four stages where their data is:
 
     initial_weights -> cut_shards -> train_learner (per learner) -> merge_learners
 
@@ -70,7 +70,7 @@ def pretrain(
 ) -> Pretrained:
     """Train n learners on disjoint shards, one after another, and merge them into theta_p.
 
-    theta* begins with `given`, a safetensors file, where there is one.
+    theta* starts from `given`, a safetensors file, if there is one.
     """
     # 3.1 The initial weights theta*: the chaotic first steps, for all learners alike.
     begun = begin(workspace, config, given)
@@ -80,7 +80,7 @@ def pretrain(
     # 3.2 A tiny disjoint shard for each learner, and its density.
     cuts = cut_shards(workspace, config)
     cut = monotonic()
-    # 3.3 The learners, none of which knows of another.
+    # 3.3 The learners, independent of each other.
     initial = workspace.read_weights(initial_name, workspace.new_model(config))
     learners = tuple(
         one_learner(workspace, config, inputs, initial, index, ids, density)
@@ -103,7 +103,7 @@ def pretrain(
 
 
 def begin(workspace: InMemory, config: RunConfig, given: bytes | Path | None = None) -> Pretrained:
-    """Make theta* alone, which an ordinary warm-up and some proxies begin with."""
+    """Make theta* alone, for an ordinary warm-up and some proxies."""
     started = monotonic()
     initial, frozen, inputs = initial_weights(workspace, config, given)
     name = workspace.put(pack_initial(initial, frozen))
@@ -118,7 +118,7 @@ def look_at(workspace: InMemory, config: RunConfig) -> Pretrained:
 
 
 def choose(pretrained: Pretrained, query: SubsetQuery) -> tuple[Question, Chosen]:
-    """Choose examples by a strategy on theta_p's gradients, or as the query names it."""
+    """Choose examples by a strategy, on theta_p's gradients unless the query names others."""
     dataset, run = pretrained.workspace.dataset, pretrained.outcome
     question = question_of(run, query, dataset.num_ids, backbone=None, kind=dataset.target.kind)
     return question, answer(pretrained.workspace, question)
@@ -127,11 +127,7 @@ def choose(pretrained: Pretrained, query: SubsetQuery) -> tuple[Question, Chosen
 def initial_weights(
     workspace: Workspace, config: RunConfig, given: bytes | Path | None
 ) -> tuple[Weights, frozenset[str], InputFormat]:
-    """theta*: random or given weights, trained for at most a few epochs.
-
-    Returns:
-        The weights, the names of those that learners leave frozen, and the models' input format.
-    """
+    """theta*, the names that learners leave frozen, and the models' input format."""
     dataset, seed = workspace.dataset, config.seed
     inputs, model = model_inputs(workspace, config), workspace.new_model(config)
     if given is not None:
@@ -143,7 +139,7 @@ def initial_weights(
             new_head=config.initialization.new_head,
             max_bytes=size,
         )
-        # A new head stays as its seed has drawn it.
+        # A new head keeps its random weights.
         model.load_state_dict(weights, strict=False)
     frozen = workspace.frozen(config, model)
     freeze(model, frozen)
@@ -184,7 +180,7 @@ def one_learner(
     ids: Tensor,
     density: float,
 ) -> CommittedLearner:
-    """Train one learner for a few augmented steps, prune it, and keep it as a worker sends it."""
+    """Train one learner for a few augmented steps, prune it, and store it in a worker's format."""
     dataset, learners = workspace.dataset, config.learners
     targets = dataset.rows.targets
     task = LearnerTask.of(
@@ -221,11 +217,11 @@ def merge_learners(
     learners: Sequence[OpenWeights],
     on_ingredient: OnIngredient = lambda _index, _ingredient: None,
 ) -> Merged:
-    """Merge learners, opened anew at every call, by their scores on the validation split."""
+    """Merge learners, reopened at every call, by their validation scores."""
     soup, evaluator = config.soup, _evaluator(workspace, config, inputs)
     evaluate = Evaluators.of(evaluator, config, lambda: workspace.new_model(config))
     report = workspace.progress("merging learners")
-    # Several weights are scored at a time instead, on a thread each.
+    # Several weights are scored at a time, on a thread each.
     with (
         pinned_kernels(1),
         span("soup", method=soup.method.value, num_learners=len(learners)) as merging,

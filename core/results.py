@@ -1,4 +1,4 @@
-"""Results of pre-training: learners as they were handed in, and their part in the soup."""
+"""Results of pre-training: submitted learners, and their part in the soup."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import TensorSpec, Weights
 
-# Of the metadata of theta*'s file: the tensors that learners' files leave out, as a JSON list of
-# sorted names, so that a learner is checked without the model. Absent without frozen layers.
+# Metadata key of theta*'s file: tensors that learners' files omit, as a JSON list of sorted names.
+# It allows checking a learner without the model. Absent without frozen layers.
 _KEY = "lipt.frozen"
 
 
@@ -33,7 +33,7 @@ class CommittedLearner:
 
 @dataclass(frozen=True)
 class Trajectories:
-    """theta* and the learners that began with it, ascending by index."""
+    """theta* and the learners that started from it, ascending by index."""
 
     initial_weights: BlobName
     learners: tuple[CommittedLearner, ...]
@@ -80,7 +80,7 @@ class Outcome:
 
 
 def pack_initial(weights: Weights, frozen: Collection[str]) -> bytes:
-    """theta*'s file, with the names of the tensors that learners leave frozen."""
+    """Content of theta*'s file, with the names of the frozen tensors."""
     return pack(weights, {_KEY: json.dumps(sorted(frozen))} if frozen else None)
 
 
@@ -92,13 +92,7 @@ def frozen_in(metadata: Mapping[str, str]) -> frozenset[str]:
 def open_learner(
     source: bytes | Path, specs: Mapping[str, TensorSpec], frozen: Weights
 ) -> Mapping[str, Tensor]:
-    """A result or a snapshot as a whole state with these tensors.
-
-    Each access decodes a tensor anew, or gives theta*'s own of those that no learner changes.
-
-    Raises:
-        BlobTooLargeError, WeightsError: as `open_weights`.
-    """
+    """A result or snapshot as a whole state, decoded on access; errors as `open_weights`."""
     like = {name: spec for name, spec in specs.items() if name not in frozen}
     opened = open_weights(source, like=like)
     return _Whole(specs, frozen, opened) if frozen else opened

@@ -1,7 +1,7 @@
 """Sharding: the validation split, and one disjoint shard of the rest for each learner.
 
-Each learner's draws have an index of their own, so that learner i gets the same density whatever
-the number of learners is. Defaults that are too large for a small data set shrink to it.
+Draws are seeded by the learner's index: learner i gets the same density for any number of learners.
+Defaults that are too large for a small data set shrink to it.
 
 Source: LiPT (Ro et al. 2023), sections 3.1 and 3.3.
 """
@@ -20,13 +20,13 @@ from lipt.common.config.run_config import LearnersConfig, PruningConfig, Validat
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 
-# Fewer examples than this are no minibatch to learn from: before that there are fewer learners.
+# The smallest useful minibatch: the number of learners shrinks before this.
 _MIN_BATCH_SIZE = 16
 
 
 @dataclass(frozen=True)
 class Split:
-    """The training set, cut in two: int64 ids, each ascending."""
+    """The training and validation split: int64 ids, each ascending."""
 
     train_ids: Tensor
     validation_ids: Tensor
@@ -53,7 +53,7 @@ def split_validation(labels_N: Tensor, config: ValidationConfig, *, seed: int) -
 
 
 def num_validation_examples(class_counts: Sequence[int], config: ValidationConfig) -> int:
-    """How many examples `split_validation` holds out of classes of these sizes."""
+    """Number of examples that `split_validation` takes from classes of these sizes."""
     return sum(_num_held_out(count, config) for count in class_counts)
 
 
@@ -63,7 +63,7 @@ def _num_held_out(num_examples: int, config: ValidationConfig) -> int:
 
 
 def require_shards_fit(num_train: int, learners: LearnersConfig) -> None:
-    """Refuse shards that hold more examples together than the training split."""
+    """Reject shards that hold more examples together than the training split."""
     n, m, b = learners.num_learners, learners.num_minibatches, learners.batch_size
     if n * m * b <= num_train:
         return
@@ -90,7 +90,7 @@ def draw_shards(train_ids: Tensor, learners: LearnersConfig, *, seed: int) -> tu
 
 
 def draw_densities(num_learners: int, pruning: PruningConfig, *, seed: int) -> tuple[float, ...]:
-    """Draw each learner's density, the share of weights kept, uniformly from the range given."""
+    """Draw each learner's density, the share of weights kept, uniformly from its range."""
     generators = (derive_generator(seed, "density", index) for index in range(num_learners))
     shares = [torch.rand((), dtype=torch.float64, generator=drawn).item() for drawn in generators]
     low, high = pruning.density_min, pruning.density_max
@@ -106,11 +106,7 @@ class Fitted(NamedTuple):
 
 
 def fit_defaults(learners: LearnersConfig, num_train: int, *, asked: Collection[str]) -> Fitted:
-    """Lower settings that are not in `asked` until all shards fit in the training split.
-
-    First the batch size, down to 16 examples, then the number of learners, then that of their
-    minibatches, each no further than it has to. A single minibatch takes what there is.
-    """
+    """Lower the batch size to 16 at least, then learners, then minibatches, until shards fit."""
     n, m, b = learners.num_learners, learners.num_minibatches, learners.batch_size
     if n * m * b <= num_train:
         return Fitted(learners)
@@ -126,7 +122,7 @@ def fit_defaults(learners: LearnersConfig, num_train: int, *, asked: Collection[
     lower("num_minibatches", 1)
     if sizes["num_learners"] * sizes["num_minibatches"] == 1:
         lower("batch_size", 1)
-    # No more learners can arrive.
+    # The number of learners limits the minimum.
     after = {"min_learners": min(learners.min_learners, sizes["num_learners"])} | sizes
     changes = [
         f"learners.{name} {value} in place of {getattr(learners, name)}"

@@ -1,11 +1,9 @@
 """Soft labels: leave-one-out probabilities of a ridge head as training targets.
 
-Its probabilities p_i carry what all other examples say of example i. A model that is trained on a
-few examples gains by targets t_i = (1 - alpha) onehot(y_i) + alpha p_i, as a student does of its
-teacher, for a teacher that costs one pass over the data and a matrix.
-
-The right alpha depends on what the other examples add: `recommended_alpha` compares the head
-with one that was fitted to the chosen examples alone.
+Its probabilities p_i use all other examples. Targets t_i = (1 - alpha) onehot(y_i) + alpha p_i help
+a model that is trained on few examples, as in distillation, at the cost of one pass over the data
+and a matrix. alpha depends on what the other examples add: `recommended_alpha` compares the head
+with one fitted to the chosen examples alone.
 
 Shapes: N examples, K chosen ones, M of the others, B of a block, C classes.
 Source: Hinton et al. 2015 (arXiv:1503.02531).
@@ -26,11 +24,11 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
 from lipt.core.signals.signals import Signals, given, probabilities_of
 
-# Of 20,000 images of cifar10-jpeg, with a head that is right on 66.5%, a random tenth gains most by
-# half (the head of the chosen ones alone is 7.6 points behind), a fiftieth by 0.8 (18.5 points),
-# and 30% gains by 0.3 (3.8 points): alpha is 0.8 (1 - exp(-points / 8)).
+# Best alpha on 20,000 images of cifar10-jpeg, where the head's accuracy is 66.5%: 0.5 for a random
+# tenth, 0.8 for a fiftieth, 0.3 for 30%. A head of the chosen ones alone is 7.6, 18.5 and 3.8
+# points behind. So alpha is 0.8 (1 - exp(-points / 8)).
 _MOST, _POINTS = 0.8, 0.08
-# Examples that the head of the chosen ones is judged by.
+# Examples on which the head of the chosen ones is evaluated.
 _MAX_SAMPLE = 2_000
 _NO_SAY = 1e-9
 
@@ -44,7 +42,7 @@ class SoftLabels:
 
 
 def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
-    """The soft labels of the examples at `places_K`, by a proxy's second head or its only one."""
+    """Soft labels of the examples at `places_K`, by a proxy's second head or its only one."""
     labels_N, errors_NC, head = signals.labels_N, signals.errors_NC, given(signals.facts, "head")
     trust_N = signals.trust_N
     if trust_N is None:
@@ -66,7 +64,7 @@ def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
 
 
 def _accuracy_alone(signals: Signals, places_K: Tensor, trust_N: Tensor, seed: int) -> float:
-    """The accuracy of a head of the chosen examples on a sample of the others, by trust."""
+    """Accuracy of a head of the chosen examples on a sample of the others, weighted by trust."""
     labels_N, generator = signals.labels_N, derive_generator(seed, "soft labels")
     others = torch.ones(len(labels_N), dtype=torch.bool)
     others[places_K] = False
@@ -75,7 +73,7 @@ def _accuracy_alone(signals: Signals, places_K: Tensor, trust_N: Tensor, seed: i
         return 1.0
     others_M = others_M[torch.randperm(len(others_M), generator=generator)[:_MAX_SAMPLE]]
     rows, num_chosen = torch.cat([places_K, others_M]), len(places_K)
-    # The others are scored, and teach nothing.
+    # The others are scored, and have no weight in the fit.
     teach = trust_N[rows]
     teach[num_chosen:] = _NO_SAY
     head = leave_one_out(
@@ -100,11 +98,7 @@ def _probabilities(errors_NC: Tensor, labels_N: Tensor, places_K: Tensor) -> Ten
 
 
 def recommended_alpha(accuracy: float, alone: float, distrusted: float) -> float:
-    """The share of the head's probabilities in a target, in [0, 1].
-
-    By the accuracies, leave-one-out, of the head and of one of the chosen examples alone, and the
-    share of the chosen examples whose labels look wrong.
-    """
+    """Share of the head's probabilities in targets, by its gain and the doubtful labels' share."""
     alpha = _MOST * -math.expm1(-max(accuracy - alone, 0.0) / _POINTS)
-    # Where labels are wrong, the head is right about as often as they are.
+    # The head is right about as often as labels are wrong.
     return alpha + (1 - alpha) * min(distrusted, 1.0)

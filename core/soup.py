@@ -1,11 +1,9 @@
-"""Soup: learners that never talked to each other, merged into theta_p.
+"""Soup: independently trained learners, merged into theta_p.
 
 Greedy interpolation (Ro et al. 2023, section 3.4): learners are tried in decreasing validation
-accuracy, as in Wortsman et al. 2022, "Model soups" (arXiv:2203.05482); each is mixed into the soup
-at the ratio alpha that helps most, or discarded. The uniform soup of Appendix C merges all alike.
-
-Mixtures are made tensor by tensor, straight into the evaluating model: however many learners there
-are, the soup, one ingredient and the evaluating models are in memory.
+accuracy, as in Wortsman et al. 2022, "Model soups" (arXiv:2203.05482). Each is mixed into the soup
+at the best ratio alpha, or discarded. The uniform soup of Appendix C averages all. Mixtures are
+made tensor by tensor, so memory does not grow with the number of learners.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import OpenWeights, Scored
 from lipt.core.results import Ingredient
 
-# Scores of several weights, in their order. Those that cannot be above the floor may be given up.
+# Scores of several weights, in order. Evaluation may stop for weights that cannot exceed the floor.
 Evaluate = Callable[[Sequence[OpenWeights], float], Iterable[Scored]]
-# Learners scored alone and offered to the soup, and how many of both there will be.
+# Number of learners scored alone and offered to the soup, and the total of both.
 OnProgress = Callable[[int, int], None]
-# An offered learner's place in the sequence, and its part in the soup.
+# An offered learner's index in the sequence, and its part in the soup.
 OnIngredient = Callable[[int, Ingredient], None]
-# Values that are mixed at a time: float64 copies of so many stay in a CPU's cache, and PyTorch
-# does not share them among threads.
+# Values mixed at a time: their float64 copies stay in a CPU's cache, and PyTorch does not share
+# them among threads.
 _VALUES_AT_ONCE = 2**15
 
 
@@ -58,7 +56,7 @@ class Mixture(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         start, end = self.soup[name], self.ingredient[name]
-        # One and the same where learners leave it as it is in theta*.
+        # The same tensor if learners leave it unchanged.
         if self.alpha == 0 or start is end or not start.is_floating_point():
             return start.clone()
         return end.clone() if self.alpha == 1 else _mix(start, end, self.alpha)
@@ -74,14 +72,14 @@ def _mix(start: Tensor, end: Tensor, alpha: float) -> Tensor:
     mixed = torch.empty(start.shape, dtype=start.dtype)
     for mixed_V, start_V, end_V in _pieces(mixed, start, end):
         start64_V = start_V.to(torch.float64)
-        # copy: a float64 model's own tensor must not be written to.
+        # copy: a float64 model's own tensor must not be overwritten.
         end64_V = end_V.to(torch.float64, copy=True)
         mixed_V.copy_(end64_V.sub_(start64_V).mul_(alpha).add_(start64_V))
     return mixed
 
 
 def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    # Views of the same few values of each; only views of contiguous tensors can be written.
+    # Views of the same values of each; only views of contiguous tensors are writable.
     flat = (torch.split(tensor.reshape(-1), _VALUES_AT_ONCE) for tensor in tensors)
     return zip(*flat, strict=True)
 
@@ -97,13 +95,10 @@ def greedy_soup(
 ) -> Soup:
     """Merge learners one after another, each only if it helps.
 
-    The best learner starts the soup (ties: the lowest index). Each next one is tried at
-    alpha = 1/num_alphas, 2/num_alphas, ..., and enters with the alpha of the highest accuracy
-    (ties: the smallest) if that is above the soup's. alpha = 1, the learner alone, is never above
-    the best one. `coarse_to_fine` tries fewer ratios.
-
-    Raises:
-        RunFailedError: there is no learner.
+    The best learner starts the soup (ties: the lowest index). Each next one is tried at alpha =
+    1/num_alphas, 2/num_alphas, ..., and enters with the alpha of the highest accuracy (ties: the
+    smallest) if that is above the soup's. alpha = 1 never beats the best learner. `coarse_to_fine`
+    tries fewer ratios. RunFailedError if there is no learner.
     """
     ratios, total = Ratios(num_alphas, search), 2 * len(learners) - 1
     accuracies, best = _score_alone(learners, evaluate, lambda done: on_progress(done, total))
@@ -135,7 +130,7 @@ def _offer(
     evaluate: Evaluate,
     ratios: Ratios,
 ) -> tuple[Weights, float, float]:
-    # Read as a whole, once: what is verified is what every mixture is made of.
+    # Read once as a whole, so every mixture uses the verified content.
     learner = dict(opened())
     best, mended = 0, Weights()
     for stage in ratios.stages():
@@ -146,7 +141,7 @@ def _offer(
                 best, mended, soup_accuracy = number, scored.mended, scored.accuracy
     alpha = best / ratios.num_alphas
     if best:
-        # Mixed again, in place: each old tensor goes when its mixture has come.
+        # Mixed again, in place: each old tensor is freed when its mixture is made.
         for name, tensor in Mixture(soup, learner, alpha).items():
             soup[name] = tensor
     return soup | mended, soup_accuracy, alpha
@@ -154,13 +149,13 @@ def _offer(
 
 @dataclass(frozen=True)
 class Ratios:
-    """The mixing ratios that are tried, as whole numbers of 1/num_alphas; 1 is not among them."""
+    """The mixing ratios to try, as multiples of 1/num_alphas, without 1."""
 
     num_alphas: int
     search: SoupSearch
 
     def stages(self) -> tuple[Callable[[int], Sequence[int]], ...]:
-        """The ratios of each stage, by the best one so far; 0 where none was above the soup."""
+        """The ratios of each stage, by the best so far; 0 if none was above the soup."""
         if self.search is SoupSearch.GRID:
             return (lambda _best: range(1, self.num_alphas),)
         return (lambda _best: self._coarse(), self._around)
@@ -183,11 +178,7 @@ class Ratios:
 def uniform_soup(
     learners: Sequence[OpenWeights], evaluate: Evaluate, *, on_progress: OnProgress
 ) -> Soup:
-    """The plain mean of all learners, summed in float64.
-
-    alpha is 1/1, 1/2, ..., 1/n: a learner's share when it enters the mean so far. All enter at
-    once, so every ingredient has the final accuracy.
-    """
+    """The plain mean of all learners in float64; alpha is a learner's share when it enters."""
     total = len(learners) + 1
     accuracies, _ = _score_alone(learners, evaluate, lambda done: on_progress(done, total))
     weights = _mean(learners)
@@ -227,7 +218,7 @@ def _score_alone(
 def _mean(learners: Sequence[OpenWeights]) -> Weights:
     first = learners[0]()
     by_size = sorted(first, key=lambda name: first[name].nbytes)
-    # float64 takes twice the room: one half of the weights is summed after the other.
+    # float64 takes twice the memory: one half of the weights is summed after the other.
     means = _mean_of(by_size[0::2], learners) | _mean_of(by_size[1::2], learners)
     return {name: means[name] for name in first}
 

@@ -30,13 +30,13 @@ from lipt.common.weights.specs import Weights, copy_to_cpu
 _MOMENTUM, _WEIGHT_DECAY = 0.9, 5e-4
 # Prefixes of the tensors' names in a warm-up's file.
 _WEIGHTS, _OF_MOMENTUM = "weights/", "momentum/"
-# Of ordinary warm-ups.
+# For ordinary warm-ups.
 BATCH_SIZE, LEARNING_RATE = 256, 0.1
 
 
 @dataclass(frozen=True)
 class ForwardPass:
-    """From stored examples to logits: of learners and main training, and of its evaluation.
+    """From stored examples to logits, in training and evaluation.
 
     memory_format: of the model's inputs. bfloat16: whether it runs under bfloat16 autocast.
     """
@@ -61,17 +61,14 @@ class ForwardPass:
 
 
 class Sgd:
-    """SGD with momentum: each step of initialization, warm-ups, learners and main training.
-
-    `options` are those of `torch.optim.SGD`. Frozen parameters have no gradient and stay.
-    """
+    """SGD with momentum and `torch.optim.SGD`'s options; frozen parameters stay."""
 
     def __init__(self, model: nn.Module, **options: Any) -> None:
         self._model = model
         self._optimizer = torch.optim.SGD(model.parameters(), **options)
 
     def step(self, loss: Tensor, learning_rate: float | None = None) -> None:
-        """Take a step down the gradient of a loss (0-d), by another learning rate where given."""
+        """Take a step on a loss (0-d), by another learning rate if given."""
         if learning_rate is not None:
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate
@@ -89,7 +86,7 @@ class Sgd:
         }
 
     def restore_momentum(self, momentum: Mapping[str, Tensor]) -> None:
-        """Go on with buffers that `momentum` returned."""
+        """Continue with buffers that `momentum` returned."""
         for name, parameter in self._model.named_parameters():
             if name in momentum:
                 # In the parameter's memory format.
@@ -156,13 +153,10 @@ def initialize(
     cpu_threads: int,
     on_progress: Callable[[int, int], None],
 ) -> Weights:
-    """Train a random model into the initial weights theta*, where all learners begin.
+    """Train a random model into the initial weights theta*, the start of all learners.
 
-    A constant learning rate, no augmentation: only the chaotic first steps are to be over.
-    The same arguments give the same weights on the same kind of device.
-
-    Raises:
-        RunFailedError: the loss is not finite.
+    A constant learning rate and no augmentation, for the chaotic first steps only. Deterministic on
+    one kind of device. RunFailedError if the loss is not finite.
 
     Source: LiPT (Ro et al. 2023), section 3.1.
     """
@@ -191,7 +185,7 @@ def initialize(
 
 @dataclass(frozen=True)
 class Warmed:
-    """The state of a warm-up after so many steps; without momentum at its end. On the CPU."""
+    """The state of a warm-up after some steps, on the CPU; without momentum at its end."""
 
     weights: Weights
     momentum: Weights = field(default_factory=dict)
@@ -199,14 +193,14 @@ class Warmed:
     seconds: float = 0.0
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file; readers see all of it or nothing."""
+        """Write a safetensors file atomically."""
         tensors = {_WEIGHTS + name: value for name, value in self.weights.items()}
         tensors |= {_OF_MOMENTUM + name: value for name, value in self.momentum.items()}
         save_tensors(path, tensors, {"step": str(self.step), "seconds": repr(self.seconds)})
 
     @classmethod
     def load(cls, path: Path) -> Warmed:
-        """Map what `save` wrote into memory."""
+        """Map a file of `save` into memory."""
 
         def build(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Warmed:
             weights, momentum = (
@@ -219,7 +213,7 @@ class Warmed:
 
 
 def num_warm_up_steps(epochs: float, num_train: int) -> int:
-    """Optimizer steps of so many epochs of full batches, rounded up."""
+    """Optimizer steps of some epochs of full batches, rounded up."""
     return _num_steps(epochs, num_train, BATCH_SIZE)
 
 
@@ -239,11 +233,9 @@ def warm_up(
 ) -> Warmed:
     """Train a model on all data for some epochs: the ordinary warm-up that LiPT replaces.
 
-    A cosine from 0.1 to 0 over all steps; images are cropped by up to 4 pixels and flipped.
-    Generators are each epoch's own: from `begun`, an epoch's end, it comes to the same weights.
-
-    Raises:
-        SignalsError: the loss is not finite.
+    A cosine from 0.1 to 0 over all steps; images are cropped by up to 4 pixels and flipped. Every
+    epoch has its own generators: continuing from `begun`, an epoch's end, gives the same weights.
+    SignalsError if the loss is not finite.
 
     Source: the recipe that Paul et al. 2021 (arXiv:2107.07075) and Ro et al. 2023 compare with.
     """
@@ -274,7 +266,7 @@ def warm_up(
                     sgd.step(loss, LEARNING_RATE * (1 + cosine) / 2)
                     step += 1
                     on_progress(step, num_steps)
-            # Once an epoch: an accelerator has a queue of work that must not run dry.
+            # Once an epoch, since reading the loss stalls an accelerator's queue.
             if not math.isfinite(loss.item()):
                 raise SignalsError(
                     f"the warm-up diverged: the loss is {loss.item()} in step {step} of "

@@ -1,7 +1,7 @@
 """Workspace: the data, the device, and the weights that the stages of LiPT read and keep.
 
-The stages of `lipt.core` read no file of their own. They ask a workspace: `InMemory` in one
-process, in the service a job's context, which has a state directory.
+The stages of `lipt.core` do no file access of their own. Their workspace is `InMemory` in one
+process, and in the service a job's context with a state directory.
 
 Shapes: N examples.
 """
@@ -35,7 +35,7 @@ from lipt.core.results import open_learner
 from lipt.core.sharding import Split, split_validation
 from lipt.core.signals.stored import UserFeatures
 
-# Called with an activity, how much of it is done, and of how much.
+# Called with an activity, the amount done, and the total.
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -47,7 +47,7 @@ class Keepable(Protocol):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote."""
+        """Read a file of `save`."""
         ...
 
 
@@ -55,7 +55,7 @@ KeptT = TypeVar("KeptT", bound=Keepable)
 
 
 class Workspace(ABC):
-    """Inputs and kept values of the stages; weights go by digest and size of their file."""
+    """Inputs and stored values of the stages; weights are named by their file's digest and size."""
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -74,7 +74,7 @@ class Workspace(ABC):
 
     @cached_property
     def backbone(self) -> Backbone | None:
-        """The operator's network with trained weights, where there is one."""
+        """The operator's network with trained weights, if there is one."""
         return None
 
     @cached_property
@@ -103,16 +103,16 @@ class Workspace(ABC):
     def find(
         self, of: type[KeptT], kind: str, depends_on: tuple[object, ...], *, models: int = 0
     ) -> KeptT | None:
-        """The kept value of this kind and these dependencies, which are told apart by `repr`.
+        """The kept value of this kind and these dependencies, compared by `repr`.
 
-        `models` is the number of models of the warm-up that the value is of.
+        `models` is the number of models of the warm-up that the value belongs to.
         """
 
     @abstractmethod
     def keep(
         self, kind: str, depends_on: tuple[object, ...], value: KeptT, *, models: int = 0
     ) -> KeptT:
-        """Keep a value; as `find`."""
+        """Keep a value; arguments as `find`."""
 
     def cached(
         self,
@@ -123,7 +123,7 @@ class Workspace(ABC):
         *,
         models: int = 0,
     ) -> KeptT:
-        """The kept value, or else a computed one; as `find`."""
+        """The kept value, or else the computed one; arguments as `find`."""
         found = self.find(of, kind, depends_on, models=models)
         return self.keep(kind, depends_on, compute(), models=models) if found is None else found
 
@@ -150,7 +150,7 @@ class Workspace(ABC):
         return split_validation(self.dataset.labels_N, config.validation, seed=config.seed)
 
     def batch_norm_examples(self, config: RunConfig) -> Stored | None:
-        """The run's training examples that batch-norm statistics are estimated on."""
+        """The run's training examples for estimating batch-norm statistics."""
         if not config.soup.reestimate_batch_norm:
             return None
         train_ids = self.split(config).train_ids
@@ -171,12 +171,12 @@ class Workspace(ABC):
         size: int | None = None,
         some: Tensor | None = None,
     ) -> Batches:
-        """The examples (all where `some` is None) for a model, with progress under one name."""
+        """The examples (all if `some` is None) for a model, with progress under one name."""
         progress = self.progress(activity)
         return Batches(self.dataset, inputs, self.device, size or self.batch_size, progress, some)
 
     def new_model(self, config: RunConfig, seed: int | None = None) -> nn.Module:
-        """The run's model with the random weights of its seed, or another, on the device."""
+        """The run's model on the device, with random weights of its seed or another."""
         model = build_model(
             config.model,
             num_classes=self.dataset.target.num_outputs,
@@ -187,14 +187,13 @@ class Workspace(ABC):
         return lay_out(model, config.model, self.device)
 
     def frozen(self, config: RunConfig, model: nn.Module) -> frozenset[str]:
-        """The names of tensors of theta* that the run's learners leave frozen."""
+        """The names of theta*'s tensors that the run's learners leave frozen."""
         return frozen_names(model, config.learners.frozen)
 
     def loaded_model(self, config: RunConfig, weights: BlobName) -> nn.Module:
         """The run's model with some weights, on the device, in evaluation mode.
 
-        Raises:
-            WeightsError: they are another model's, or not finite.
+        WeightsError if they belong to another model, or are not finite.
         """
         model = self.new_model(config)
         loaded = self.read_weights(weights, model)
@@ -208,12 +207,12 @@ class Workspace(ABC):
 
 
 def model_seed(config: RunConfig) -> int:
-    """The seed that a run's model is built with."""
+    """The seed of a run's model."""
     return derive_seed(config.seed, "model")
 
 
 class InMemory(Workspace):
-    """The workspace of one process: files are bytes, and nothing is written anywhere."""
+    """The workspace of one process: files are bytes in memory."""
 
     def __init__(
         self,
@@ -240,11 +239,11 @@ class InMemory(Workspace):
         return name
 
     def read(self, name: BlobName) -> bytes:
-        """The content of a file that was kept."""
+        """The content of a stored file."""
         return self._files[name]
 
     def put_features(self, features: UserFeatures, content: bytes) -> BlobName:
-        """Keep a user's features, by the name of their file."""
+        """Keep a user's features, under their file's name."""
         name = BlobName.of(content)
         self._features[name] = features
         return name
@@ -261,7 +260,7 @@ class InMemory(Workspace):
         *,
         models: int = 0,  # noqa: ARG002 - everything is kept
     ) -> KeptT | None:
-        """The value that was kept."""
+        """The kept value."""
         found: KeptT | None = self._kept.get((kind, repr(depends_on)))
         return found
 

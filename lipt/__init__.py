@@ -1,12 +1,9 @@
-"""LiPT in one call: choose the examples worth training on, in this process or on a cluster.
-
-    import lipt
+"""LiPT in one call: select the examples worth training on, in this process or on a cluster.
 
     subset = lipt.select((images, labels), fraction=0.1)
-    for images, labels, weights in DataLoader(subset.dataset((images, labels)), batch_size=64): ...
+    loader = DataLoader(subset.dataset((images, labels)), batch_size=64)
 
-Names are looked up when they are first used, so that `import lipt` costs neither torch nor gRPC,
-nor do the processes of the service, which import this package before their own.
+Names are imported on first use: `import lipt` loads neither torch nor gRPC.
 """
 
 from __future__ import annotations

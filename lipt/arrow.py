@@ -1,8 +1,8 @@
 """Scores and selection over Arrow record batches, for Ray Data, Dask, Spark and others.
 
-`Scorer` computes errors, features and scores under theta_p; `select_from` selects from the table of
-them. A convolution's last digits can depend on its batch: partitions that begin at multiples of
-`batch_size` in the data's order give the coordinator's own bits.
+`Scorer` computes errors, features and scores with theta_p; `select_from` selects from them. A
+convolution's last bits can depend on its batch. Partitions that start at multiples of `batch_size`
+give the same bits as a coordinator.
 
 Shapes: N examples, B of a batch, C classes, D features.
 """
@@ -51,10 +51,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Scorer:
-    """Model, weights and settings of a scoring pass over images, on a CPU.
-
-    A value that can be sent to other processes, which read the weights from the file.
-    """
+    """Model, weights file and settings of a scoring pass over images on a CPU; picklable."""
 
     model: str
     weights: Path
@@ -66,16 +63,13 @@ class Scorer:
 
     @classmethod
     def of(cls, config: RunConfig, dataset: Dataset, weights: str | Path, **others: Any) -> Self:
-        """The scorer of a run's theta_p.
+        """Make the scorer of a run's theta_p.
 
         Args:
-            config: the run's, as `client.run().config` has it.
-            dataset: the run's data, of images with one class each.
-            weights: theta_p, as `client.save_weights` writes it.
+            config: the run's configuration, `client.run().config`.
+            dataset: the run's data: images with one class each, or else ConfigError.
+            weights: theta_p, as written by `client.save_weights`.
             others: threads and allow_modules.
-
-        Raises:
-            ConfigError: the data is of another kind.
         """
         if dataset.target.kind is not TargetKind.CLASS or not isinstance(dataset.inputs, ImageSpec):
             raise ConfigError(
@@ -94,21 +88,21 @@ class Scorer:
 
     @property
     def batch_size(self) -> int:
-        """Examples of a forward pass, as on a coordinator's CPU."""
+        """Examples per forward pass, as on a coordinator's CPU."""
         return batch_size_for(ImageSpec(*self.inputs.shape), _CPU)
 
     def scores(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Record batches of scores for record batches of examples, as in Spark's `mapInArrow`.
+        """Score record batches of examples, as in Spark's `mapInArrow`.
 
         Args:
-            batches: with the integer columns id and label, and image: an image file's bytes,
-                alone or as Hugging Face's struct.
+            batches: integer columns id and label, and image: an image file's bytes, alone or as
+                Hugging Face's struct.
 
         Yields:
             id, label, errors and features (lists), and the scores el2n and grand, float32.
 
         Raises:
-            DataError: a column is missing or of another type, or an image broken.
+            DataError: a column is missing or of another type, or an image is broken.
             SignalsError: the outputs are not finite.
             WeightsError: the file holds another model's weights.
         """
@@ -164,7 +158,7 @@ class Scorer:
 
 
 def _of_size(batches: Iterable[Any], size: int) -> Iterator[Any]:
-    """The same rows in the same order, `size` at a time; the last batch may be smaller."""
+    """Yield the same rows in order, `size` at a time; the last batch may be smaller."""
     waiting, held = [], 0
     for batch in batches:
         start = 0
@@ -192,24 +186,24 @@ def select_from(
     threads: int = 1,
     fingerprint: str = "",
 ) -> Subset:
-    """The subset that a coordinator selects on these signals of theta_p (proxy `soup`).
+    """Select the subset that a coordinator selects with theta_p (proxy `soup`).
 
     Args:
-        table: the scores of every example as one Arrow table, rows in any order.
-        strategy: one that needs errors, features and labels alone.
-        fraction: of the examples, in (0, 1]; this or `budget`.
-        seed: the run's.
+        table: scores of every example as one Arrow table, rows in any order.
+        strategy: one that needs only errors, features and labels.
+        fraction: share of the examples, in (0, 1]; give this or `budget`.
+        seed: the run's seed.
         budget: number of examples.
         balanced: equal shares per class; None for the strategy's default.
-        options: the strategy's own, by name, as text.
-        has_bias: whether the model's last layer has one.
+        options: the strategy's options, as text.
+        has_bias: whether the model's last layer has a bias.
         threads: the run's `evaluation_threads`.
-        fingerprint: of the data, which `Subset.apply` compares.
+        fingerprint: the data's fingerprint, which `Subset.apply` compares.
 
     Raises:
         DataError: ids are not 0..N-1, each once, or a column is missing.
         BudgetError, StrategyOptionError, UnknownNameError: as `Client.subset`.
-        SignalsError: the strategy needs more: learners, a validation split, ...
+        SignalsError: the strategy needs learners, a validation split or other inputs.
     """
     chosen_by = find_strategy(strategy)
     parsed = chosen_by.parse_options(dict(options or {}))
@@ -239,7 +233,7 @@ def _signals(table: Any, *, has_bias: bool) -> Signals:
             "Give the scores of all examples, by their row numbers in the data."
         )
     errors_NC, features_ND = _matrix_of(table, "errors"), _matrix_of(table, "features")
-    # The dtypes in which a coordinator stores signals of this size.
+    # A coordinator stores signals of this size in the same dtypes.
     return Signals(
         errors_NC[order_N].to(STORAGE_LIMITS.error_dtype(errors_NC.numel())),
         features_ND[order_N].to(STORAGE_LIMITS.feature_dtype(features_ND.numel())),
@@ -249,7 +243,6 @@ def _signals(table: Any, *, has_bias: bool) -> Signals:
 
 
 def _column_of(batch: Any, name: str) -> Any:
-    """A column without nulls of a record batch, or of a table in one piece."""
     if name not in batch.schema.names:
         raise DataError(
             f"the batch has the columns {', '.join(batch.schema.names)}, and no {name!r}. Rename "
@@ -285,7 +278,6 @@ def _matrix_of(batch: Any, name: str) -> Tensor:
 
 
 def _lists_of(matrix_ND: Tensor) -> Any:
-    """A column of lists, one a row."""
     num_rows, width = matrix_ND.shape
     # Spark has no lists of a fixed size.
     offsets = torch.arange(num_rows + 1, dtype=torch.int32) * width

@@ -1,4 +1,4 @@
-"""The calls `select`, `diagnose` and `compare`."""
+"""The one-call functions `select`, `diagnose` and `compare`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView, Strate
 
 @dataclass(frozen=True)
 class Comparison:
-    """Strategies against baselines at equal steps.
+    """Comparison of strategies with baselines at equal steps.
 
     Attributes:
         outcomes: one per strategy and fraction, over all seeds.
         trials: every training.
-        verdict: whether a strategy beat random, in words.
+        verdict: whether a strategy beat random, as a sentence.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -65,7 +65,7 @@ class Run:
 
     @property
     def costs(self) -> CostsView:
-        """Seconds so far; no bytes go to a worker."""
+        """Seconds so far; no bytes are sent to workers."""
         seconds = self.pretrained.seconds
         stages = ("initialization", "sharding", "training", "merging")
         taken = {f"{stage}_seconds": seconds.get(f"{stage}_seconds", 0.0) for stage in stages}
@@ -73,13 +73,13 @@ class Run:
 
 
 class Chooser:
-    """The comparison's client in this process: one pre-training per seed."""
+    """Local client of a comparison: one pre-training per seed."""
 
     def __init__(self, pretrained: Callable[[int], Pretrained]) -> None:
         self.run_of = functools.cache(lambda seed: Run(seed, pretrained(seed)))
 
     def strategies(self) -> list[StrategyView]:
-        """All strategies."""
+        """Return all strategies."""
         return [view_of(StrategyView, strategy) for strategy in describe_strategies().strategies]
 
     def subset(
@@ -91,7 +91,7 @@ class Chooser:
         proxy: str | None = None,
         soft_labels: bool = False,
     ) -> Subset:
-        """Select on a seed's pre-training."""
+        """Select with a seed's pre-training."""
         pretrained = self.run_of(int(run)).pretrained
         return pretrained.select(strategy, fraction, proxy=proxy, soft_labels=soft_labels)
 
@@ -117,25 +117,25 @@ def select(
     allow_modules: Sequence[str] = (),
     progress: bool | None = None,
 ) -> Subset:
-    """Choose the examples worth training on: the whole pipeline, in this process.
+    """Select the examples worth training on: the whole pipeline, in this process.
 
-    The same seed gives the same subset, as `lipt.Client(...).subset` does on a cluster.
+    The same seed gives the same subset as `lipt.Client(...).subset` on a cluster.
 
     Arguments of `pretrain`, and:
-        fraction: of the data, in (0, 1]; a tenth where neither this nor `budget` is given.
+        fraction: share of the data, in (0, 1]; 0.1 where neither this nor `budget` is given.
         budget: number of examples.
         strategy: one of `lipt strategies`.
         balanced: equal shares per class; None for the strategy's default.
-        options: the strategy's own, by name.
+        options: the strategy's options, by name.
         preset: defaults for the options, such as "paper".
         proxy: proxy model: "soup", "ridge:patches", "auto", ...
-        features: used in place of the model's: {"features": N x d}.
-        labels: "none" chooses without looking at labels.
-        soft_labels: whether `Subset.soft_labels` come along, as targets to train on.
+        features: replace the model's features: {"features": N x d}.
+        labels: "none" selects without labels.
+        soft_labels: whether to return `Subset.soft_labels`, as training targets.
 
     Raises:
         LiptError: as `Client.subset`, or the model cannot be trained.
-        DataError: the data is empty, or not labelled examples.
+        DataError: the data is empty or has no labels.
     """
     pretrained = Pretrained(
         data,
@@ -170,15 +170,13 @@ def diagnose(
     device: str = "auto",
     progress: bool | None = None,
 ) -> Diagnosis:
-    """Find wrong labels, duplicates and outliers before anything is trained.
+    """Find wrong labels, duplicates and outliers without training a model.
+
+    Errors are those of `Client.diagnose`.
 
     Arguments of `pretrain`, and:
         proxy: proxy model as HEAD:FEATURES ("ridge:patches"); None for the default.
-        features: of your own: {"features": N x d}.
-
-    Raises:
-        LiptError: as `Client.diagnose`.
-        DataError: the data is empty, or not labelled examples.
+        features: your own features: {"features": N x d}.
     """
     looked_at = Pretrained(data, image_size=image_size, device=device, progress=progress)
     return looked_at.diagnose(proxy, features=features)
@@ -205,21 +203,21 @@ def compare(
     """Compare strategies with baselines by training for equally many steps.
 
     Arguments of `pretrain`, and:
-        test: held-out data, in the same forms.
-        strategies: their names.
-        fractions: of the data.
-        baselines: of "uniform", "uniform_per_class", "redrawn" and "everything".
-        seeds: number of seeds of the whole pipeline.
-        recipe: of every training, such as {"steps": 300}; None for the paper's, which is long.
+        test: held-out data, in the same form as `data`.
+        strategies: names of strategies.
+        fractions: shares of the data.
+        baselines: some of "uniform", "uniform_per_class", "redrawn" and "everything".
+        seeds: number of repetitions of the whole pipeline.
+        recipe: recipe of every training, such as {"steps": 300}; None for the paper's, which is
+            long.
         proxy: proxy model; None for each strategy's default.
         soft_labels: whether all but re-drawn random is trained with soft labels, too.
-        out: a file of trials; those in it are not repeated.
+        out: file of trials; trials in it are not repeated.
 
     Raises:
-        LiptError: as `lipt.trainer.comparison.compare.compare`.
         MissingExtraError: scipy, of the extra `report`, is not installed.
     """
-    # Now rather than after hours of training.
+    # Fail now, not after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
     made = recipe if isinstance(recipe, Recipe) else validate(Recipe, dict(recipe or {}))
     train, held_out = (open_dataset(given, image_size=image_size) for given in (data, test))

@@ -1,4 +1,4 @@
-"""A call's data and model, opened; a model object gets a name that a configuration can hold."""
+"""Opens a call's data, and names a model object so that a configuration can refer to it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ _numbers = itertools.count(1)
 
 
 class Given:
-    """A model as a factory with a name, `lipt.data:model_1`, valid while this object lives.
-
-    Args:
-        model: a function of `num_classes`, or a module, which is copied.
-    """
+    """A model factory with a name, `lipt.data:model_1`, valid while this object lives."""
 
     def __init__(self, model: nn.Module | Callable[..., nn.Module]) -> None:
         self._model = copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else model
@@ -36,7 +32,7 @@ class Given:
         _given[attribute] = self
 
     def __call__(self, *, num_classes: int) -> nn.Module:
-        """A new copy of the model."""
+        """Make a new copy of the model."""
         if isinstance(self._model, nn.Module):
             return copy.deepcopy(self._model)
         return self._model(num_classes=num_classes)
@@ -55,19 +51,19 @@ def __getattr__(attribute: str) -> Any:
 def open_dataset(
     data: Any, *, image_size: int | None = None, allow_modules: Sequence[str] = ()
 ) -> Dataset:
-    """Open labelled data and check every example of it.
+    """Open labelled data and check every example.
 
     Args:
-        data: a map-style data set of (example, label), `(X, y)` arrays or tensors, a Hugging
-            Face `datasets.Dataset`, or a name: `csv:train.csv?label=COLUMN`,
-            `imagefolder:/data`, `package.module:factory`. A `Dataset` is returned unchanged.
-        image_size: pixels a side that images are scaled to; None keeps small ones.
-        allow_modules: modules that a name may import besides the one that it names.
+        data: a map-style data set of (example, label), `(X, y)` arrays or tensors, a Hugging Face
+            `datasets.Dataset`, or a name: `csv:train.csv?label=COLUMN`, `imagefolder:/data`,
+            `package.module:factory`. A `Dataset` is returned unchanged.
+        image_size: pixels a side to scale images to; None keeps small images.
+        allow_modules: more modules that a name may import.
 
     Raises:
-        UnknownNameError: there is no data of that name.
-        ConfigError: another form of data, or an unusable `image_size`.
-        DataError: it is empty, or an example or a label cannot be used.
+        UnknownNameError: no data has that name.
+        ConfigError: unknown form of data, or an unusable `image_size`.
+        DataError: the data is empty, or an example or a label is unusable.
     """
     if isinstance(data, Dataset):
         return data

@@ -1,9 +1,7 @@
 """Plan: images, bytes, memory and seconds of a run and a subset, before anything runs.
 
-Images, bytes and memory are those by which a coordinator admits a run. Seconds come from timing one
-batch each of training, evaluation and scoring on this machine, times the images.
-
-Shapes: N examples, C classes, D features.
+Images, bytes and memory are those of a coordinator's admission. Seconds are measured per image on
+one batch each of training, evaluation and scoring. Shapes: N examples, C classes, D features.
 """
 
 from __future__ import annotations
@@ -47,17 +45,14 @@ from lipt.core.workspace import InMemory
 from lipt.pretraining import Pretrained
 from lipt.trainer.writing.formatting import table_lines
 
-# Examples that are packed to estimate a shard's bytes.
+# Examples packed to estimate a shard's bytes.
 _SAMPLE = 256
 _NO_FILE = BlobName.of(b"")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage's images, at most, and its process' peak memory.
-
-    `work` says whether images are trained, evaluated or scored, `at_once` how many side by side.
-    """
+    """Upper bound of a stage's images and peak memory; `at_once` tasks run in parallel."""
 
     name: str
     process: str
@@ -69,13 +64,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The upper bound of a run's and a subset's cost.
-
-    fitted: which of the run's defaults were lowered to fit the data; empty for none.
-    refused: why a coordinator on this machine refuses the run; empty where it does not.
-    seconds: by stage; empty where nothing was timed.
-    strategy_cost: of the strategy itself, which is not timed.
-    """
+    """Upper bound of the cost of a run and a subset; `seconds` by stage are empty if untimed."""
 
     subject: str
     fitted: str
@@ -99,19 +88,10 @@ def estimate(
     timed: bool = True,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Estimate:
-    """Compute a run's and a subset's cost, and time a batch of each kind of work here.
+    """Estimate the cost of a run and a subset; nothing is trained.
 
-    Args:
-        opened: the data and the settings; nothing is trained.
-        query: the subset; its run does not matter.
-        device: "cpu", "cuda", "cuda:N", or "auto".
-        allow_modules: that the model may be imported from.
-        num_workers: that train at a time, each on cores like this machine's.
-        timed: whether batches are timed; never for a run that would be refused.
-        tell: called with a line of progress.
-
-    Raises:
-        LiptError: the model, a setting or the strategy cannot be used.
+    `num_workers` train in parallel, each on cores like this machine's. `timed` runs one batch of
+    each kind of work, but never for a refused run. `tell` receives lines of progress.
     """
     config, dataset, clock = opened.config, opened.data, list[float]()
     workspace = InMemory(
@@ -135,7 +115,7 @@ def estimate(
         for stage in stages
         if stage.images and rates
     }
-    # What image files take is not known beforehand.
+    # The size of image files is unknown, so a sample is packed.
     some, learners = _spread(dataset, _SAMPLE), config.learners
     packed = len(pack_shard(dataset, some)) / len(some)
     shard = round(learners.num_minibatches * learners.batch_size * packed)
@@ -146,7 +126,7 @@ def estimate(
         opened.fitted,
         tuple(map(str, refused)),
         stages,
-        # theta* comes once, and a shard for each learner.
+        # A worker downloads theta* once, and a shard per learner.
         bytes_to_workers=min(num_workers, number) * weights + number * shard,
         bytes_from_workers=number * (1 + learners.num_snapshots) * result_bytes(figures),
         run_disk_bytes=plan.run_disk[0].total,
@@ -159,12 +139,12 @@ def estimate(
 def run_stages(
     config: RunConfig, plan: RunPlan, num_workers: int, num_cores: int
 ) -> tuple[Stage, ...]:
-    """The stages up to theta_p, by the plan of admission."""
+    """Return the stages up to theta_p, from the plan of admission."""
     images, soup_images = (cost.total for cost in plan.compute_images)
     theta, shards, soup = (cost.total for cost in plan.compute_memory)
     learners, worker = config.learners, plan.worker_memory[0].total
     number = learners.num_learners * learners.redundancy
-    # The plan has all attempts.
+    # The plan counts all attempts.
     each = plan.worker_images[0].total // learners.max_attempts
     at_once = number / -(-number // num_workers)
     together = min(num_evaluated_together(config), num_cores)
@@ -179,11 +159,7 @@ def run_stages(
 def count_subset(
     question: Question, data: DataFigures, figures: ModelFigures, width: int, batch_size: int
 ) -> tuple[Stage, int]:
-    """The stage from theta_p to a subset, and the bytes of its signals.
-
-    For `auto`, the largest of its proxies counts, without trials on a sample. `width`
-    features enter the model's head.
-    """
+    """Return the stage from theta_p to a subset, for the largest proxy, and its signals' bytes."""
     strategy, learners = find_strategy(question.strategy), question.config.learners
     needs = strategy.needs_for(strategy.parse_options(dict(question.options)))
     looks, number = bool(needs & {Need.SIGNALS, Need.FEATURES, Need.VALIDATION}), data.num_examples
@@ -203,7 +179,7 @@ def count_subset(
         errors * STORAGE_LIMITS.error_dtype(errors).itemsize,
         features * STORAGE_LIMITS.feature_dtype(features).itemsize,
     )
-    # Labels, two numbers per state, and a gradient's norm.
+    # Labels, two numbers per state, and a gradient norm.
     others = number * (8 + 8 * states + 4 * (Need.GRADIENT_NORMS in needs))
     in_memory = sum(size for size in values if size <= STORAGE_LIMITS.memory_bytes)
     by_class = question.balanced or strategy.balances_itself
@@ -223,10 +199,7 @@ def time_images(
     clock: list[float],
     tell: Callable[[str], None],
 ) -> dict[str, float]:
-    """Seconds per image that is trained, evaluated or scored, from the second batch of each.
-
-    The workspace adds a time to the clock at each step of a learner.
-    """
+    """Return seconds per image of each kind of work; learner steps append times to `clock`."""
     dataset, model = workspace.dataset, workspace.new_model(config)
     some, state = _spread(dataset, workspace.batch_size), copy_to_cpu(model.state_dict())
     ids = _spread(dataset, STEP_IMAGES)
@@ -263,7 +236,7 @@ def time_images(
 
 
 def lines_of(found: Estimate) -> list[str]:
-    """An estimate as text: a table of stages, and totals."""
+    """Format an estimate: a table of stages, and totals."""
     rows = [
         (
             *(stage.name, stage.process, _written(found.seconds.get(stage.name))),
@@ -298,7 +271,7 @@ def _spread(dataset: Dataset, number: int) -> Tensor:
 
 
 def _second_time(work: Callable[[], object]) -> float:
-    # The first time, libraries choose their kernels.
+    # Libraries choose their kernels in the first call.
     work()
     began = perf_counter()
     work()

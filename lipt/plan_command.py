@@ -1,6 +1,6 @@
-"""`lipt plan`: what a run and a subset cost, before anything runs.
+"""`lipt plan`: the cost of a run and a subset, before anything runs.
 
-An entry point of `lipt.commands`: it imports the coordinator, which the trainer's own must not.
+It is an entry point of `lipt.commands`, because the trainer must not import the coordinator.
 """
 
 from __future__ import annotations

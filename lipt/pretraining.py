@@ -1,10 +1,10 @@
-"""Pre-training in the caller's process: theta_p, its learners, and selection with them.
+"""Pre-training in this process: theta_p, its learners, and selection with them.
 
     pretrained = lipt.pretrain((images, labels))
     subset = pretrained.select("craig", fraction=0.1)
 
-Nothing listens on a port, and nothing is written. The same data, model, configuration and seed
-give the same subset as a coordinator on the same kind of machine.
+It opens no port and writes no file. The subset equals a coordinator's for the same data, model,
+configuration, seed and kind of machine.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _SMALL_IMAGE = 64
 
 
 def default_model(inputs: InputSpec) -> str:
-    """The built-in model for a kind of example.
+    """Return the built-in model for a kind of example.
 
-    `resnet8` for images, `torchvision:resnet18` above 64 pixels a side, `text:tiny` for words,
-    `mlp` for other columns.
+    `resnet8` for images, `torchvision:resnet18` above 64 pixels a side, `text:tiny` for token
+    sequences, `mlp` for other columns.
     """
     if isinstance(inputs, ImageSpec):
         large = max(inputs.height, inputs.width) > _SMALL_IMAGE
@@ -66,16 +66,16 @@ def default_model(inputs: InputSpec) -> str:
 
 
 class Pretrained:
-    """A data set and a model, with what was trained of them so far.
+    """A data set and a model, trained as far as needed; arguments as in `pretrain`.
 
-    A strategy that needs labels, columns or patches alone trains no learner. `theta_p`, `learners`
-    and `soup` train them. The arguments are those of `pretrain`.
+    A strategy that needs only labels, columns or patches trains no learner. `theta_p`, `learners`
+    and `soup` train them.
 
     Attributes:
         data: the data set.
         model: the model's name.
         config: the run's whole configuration.
-        fitted: which of its defaults were lowered so that shards fit the data; empty for none.
+        fitted: defaults that were lowered to fit the data; empty for none.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Pretrained:
     ) -> None:
         self.data = open_dataset(data, image_size=image_size, allow_modules=allow_modules)
         model = model or default_model(self.data.inputs)
-        # Kept, as its name is valid while it lives.
+        # Kept, because the name is valid only while the object lives.
         self._given = None if isinstance(model, str) else Given(model)
         self.model = str(model) if self._given is None else self._given.name
         settings: dict[str, Any] = {"model": self.model, "seed": seed}
@@ -114,17 +114,17 @@ class Pretrained:
 
     @property
     def theta_p(self) -> Weights:
-        """The pre-trained weights."""
+        """Pre-trained weights."""
         return self._weights(self._all.outcome.pretrained_weights)
 
     @property
     def theta_star(self) -> Weights:
-        """The initial weights."""
+        """Initial weights."""
         return self._weights(self._all.outcome.initial_weights)
 
     @property
     def learners(self) -> tuple[Weights, ...]:
-        """Every learner's pruned weights."""
+        """Pruned weights of every learner."""
         trained, workspace = self._all, self._workspace
         initial = trained.outcome.initial_weights
         assert initial is not None  # noqa: S101 - it was trained
@@ -133,7 +133,7 @@ class Pretrained:
 
     @property
     def soup(self) -> Mapping[int, Ingredient]:
-        """Each learner's part in the soup by its index, in the order of the greedy soup."""
+        """Each learner's part in the soup by index, in the order of the greedy soup."""
         merged = self._all.merged
         assert merged is not None  # noqa: S101 - it was trained
         return dict(merged.soup.ingredients)
@@ -159,11 +159,7 @@ class Pretrained:
         labels: Literal["given", "none"] = "given",
         soft_labels: bool = False,
     ) -> Subset:
-        """Choose examples; the arguments are those of `lipt.select`.
-
-        Raises:
-            LiptError: as `Client.subset`.
-        """
+        """Select examples; arguments as in `lipt.select`, errors as in `Client.subset`."""
         if fraction is None and budget is None:
             fraction = DEFAULT_FRACTION
         with self._showing():
@@ -185,7 +181,7 @@ class Pretrained:
             return self._chosen(trained, query)
 
     def diagnose(self, proxy: str | None = None, *, features: Features | None = None) -> Diagnosis:
-        """Find wrong labels, duplicates and outliers; arguments as of `lipt.diagnose`."""
+        """Find wrong labels, duplicates and outliers; arguments as in `lipt.diagnose`."""
         with self._showing():
             question = ProxyQuestion(
                 self.config,
@@ -200,7 +196,7 @@ class Pretrained:
         )
 
     def train(self) -> None:
-        """Train and merge the learners, unless that is done."""
+        """Train and merge the learners, unless they are trained."""
         with self._showing():
             self._train(Training.LEARNERS)
 
@@ -247,7 +243,7 @@ class Pretrained:
             self.data.fingerprint,
             examples.digest,
             query.strategy,
-            # Plain JSON values, as a client receives them.
+            # JSON values, as a client receives them.
             json.loads(json.dumps(manifest)),
             soft_labels=examples.soft_labels_KC,
         )
@@ -288,21 +284,21 @@ def pretrain(
     """Train learners on tiny shards of the data and merge them, in this process.
 
     Args:
-        data: as `open_dataset` takes it.
+        data: as in `open_dataset`.
         model: a built-in name, `package.module:factory`, a function of `num_classes`, or an
-            `nn.Module`, whose weights learners begin with and which is not modified. None for
-            `default_model`.
-        seed: of everything random.
-        run: settings of the run, nested as in `RunConfig`. Defaults that are too large for the
-            data are lowered.
-        image_size: pixels a side that images are scaled to; None keeps small ones.
+            `nn.Module`. A module's weights are the initial weights, and it is not modified. None
+            for `default_model`.
+        seed: seed of everything random.
+        run: settings of the run, nested as in `RunConfig`. Defaults too large for the data are
+            lowered.
+        image_size: pixels a side to scale images to; None keeps small images.
         device: "cpu", "cuda", "cuda:N", or "auto".
-        allow_modules: modules that `run` may name a model of.
-        progress: False shows nothing, True also where no terminal or notebook is.
+        allow_modules: modules from which `run` may name a model.
+        progress: False shows nothing, True also outside a terminal or notebook.
 
     Raises:
-        DataError: the data is empty, or not labelled examples.
-        ConfigError: a setting that does not exist, or does not fit the data.
+        DataError: the data is empty or has no labels.
+        ConfigError: a setting does not exist, or does not fit the data.
         RunFailedError: a loss is no longer finite.
     """
     pretrained = Pretrained(

@@ -1,4 +1,4 @@
-"""Progress of a call: a bar in a notebook or on a terminal, else a line every ten seconds."""
+"""Progress of a call: a bar in a notebook or terminal, else a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ _SILENCE_SECONDS = 10.0
 
 @contextmanager
 def showing(*, asked: bool | None) -> Iterator[Show]:
-    """Show progress during the block, and remove the bar at its end.
-
-    Args:
-        asked: False shows nothing; True shows lines from the start where there is no bar.
-    """
+    """Show progress during the block; `asked` False shows nothing, True lines at once."""
     shell = sys.modules.get("IPython")
     cell = shell.get_ipython() if shell is not None else None
     if asked is False:
@@ -39,7 +35,7 @@ def showing(*, asked: bool | None) -> Iterator[Show]:
 
 
 def as_html(progress: ProgressView) -> str:
-    """A bar and its text."""
+    """Format a bar and its text."""
     share = f" value='{progress.done}' max='{progress.total}'" if progress.total else ""
     return f"<progress{share}></progress> {escape(_text(progress))}"
 

@@ -1,12 +1,9 @@
-"""LiPT for a training script: ask a coordinator for runs, weights and subsets.
+"""LiPT for a training script: runs, weights and subsets from a coordinator.
 
-    from lipt.trainer import Client
-
-    with Client("127.0.0.1:50051") as client:
+    with lipt.trainer.Client("127.0.0.1:50051") as client:
         subset = client.subset(fraction=0.1)
 
-Names are looked up when they are first used, so that importing this package
-costs neither torch nor gRPC.
+Names are imported on first use: importing this package loads neither torch nor gRPC.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tracking: runs, subsets and trainings in an experiment tracker, each to be found from the others.
+"""Tracking: logs runs, subsets and trainings, with references to each other, to a tracker.
 
     fit(..., on_epoch=[Logger("tensorboard", "runs/grand")])
 
-`lipt track` logs a run with its subsets, once; a `Logger` logs every epoch of main training.
+`lipt track` logs a run with its subsets once; a `Logger` logs every epoch of main training.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 from lipt.trainer.writing.formatting import to_jsonable
 
-# The tag of a run by which a tracker finds its subsets, and of a training's present subset.
+# Tags of a run's subsets, and of a training's current subset.
 DIGESTS, DIGEST = "lipt.subset_digests", "lipt.subset_digest"
 
-# MLflow's limits of one call and of one value.
+# MLflow's limits per call and per value.
 _MAX_PARAMS, _MAX_METRICS, _MAX_CHARACTERS = 100, 1000, 500
 
 
 class LoggerWarning(UserWarning):
-    """A logger did not take an epoch's record; training goes on."""
+    """A logger failed to log an epoch; training continues."""
 
 
 class _TensorBoard:
@@ -123,7 +123,7 @@ class _Wandb:
     def _artifact(
         self, name: str, kind: str, tags: Mapping[str, str], files: Mapping[str, str]
     ) -> None:
-        # Names take letters, digits, dots, dashes and underscores.
+        # Names allow letters, digits, dots, dashes and underscores.
         plain = "".join(one if one.isalnum() or one in ".-_" else "-" for one in name)
         artifact = self._module.Artifact(plain, type=kind, metadata=dict(tags))
         for path, text in files.items():
@@ -158,13 +158,10 @@ def track(
     files: Mapping[str, str],
     trials: Iterable[Trial] = (),
 ) -> str:
-    """Log a ready run: its settings, costs, soup and subsets, files, and trials' mean accuracies.
+    """Log a ready run: settings, costs, soup, subsets, files, and mean accuracies of trials.
 
-    `tracker` is "mlflow" or "wandb", by its own settings (MLFLOW_TRACKING_URI, WANDB_MODE);
-    `target` is its experiment or project; `files` are texts by name.
-
-    Returns:
-        The run's id at the tracker.
+    `tracker` is "mlflow" or "wandb", with its own settings (MLFLOW_TRACKING_URI, WANDB_MODE).
+    `target` is its experiment or project; `files` are texts by name. Returns the tracker's run id.
 
     Raises:
         MissingExtraError: the tracker's package is not installed.
@@ -196,7 +193,7 @@ def track(
 
 
 def run_tags(run: RunView, subsets: Iterable[Subset]) -> dict[str, str]:
-    """A run's tags: its id, its data, theta_p and the subsets."""
+    """Return a run's tags: its id, its data, theta_p and the subsets."""
     tags = {"lipt.run_id": run.run_id, "lipt.fingerprint": run.fingerprint}
     if run.pretrained_weights is not None:
         tags["lipt.theta_p_sha256"] = run.pretrained_weights.sha256
@@ -206,7 +203,7 @@ def run_tags(run: RunView, subsets: Iterable[Subset]) -> dict[str, str]:
 
 
 def run_measures(run: RunView, trials: Iterable[Trial]) -> dict[str, float]:
-    """Accuracies, seconds and bytes at a run's end, and the means of a comparison."""
+    """Return a run's accuracies, seconds and bytes, and mean accuracies of trials."""
     measures: dict[str, float] = {}
     for group, view in (("soup", run.soup), ("costs", run.costs)):
         if view is not None:
@@ -229,9 +226,9 @@ _TRACKERS = {"tensorboard": _TensorBoard, "mlflow": _Mlflow, "wandb": _Wandb}
 
 
 class Logger:
-    """An `on_epoch` of `fit`; its tracker ends with the last step, or by `close`.
+    """An `on_epoch` of `fit`; it ends after the last step, or by `close`.
 
-    A tracker's failure is a warning: training goes on.
+    A tracker's failure is a warning, and training continues.
 
     Args:
         tracker: "tensorboard", "mlflow" or "wandb".
@@ -248,14 +245,14 @@ class Logger:
         self._ended = False
 
     def describe(self, subset: Subset) -> None:
-        """Log the first subset itself."""
+        """Log the first subset."""
         with self._outliving("did not take the subset"):
             self._digest = subset.digest
             self._tracker.tag(subset.tags)
             self._tracker.keep(subset, "subset.json")
 
     def __call__(self, record: EpochRecord) -> None:
-        """Log an epoch's numbers over steps, without absent ones."""
+        """Log an epoch's numbers by step, except missing ones."""
         values = {
             name: float(value)
             for name, value in asdict(record).items()
@@ -263,14 +260,14 @@ class Logger:
         }
         with self._outliving(f"did not take epoch {record.epoch}"):
             self._tracker.measure(values, record.step)
-            if record.subset_digest != self._digest:  # chosen again
+            if record.subset_digest != self._digest:  # re-selected
                 self._digest = record.subset_digest
                 self._tracker.tag({DIGEST: self._digest})
         if record.step == record.num_steps:
             self.close()
 
     def close(self) -> None:
-        """End the logger, once."""
+        """End the logger; later calls have no effect."""
         if not self._ended:
             self._ended = True
             with self._outliving("did not end"):

@@ -1,7 +1,7 @@
 """Views: the coordinator's answers as frozen values, read from messages by their fields' types.
 
-Imported without gRPC, protobuf or torch. A field of a view is read from the message's field of the
-same name, or `of` those that its metadata names ("outer.inner" for a nested one):
+Imported without gRPC, protobuf or torch. A view's field is read from the message's field of the
+same name, or from the names in its metadata's `of` ("outer.inner" for a nested field):
 
     a view, tuple, Mapping   a message, a repeated field, a map
     X | None                 None where the message has no such field set
@@ -35,16 +35,12 @@ if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration n
 ViewT = TypeVar("ViewT")
 
 DEFAULT_STRATEGY = "auto"
-# Where neither a fraction nor a budget is given.
+# Used where neither a fraction nor a budget is given.
 DEFAULT_FRACTION = 0.1
 
 
 def view_of(view: type[ViewT], message: Message) -> ViewT:
-    """The view of a message.
-
-    Raises:
-        ConfigError: a configuration that this version refuses.
-    """
+    """Convert a message to a view; ConfigError for an invalid configuration."""
     kind: Any = view
     types, values = _types(kind), {}
     for one in dataclasses.fields(kind):
@@ -99,14 +95,14 @@ def _converted(value: Any, kind: Any, enum: Any) -> Any:
 
 
 class WeightsKind(StrEnum):
-    """Which of a run's weights: theta* (initial) or theta_p (pretrained)."""
+    """A run's weights: theta* (initial) or theta_p (pretrained)."""
 
     INITIAL = "initial"
     PRETRAINED = "pretrained"
 
     @classmethod
     def parse(cls, name: str) -> WeightsKind | None:
-        """The kind of that name or symbol, or None."""
+        """Return the kind with that name or symbol, or None."""
         symbols = {"theta*": cls.INITIAL, "theta_star": cls.INITIAL, "theta_p": cls.PRETRAINED}
         return symbols.get(name) or (cls(name) if name in set(cls) else None)
 
@@ -117,7 +113,7 @@ WEIGHTS_KINDS = "initial (or theta*, theta_star) or pretrained (or theta_p)"
 
 @dataclass(frozen=True)
 class BlobView:
-    """A stored blob's digest and size."""
+    """Digest and size of a stored blob."""
 
     sha256: str
     size_bytes: int
@@ -125,7 +121,7 @@ class BlobView:
 
 @dataclass(frozen=True)
 class ProgressView:
-    """An activity's progress; `total` is 0 where unknown, `ahead` counts jobs before it."""
+    """Progress of an activity; `total` is 0 if unknown, `ahead` counts earlier jobs."""
 
     activity: str
     done: int
@@ -140,7 +136,7 @@ class ProgressView:
 
 @dataclass(frozen=True)
 class IngredientView:
-    """A learner's part in the soup: (1 - alpha) soup + alpha learner, where kept."""
+    """A learner's part in the soup: (1 - alpha) soup + alpha learner, if kept."""
 
     position: int
     accuracy: float
@@ -201,11 +197,10 @@ class CostsView:
 
 @dataclass(frozen=True)
 class RunView:
-    """A run at one revision; a run of a listing comes without its learners.
+    """A run at one revision; runs in a listing lack their learners.
 
-    waiting: why no present worker can train its learners; may change within a revision.
-    fitted: which defaults the coordinator lowered so that the shards fit its data.
-    note: which initial weights it took, where its head is new.
+    `waiting` is why no connected worker can train its learners. `fitted` lists defaults that were
+    lowered to fit the data; `note` says which weights were used with a new head.
     """
 
     run_id: str
@@ -234,24 +229,24 @@ class RunView:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the run has not ended, and is not held."""
+        """Whether the run is neither ended nor held."""
         return not self.ended and self.state is not RunState.HELD
 
     @property
     def outcome(self) -> str:
-        """Its state, and its message where there is one."""
+        """The state, and the message if any."""
         message = self.message.removesuffix(".")
         return str(self.state) + (f": {message}" if message not in {"", self.state} else "")
 
     @property
     def label(self) -> str:
-        """Its name, or else its id."""
+        """The name, or the id without one."""
         return self.name or self.run_id
 
 
 @dataclass(frozen=True)
 class StrategyOptionView:
-    """One option of a strategy; an empty `allowed_values` means any of the default's kind."""
+    """A strategy's option; empty `allowed_values` allow any value of the default's type."""
 
     name: str
     default_value: str
@@ -261,7 +256,7 @@ class StrategyOptionView:
 
 @dataclass(frozen=True)
 class StrategyPresetView:
-    """A name for values of a strategy's options."""
+    """A named set of option values of a strategy."""
 
     name: str
     summary: str
@@ -271,11 +266,11 @@ class StrategyPresetView:
 class StrategyView:
     """A selection strategy that the coordinator offers.
 
-    needs: its inputs: "nothing", "labels", "signals", "features", "validation split",
-        "learners", "paired features", ...
+    needs: its inputs: "nothing", "labels", "signals", "features", "validation split", "learners",
+    "paired features", ...
     cost: its complexity in N examples, C classes, d features, k budget.
     default_proxy: the proxy model of a request that names none.
-    works_without_labels: whether it takes labels="none".
+    works_without_labels: whether it accepts labels="none".
     target_kinds: "class", "classes" (multi-label), "number" (regression).
     """
 
@@ -294,18 +289,13 @@ class StrategyView:
 
     @property
     def needs_classes(self) -> bool:
-        """Whether it selects by classes alone."""
+        """Whether it supports single-class targets only."""
         return self.target_kinds == (TargetKind.CLASS,)
 
 
 @dataclass(frozen=True)
 class DatasetView:
-    """The coordinator's data set; images have a shape, other examples columns.
-
-    other_target: the target where it is no single class; classes are strata then.
-    target_names: of the labels or the numbers.
-    quarantined: ids of unusable image files, among `num_examples`.
-    """
+    """The data set; images have a shape, other examples columns, and non-class targets strata."""
 
     source: str
     num_examples: int
@@ -320,7 +310,7 @@ class DatasetView:
 
     @property
     def targets(self) -> str:
-        """The targets in words."""
+        """Description of the targets."""
         if self.other_target is None:
             return f"{len(self.class_names)} classes"
         # Default names are numbers.
@@ -329,7 +319,7 @@ class DatasetView:
 
     @property
     def inputs(self) -> str:
-        """The examples in words."""
+        """Description of the examples."""
         if self.columns:
             return ", ".join(map(str, self.columns))
         return f"{'x'.join(map(str, self.image_shape))} images"
@@ -337,7 +327,7 @@ class DatasetView:
 
 @dataclass(frozen=True)
 class TargetView:
-    """The target of examples without a single class."""
+    """Target kind of multi-label or regression data."""
 
     kind: str
 
@@ -348,7 +338,7 @@ class TargetView:
 
 @dataclass(frozen=True)
 class ColumnView:
-    """One tensor of an example that is no image."""
+    """One tensor of an example other than an image."""
 
     name: str
     type: str
@@ -361,11 +351,7 @@ class ColumnView:
 
 @dataclass(frozen=True)
 class WorkerView:
-    """A registered worker; `assignment` is "run/learner" or empty.
-
-    idle_reason: why it gets no waiting learner.
-    joined_at: its first registration.
-    """
+    """A registered worker; `assignment` is "run/learner" or empty."""
 
     worker_id: str
     name: str
@@ -380,12 +366,9 @@ class WorkerView:
 
 @dataclass(frozen=True)
 class ComputationView:
-    """A running or waiting job of the coordinator.
+    """A running or waiting job in the queue, or lane, "dear" (heavy) or "cheap" (light).
 
-    lane: "dear" or "cheap", its queue.
-    run_id: empty for the data alone.
-    num_callers: waiting requests; 0 where the run itself waits.
-    seconds: since its start, or of waiting.
+    `run_id` is empty for the data alone; `num_callers` is 0 for the run's own job.
     """
 
     lane: str
@@ -399,12 +382,7 @@ class ComputationView:
 
 @dataclass(frozen=True)
 class ServiceView:
-    """A coordinator's state.
-
-    runs: the newest ones and all that have not ended, newest first, with their learners.
-    workers: at most 500, those with a learner first.
-    computations: running ones first.
-    """
+    """State of a coordinator: current and newest runs, and up to 500 workers, busy ones first."""
 
     now: datetime | None
     runs: tuple[RunView, ...]
@@ -428,7 +406,7 @@ class InfoView:
 
 @dataclass(frozen=True)
 class CallerView:
-    """The caller's name and roles: "worker", "trainer", "admin"."""
+    """Name and roles of the caller: "worker", "trainer", "admin"."""
 
     name: str
     roles: tuple[str, ...]
@@ -436,7 +414,7 @@ class CallerView:
 
 @dataclass(frozen=True)
 class TokenView:
-    """A token, which may have ended."""
+    """An access token, perhaps expired or revoked."""
 
     token_id: str
     name: str
@@ -449,7 +427,7 @@ class TokenView:
 
 @dataclass(frozen=True)
 class GivenTokenView:
-    """A new token with its secret, which is not repeated."""
+    """A new token with its secret, which is not shown again."""
 
     token: TokenView
     secret: str = field(repr=False)
@@ -457,7 +435,7 @@ class GivenTokenView:
 
 @dataclass(frozen=True)
 class PageLinkView:
-    """A link to the coordinator's page, which signs in the first browser that opens it."""
+    """A link to the coordinator's page that signs in the first browser that opens it."""
 
     url: str = field(repr=False)
     expires_at: datetime | None

@@ -1,13 +1,13 @@
-"""The worker: fetches theta* and a shard, trains and prunes a learner, hands it in.
+"""The worker: fetches theta* and a shard, trains and prunes a learner, commits it.
 
-A process of its own on each GPU box. It owns nothing but a cache of initial weights. Imports go
-down this list only:
+It is a process on each GPU machine, and stores only a cache of initial weights. Imports go down
+this list only:
 
-    pool/                 as many workers as there are learners for, here or on Ray
+    pool/                 as many workers as open learners, here or on Ray
     cli                   the process: command line and signals
-    agent                 joins, takes assignments one after the other, gives back
+    agent                 registers, takes assignments one by one, releases
     assignment            a learner, or a range of examples, within this worker's limits
-    client                the coordinator's calls, and heartbeats
-    instruments           what it measures
-    settings              what the process, and a pool, can be told
+    client                calls to the coordinator, and heartbeats
+    instruments           metrics
+    settings              settings of the process and of a pool
 """

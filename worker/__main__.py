@@ -1,4 +1,4 @@
-"""`lipt-worker`, and `python -m lipt.worker`: signals first, as imports take seconds."""
+"""`lipt-worker` and `python -m lipt.worker`: signals first, as imports take seconds."""
 
 from __future__ import annotations
 

@@ -37,22 +37,14 @@ from lipt.worker.instruments import LEARNERS, RANGES, Outcome, Phase
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
-# How long a stopped learner's thread may take to leave its minibatch.
+# Time for a stopped learner's thread to leave its minibatch.
 _LEAVE_SECONDS = 2.0
-# Reasons for which a worker may wait for hours.
+# Reasons that may last for hours.
 _LASTING = (UnreachableError, UnauthenticatedError, PermissionDeniedError)
 
 
 class Agent:
-    """One worker process: it joins, and carries out one assignment after the other.
-
-    It outlives its coordinator, and joins again within seconds of its return.
-
-    Args:
-        worker: carries the assignments out.
-        pause: waits so many seconds before a retry. Default: until `stop`.
-        clock: monotonic seconds.
-    """
+    """One worker process: registers, then carries out assignments; survives its coordinator."""
 
     def __init__(
         self,
@@ -73,17 +65,17 @@ class Agent:
         self._idle_reason = ""
 
     def stop(self) -> None:
-        """Give back the assignment and return from `run`; made for signal handlers."""
+        """Release the assignment and return from `run`; for signal handlers."""
         self._stopping.set()
         self._client.interrupt()
 
     @property
     def cut_short(self) -> bool:
-        """Whether it was stopped before `max_learners` were done."""
+        """Whether it stopped before `max_learners` were done."""
         return self._stopping.is_set() and self._learners_left != 0
 
     def run(self) -> None:
-        """Work until `stop`, until `max_learners` are done, or none came for too long."""
+        """Work until `stop`, `max_learners` or the idle limit."""
         retry(
             self._join_and_work,
             on=(LiptError,),
@@ -105,7 +97,7 @@ class Agent:
                 logger.info("the coordinator was restarted; joining again")
 
     def _complain(self, error: LiptError) -> None:
-        # Each retry is counted, and a lasting reason logged once.
+        # Count every retry, but log a lasting reason once.
         said = self._complained_of is type(error)
         settings = self._settings
         files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
@@ -152,7 +144,7 @@ class Agent:
         wait_seconds = max(0.0, min(POLL_SECONDS, self._patience_seconds()))
         assignment = self._client.acquire(wait_seconds=wait_seconds)
         reason, told = self._client.idle_reason, self._idle_reason
-        # Every poll repeats it.
+        # Every poll repeats the reason.
         if reason and reason != told:
             logger.warning("no learner for this worker: it %s.", reason)
         self._idle_reason = reason
@@ -166,7 +158,7 @@ class Agent:
         self._idle_since = self._clock()
 
     def _carry_out(self, assignment: Assignment) -> None:
-        # On its own thread, so that a signal is answered at once.
+        # Train on another thread, so that signals are handled at once.
         task = assignment.task
         what = (
             f"examples {task.start} to {task.stop - 1}"
@@ -193,7 +185,7 @@ class Agent:
             within = partial(copy_context().run, work)
             thread = threading.Thread(target=within, name=assignment.assignment_id, daemon=True)
             thread.start()
-            # A signal handler runs between two waits.
+            # Signal handlers run between two waits.
             while not ended.wait(0.1) and not self._stopping.is_set():
                 pass
             if not ended.is_set():
@@ -238,7 +230,7 @@ class Agent:
                 self._pause(_RETRY_SECONDS)
             case LearnerRejectedError():
                 self._count(assignment, Outcome.REFUSED)
-                # The coordinator counted the attempt when it refused the result.
+                # The coordinator already counted the attempt.
                 logger.error("%s was refused: %s", assignment, error)
             case _:
                 self._count(assignment, Outcome.FAILED)

@@ -1,4 +1,4 @@
-"""Assignments: a learner, or a range of examples, from its fetch to its commit."""
+"""Assignments of learners and ranges of examples, from fetch to commit."""
 
 from __future__ import annotations
 
@@ -78,11 +78,7 @@ _AWAY = (UnreachableError, TooManyCallsError)
 
 @dataclass
 class Worker:
-    """A worker that trains learners, and scores examples where it has the data.
-
-    cache: initial weights, for the next assignments.
-    pause: waits so many seconds before a retry.
-    """
+    """Trains learners, and scores examples where it has the data."""
 
     settings: WorkerSettings
     client: CoordinatorClient
@@ -93,7 +89,7 @@ class Worker:
     metering: Metering = field(default_factory=Metering)
     pause: Callable[[float], object] = sleep
 
-    # Kept for the next range.
+    # Reused for the next range.
     _dataset: Dataset | None = field(default=None, init=False)
     _image_size: int | None = field(default=None, init=False)
     _scorer: tuple[object, nn.Module] | None = field(default=None, init=False)
@@ -101,7 +97,7 @@ class Worker:
     def carry_out(
         self, assignment: Assignment, lease: LeaseKeeper, should_stop: Callable[[], bool]
     ) -> None:
-        """Fetch, compute and commit one assignment; raises why it is not in."""
+        """Fetch, compute and commit one assignment; raises if it cannot be committed."""
         exchange, task = Exchange(self, should_stop), assignment.task
         worker_id, assignment_id = self.client.worker_id, assignment.assignment_id
         if isinstance(task, ScoringTask):
@@ -159,7 +155,7 @@ class Worker:
         lease.report(worker_pb2.LEARNER_PHASE_SUBMITTING, task.learners.num_steps, learner.loss)
 
         def send() -> None:
-            # The snapshots first, so that a learner that is in has all of them.
+            # Snapshots first: a stored learner then has all of them.
             *snapshots, result = [
                 exchange.upload(self._encoded(weights, task.learners.encoding))
                 for weights in (*learner.snapshots, learner.weights)
@@ -239,10 +235,7 @@ class Worker:
         logger.info("%s is in: %d examples, %.1f s", assignment, len(task), seconds)
 
     def dataset(self, task: ScoringTask) -> Dataset:
-        """The task's data, without its excluded examples, at the size of its images.
-
-        The fingerprint is compared for every range; other data is an `OverLimitError`.
-        """
+        """The task's data without excluded examples; `OverLimitError` if it differs."""
         dataset, wanted = self._dataset, task.inputs
         if dataset is None or dataset.quarantined != task.quarantined:
             dataset = self._opened(task)
@@ -289,7 +282,7 @@ class Worker:
 
 
 class Exchange:
-    """The blobs of one assignment, there and back; `bytes_received` is without cached ones."""
+    """Transfers the blobs of one assignment; `bytes_received` does not count cached ones."""
 
     def __init__(self, worker: Worker, should_stop: Callable[[], bool]) -> None:
         self._worker = worker
@@ -310,17 +303,17 @@ class Exchange:
         self.bytes_received = 0
 
     def weights(self, name: BlobName) -> Path | bytes:
-        """A file of weights, from the cache where it is there."""
+        """A weights file, from the cache if present."""
         cache = self._worker.cache
         try:
-            # It may lie there since long ago.
+            # Cached files may be old, so verify them.
             if not cache.keep_if_whole(name):
                 self._insist(lambda: self._downloads.download(name, cache), _AWAY)
                 self.bytes_received += name.size_bytes
             cache.trim(self._worker.settings.cache_bytes, keep=name)
             return cache.path(name)
         except StateError as error:
-            # A full disk here does not matter where memory has room.
+            # Fall back to memory when the disk is full.
             self._retried("caching", f"{error} Doing without.")
             return self.downloaded(name)
 
@@ -333,20 +326,20 @@ class Exchange:
         self.bytes_received += len(content)
         return content
 
-    # A result is worth waiting for a coordinator in any trouble.
+    # Uploads and commits wait for the coordinator without limit: a result is expensive.
 
     def upload(self, content: bytes) -> BlobName:
-        """Store a content at the coordinator, however long that takes."""
+        """Store content at the coordinator; retries without limit."""
         with span("upload", bytes=len(content)):
             return self._insist(lambda: self._uploads.upload(content), (UnavailableError,))
 
     def commit(self, action: Callable[[], None]) -> None:
-        """Commit what is uploaded, however long that takes."""
+        """Commit uploaded content; retries without limit."""
         with span("commit"):
             self._insist(action, (UnavailableError,))
 
     def hand_in(self, send: Callable[[], None]) -> None:
-        """Upload and commit; again where the coordinator's disk has changed what was sent."""
+        """Upload and commit; repeats both if the coordinator's copy is damaged."""
         try:
             send()
         except UnknownBlobError as error:
@@ -374,10 +367,7 @@ class Exchange:
 
 
 class WorkerLimits:
-    """Limits on a learner's threads and memory, as configured, or else by the machine.
-
-    `memory` is None on a CUDA device without a setting: the device refuses what has no room.
-    """
+    """Limits on a learner's threads and memory; `memory` is None on CUDA without a setting."""
 
     def __init__(self, settings: WorkerSettings, machine: Machine, device: torch.device) -> None:
         threads = settings.max_threads or machine.max_threads
@@ -390,7 +380,7 @@ class WorkerLimits:
         self._figures: dict[tuple[object, ...], ModelFigures] = {}
 
     def require(self, task: LearnerTask) -> None:
-        """Refuse a learner over the limits, with an `OverLimitError`."""
+        """Raise `OverLimitError` if a learner exceeds the limits."""
         _require(learner_threads(task.learners), self.threads)
         if self.memory is not None:
             figures, example_bytes = self._figures_of(task), spec_of(task.inputs).num_bytes
@@ -398,7 +388,7 @@ class WorkerLimits:
             _require(cost, self.memory)
 
     def require_threads(self, task: ScoringTask) -> None:
-        """Refuse a range over the limit, with an `OverLimitError`."""
+        """Raise `OverLimitError` if a range exceeds the thread limit."""
         if task.threads > self.threads.at_most:
             raise OverLimitError(
                 f"the range asks for {task.threads} threads, and {self.threads.name} allows "

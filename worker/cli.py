@@ -1,7 +1,4 @@
-"""Command line of `lipt-worker`: flags over LIPT_* variables over `--config FILE`, then work.
-
-Heavy imports wait until the flags are read, so that `--help` answers at once.
-"""
+"""Command line of `lipt-worker`; heavy imports come after the flags, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -50,18 +47,17 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     settings = load_settings(WorkerSettings, config=config, flags=flags)
     configure_logging(settings.log_level, settings.log_format)
     wait_passively()
-    # Now, rather than when every learner has failed on it.
+    # Fail now, before learners do.
     require_importable(settings.allow_modules)
     status = _worked(settings)
     logging.getLogger(__name__).info("stopped")
-    # A learner that was given back may still be inside a kernel, and gRPC may wait for a
-    # coordinator that hangs: the process must not wait for either.
+    # A released learner may still be in a kernel, and gRPC may wait for a hanging coordinator. The
+    # process must not wait for either.
     logging.shutdown()
     os._exit(status)
 
 
 def _worked(settings: WorkerSettings) -> int:
-    """Work until the end; the exit status."""
     import logging
     import signal
     from contextlib import ExitStack
@@ -92,7 +88,7 @@ def _worked(settings: WorkerSettings) -> int:
         )
     device = resolve_device(settings.device)
     limits = WorkerLimits(settings, this_machine(), device)
-    # The driver of a CUDA device maps far more than is used.
+    # A CUDA driver maps far more memory than is used.
     if limits.memory is not None and device.type == "cpu":
         limit_memory(limits.memory.at_most)
     cache = BlobStore(settings.cache_dir, max_blob_bytes=settings.max_blob_bytes)

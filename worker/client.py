@@ -26,24 +26,20 @@ from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc
 logger = logging.getLogger(__name__)
 
 _CALL_SECONDS = 20.0
-# A commit is answered once the learner has been read and checked.
+# The coordinator answers a commit after it has read and checked the learner.
 _COMMIT_SECONDS = 300.0
 # The longest wait for work in one call.
 POLL_SECONDS = 30.0
-# A worker that stops waits for these, also where its coordinator is gone.
+# A stopping worker waits for these, even if its coordinator is gone.
 _HEARTBEAT_SECONDS = 10.0
 _RELEASE_SECONDS = 5.0
-# As many as the run's record keeps.
+# The run's record keeps as many.
 _MAX_ERROR_CHARACTERS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """A learner to train, or a range of examples to score, leased to this worker.
-
-    traceparent: the run's span.
-    run_id, learner_index, shard: of a learner.
-    """
+    """A leased learner or range of examples; only learners have `run_id`, index and `shard`."""
 
     assignment_id: str
     epoch: int
@@ -60,12 +56,7 @@ class Assignment:
 
 
 class CoordinatorClient:
-    """One worker's calls; safe to use from several threads.
-
-    Attributes:
-        worker_id: empty until `register`.
-        idle_reason: why the last `acquire` gave this worker none of the waiting learners.
-    """
+    """One worker's calls, safe in any thread; `worker_id` is empty until `register`."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._secret = ""
@@ -86,7 +77,7 @@ class CoordinatorClient:
         allowed_modules: tuple[str, ...],
         has_data: bool = False,
     ) -> None:
-        """Join; the random `instance_id` is a secret that every later call shows."""
+        """Register; the random `instance_id` is a secret that authenticates later calls."""
         self._secret = instance_id
         request = worker_pb2.RegisterRequest(
             instance_id=instance_id,
@@ -100,11 +91,7 @@ class CoordinatorClient:
         self.worker_id = str(_call(self._stub.Register, request, _CALL_SECONDS).worker_id)
 
     def acquire(self, *, wait_seconds: float = POLL_SECONDS) -> Assignment | None:
-        """The next assignment; None when none came in time or `interrupt` was called.
-
-        Raises:
-            ConfigError: this version cannot do it; it was given back with that reason.
-        """
+        """The next assignment, or None; raises after releasing one that this version cannot do."""
         request = worker_pb2.AcquireAssignmentRequest(
             worker_id=self.worker_id, wait_seconds=wait_seconds
         )
@@ -122,16 +109,16 @@ class CoordinatorClient:
         try:
             return _assignment(message, received(call.trailing_metadata()))
         except LiptError as error:
-            # A newer coordinator may ask for what this version does not know.
+            # A newer coordinator may send unknown tasks.
             self.release(message.assignment_id, message.lease.epoch, str(error))
             raise
 
     def interrupt(self) -> None:
-        """End a long poll now, and every later one; may be called in a signal handler."""
+        """End the current long poll, and every later one; for signal handlers."""
         self._polls.interrupt()
 
     def heartbeat(self, assignment: Assignment, progress: worker_pb2.LearnerProgress) -> bool:
-        """Keep the lease; whether the coordinator no longer needs it."""
+        """Keep the lease; returns whether the coordinator no longer needs it."""
         request = worker_pb2.HeartbeatRequest(
             worker_id=self.worker_id,
             assignment_id=assignment.assignment_id,
@@ -148,7 +135,7 @@ class CoordinatorClient:
         report: worker_pb2.LearnerReport,
         snapshots: Sequence[BlobName] = (),
     ) -> None:
-        """Hand in an uploaded result, with a learner's snapshots in the order of training."""
+        """Commit an uploaded result, with a learner's snapshots in training order."""
         request = worker_pb2.CommitResultRequest(
             worker_id=self.worker_id,
             assignment_id=assignment.assignment_id,
@@ -162,7 +149,7 @@ class CoordinatorClient:
     def release(
         self, assignment_id: str, epoch: int, error: str = "", *, over_limits: bool = False
     ) -> None:
-        """Give an assignment back: undone, failed with an error, or beyond this worker's limits."""
+        """Release an assignment: undone, failed with an error, or over this worker's limits."""
         request = worker_pb2.ReleaseAssignmentRequest(
             worker_id=self.worker_id,
             assignment_id=assignment_id,
@@ -200,10 +187,7 @@ def _assignment(message: worker_pb2.Assignment, traceparent: str) -> Assignment:
 
 
 class LeaseKeeper:
-    """Sends heartbeats from its own thread during the block: training never waits for the network.
-
-    `lost` is set once nobody needs the assignment any more.
-    """
+    """Sends heartbeats from a thread; sets `lost` when the assignment is no longer needed."""
 
     def __init__(self, client: CoordinatorClient, assignment: Assignment, events: Events) -> None:
         self.lost = threading.Event()
@@ -215,12 +199,12 @@ class LeaseKeeper:
         self._left = threading.Event()
         self._news = threading.Event()
         self.report(worker_pb2.LEARNER_PHASE_FETCHING)
-        # With the maker's log context.
+        # Keeps the creator's log context.
         keep = partial(copy_context().run, self._keep)
         self._thread = threading.Thread(target=keep, name="lease", daemon=True)
 
     def report(self, phase: worker_pb2.LearnerPhase, step: int = 0, loss: float = 0.0) -> None:
-        """Send the learner's progress with a heartbeat now."""
+        """Send the learner's progress now."""
         self._progress = worker_pb2.LearnerProgress(
             phase=phase, step=step, num_steps=self._num_steps, loss=loss
         )
@@ -246,7 +230,7 @@ class LeaseKeeper:
                 logger.warning("%s", error)
                 self.lost.set()
             except LiptError as error:
-                # The lease may outlive a restart of the coordinator.
+                # The lease may survive a restart of the coordinator.
                 self._events.record(
                     EventKind.RETRIED,
                     detail="heartbeat",

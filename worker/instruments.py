@@ -1,4 +1,4 @@
-"""Instruments of a worker: its metrics, in the order of the pages."""
+"""A worker's metrics, in the order of the documentation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Phase(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a learner, or a range, ended here; `LEARNERS` says what each means."""
+    """How a learner or range ended here; `LEARNERS` explains each."""
 
     IN = "in"
     STOPPED = "stopped"
@@ -104,7 +104,7 @@ class Metering:
     phases: Phases = field(default_factory=lambda: Phases(*Phase))
 
     def readings(self, device: torch.device) -> Readings:
-        """The current values, with the memory of the training device."""
+        """The current values, with the training device's memory."""
         memory: dict[tuple[str, ...], float] = {}
         if device.type == "cuda":
             memory = {

@@ -20,12 +20,12 @@ from lipt.common.config.settings import (
     TokenText,
 )
 
-# As the contract takes of a name.
+# The protocol's limit.
 _MAX_NAME_CHARACTERS = 80
 
 
 def own_name(host: str, process_id: int) -> str:
-    """What a worker is called that nobody has named; differs from its neighbours' on the host."""
+    """A default worker name, unique among the workers on the host."""
     number = f"-{process_id}"
     return host[: _MAX_NAME_CHARACTERS - len(number)] + number
 
@@ -128,7 +128,7 @@ class PoolSettings(Section):
 
     @property
     def where(self) -> str:
-        """Where the workers run, for people."""
+        """Where the workers run, for messages."""
         return "on this machine" if self.ray is None else f"on Ray at {self.ray}"
 
     @model_validator(mode="after")

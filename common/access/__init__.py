@@ -1,1 +1,1 @@
-"""Access: who calls, and what they may do, as both ends of a call see it."""
+"""Access: callers' identities and roles, for both ends of a call."""

@@ -1,6 +1,6 @@
 """Certificate: a peer's identity and roles, from its client certificate.
 
-An authority gives roles in either of two places of a certificate:
+An authority assigns roles in either of two fields:
 
     SAN, URI:     lipt:role:worker    lipt:role:trainer    lipt:role:admin
     subject, OU:  lipt-worker         lipt-trainer         lipt-admin
@@ -29,9 +29,9 @@ _PEM = "x509_pem_cert"
 class CertificateIdentity:
     """The identity in a certificate.
 
-    name: the common name, else the first DNS name or URI that is no role, else a part of `sha256`.
+    name: the common name, else the first DNS name or URI that is no role, else part of `sha256`.
     sha256: of the certificate (DER), in hexadecimal.
-    expires_at: seconds since 1970; None where the certificate could not be read.
+    expires_at: seconds since 1970; None for an unreadable certificate.
     """
 
     name: str
@@ -41,12 +41,12 @@ class CertificateIdentity:
 
 
 def role_uri(role: Role) -> str:
-    """The URI that gives the role, for a certificate's subject alternative names."""
+    """A role's URI, for a certificate's subject alternative names."""
     return f"lipt:role:{role}"
 
 
 def role_unit(role: Role) -> str:
-    """The organizational unit that gives the role, for a certificate's subject."""
+    """A role's organizational unit, for a certificate's subject."""
     return f"lipt-{role}"
 
 
@@ -55,7 +55,7 @@ _BY_UNIT = {role_unit(role): role for role in Role}
 
 
 def identity_of(auth_context: Mapping[str, Iterable[bytes]]) -> CertificateIdentity | None:
-    """The identity behind a call; None where the peer showed no certificate."""
+    """A caller's identity; None without a certificate."""
     pem = next(iter(auth_context.get(_PEM, ())), None)
     if pem is None:
         return None
@@ -65,7 +65,7 @@ def identity_of(auth_context: Mapping[str, Iterable[bytes]]) -> CertificateIdent
         names = _subject(certificate, NameOID.COMMON_NAME)
         units = _subject(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME)
         dns_names, uris = _alternative_names(certificate)
-    # gRPC takes forms that cryptography does not: they give no role.
+    # gRPC accepts forms that cryptography refuses: they give no role.
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         return CertificateIdentity(sha256[:16], sha256, frozenset())
     names += dns_names + [uri for uri in uris if uri not in _BY_URI]

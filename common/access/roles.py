@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What the coordinator lets a caller do; an admin may do what both others may."""
+    """A caller's permission; an admin has both others'."""
 
     WORKER = "worker"
     TRAINER = "trainer"

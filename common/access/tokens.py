@@ -1,19 +1,19 @@
-"""Tokens: their form, where a caller reads its own, the secret of a worker, local tokens.
+"""Tokens: their format and sources, worker secrets, and local tokens.
 
 A token is a secret text that identifies its bearer:
 
     lipt_ID_SECRET    ID names it in lists, SECRET is 32 random bytes in hexadecimal
 
-Its maker keeps only its SHA-256. The prefix is for programs that look for leaked secrets.
+Its issuer stores only the SHA-256. The prefix helps scanners for leaked secrets.
 
-By a local token a coordinator on loopback without TLS knows the processes of its own user. It
-writes one into two folders that only its user can read, as a client may lack the variable:
+A local token lets a coordinator on loopback without TLS recognize processes of its own user. It is
+written into two folders that only this user can read, as a client may lack the variable:
 
     $XDG_RUNTIME_DIR/lipt/PORT.token
     TEMPORARY/lipt-UID/PORT.token
 
-The coordinator locks the file until its process ends: a dead coordinator's token is never shown to
-the next user of its port.
+The coordinator locks the file for the life of its process, so a dead coordinator's token is never
+sent to the port's next user.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _FORM = re.compile(r"lipt_([a-z0-9]{1,20})_[0-9a-f]{64}\Z")
 
 @dataclass(frozen=True)
 class Token:
-    """A token; `token_id` is no secret, `text` is never logged."""
+    """A token; `token_id` is public, `text` is never logged."""
 
     token_id: str
     text: str = field(repr=False)
@@ -52,26 +52,26 @@ class Token:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The token in a text; None where it has another form."""
+        """The token in a text; None for another format."""
         form = _FORM.match(text.strip())
         return cls(form[1], form[0]) if form else None
 
     @property
     def sha256(self) -> str:
-        """Digest of the text, in hexadecimal; one round is enough for 32 random bytes."""
+        """SHA-256 of the text, in hexadecimal; one round suffices for 32 random bytes."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class TokenSource:
-    """A file with a token, read for every call, or the token itself."""
+    """A token, or a file with one that is read for every call."""
 
     path: Path | None = None
     text: str = field(default="", repr=False)
 
     @classmethod
     def from_options(cls, path: Path | None, text: str | SecretStr | None) -> Self | None:
-        """That of `--token-file`, else of LIPT_TOKEN, else None."""
+        """The token of `--token-file`, else of LIPT_TOKEN, else None."""
         if isinstance(text, SecretStr):
             text = text.get_secret_value()
         if path is None and not text:
@@ -97,7 +97,7 @@ class TokenSource:
         return token.text
 
 
-# A worker proves its id, a hash, with its secret, the random `instance_id`.
+# A worker proves its id, a hash, by its secret, the random `instance_id`.
 WORKER_SECRET = "lipt-worker-secret"  # noqa: S105 - the name of a metadata key
 # 128 bits in hexadecimal.
 MIN_SECRET_CHARACTERS = 32
@@ -109,7 +109,7 @@ _MAX_BYTES = 1000
 
 
 def find_local_token(port: int) -> str | None:
-    """The token of this user's live coordinator on a loopback port, if there is one."""
+    """The token of this user's running coordinator on a loopback port, if any."""
     for folder in _folders():
         with suppress(OSError):
             if (token := _read(folder / f"{port}.token")) is not None:
@@ -119,7 +119,7 @@ def find_local_token(port: int) -> str | None:
 
 @contextmanager
 def published(port: int, token: str) -> Iterator[tuple[Path, ...]]:
-    """Let this user's clients find the token during the block."""
+    """Publish the token to this user's clients during the block."""
     with ExitStack() as stack:
         paths: list[Path] = []
         for folder in _folders():
@@ -134,7 +134,7 @@ def _folders() -> Iterator[Path]:
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
     if runtime.is_absolute():
         yield runtime / "lipt"
-    with suppress(OSError):  # nowhere at all can be written
+    with suppress(OSError):  # no writable directory
         yield Path(tempfile.gettempdir()) / f"lipt-{os.geteuid()}"
 
 
@@ -143,13 +143,13 @@ def _publish(path: Path, token: str) -> int:
         path.parent.mkdir(mode=0o700)
     _require_own(path.parent.lstat(), stat.S_ISDIR)
     with suppress(FileNotFoundError):
-        # Of a coordinator on the same port of another loopback address.
+        # Another coordinator may use this port on another loopback address.
         if _read(path) is not None:
             raise FileExistsError(path)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         os.write(descriptor, token.encode())
-        # Before it can be found: an unlocked one is taken for a dead coordinator's.
+        # Lock before publishing: an unlocked token counts as a dead coordinator's.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         Path(temporary).replace(path)
     except BaseException:
@@ -161,7 +161,7 @@ def _publish(path: Path, token: str) -> int:
 
 def _withdraw(path: Path, descriptor: int) -> None:
     with suppress(OSError):
-        # Another coordinator may have the port by now.
+        # Another coordinator may have taken the port.
         if os.path.samestat(path.lstat(), os.fstat(descriptor)):
             path.unlink()
     os.close(descriptor)
@@ -173,7 +173,7 @@ def _read(path: Path) -> str | None:
     try:
         _require_own(os.fstat(descriptor), stat.S_ISREG)
         with suppress(BlockingIOError):
-            # Shared, so that two clients do not take each other for the coordinator.
+            # Shared, so that two clients do not mistake each other for the coordinator.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return None
         return os.read(descriptor, _MAX_BYTES).decode("ascii", errors="replace")

@@ -1,1 +1,1 @@
-"""Blobs: contents named by their digest, stored durably and moved between processes."""
+"""Blobs: content named by its digest, stored durably and transferred."""

@@ -1,4 +1,4 @@
-"""Blob names: SHA-256 digest and size, and their messages."""
+"""Blob names, SHA-256 digest and size, and their messages."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lipt.common.errors import (
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1 import blob_pb2
 
-# `$` would let a line break follow.
+# `$` would allow a final line break.
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
 @dataclass(frozen=True)
 class BlobName:
-    """A SHA-256 digest and a size; well formed, so it is safe in a path."""
+    """A valid SHA-256 digest and a size; safe in a path."""
 
     sha256: str
     size_bytes: int
@@ -43,7 +43,7 @@ class BlobName:
 
     @classmethod
     def of(cls, data: bytes) -> Self:
-        """The name of these bytes."""
+        """The name of `data`."""
         return cls(hashlib.sha256(data).hexdigest(), len(data))
 
     @classmethod
@@ -57,7 +57,7 @@ class BlobName:
         return f"{self.sha256[:12]} ({self.size_bytes} bytes)"
 
 
-# Larger than this version's, for peers of later ones; far below gRPC's 4 MiB.
+# Accepts larger chunks than this version sends; far below gRPC's 4 MiB.
 MAX_CHUNK_BYTES = 4 * CHUNK_BYTES
 
 
@@ -79,7 +79,7 @@ def fill_chunk(chunk: blob_pb2.Chunk, offset_bytes: int, data: bytes) -> None:
 
 
 def chunk_data(chunk: blob_pb2.Chunk, *, blob: BlobName, offset_bytes: int) -> bytes:
-    """The bytes of a chunk that continues a blob at `offset_bytes`, checked."""
+    """A chunk's checked bytes, which continue a blob at `offset_bytes`."""
     data, end_bytes = chunk.data, offset_bytes + len(chunk.data)
     if len(data) > MAX_CHUNK_BYTES:
         raise BlobTooLargeError(

@@ -1,4 +1,4 @@
-"""Durable files: they survive a crash, and are written by one process at a time."""
+"""Durable files: they survive a crash, and have one writer at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REMEDIES = {errno.ENOENT: _GONE, errno.ENOTDIR: _GONE}
 
 @contextmanager
 def state_errors(path: Path) -> Iterator[None]:
-    """Turn errors of the file system into `StateError`."""
+    """Convert file system errors to `StateError`."""
     try:
         yield
     except OSError as error:
@@ -50,7 +50,7 @@ def sync(path: Path) -> None:
 
 
 def publish(file: FileIO, source: Path, target: Path) -> None:
-    """Make a file's content durable, then give it its final name."""
+    """Make a file's content durable, then rename it to its final name."""
     os.fsync(file.fileno())
     make_directory(target.parent)
     source.replace(target)
@@ -60,7 +60,7 @@ def publish(file: FileIO, source: Path, target: Path) -> None:
 def try_lock(file: FileIO, path: Path) -> bool | None:
     """Lock an open file until this process ends.
 
-    False: another process has the lock. None: the file has lost its name meanwhile.
+    False: another process has the lock. None: the file was renamed or removed meanwhile.
     """
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,7 +74,7 @@ def try_lock(file: FileIO, path: Path) -> bool | None:
 
 @contextmanager
 def directory_lock(path: Path, *, exclusive: bool, wait: bool = True) -> Iterator[bool]:
-    """Lock a directory for the block, alone or shared; yields whether it is locked."""
+    """Lock a directory for the block, exclusive or shared; yields whether it is locked."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         how = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
@@ -90,11 +90,11 @@ def directory_lock(path: Path, *, exclusive: bool, wait: bool = True) -> Iterato
 
 @contextmanager
 def temporary_file(folder: Path) -> Iterator[tuple[FileIO, Path]]:
-    """A new file that is removed after the block unless it was renamed."""
+    """A new file, removed after the block unless it was renamed."""
     while True:
         descriptor, name = tempfile.mkstemp(dir=folder, suffix=_TEMPORARY_SUFFIX)
         file, path = FileIO(descriptor, "r+"), Path(name)
-        # A process that starts now may take it for a stale one.
+        # A starting process may take it for stale.
         if try_lock(file, path):
             break
         file.close()
@@ -106,7 +106,7 @@ def temporary_file(folder: Path) -> Iterator[tuple[FileIO, Path]]:
 
 
 def remove_stale_temporaries(folder: Path) -> None:
-    """Delete the temporary files that no process locks."""
+    """Delete unlocked temporary files."""
     for path in folder.glob(f"*{_TEMPORARY_SUFFIX}"):
         try:
             with FileIO(str(path), "r+") as file:
@@ -117,7 +117,7 @@ def remove_stale_temporaries(folder: Path) -> None:
 
 
 def write_all(file: FileIO, data: bytes | memoryview) -> None:
-    """Write everything: an unbuffered file may take a part at a time."""
+    """Write all data: an unbuffered file may accept parts."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]

@@ -1,11 +1,11 @@
-"""Blob store: files named by digest, resumable uploads into it, and expiry.
+"""Blob store: files named by digest, with resumable uploads and expiry.
 
     blobs/ab/SHA256      a complete blob; ab are the digest's first two digits
-    uploads/SHA256.part  a partial blob, with one writer by a lock that ends with its process
-    uploads/*.tmp        written by this machine; deleted when its process died
+    uploads/SHA256.part  a partial blob; its writer holds a lock that ends with its process
+    uploads/*.tmp        this machine's temporary files; deleted after their process died
 
-A blob is as old as its last use. Whoever is told that it is there touches it under the lock that
-removal takes, also between processes: a blob that was just acknowledged is never removed.
+A blob's age counts from its last use. Acknowledging a blob touches it under the lock that removal
+takes, also between processes. So a blob that was just acknowledged is never removed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _READ_BYTES = 1024 * 1024
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A blob, or a part of one; `used_at` is in seconds since 1970."""
+    """A complete or partial blob; `used_at` is in seconds since 1970."""
 
     sha256: str
     size_bytes: int
@@ -54,7 +54,7 @@ class StoredFile:
 
 
 class Expiry:
-    """The files of a store and their removal; for any thread."""
+    """Lists and removes a store's files; safe in any thread."""
 
     def __init__(self, root: Path) -> None:
         self._blobs = root / "blobs"
@@ -63,7 +63,7 @@ class Expiry:
         self._holding = threading.Lock()
 
     def digests(self) -> Iterator[str]:
-        """The digests of all whole blobs, without a look at their files."""
+        """The digests of all complete blobs, without reading their files' metadata."""
         with state_errors(self._blobs):
             for folder in _names(self._blobs):
                 yield from _names(self._blobs / folder)
@@ -91,7 +91,7 @@ class Expiry:
                 self._held += Counter()
 
     def remove_blob(self, sha256: str, *, before: float) -> bool:
-        """Remove a blob unless it is held or was used after `before`; whether it was removed."""
+        """Remove a blob unless it is held or was used after `before`; whether it was."""
         path = self._blobs / sha256[:2] / sha256
         with (
             state_errors(path),
@@ -105,7 +105,7 @@ class Expiry:
         return False
 
     def remove_part(self, sha256: str, *, before: float) -> bool:
-        """Remove a partial blob unless it is being sent or got a byte after `before`."""
+        """Remove a partial blob unless it is open or grew after `before`; whether it was."""
         path = self._uploads / f"{sha256}.part"
         with state_errors(path), suppress(FileNotFoundError), FileIO(str(path), "r+") as file:
             if try_lock(file, path) and os.fstat(file.fileno()).st_mtime <= before:
@@ -146,7 +146,7 @@ class BlobStore:
         return stored is not None and stored.size_bytes == name.size_bytes
 
     def use(self, name: BlobName) -> bool:
-        """Whether the whole blob is stored; it counts as used now."""
+        """Whether the blob is complete; marks it as used now."""
         path = self._target(name)
         with state_errors(path), suppress(FileNotFoundError):
             with directory_lock(path.parent, exclusive=False):
@@ -167,13 +167,13 @@ class BlobStore:
         return BlobName(sha256, stored.size_bytes)
 
     def path(self, name: BlobName) -> Path:
-        """The file of a stored blob: it never changes."""
+        """The immutable file of a stored blob."""
         if not self.has(name):
             raise UnknownBlobError(f"there is no blob {name} here. Upload it first.")
         return self._target(name)
 
     def read_bytes(self, name: BlobName) -> bytes:
-        """The verified content of a stored blob."""
+        """The content of a stored blob, verified."""
         path = self.path(name)
         with state_errors(path):
             data = path.read_bytes()
@@ -181,14 +181,14 @@ class BlobStore:
         return data
 
     def verified_path(self, name: BlobName) -> Path:
-        """The verified file of a stored blob."""
+        """The file of a stored blob, verified."""
         path = self.path(name)
         with state_errors(path):
             _require_same(BlobName.of_file(path), name, path)
         return path
 
     def is_whole(self, name: BlobName) -> bool:
-        """Whether a blob is stored undamaged."""
+        """Whether a blob is stored and undamaged."""
         try:
             self.verified_path(name)
         except (UnknownBlobError, CorruptBlobError):
@@ -196,7 +196,7 @@ class BlobStore:
         return True
 
     def keep_if_whole(self, name: BlobName) -> bool:
-        """Whether a blob is stored undamaged; a damaged one is removed."""
+        """Whether a blob is stored and undamaged; removes a damaged one."""
         try:
             self.verified_path(name)
         except UnknownBlobError:
@@ -208,11 +208,11 @@ class BlobStore:
         return True
 
     def put_bytes(self, data: bytes) -> BlobName:
-        """Store a content, durably; a damaged blob is replaced."""
+        """Store content durably; replaces a damaged blob."""
         name = BlobName.of(data)
         self._check_size(name)
         if self.use(name) and self.is_whole(name):
-            # Another process may have renamed it a moment ago and not yet synced the name.
+            # Another process may have renamed it without syncing the directory yet.
             with state_errors(self.root):
                 sync(self._target(name).parent)
             return name
@@ -223,7 +223,7 @@ class BlobStore:
         return name
 
     def trim(self, max_bytes: int, *, keep: BlobName) -> None:
-        """Delete the least recently used blobs until the rest fits: for caches only."""
+        """Delete the least recently used blobs until the rest fits; for caches only."""
         with state_errors(self.root):
             self._target(keep).touch()
             blobs = []
@@ -238,12 +238,12 @@ class BlobStore:
                 total -= stat.st_size
 
     def committed_offset(self, name: BlobName) -> int:
-        """The number of bytes kept of a blob, where its upload continues."""
+        """The number of bytes stored of a partial blob, where its upload resumes."""
         self._check_size(name)
         if self.has(name):
             return name.size_bytes
         part = _file(self.part(name))
-        # A longer one is of a peer that declared another size.
+        # Ignore a longer part: its sender declared another size.
         return part.size_bytes if part and part.size_bytes <= name.size_bytes else 0
 
     def has_part(self, name: BlobName) -> bool:
@@ -251,7 +251,7 @@ class BlobStore:
         return _file(self.part(name)) is not None
 
     def open_upload(self, name: BlobName, offset_bytes: int) -> Upload:
-        """Begin or continue a blob, as its only writer."""
+        """Begin or resume a blob's upload, as its only writer."""
         self._check_size(name)
         self._make_uploads()
         return Upload(self, name, offset_bytes)
@@ -261,7 +261,7 @@ class BlobStore:
         return self._uploads / f"{name.sha256}.part"
 
     def publish_part(self, name: BlobName, file: FileIO) -> None:
-        """Give a complete, verified upload its name, durably."""
+        """Durably rename a complete, verified upload."""
         publish(file, self.part(name), self._target(name))
 
     def _make_uploads(self) -> None:
@@ -319,7 +319,7 @@ class Upload:
             self._digest.update(piece)
 
     def write(self, data: bytes) -> None:
-        """Append bytes, which survive this process."""
+        """Append bytes; they survive a crash of this process."""
         with self._lock:
             if self.offset_bytes + len(data) > self.name.size_bytes:
                 raise WrongOffsetError(
@@ -350,13 +350,13 @@ class Upload:
                     f"blob {self.name} arrived as {self._digest.hexdigest()[:12]}: bytes changed "
                     "on the way or while it was read. Send it again from the start."
                 )
-            # Its last byte may have come long ago.
+            # Its last byte may be old.
             os.utime(self._part)
             self._store.publish_part(self.name, self._file)
         return self.name
 
     def close(self) -> None:
-        """Leave the partial file to a later upload; harmless after `finish`."""
+        """Keep the partial file for a later upload; no effect after `finish`."""
         with self._lock, state_errors(self._part):
             if not self._file.closed and self.offset_bytes == 0:
                 self._part.unlink(missing_ok=True)

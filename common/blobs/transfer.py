@@ -1,7 +1,4 @@
-"""Blob transfer: a client's downloads and uploads, which resume after a cut.
-
-Every chunk is compared with its CRC and every blob with its digest. Only silence is timed.
-"""
+"""Blob transfer: a client's resumable downloads and uploads, checked by CRC and digest."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ OnBytes = Callable[[int], object]
 ResultT = TypeVar("ResultT")
 
 _STATUS_SECONDS = 10.0
-# Calling again may mend these; a full disk, there or here, is reported at once.
+# Retryable errors; a full disk on either side is reported at once.
 _MENDED = (UnreachableError, TooManyCallsError, TransferError)
 
 
@@ -44,8 +41,8 @@ _MENDED = (UnreachableError, TooManyCallsError, TransferError)
 class Transfers:
     """Downloads and uploads over one connection.
 
-    on_bytes: called with the number of bytes moved; an error in it ends the transfer.
-    idle_seconds: a call without bytes for so long is cut and tried again.
+    `on_bytes` gets the number of bytes moved; an error in it ends the transfer. A call without
+    bytes for `idle_seconds` is cancelled and retried.
     """
 
     stub: blob_pb2_grpc.BlobServiceStub
@@ -54,7 +51,7 @@ class Transfers:
     idle_seconds: float = 30.0
 
     def download(self, name: BlobName, store: BlobStore) -> Path:
-        """Bring a blob into a local store, unless it is there."""
+        """Download a blob to a local store, unless it is there."""
 
         def attempt() -> Path:
             if not store.has(name):
@@ -66,7 +63,7 @@ class Transfers:
         return self._retried(attempt, lambda: store.committed_offset(name))
 
     def download_bytes(self, name: BlobName, *, max_bytes: int) -> bytes:
-        """Bring a blob into memory."""
+        """Download a blob to memory."""
         if name.size_bytes > max_bytes:
             raise BlobTooLargeError(
                 f"blob {name} is larger than the {max_bytes} bytes that are taken here. Raise the "
@@ -81,7 +78,7 @@ class Transfers:
         return self._retried(attempt, lambda: memory.offset_bytes)
 
     def upload(self, data: bytes | Path) -> BlobName:
-        """Store a content at the coordinator, durably, unless it is there."""
+        """Store content durably at the coordinator, unless it is there."""
         name = BlobName.of(data) if isinstance(data, bytes) else BlobName.of_file(data)
         committed = 0
 
@@ -118,7 +115,7 @@ class Transfers:
         errors: list[Exception] = []
 
         def requests() -> Iterator[blob_pb2.WriteBlobRequest]:
-            # gRPC would log an error of this iterator, and tell the caller nothing.
+            # gRPC logs errors of this iterator, and hides them from the caller.
             try:
                 for offset, piece in pieces:
                     watchdog.wait_begins()

@@ -1,1 +1,1 @@
-"""Configuration: validated settings and their messages; file, environment and flags."""
+"""Configuration: validated settings from file, environment and flags, and their messages."""

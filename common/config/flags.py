@@ -1,4 +1,4 @@
-"""Flags: the options of a command, made from the settings that they set."""
+"""Flags: command options generated from settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from lipt.common.config.knobs import field_of, option_help
 from lipt.common.terminal import SHORT_HELP, complain
 
-# Types that typer reads by itself; the settings read the text of all others.
+# Types that typer parses; settings parse the text of others.
 _OWN = (bool, int, float, Path)
 
 ConfigFile = Annotated[
@@ -30,7 +30,7 @@ PrintConfig = Annotated[
 
 
 def service_app() -> typer.Typer:
-    """The command line of a service, without its command."""
+    """A service's command line, without its command."""
     return typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -41,7 +41,7 @@ def service_app() -> typer.Typer:
 
 @contextmanager
 def refusing(program: str) -> Iterator[None]:
-    """End the program with the sentence of an error of this package."""
+    """End the program with the message of a LiPT error."""
     from lipt.common.errors import LiptError  # noqa: PLC0415 - it imports gRPC
 
     try:
@@ -56,8 +56,8 @@ def with_flags(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command a flag for each of these settings; `flags` gets those that were given.
 
-    `flags` is nested as the settings are. `names` are settings, separated by spaces; `renamed` maps
-    flags of other names to dotted settings.
+    `flags` is nested like the settings. `names` are settings, separated by spaces; `renamed` maps
+    other flag names to dotted settings.
     """
     paths = {name: name for name in names.split()} | renamed
 

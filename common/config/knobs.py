@@ -1,7 +1,4 @@
-"""Knobs: the settings of a model class, read off its fields.
-
-Example files, the help of flags and the docs show the docstring below a field.
-"""
+"""Knobs: the settings of a model class, read from its fields and the docstrings below them."""
 
 from __future__ import annotations
 
@@ -20,14 +17,14 @@ from pydantic.fields import FieldInfo
 Model = type[BaseModel]
 
 _COMMENT_CHARACTERS = 98
-# From here on, digits are grouped.
+# Digits are grouped from here on.
 _LARGE = 10**6
 _BOUNDS = {Ge: ("at least", "ge"), Gt: ("above", "gt"), Le: ("at most", "le"), Lt: ("below", "lt")}
 
 
 @dataclass(frozen=True)
 class Knob:
-    """One setting; `allowed` is in words, a `default` of None is decided later."""
+    """One setting; `allowed` is text, and a `default` of None is chosen later."""
 
     name: str
     description: str
@@ -47,7 +44,7 @@ class Section:
 
 
 def sections(model: Model, name: str = "", description: str = "") -> Iterator[Section]:
-    """Every setting of a model: its own first, then those of each section, nested ones included."""
+    """All settings of a model: its own, then each section's, recursively."""
     fields = model.model_fields
     inner = {
         key: field.annotation
@@ -71,10 +68,7 @@ def field_of(model: Model, path: str) -> FieldInfo:
 
 
 def example_toml(model: Model, heading: str) -> str:
-    """A TOML file with every setting, described, at its default.
-
-    A setting without a default is shown by an example, commented out unless it is required.
-    """
+    """A TOML file of every setting, described, at its default or an example."""
     blocks = [_comment(heading)]
     for section in sections(model):
         if section.name:
@@ -84,7 +78,7 @@ def example_toml(model: Model, heading: str) -> str:
 
 
 def option_help(model: Model, name: str, *, note: str = "", show_default: bool = True) -> str:
-    """The help of the flag for a dotted setting."""
+    """The help text of a dotted setting's flag."""
     knob = _knob(name, field_of(model, name))
     default = f"default: {knob.default}" if show_default and knob.default else ""
     bracket = "; ".join(filter(None, (knob.allowed, default)))
@@ -101,7 +95,7 @@ def _knob(name: str, field: FieldInfo) -> Knob:
         name=name,
         description=_one_line(field.description),
         allowed=_allowed(field),
-        # What a factory makes differs from machine to machine.
+        # A factory's result depends on the machine.
         default=None if required or field.default_factory else field.default,
         example=field.examples[0] if field.examples else None,
         required=required,

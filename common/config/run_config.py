@@ -1,6 +1,6 @@
-"""Run configuration: what a run is made of; the wire's `RunConfig` has the same fields.
+"""Run configuration; the wire's `RunConfig` has the same fields.
 
-Defaults are the paper's (Ro et al. 2023) where it gives a figure.
+Defaults are those of the paper (Ro et al. 2023) where it states them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class FingerprintKind(StrEnum):
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested settings: `base` with the leaves of `over` put over its own."""
+    """Override nested settings of `base` with the leaves of `over`."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
@@ -98,7 +98,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 class Section(BaseModel):
     """A group of settings."""
 
-    # Infinity and NaN have no JSON, so a run with them could not be read again.
+    # JSON has no infinity or NaN, so such a run could not be read again.
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
     )
@@ -208,9 +208,9 @@ class LearnersConfig(Section):
 
     @property
     def snapshot_steps(self) -> tuple[int, ...]:
-        """The steps after which a learner is copied: K s / S for s = 1..S, rounded.
+        """The steps after which snapshots are taken: K s / S for s = 1..S, halves rounded up.
 
-        Halves round up. All S of them are different, and the last is K.
+        All are distinct, and the last is K.
         """
         parts = self.num_snapshots
         return tuple(

@@ -1,4 +1,4 @@
-"""Settings of processes: a TOML file, over it LIPT_* variables, over these flags."""
+"""Process settings: a TOML file, overridden by LIPT_* variables, then by flags."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pydantic_settings import EnvSettingsSource
 
 from lipt.common.config.run_config import Section, merge
 
-# Errors import gRPC, so they are imported where they are raised: `--help` stays fast.
+# Errors import gRPC, so they are imported on use: `--help` stays fast.
 
 SectionT = TypeVar("SectionT", bound=Section)
 
-# Settings that both services have.
+# Settings of both services.
 LogLevel = Annotated[
     Literal["DEBUG", "INFO", "WARNING", "ERROR"],
     Field(description="Messages of this level and above are logged."),
@@ -51,7 +51,7 @@ TlsKey = Annotated[Path | None, Field(description="PEM file of the certificate's
 
 
 def example_file(name: str) -> str:
-    """The content of a file of deploy/, such as "run.example.toml"."""
+    """A file of deploy/, such as "run.example.toml"."""
     return files("lipt.deploy").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Tasks of workers: a learner to train, or a range of examples to score, with their model."""
+"""Workers' tasks: a learner to train, or a range of examples to score."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ModelTask:
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerTask(ModelTask):
-    """How to train one learner on its shard."""
+    """A learner's training task on its shard."""
 
     learners: LearnersConfig
     augmentation: AugmentationConfig
@@ -76,7 +76,7 @@ class LearnerTask(ModelTask):
         index: int,
         density: float,
     ) -> Self:
-        """The task of a run's learner, the same for every attempt."""
+        """The task of a run's learner, equal for every attempt."""
         return cls(
             model=config.model,
             num_classes=num_classes,
@@ -93,11 +93,10 @@ class LearnerTask(ModelTask):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringTask(ModelTask):
-    """Examples to score, and how; equal tasks give equal bits on one kind of device.
+    """A range of examples to score; equal tasks give equal bits on one kind of device.
 
-    start, stop: positions among the examples in use.
-    quarantined: ids of excluded examples, ascending.
-    seed: of values that the model draws when it is built and its weights lack.
+    `start` and `stop` are positions without the `quarantined` ids, which are ascending. `seed` is
+    for values that the weights lack.
     """
 
     fingerprint: Annotated[str, Field(min_length=1, max_length=100)]

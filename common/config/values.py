@@ -1,4 +1,4 @@
-"""Checks of configuration values, their messages, and errors that name the remedy."""
+"""Validation of configuration values, and errors that state the remedy."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from lipt.common.errors import ConfigError
 from lipt.common.rpc.messages import fill_message, message_to_dict
 from lipt.v1 import config_pb2
 
-# difflib's ratio, from 0 to 1, of two names that are alike.
+# Minimum difflib ratio of similar names.
 _ALIKE = 0.75
 
 ValueT = TypeVar("ValueT")
 
-# Making one takes milliseconds, and each learner that goes out needs one.
+# Creation takes milliseconds, and each assigned learner needs one.
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def validate(kind: type[ValueT], values: Mapping[str, Any]) -> ValueT:
-    """A pydantic model, or a dataclass, of `values`; complaints become one sentence."""
+    """A pydantic model or dataclass of `values`; errors become one sentence."""
     try:
         validated: ValueT = _adapter(kind).validate_python(dict(values))
     except ValidationError as error:
@@ -35,7 +35,7 @@ def validate(kind: type[ValueT], values: Mapping[str, Any]) -> ValueT:
 
 
 def dump(value: Any) -> dict[str, Any]:
-    """The nested values that `validate` makes a model or dataclass of."""
+    """The nested values of a model or dataclass, as `validate` takes them."""
     values: dict[str, Any] = _adapter(type(value)).dump_python(value)
     return values
 
@@ -43,10 +43,7 @@ def dump(value: Any) -> dict[str, Any]:
 def explain(
     error: ValidationError, model: type[BaseModel] | None = None, *, rules: bool = True
 ) -> str:
-    """What pydantic found wrong: field, value and what is allowed, one clause each.
-
-    Without `rules`, only about single settings.
-    """
+    """Pydantic's errors, a clause each; without `rules`, only those of single settings."""
     clauses = []
     for item in error.errors(include_url=False):
         field = ".".join(map(str, item["loc"]))
@@ -74,7 +71,7 @@ def _fields_beside(loc: tuple[int | str, ...], model: type[BaseModel] | None) ->
 
 
 def did_you_mean(name: str, model: type[BaseModel]) -> str:
-    """A question that names the closest settings of a model, dotted; empty where none is close."""
+    """A question with the closest settings of a model, dotted, or ""."""
     known = [
         f"{section.name}.{knob.name}".lstrip(".")
         for section in sections(model)
@@ -87,15 +84,12 @@ def did_you_mean(name: str, model: type[BaseModel]) -> str:
 
 
 def run_config_to_proto(config: RunConfig) -> config_pb2.RunConfig:
-    """The message with every field set (None stays unset)."""
+    """The message with every field set; None stays unset."""
     return fill_message(config_pb2.RunConfig(), dump(config))
 
 
 def overrides_to_proto(overrides: Mapping[str, Any]) -> config_pb2.RunConfig:
-    """The message with just the given fields set.
-
-    Rules over several settings depend on the coordinator's defaults, so it checks those.
-    """
+    """The message with only the given fields set; the coordinator checks rules over several."""
     try:
         RunConfig.model_validate(overrides)
     except ValidationError as error:
@@ -105,5 +99,5 @@ def overrides_to_proto(overrides: Mapping[str, Any]) -> config_pb2.RunConfig:
 
 
 def run_config_from_proto(message: config_pb2.RunConfig, defaults: RunConfig) -> RunConfig:
-    """`defaults` with the fields that are set in `message`, validated together."""
+    """`defaults` with the set fields of `message`, validated together."""
     return validate(RunConfig, merge(dump(defaults), message_to_dict(message)))

@@ -1,8 +1,4 @@
-"""Data: labelled data sets by name, their fingerprints, and the shards cut from them.
-
-Row n is the same example in every process: the coordinator cuts shards, workers read them, and the
-trainer trains on subsets.
-"""
+"""Data: labelled data sets by name; row n is the same example in every process."""
 
 from lipt.common.data.dataset import Dataset, all_labels, without_quarantined
 from lipt.common.data.fingerprinting import fingerprint

@@ -1,11 +1,8 @@
 """Data set: a map from a row number, which is the example's id, to a labelled example.
 
-Images lie in memory as pixels where they fit, and are otherwise read and decoded when asked for;
-examples of other kinds lie in memory.
-
-Of a set with broken images, those are excluded. Outside, an example still has its row number in the
-whole set, its id; computations go over the others alone, by their places among them. `Numbering`
-maps the one to the other.
+Images stay in memory as pixels if they fit, and are otherwise read and decoded on demand. Other
+examples stay in memory. Broken images are excluded: callers still use ids, row numbers in the whole
+set, while computations use positions among the rest. `Numbering` maps between them.
 
 Shapes: N examples, B ids, C x H x W pixels as the model sees them.
 """
@@ -39,13 +36,10 @@ class Dataset:
 
     Attributes:
         fingerprint: the sampled one; see `lipt.common.data.fingerprinting`.
-        inputs: a model's inputs.
-        num_threads: how many threads decode; 1 decodes in the caller's.
         stamp: of the source's files; None without files.
         read_all: computes the full fingerprint at the source; None takes `rows`.
-        reopen: opens the rows at their source once more; None where `rows` are the source's.
-        scaling: the size that images are scaled to and its cost, as a clause; empty where they
-            keep their own size.
+        reopen: reopens the source's rows; None where `rows` are the source's.
+        scaling: clause on the image size and the cost of scaling; empty without scaling.
         quarantined: ids of images that cannot be used, ascending.
         left_out_labels: the labels of these, where they are excluded.
     """
@@ -63,7 +57,7 @@ class Dataset:
 
     @property
     def source(self) -> str:
-        """The name under which it was opened."""
+        """The name that opened it."""
         return self.rows.source
 
     @property
@@ -73,7 +67,7 @@ class Dataset:
 
     @property
     def labels_N(self) -> Tensor:
-        """The labels, int64, on the CPU; strata of examples without a single class."""
+        """The labels, int64, on the CPU; strata if examples have no single class."""
         return self.rows.labels_N
 
     @property
@@ -94,7 +88,7 @@ class Dataset:
 
     @property
     def in_memory(self) -> bool:
-        """Whether reading stored examples costs no more than an index."""
+        """Whether reading a stored example only indexes a tensor."""
         rows = self.rows
         if isinstance(rows, ArrayRows) and isinstance(self.inputs, ImageSpec):
             return rows.images_NCHW.shape[1:] == self.inputs.shape
@@ -105,37 +99,33 @@ class Dataset:
 
     @cached_property
     def numbering(self) -> Numbering:
-        """The map between row numbers here and ids, where unusable images are excluded."""
+        """The id mapping, where unusable images are excluded."""
         return Numbering(self.quarantined)
 
     @property
     def num_ids(self) -> int:
-        """All examples of the source, excluded ones as well: ids are below it."""
+        """All examples of the source, excluded ones too; ids are below it."""
         return len(self) + len(self.quarantined)
 
     @cached_property
     def source_rows(self) -> Rows:
-        """The rows as their source has them: not scaled, and image files rather than pixels."""
+        """The source's rows: not scaled, and files if images are encoded."""
         return self.rows if self.reopen is None else self.reopen()
 
     @cached_property
     def full_fingerprint(self) -> str:
-        """The full one, for which every row is read."""
+        """The full fingerprint; reads every row."""
         if self.read_all is not None:
             return self.read_all()
         return self.rows.whole.fingerprint(FingerprintKind.FULL)
 
     def fingerprint_like(self, other: str) -> str:
-        """The fingerprint of another one's kind, to be compared with it."""
+        """The fingerprint of the same kind as `other`, for comparison."""
         full = FingerprintKind.of(other) is FingerprintKind.FULL
         return self.full_fingerprint if full else self.fingerprint
 
     def has_changed(self) -> bool:
-        """Whether its source has changed since it was opened, without reading all of it.
-
-        The stamp of files is compared, and the sampled rows of a user's images that are not in
-        memory.
-        """
+        """Whether the source has changed, by its stamp, or sampled rows of a user's images."""
         if self.stamp is not None:
             return not self.stamp.holds()
         if isinstance(self.rows, ArrayRows | ColumnRows):
@@ -161,11 +151,8 @@ class Dataset:
     def examples(self, ids: Tensor) -> Stored:
         """Stored examples: uint8 images, B x C x H x W, or a tensor for each column.
 
-        `ids` are B row numbers, int64, in any order, repeats allowed.
-
-        Raises:
-            IndexError: a row number is outside 0..N-1.
-            DataError: an image can no longer be read.
+        `ids` are B row numbers, int64, in any order, with repeats. Raises IndexError for a row
+        outside 0..N-1, and DataError for an unreadable image.
         """
         if not isinstance(self.rows, ColumnRows):
             return self.images(ids)
@@ -182,7 +169,7 @@ class Dataset:
         if isinstance(rows, ArrayRows) and self.in_memory:
             return torch.from_numpy(rows.images_NCHW)[ids]
         images_BCHW = np.empty((len(ids), channels, height, width), np.uint8)
-        # Neighbours may share a block of a file, which is then read once.
+        # Sorted: neighbours may share a block of a file, which is then read once.
         places = ids.argsort(stable=True).tolist()
         numbers = ids.tolist()
 
@@ -222,25 +209,20 @@ def in_memory(
 
 @dataclass(frozen=True)
 class Numbering:
-    """Ids and places, the one from the other; `left_out` are the excluded ids, ascending."""
+    """Id mapping; positions skip the excluded ids `left_out`, which are ascending."""
 
     left_out: tuple[int, ...] = ()
 
     def ids(self, places: Tensor) -> Tensor:
-        """The ids of places, int64 of any shape."""
+        """The ids of positions, int64 of any shape."""
         return places + torch.searchsorted(self._before, places.contiguous(), right=True)
 
     def places(self, ids: Tensor) -> Tensor:
-        """The places of ids that are not excluded, int64 of any shape."""
+        """The positions of ids that are not excluded, int64 of any shape."""
         return ids - torch.searchsorted(self._left_out, ids.contiguous())
 
     def spread(self, values_N: Tensor, otherwise: Tensor | float) -> Tensor:
-        """A value for each id from one for each place, N or N x anything.
-
-        Args:
-            values_N: by place.
-            otherwise: of the excluded ids: one for all, or one for each.
-        """
+        """Values by id from values by position; excluded ids get `otherwise`, one or one each."""
         size = len(values_N) + len(self.left_out)
         spread = values_N.new_empty((size, *values_N.shape[1:]))
         spread[self.ids(torch.arange(len(values_N)))] = values_N
@@ -248,7 +230,7 @@ class Numbering:
         return spread
 
     def kept(self, values_N: Tensor) -> Tensor:
-        """A value for each place from one for each id; the same tensor where none is excluded."""
+        """Values by position from values by id; the same tensor if none is excluded."""
         if not self.left_out:
             return values_N
         return values_N[self.ids(torch.arange(len(values_N) - len(self.left_out)))]
@@ -259,15 +241,12 @@ class Numbering:
 
     @cached_property
     def _before(self) -> Tensor:
-        """How many places come before each excluded id."""
+        """The number of positions before each excluded id."""
         return self._left_out - torch.arange(len(self.left_out))
 
 
 def without_quarantined(dataset: Dataset) -> Dataset:
-    """The set of the images that can be used, each at its place among them.
-
-    Its fingerprint is still the whole set's. Pixels in memory are copied.
-    """
+    """The usable images; keeps the whole set's fingerprint, and copies pixels in memory."""
     if not dataset.quarantined:
         return dataset
     numbering, reopen = Numbering(dataset.quarantined), dataset.reopen
@@ -281,7 +260,7 @@ def without_quarantined(dataset: Dataset) -> Dataset:
 
 
 def all_labels(dataset: Dataset) -> Tensor:
-    """The label of every id, from a set without the excluded ones."""
+    """The labels of all ids, from a set without the excluded ones."""
     if not dataset.quarantined:
         return dataset.labels_N
     left_out = torch.tensor(dataset.left_out_labels)
@@ -307,7 +286,7 @@ def _kept_rows(rows: Rows, numbering: Numbering) -> Rows:
 
 @dataclass(frozen=True)
 class _KeptRows(ImageRows):
-    """Some image files of a set, by their places."""
+    """A subset of image files, by position."""
 
     all_rows: EncodedRows
     numbering: Numbering

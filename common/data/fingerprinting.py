@@ -11,16 +11,15 @@ hexadecimal SHA-256 of these bytes:
     for each sampled row r        r and its raw bytes' length, uint64 little-endian each,
                                   then the raw bytes
 
-and a full one "full-" and that of these:
+A full one is "full-" and the digest of these:
 
     b"lipt-dataset-full-1"
     N, C and the labels           as above
     for each row                  the 32 bytes of its raw bytes' SHA-256
 
-Raw bytes are the image file, or uint8 pixels in C x H x W order at their own size where the source
-has no files: neither the decoder nor the image size counts, nor do class names. The sampled rows
-are all for N <= 64, else floor(i (N-1) / 63) for i = 0..63. A sampled fingerprint misses changes of
-other rows; a full one has to read all of them.
+Raw bytes are the image file or, without files, uint8 pixels in C x H x W order at their own size.
+Decoder, image size and class names do not matter. All rows are sampled for N <= 64, else floor(i
+(N-1) / 63) for i = 0..63. A sampled fingerprint misses changes of other rows; a full one reads all.
 """
 
 from __future__ import annotations

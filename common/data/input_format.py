@@ -1,9 +1,9 @@
 """Input format: shape and normalization of a run's inputs.
 
-Images are normalized per channel, standardized columns by place in their last dimension. Means and
+Images are normalized per channel, standardized columns by position in the last dimension. Means and
 deviations travel with the task, so that all peers normalize alike.
 
-Shapes: B examples, C channels, P places.
+Shapes: B examples, C channels, P positions.
 """
 
 from __future__ import annotations
@@ -25,15 +25,12 @@ from lipt.common.inputs.specs import (
 
 _MAX_IMAGES = 2000
 _IMAGES_AT_ONCE = 100
-# Rows whose values are float64 at a time.
+# Rows converted to float64 at a time.
 _ROWS_AT_ONCE = 4096
 
 
 def input_format(dataset: Dataset, ids: Tensor, seed: int) -> InputFormat:
-    """The format of a data set's inputs, with means and deviations of at least one of its ids.
-
-    Of images, 2,000 are sampled by the seed; of columns all ids count.
-    """
+    """The input format, with means and deviations over all ids, or over 2,000 sampled images."""
     inputs = dataset.inputs
     if isinstance(inputs, ImageSpec):
         mean, std = normalization(dataset, ids, seed)
@@ -51,8 +48,7 @@ def normalization(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and population standard deviation per channel, of pixels scaled to [0, 1].
 
-    Sums are integers, so the result does not depend on order or threads. A constant channel gets a
-    deviation of 1.
+    Integer sums do not depend on order or threads. A constant channel gets deviation 1.
     """
     generator = torch.Generator().manual_seed(seed)
     sampled = ids[torch.randperm(len(ids), generator=generator)[:_MAX_IMAGES]].sort().values
@@ -70,7 +66,7 @@ def normalization(
     deviations: list[float] = []
     for total, squares in zip(sums_C.tolist(), squares_C.tolist(), strict=True):
         means.append(total / num_pixels / 255)
-        # n squares - total^2 is exact in Python's integers; a difference of floats is not.
+        # n squares - total^2 is exact in integers, but not in floats.
         variance = (num_pixels * squares - total**2) / num_pixels**2
         deviations.append(variance**0.5 / 255 if variance > 0 else 1.0)
     return tuple(means), tuple(deviations)
@@ -79,10 +75,7 @@ def normalization(
 def _figures(
     dataset: Dataset, ids: Tensor, column: Column
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Means and population deviations by place; a constant place gets a deviation of 1.
-
-    NumPy sums in one thread, whatever the number of threads.
-    """
+    """Means and population deviations by position, summed in one thread; constant ones get 1."""
     places = num_places(column)
     blocks = torch.split(ids.sort().values, _ROWS_AT_ONCE)
 
@@ -101,6 +94,6 @@ def _figures(
     for block in blocks:
         squares_P += np.square(values_of(block) - mean_P).sum(axis=0)
     std_P = np.sqrt(squares_P / number)
-    # A deviation of rounding errors is none.
+    # A deviation within rounding error is zero.
     varies_P = std_P > np.abs(mean_P) * 1e-12
     return tuple(mean_P.tolist()), tuple(np.where(varies_P, std_P, 1.0).tolist())

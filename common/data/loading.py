@@ -1,8 +1,8 @@
 """Loading: a name such as `cifar10:DIR` opens a data set, with every example checked.
 
-Here it is decided at which size a model sees the images, whether they stay in memory, and which
-broken ones are excluded. Of a set that stays encoded, every image's header and end are read before
-it is used. The result is cached: of a million images in a store, the check takes an hour.
+This module decides the image size, whether images stay in memory, and which broken ones are
+excluded. For sets that stay encoded, every image's header and end are checked. The result is
+cached: for a million remote images the check takes an hour.
 
 Shapes: N examples, B of a block, V values of one, C channels, H x W pixels.
 """
@@ -48,27 +48,26 @@ from lipt.common.text import format_bytes
 
 logger = logging.getLogger(__name__)
 
-# Decoded pixels up to this size stay in memory.
+# Decoded pixels stay in memory up to this size.
 MEMORY_BUDGET_BYTES = 2 * 2**30
 
-# The largest size that images keep where all have it.
+# Images of one common size keep it up to this many pixels a side.
 _MAX_OWN_SIZE = 64
-# Other images get that of ImageNet models.
+# Other images are scaled to ImageNet's usual size.
 _DEFAULT_SIZE = 224
 _MAX_SIZE = 4096
 
-# Errors name so many broken images.
+# Broken images named in an error.
 _MOST_NAMED = 20
-# Values that are checked together, which bounds the memory.
+# Values checked at a time, to bound memory.
 _BLOCK_VALUES = 2**24
-# What is cached of the check of all images; raised whenever that, or the check, changes.
+# Version of the cached image check; raise it whenever the check or its result changes.
 _FORMAT = 3
 
 _Rows = ImageRows | ColumnRows
 
 
 def _parquet_rows(source: str, path: str) -> _Rows:
-    """Images, or a table where options name its columns."""
     table = "?" in path and (is_url(path) or not Path(path).exists())
     return parquet_table_rows(source, path) if table else parquet_rows(source, path)
 
@@ -125,13 +124,7 @@ def open_rows(
 
 @dataclass(frozen=True)
 class Bearable:
-    """Which images may be broken; they are excluded.
-
-    Attributes:
-        at_most: how many, besides the known ones. Above 0 every image is decoded once, which
-            finds those that are broken in their middle.
-        known: ids that are not looked at, ascending.
-    """
+    """Limits on broken images: an `at_most` above 0 decodes all once; `known` ids are skipped."""
 
     at_most: int = 0
     known: tuple[int, ...] = ()
@@ -149,25 +142,12 @@ def open_dataset(
     memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
     bearable: Bearable = _NONE_BROKEN,
 ) -> Dataset:
-    """Open labelled data and check every example of it.
+    """Open labelled data by one of `known_sources()`, and check every example.
 
-    Args:
-        source: one of `known_sources()`; a path may begin with ~.
-        image_size: height and width in pixels that the model sees of images; None keeps their
-            own size where all have one of at most 64 x 64, and takes 224 otherwise.
-        allowed_modules: modules whose factories may be imported; each allows its submodules.
-        progress: called with (done, total) rows while they are read, now or later for the full
-            fingerprint, and with tar shards while their index is made.
-        memory_budget_bytes: image sets whose decoded pixels, as RGB, are larger stay encoded
-            and are decoded when they are used; of their images only header and end are checked.
-        bearable: which image files may be broken: `quarantined` of the result.
-
-    Raises:
-        UnknownNameError, FactoryNotAllowedError: there is no such data set, or its module is not
-            allowed.
-        MissingExtraError: the source needs a package that is not installed.
-        ConfigError: the source lacks its path, the factory or `image_size` cannot be used.
-        DataError: the data is missing, empty, or holds an example that cannot be used.
+    `image_size` is height and width in pixels; None keeps a common size of at most 64 x 64, else
+    takes 224. Images with more than `memory_budget_bytes` of decoded RGB pixels stay encoded, and
+    only their headers and ends are checked. `progress` is called with (done, total) rows, also
+    later for the full fingerprint, and with tar shards during indexing.
     """
     modules = tuple(allowed_modules)
     found = open_rows(source, modules, progress)
@@ -200,7 +180,6 @@ def _source_rows(source: str, allowed_modules: tuple[str, ...], progress: Progre
 
 
 def _read_all(again: Callable[[], Rows], progress: Progress | None) -> str:
-    """The full fingerprint of a source, opened again and read to its end."""
     rows = again()
     rows.complete_labels()
     return rows.fingerprint(FingerprintKind.FULL, progress)
@@ -208,7 +187,7 @@ def _read_all(again: Callable[[], Rows], progress: Progress | None) -> str:
 
 @dataclass(frozen=True)
 class _Look:
-    """The smallest and largest height and width of all images, and which are broken."""
+    """Range of image heights and widths, and the broken images."""
 
     low: tuple[int, int]
     high: tuple[int, int]
@@ -225,11 +204,7 @@ def load(
     again: Callable[[], Rows] | None = None,
     bearable: Bearable = _NONE_BROKEN,
 ) -> Dataset:
-    """Check every row and make a data set of them; images have one channel if all are grayscale.
-
-    Arguments as `open_dataset`; `again` opens the rows once more. Images that turn out to have
-    several small sizes are read twice.
-    """
+    """Check every row and build a data set; images get one channel if all are grayscale."""
     read_all = None if again is None else partial(_read_all, again, progress)
     if isinstance(rows, ColumnRows):
         return _load_columns(rows, image_size, read_all)
@@ -285,7 +260,7 @@ def load(
 
 
 def _scaling_note(look: _Look, inputs: ImageSpec, num_examples: int, *, in_memory: bool) -> str:
-    """The cost of scaling; empty where images are seen at their own size."""
+    """The cost of scaling; empty for images at their own size."""
     size = f"{inputs.height} x {inputs.width}"
     low, high = (" x ".join(map(str, one)) for one in (look.low, look.high))
     if low == high == size:
@@ -302,7 +277,6 @@ def _scaling_note(look: _Look, inputs: ImageSpec, num_examples: int, *, in_memor
 
 
 def _first_whole(rows: ImageRows, known: frozenset[int]) -> Header:
-    """The format of the first image that is not broken."""
     broken: dict[int, str] = {}
     for row in range(len(rows)):
         try:
@@ -315,7 +289,7 @@ def _first_whole(rows: ImageRows, known: frozenset[int]) -> Header:
 
 
 def _problem(rows: ImageRows, row: int, error: DataError) -> str:
-    """A broken file and its problem; the error of a user's own function is raised."""
+    """Describe a broken file; errors of a user's own function are raised."""
     if not isinstance(rows, EncodedRows):
         raise error
     return f"({rows.where(row)}): {error.__cause__ or error}"
@@ -346,7 +320,6 @@ def _look(
     progress: Progress | None,
     bearable: Bearable,
 ) -> _Look:
-    """One pass over all rows, which fills the pixels, or only checks the files."""
     known = frozenset(bearable.known)
 
     def visit(row: int) -> Header | DataError | None:
@@ -355,7 +328,7 @@ def _look(
         try:
             if pixels_NCHW is None:
                 return rows.read(row, 3, size)[0] if bearable.at_most else rows.check(row)
-            # Grayscale images have three equal channels here; one is kept if all are grayscale.
+            # Grayscale images get three equal channels here; one is kept if all are grayscale.
             header, pixels_NCHW[row] = rows.read(row, 3, size)
         except DataError as error:
             return error
@@ -378,7 +351,7 @@ def _look(
 
 
 def _cached_look(rows: ImageRows, look: Callable[[], _Look], bearable: Bearable) -> _Look:
-    """The check of files that have not changed since is not repeated."""
+    """Check images, or reuse the cached check of unchanged files."""
     if rows.stamp is None:
         return look()
 
@@ -408,7 +381,7 @@ class UnusableImage:
 
 @dataclass(frozen=True)
 class Decoded:
-    """The result of decoding all images of a source; `unusable` by ascending id."""
+    """Result of decoding all images of a source; `unusable` by ascending id."""
 
     source: str
     num_images: int
@@ -418,9 +391,9 @@ class Decoded:
 def decode_all(
     source: str, *, allowed_modules: Collection[str] = (), progress: Progress | None = None
 ) -> Decoded:
-    """Decode every image of a source, whether it can be opened as a data set or not.
+    """Decode every image of a source, even of one that cannot be opened as a data set.
 
-    Damage that a decoder makes up for, as in the middle of a JPEG, is not found.
+    Damage that the decoder repairs, such as in the middle of a JPEG, is not found.
     """
     rows = _source_rows(source, tuple(allowed_modules), progress)
     if not isinstance(rows, EncodedRows):

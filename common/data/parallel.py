@@ -1,4 +1,4 @@
-"""Threads that decode: many rows at once, or the next batches ahead of their use."""
+"""Decoding threads: for many rows at once, or for prefetched batches."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ T = TypeVar("T")
 PartT = TypeVar("PartT")
 BatchT = TypeVar("BatchT")
 
-# Below about 100 x 100 pixels a second thread costs more in contention for the interpreter than it
-# decodes. On two cores, images a second with one and two threads: 11k and 8k of 32 x 32 pixels,
-# 3.0k and 4.6k of 224 x 224.
+# Below about 100 x 100 pixels, a second thread's contention for the interpreter costs more than it
+# decodes. Images a second on two cores, with one and two threads: 11k and 8k at 32 x 32 pixels,
+# 3.0k and 4.6k at 224 x 224.
 _MIN_THREADED_PIXELS = 100 * 100
 _MAX_THREADS = 8
 # Futures in flight.
@@ -28,7 +28,7 @@ _REPORT_SECONDS = 0.2
 
 
 def threads_for(num_pixels: int) -> int:
-    """How many threads to decode images of about `num_pixels` with."""
+    """The number of threads to decode images of about `num_pixels`."""
     if num_pixels < _MIN_THREADED_PIXELS:
         return 1
     return min(_MAX_THREADS, os.cpu_count() or 1)
@@ -41,10 +41,10 @@ def map_rows(
     num_threads: int,
     progress: Progress | None = None,
 ) -> Iterator[T]:
-    """Yield `function(row)` for every row, in order; the first error, in order, is raised.
+    """Yield `function(row)` for every row, in order; raises the first error in order.
 
-    `num_threads` of 1 stays in the caller's thread. `progress` is called with (done, total) at the
-    start, about five times a second, and at the end.
+    One thread means the caller's. `progress` is called with (done, total) at the start, about five
+    times a second, and at the end.
     """
     total = len(rows)
     last_report = time.monotonic()
@@ -66,7 +66,7 @@ def _results(function: Callable[[int], T], rows: Sequence[int], num_threads: int
     remaining = iter(rows)
     with ThreadPoolExecutor(num_threads) as executor:
         while window := list(islice(remaining, _WINDOW)):
-            # Leaving the iteration early cancels what has not started.
+            # Leaving the iteration early cancels pending rows.
             yield from executor.map(function, window)
 
 
@@ -74,10 +74,10 @@ def _results(function: Callable[[int], T], rows: Sequence[int], num_threads: int
 def reading_ahead(
     read: Callable[[PartT], BatchT], parts: Iterable[PartT]
 ) -> Iterator[Iterator[BatchT]]:
-    """`read(part)` for each part, in order, read in one other thread while a batch is used.
+    """`read(part)` for each part, in order, by one other thread.
 
-    At most two batches are read ahead. An error of `read` is raised in place of its batch. Leaving
-    the block early waits for the batch that is being read; no other is begun.
+    At most two batches are prefetched. An error of `read` is raised in place of its batch. Leaving
+    the block early waits only for the current read.
     """
 
     def batches() -> Iterator[BatchT]:

@@ -1,4 +1,4 @@
-"""Shard: the few examples that one learner trains on, as one safetensors file.
+"""Shard: one learner's training examples, as one safetensors file.
 
     images       U8   n x C x H x W   of a set in memory: pixels at the size that the model sees
 
@@ -12,9 +12,8 @@
     targets      U8   n x C           1 for each label of an example, or
                  F32  n x T           its numbers, in the data's own units
 
-Exactly these tensors, no metadata. The same examples give the same bytes. The peer that sent a
-shard is not trusted: its header is compared with what is expected, and with the file's size, before
-anything is allocated.
+Exactly these tensors, without metadata; equal examples give equal bytes. A shard's sender is not
+trusted: the header is checked against the task and the file's size before allocation.
 
 Shapes: n examples, B of a batch, C x H x W pixels as the model sees them.
 """
@@ -41,7 +40,7 @@ from lipt.common.targets.values import Target
 from lipt.common.weights.files import Container, pack, read_container
 from lipt.common.weights.specs import TensorSpec, quoted
 
-# One more than a shard has, and the container's limit on the header goes with it.
+# One more than a shard has; the container limits its header by it.
 _MAX_TENSORS = 4
 _MAX_COLUMN_TENSORS = MAX_COLUMNS + 2
 _MAX_IMAGE_SIZE = 4096
@@ -52,15 +51,7 @@ _REMEDY = "Fetch the shard again; if that does not help, the coordinator is at f
 
 
 class EncodedImages:
-    """Image files, each decoded when its pixels are first asked for; for one thread at a time.
-
-    Pixels are kept for the next passes; the files go with the last one that is decoded.
-
-    Args:
-        files: their bytes, one file after another.
-        offsets: n + 1, rising from 0 to the end: file i is `files[offsets[i] : offsets[i + 1]]`.
-        image: the format that they are decoded to.
-    """
+    """Image files, decoded on first use and kept as pixels; for one thread at a time."""
 
     def __init__(
         self, files: NDArray[np.uint8], offsets: Sequence[int], image: ImageFormat
@@ -80,7 +71,7 @@ class EncodedImages:
         return self._images_NCHW[rows_B]
 
     def all(self) -> Tensor:
-        """Pixels of all images, not copied."""
+        """Pixels of all images, without a copy."""
         self._decode(range(len(self)))
         return self._images_NCHW
 
@@ -114,11 +105,11 @@ class Shard:
 
 
 def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
-    """Write some examples, in the order of their ids, as a shard file."""
+    """Pack examples as a shard file, in the order of their ids."""
     name = "labels" if dataset.rows.targets is None else "targets"
     tensors = {name: dataset.targets_N[ids]}
     if dataset.encoded:
-        # In order: neighbours may share a block of a file, which is then read once.
+        # Sorted: neighbours may share a block of a file, which is then read once.
         files = {row: dataset.raw_bytes(row) for row in sorted(set(ids.tolist()))}
         parts = [files[row] for row in ids.tolist()]
         offsets = list(itertools.accumulate((len(part) for part in parts), initial=0))
@@ -132,13 +123,10 @@ def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
 
 
 def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: Target) -> Shard:
-    """Read a shard file; its image files are decoded when they are asked for.
+    """Read an untrusted shard file; raises DataError unless it has the expected examples.
 
-    Files that take more memory than their pixels are decoded at once: a learner's memory is
-    planned for twice the pixels.
-
-    Raises:
-        DataError: the bytes are not a shard of that many such examples.
+    Image files are decoded on demand, or at once if they are larger than their pixels: a learner's
+    memory is planned for twice the pixels.
     """
     _require_expected(inputs, num_examples)
     columns = isinstance(inputs, ColumnsFormat)
@@ -146,7 +134,7 @@ def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: T
     try:
         container = read_container(data, max_bytes=len(data), max_tensors=max_tensors)
     except (WeightsError, BlobTooLargeError) as error:
-        # Their remedy is about a model's weights.
+        # Its remedy is about a model's weights.
         raise DataError(f"the shard cannot be read: {error.problem}. {_REMEDY}") from error
     if container.metadata:
         raise DataError(f"the shard has metadata, and needs none. {_REMEDY}")
@@ -165,7 +153,7 @@ def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: T
 
 
 def _require_expected(inputs: InputFormat, num_examples: int) -> None:
-    """What is expected came over the wire, too."""
+    """Check the expected sizes, which also come from a peer."""
     spec = spec_of(inputs)
     sane = num_examples >= 1
     if isinstance(inputs, ImageFormat):
@@ -202,7 +190,7 @@ def _expected_specs(
         return {**labels, **columns}
     if "images" in container.specs:
         return {**labels, "images": TensorSpec((num_examples, *inputs.shape), torch.uint8)}
-    # The files' length is compared with the offsets later.
+    # The files' total length is checked against the offsets later.
     encoded = container.specs.get("encoded")
     return {
         **labels,
@@ -236,7 +224,7 @@ def _columns(container: Container, inputs: ColumnsFormat) -> dict[str, Tensor]:
 
 
 def _tensor(container: Container, name: str, num_values: int) -> Tensor:
-    """Finite numbers, or whole numbers in 0..num_values-1, of any range where that is 0."""
+    """Finite numbers, or whole numbers in 0..num_values-1; 0 allows any."""
     values_N = container.tensor(name)
     if values_N.is_floating_point():
         if not bool(values_N.isfinite().all()):
@@ -252,7 +240,7 @@ def _tensor(container: Container, name: str, num_values: int) -> Tensor:
 def _encoded(container: Container, image: ImageFormat) -> EncodedImages:
     offsets = container.tensor("offsets").tolist()
     encoded = container.values("encoded")
-    # An empty file is no image, so every offset is larger than the one before.
+    # An empty file is no image, so offsets rise strictly.
     rise = all(before < after for before, after in itertools.pairwise(offsets))
     if offsets[0] != 0 or offsets[-1] != encoded.size or not rise:
         raise DataError(f"the shard's offsets do not rise from 0 to {encoded.size}. {_REMEDY}")

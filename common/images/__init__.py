@@ -1,1 +1,1 @@
-"""Images: from a file or pixels to what a model sees, the same way in every process."""
+"""Images: from files or pixels to a model's input, the same in every process."""

@@ -17,9 +17,9 @@ def crop_flip(
 ) -> Tensor:
     """Crop each image at random from itself padded with black pixels, and flip half of them.
 
-    Image b shows rows top..top+H and columns left..left+W of its padded self, with top and left
-    uniform in 0..2 padding, mirrored left to right with probability 1/2. Images are of any dtype on
-    any device; the generator is the CPU's, so that all devices get the same draws.
+    Image b shows rows top..top+H and columns left..left+W of its padded self. `top` and `left` are
+    uniform in 0..2 padding; a flip has probability 1/2. Images may have any dtype and device; the
+    CPU generator gives all devices the same draws.
     """
     num_images, num_channels, height, width = images_BCHW.shape
     offsets = (num_images, 1)
@@ -27,7 +27,7 @@ def crop_flip(
     left_B1 = torch.randint(2 * padding + 1, offsets, generator=generator)
     flipped_B1 = torch.randint(2, offsets, generator=generator).to(torch.bool) & flip
 
-    # One asynchronous copy: an accelerator's queue must not run dry.
+    # One asynchronous copy, to keep an accelerator's queue full.
     device = images_BCHW.device
     drawn_3B1 = torch.stack([top_B1, left_B1, flipped_B1.long()]).to(device, non_blocking=True)
     top_B1, left_B1, flipped_B1 = drawn_3B1[0], drawn_3B1[1], drawn_3B1[2] != 0

@@ -1,8 +1,7 @@
-"""Images: decoded from files and fitted to a model's size, with the same pixels in every process.
+"""Images: decoded and fitted to a model's size, with the same pixels in every process.
 
-Pillow decodes; its integer arithmetic is the same on every machine. The shorter side is scaled and
-the longer one cropped at the centre. Orientation tags are not applied, as in torchvision's data
-sets.
+Pillow's integer arithmetic is the same on every machine. The shorter side is scaled, the longer one
+cropped at the centre. Orientation tags are ignored, as in torchvision's data sets.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from torch import Tensor
 
 from lipt.common.errors import ConfigError, DataError
 
-# Pillow's other readers start programs (EPS) or are hardly ever used.
+# Pillow's other readers start programs (EPS) or are rarely used.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF")
 
-# 200 MB as RGB. A few bytes can declare far more.
+# 200 MB as RGB; a tiny file can declare far more.
 _MAX_PIXELS = 2**26
 
-# Where a whole file has its end marker, give or take some padding.
+# Contains a complete file's end marker, with some padding.
 _TAIL_BYTES = 64
 _END_MARKERS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
 
@@ -39,7 +38,7 @@ _JPEG_QUALITY = 85
 
 @dataclass(frozen=True)
 class Header:
-    """One image's own format."""
+    """An image file's own format."""
 
     height: int
     width: int
@@ -71,10 +70,7 @@ class ImageFormat:
 
 
 def fit_image(image: Image.Image, channels: int, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """A Pillow image as uint8 pixels of `channels` x height x width.
-
-    Transparency is dropped; of 16-bit grayscale the upper 8 bits stay.
-    """
+    """A Pillow image as uint8 `channels` x height x width; 16-bit gray keeps its upper 8 bits."""
     image = _to_channels(image, channels)
     height, width = size
     if image.size != (width, height):
@@ -127,19 +123,19 @@ def _upper_bits(image: Image.Image) -> Image.Image:
 
 
 def _box(image: Image.Image, size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """The largest centred box of the target's proportions: left, top, right, bottom."""
+    """The largest centred box with the target's aspect ratio: left, top, right, bottom."""
     height, width = size
     scale = min(image.width / width, image.height / height)
     left = (image.width - width * scale) / 2
     top = (image.height - height * scale) / 2
-    # Rounding must not push the box over the edge, which Pillow refuses.
+    # Rounding must not exceed the edge, which Pillow refuses.
     right = min(left + width * scale, image.width)
     bottom = min(top + height * scale, image.height)
     return max(left, 0.0), max(top, 0.0), right, bottom
 
 
 def data_url(image_CHW: Tensor, max_pixels: int) -> str:
-    """An image as a data URL: a PNG, or a smaller JPEG where a side is longer than `max_pixels`."""
+    """An image as a data URL: a PNG, or a smaller JPEG if a side exceeds `max_pixels`."""
     pixels_HWC = image_CHW.permute(1, 2, 0).contiguous().numpy()
     picture = Image.fromarray(pixels_HWC[..., 0] if pixels_HWC.shape[-1] == 1 else pixels_HWC)
     kind = "JPEG" if max(picture.size) > max_pixels else "PNG"
@@ -159,18 +155,18 @@ def decode_image(data: bytes, image_shape: tuple[int, int, int]) -> Tensor:
 def decode_file(
     file: BinaryIO, channels: int, size: tuple[int, int]
 ) -> tuple[Header, NDArray[np.uint8]]:
-    """As `decode_image`, from a seekable file; with the image's own format."""
+    """Like `decode_image`, from a seekable file; also returns the image's own format."""
     with _as_data_error(), Image.open(file, formats=FORMATS) as image:
         header = _header_of(image)
         height, width = size
         if min(image.width // width, image.height // height) >= 4:
-            # A JPEG can be decoded at 1/2, 1/4 or 1/8; twice the target loses nothing visible.
+            # JPEG decodes at 1/2, 1/4 or 1/8; twice the target size loses nothing visible.
             image.draft(None, (2 * width, 2 * height))
         return header, fit_image(image, channels, size)
 
 
 def check_file(file: BinaryIO) -> Header:
-    """Check an image file; without its format's end marker it is decoded."""
+    """Check an image file; decodes it if its format has no end marker."""
     with _as_data_error(), Image.open(file, formats=FORMATS) as image:
         header = _header_of(image)
         if not _has_end_marker(file, image.format or ""):
@@ -203,9 +199,9 @@ def _as_data_error() -> Iterator[None]:
         yield
     except DataError:
         raise
-    except UnidentifiedImageError:  # which names the file object
+    except UnidentifiedImageError:  # its message names the file object
         known = ", ".join(FORMATS)
         raise DataError(f"it is not a whole image: it is in none of the formats {known}") from None
-    # A broken file can make Pillow raise nearly anything.
+    # Pillow can raise nearly anything on a broken file.
     except Exception as error:
         raise DataError(f"it is not a whole image: {error}") from error

@@ -1,1 +1,1 @@
-"""Inputs: images and tensors by name, from stored examples to a model's arguments."""
+"""Inputs: images and named tensors, from stored examples to a model's arguments."""

@@ -1,8 +1,8 @@
-"""Stored examples of any kind, and the conversion from them to a model's inputs.
+"""Stored examples and their conversion to a model's inputs.
 
-Stored images are one uint8 tensor, B x C x H x W; other examples are a tensor for each column, by
-its name. Coordinator and workers share the conversion: learners are evaluated on the inputs that
-they were trained on, to the bit.
+Stored images are one uint8 tensor, B x C x H x W; other examples are a tensor for each named
+column. Coordinator and workers share the conversion: learners are evaluated on bitwise the same
+inputs as in training.
 
 Shapes: B images or examples of a batch, C channels, H x W pixels.
 """
@@ -29,22 +29,22 @@ def num_stored(stored: Tensor | Mapping[str, Tensor]) -> int:
 
 
 def rows_of(stored: Stored, rows: Tensor | slice) -> Stored:
-    """Some examples, by a slice or by row numbers on their device."""
+    """Select examples by a slice or by row numbers on their device."""
     return _each(stored, lambda tensor: tensor[rows])
 
 
 def stored_on(stored: Stored, device: torch.device | str, *, non_blocking: bool = False) -> Stored:
-    """The examples on a device."""
+    """Copy examples to a device."""
     return _each(stored, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
 
 def pinned(stored: Stored) -> Stored:
-    """The examples in page-locked memory, for asynchronous copies."""
+    """Copy examples to page-locked memory, for asynchronous transfer."""
     return _each(stored, Tensor.pin_memory)
 
 
 def split_stored(stored: Stored, size: int) -> Iterator[Stored]:
-    """Consecutive parts of `size` examples; the last one may have fewer."""
+    """Consecutive parts of `size` examples; the last may be smaller."""
     for start in range(0, num_stored(stored), size):
         yield rows_of(stored, slice(start, start + size))
 
@@ -58,14 +58,14 @@ def split_evenly(stored: Stored, num_parts: int) -> Iterator[Stored]:
 
 
 def images_in(stored: object) -> Tensor:
-    """The examples, which have to be images."""
+    """The examples, which must be images."""
     if not isinstance(stored, Tensor):
         raise TypeError(f"{type(stored).__name__} in place of images")
     return stored
 
 
 def columns_in(stored: Stored) -> dict[str, Tensor]:
-    """The examples, which have to be columns."""
+    """The examples, which must be columns."""
     if isinstance(stored, Tensor):
         raise TypeError("images in place of columns")
     return stored
@@ -80,9 +80,9 @@ def _each(stored: Stored, change: Callable[[Tensor], Tensor]) -> Stored:
 def to_model_input(stored: Stored, inputs: InputFormat, device: torch.device | str) -> Inputs:
     """Stored examples, on any device, as a model's inputs on `device`.
 
-    Images become float32 B x C x H x W, contiguous, scaled to [0, 1] and normalized per channel.
-    Columns become one tensor where it has no name, else all by name: standardized ones as float32
-    (float64 ones as float64), others unchanged.
+    Images become float32 B x C x H x W, contiguous, scaled to [0, 1] and normalized per channel. A
+    nameless column becomes one tensor, others become tensors by name. Standardized ones are float32
+    (float64 stays float64), others are unchanged.
     """
     if isinstance(inputs, ImageFormat):
         if not isinstance(stored, Tensor):
@@ -101,7 +101,7 @@ def to_model_input(stored: Stored, inputs: InputFormat, device: torch.device | s
 
 
 def in_layout(inputs: Inputs, memory_format: torch.memory_format) -> Inputs:
-    """The same inputs, images in a model's memory format."""
+    """The same inputs, with images in a memory format."""
     if isinstance(inputs, Tensor) and inputs.ndim == 4:
         return inputs.contiguous(memory_format=memory_format)
     return inputs
@@ -131,7 +131,7 @@ def _of_column(values_B: Tensor, figures: ColumnFormat, device: torch.device | s
         return there_B
     dtype = torch.float64 if there_B.dtype == torch.float64 else torch.float32
     mean_P, std_P = _figures(figures.mean, figures.std, dtype, device)
-    # A scalar column has one place, and no dimension for it.
+    # A scalar column has one position, but no dimension for it.
     shape = column.shape[-1:]
     return there_B.to(dtype).sub(mean_P.view(shape)).div(std_P.view(shape))
 
@@ -139,12 +139,12 @@ def _of_column(values_B: Tensor, figures: ColumnFormat, device: torch.device | s
 def _figures(
     mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, device: torch.device | str
 ) -> tuple[Tensor, Tensor]:
-    # Not waited for: an accelerator's queue must not run dry.
+    # Asynchronous, to keep an accelerator's queue full.
     on_cpu = torch.tensor(mean, dtype=dtype), torch.tensor(std, dtype=dtype)
     mean_P, std_P = (values.to(device, non_blocking=True) for values in on_cpu)
     return mean_P, std_P
 
 
 def _moved(stored_B: Tensor, device: torch.device | str) -> Tensor:
-    # A copy from a device to the CPU has to be waited for.
+    # Copies from a device to the CPU must be synchronous.
     return stored_B.to(device, non_blocking=stored_B.device.type == "cpu")

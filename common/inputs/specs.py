@@ -1,7 +1,8 @@
-"""Specs of inputs: images, or tensors by name, and the figures that their values are scaled by.
+"""Specs of inputs: images, or named tensors, and their normalization.
 
-All examples' tensors of one name are a column, of one type and shape. A format, a spec with
-figures, travels with the run and with each learner's task, so that all peers compute alike.
+A column is all examples' tensors of one name, with one type and shape. A format is a spec with
+normalization figures; it travels with the run and every learner's task, so that all peers compute
+alike.
 
 Shapes: B examples, C x H x W pixels.
 """
@@ -22,13 +23,13 @@ from torch import Tensor
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
 
-# Limits on formats from the wire.
+# Limits on formats from a peer.
 MAX_COLUMNS = 64
 MAX_DIMENSIONS = 8
-# Each place in the last dimension has a mean.
+# Each position in the last dimension has a mean.
 _MAX_PLACES = 2**20
 
-# A model's arguments: one tensor, or several by keywords.
+# A model's arguments: one tensor, or several by keyword.
 Inputs = Tensor | Mapping[str, Tensor]
 
 
@@ -48,7 +49,7 @@ class ColumnType(StrEnum):
 
     @property
     def dtype(self) -> torch.dtype:
-        """PyTorch's."""
+        """PyTorch's dtype."""
         dtype: torch.dtype = getattr(torch, self.value)
         return dtype
 
@@ -58,12 +59,12 @@ class Column:
     """One tensor of every example.
 
     Attributes:
-        name: the model's keyword; empty where an example is one tensor, its only argument.
+        name: the model's keyword; empty for a model's only argument.
         type: of its values.
         shape: of one example's; () for a number.
-        num_values: whole numbers are in 0..num_values-1; 0 where their range is not known.
-        standardized: whether its values are standardized by the training examples' means and
-            deviations, by place in the last dimension.
+        num_values: whole numbers are in 0..num_values-1; 0 if unknown.
+        standardized: whether the training examples' means and deviations standardize it, by
+            position in the last dimension.
     """
 
     name: Annotated[str, Field(max_length=100)]
@@ -80,7 +81,7 @@ class Column:
 
     @property
     def num_bytes(self) -> int:
-        """Of one example."""
+        """The size of one example."""
         return math.prod(self.shape) * self.type.dtype.itemsize
 
     def __str__(self) -> str:
@@ -104,11 +105,11 @@ class ImageSpec:
 
     @property
     def num_bytes(self) -> int:
-        """Of one stored example: a byte a pixel."""
+        """The size of one stored example: a byte a pixel."""
         return math.prod(self.shape)
 
     def zeros(self, size: int, device: torch.device | str = "cpu") -> Tensor:
-        """A batch of zeros, to try a model on."""
+        """A batch of zeros, for trial runs of a model."""
         return torch.zeros(size, *self.shape, device=device)
 
     def __str__(self) -> str:
@@ -118,7 +119,7 @@ class ImageSpec:
 
 @dataclass(frozen=True)
 class ColumnsSpec:
-    """Tensors other than images: one without a name, or several with names."""
+    """Tensors other than images: one nameless, or several named."""
 
     columns: Annotated[tuple[Column, ...], Field(min_length=1, max_length=MAX_COLUMNS)]
 
@@ -132,11 +133,11 @@ class ColumnsSpec:
 
     @property
     def num_bytes(self) -> int:
-        """Of one stored example."""
+        """The size of one stored example."""
         return sum(column.num_bytes for column in self.columns)
 
     def zeros(self, size: int, device: torch.device | str = "cpu") -> Inputs:
-        """A batch of zeros, to try a model on."""
+        """A batch of zeros, for trial runs of a model."""
         batch = {
             column.name: torch.zeros(size, *column.shape, dtype=column.type.dtype, device=device)
             for column in self.columns
@@ -152,7 +153,7 @@ InputSpec = ImageSpec | ColumnsSpec
 
 
 def call_model(model: Callable[..., Any], inputs: Inputs) -> Tensor:
-    """A model's logits: one tensor is its only argument, several are keywords."""
+    """A model's logits, from one positional tensor or several keywords."""
     args, keywords = arguments_of(inputs)
     return logits_of(model(*args, **keywords))
 
@@ -163,7 +164,7 @@ def arguments_of(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """The logits, also from the outputs of Hugging Face's models."""
+    """The logits, also in outputs of Hugging Face's models."""
     logits: Tensor = getattr(outputs, "logits", outputs)
     return logits
 
@@ -173,12 +174,7 @@ Figures = Annotated[tuple[float, ...], Field(max_length=_MAX_PLACES)]
 
 @dataclass(frozen=True)
 class ColumnFormat:
-    """A column, and the figures that its values are standardized by.
-
-    Attributes:
-        mean, std: of the training examples' values, by place in the last dimension; one of each
-            for a number; none where the column is not standardized.
-    """
+    """A column, with any means and deviations by position in the last dimension."""
 
     column: Column
     mean: Figures = ()
@@ -201,7 +197,7 @@ class ColumnsFormat:
     columns: Annotated[tuple[ColumnFormat, ...], Field(min_length=1, max_length=MAX_COLUMNS)]
 
     def __post_init__(self) -> None:
-        _ = self.spec  # which checks the names
+        _ = self.spec  # checks the names
 
     @cached_property
     def spec(self) -> ColumnsSpec:
@@ -213,7 +209,7 @@ InputFormat = ImageFormat | ColumnsFormat
 
 
 def spec_of(inputs: InputFormat) -> InputSpec:
-    """A format without its figures."""
+    """A format without its means and deviations."""
     return ImageSpec(*inputs.shape) if isinstance(inputs, ImageFormat) else inputs.spec
 
 

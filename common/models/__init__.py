@@ -1,4 +1,4 @@
-"""Models: classifiers by name, their layout in memory, and their last layer."""
+"""Models: classifiers by name, their memory layout, and their last layer."""
 
 from lipt.common.models.head import find_head, forward_with_features
 from lipt.common.models.registry import build_model, known_models, lay_out, memory_format

@@ -1,9 +1,8 @@
-"""Footprint: the memory of a model, measured without its weights.
+"""Footprint: a model's memory, measured without its weights.
 
-On the meta device tensors have shapes and no values, so that the forward pass of the largest
-model costs milliseconds and no memory. A tensor counts from the operation that makes it to its last
-reference. The inputs of a backward pass are alive when the forward pass ends; on top of them come
-the gradients of a layer's input and output.
+Meta tensors have shapes but no values, so even the largest model's forward pass takes milliseconds
+and no memory. A tensor counts from its creation to its last reference. After the forward pass, the
+inputs of the backward pass are alive; gradients of one layer's input and output come on top.
 
 Shapes: N images, C classes.
 """
@@ -52,12 +51,12 @@ class ModelFigures:
 
     @property
     def sent_bytes(self) -> int:
-        """Of the part that learners train and send."""
+        """The size of the part that learners train and send."""
         return self.weights_bytes - self.frozen_bytes
 
 
 class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of the tensors that operations make within its block."""
+    """Counts the bytes of tensors created in its block."""
 
     def __init__(self, *, max_bytes: float = float("inf"), besides: Iterable[Tensor] = ()) -> None:
         """More than `max_bytes` raise MemoryError; `besides` and their views do not count."""
@@ -81,7 +80,7 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _count(self, tensor: Tensor) -> None:
         storage, key = tensor.untyped_storage(), _key(tensor)
         size = storage.nbytes()
-        # Views of one storage are one.
+        # Count a shared storage once.
         if key in self._known:
             return
         self._known.add(key)
@@ -101,10 +100,7 @@ def _key(tensor: Tensor) -> int:
 
 
 def measure_model(model: nn.Module, spec: str, *, inputs: InputSpec) -> ModelFigures:
-    """A model's memory.
-
-    Where an operation of a user's model needs values, small batches of zeros are computed.
-    """
+    """A model's memory; small batches of zeros are computed if a user's model needs values."""
     state = model.state_dict().values()
     trained = [item for item in model.parameters() if item.requires_grad]
     try:
@@ -126,10 +122,7 @@ def measure_model(model: nn.Module, spec: str, *, inputs: InputSpec) -> ModelFig
 
 
 def _per_example(model: nn.Module, inputs: InputSpec, device: torch.device) -> tuple[int, int, int]:
-    """Bytes per example: alive in training, the largest tensor of these, alive in evaluation.
-
-    They are the difference of two batches: only activations grow with the batch.
-    """
+    """Bytes per example: alive in training, the largest of these tensors, alive in evaluation."""
     few, many = (_forward(model, size, inputs, device) for size in (_FEW, _MANY))
     with evaluation_mode(model), torch.inference_mode():
         few_in, many_in = (_forward(model, size, inputs, device) for size in (_FEW, _MANY))
@@ -146,7 +139,7 @@ def _per_example(model: nn.Module, inputs: InputSpec, device: torch.device) -> t
 
 def _forward(model: nn.Module, size: int, inputs: InputSpec, device: torch.device) -> LiveTensors:
     with seeded_generators(0, torch.device("cpu")):
-        # A forward pass may change the model's own buffers.
+        # A forward pass may change the model's buffers.
         stand_ins = _stand_ins(model, device)
         live = LiveTensors(besides=stand_ins.values())
         with live:

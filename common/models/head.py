@@ -1,8 +1,7 @@
 """A model's head: the last linear layer, its inputs, and which weights are frozen.
 
-A layer whose own parameters are all frozen is in evaluation mode and keeps its statistics, such as
-batch norm's. Names are those of the model's state dict, so that files of weights can leave them
-out as well.
+A layer whose own parameters are all frozen stays in evaluation mode and keeps its statistics, such
+as batch norm's. Names are those of the state dict, so that weights files can omit them.
 
 Shapes: N examples, C classes, D features.
 """
@@ -20,17 +19,17 @@ from torch import Tensor, nn
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import ColumnsSpec, Inputs, InputSpec, call_model
 
-# In place of a pattern: all parameters but those of the last layer.
+# Pattern for all parameters but those of the last layer.
 ALL_BUT_HEAD = "all-but-head"
-# An error names so many parameters.
+# Parameters named in an error.
 _MAX_NAMED = 10
-# A model that is not built in is tried on so many examples.
+# Examples in the trial batch of a user's model.
 _BATCH_SIZE = 2
 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put all of the model's modules into evaluation mode, and restore each one's flag."""
+    """Set all modules to evaluation mode, then restore each one's flag."""
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -41,10 +40,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def find_head(model: nn.Module) -> tuple[str, nn.Linear]:
-    """The name and the layer of the classifier: the last `nn.Linear` among `named_modules`.
-
-    The name is "" when the model itself is linear, and the bias may be None.
-    """
+    """The name ("" for a purely linear model) and layer of the classifier, the last `nn.Linear`."""
     linear = [named for named in model.named_modules() if isinstance(named[1], nn.Linear)]
     if not linear:
         raise ConfigError(
@@ -74,10 +70,7 @@ def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Ten
 
 
 def require_head(model: nn.Module, inputs: Inputs) -> None:
-    """Check that `find_head` finds the layer whose output the model returns.
-
-    On the meta device, without values, the two have to be the same tensor.
-    """
+    """Check that `find_head` finds the output layer; on the meta device, by tensor identity."""
     name, head = find_head(model)
     returned: list[Tensor] = []
     handle = head.register_forward_hook(lambda *called: returned.append(called[-1]))
@@ -90,7 +83,7 @@ def require_head(model: nn.Module, inputs: Inputs) -> None:
     if logits_NC.is_meta:
         same = logits_NC is returned[0]
     else:
-        # Of zeros, all of them masked, a model may return NaN.
+        # A model may return NaN for zeros that are all masked.
         same = logits_NC.shape == expected_NC.shape and torch.equal(
             logits_NC.nan_to_num(), expected_NC.nan_to_num()
         )
@@ -109,7 +102,7 @@ def require_logits(
     inputs: InputSpec,
     device: str = "cpu",
 ) -> None:
-    """Check that a model maps a batch of zeros to logits with its last linear layer."""
+    """Check that a model's last linear layer maps a batch of zeros to logits."""
     batch = inputs.zeros(_BATCH_SIZE, device)
     try:
         with evaluation_mode(model), torch.no_grad():
@@ -151,11 +144,11 @@ def head_names(model: nn.Module) -> frozenset[str]:
 
 
 def frozen_names(model: nn.Module, patterns: Iterable[str]) -> frozenset[str]:
-    """The names of frozen parameters in the model's state dict, and of their layers' statistics.
+    """The state dict's names of frozen parameters, and of their layers' statistics.
 
-    Patterns are globs (`*`, `?`, `[...]`) over the names of parameters, and of the statistics of
-    layers without any; or `all-but-head`. A parameter with several names is frozen under all of
-    them if one matches. Statistics are frozen where all parameters of their layer are.
+    Patterns are globs (`*`, `?`, `[...]`) over names of parameters, and of statistics in layers
+    without parameters; or `all-but-head`. A shared parameter is frozen under all names if one
+    matches. Statistics are frozen if all parameters of their layer are.
     """
     patterns = tuple(patterns)
     if not patterns:
@@ -180,12 +173,12 @@ def frozen_names(model: nn.Module, patterns: Iterable[str]) -> frozenset[str]:
 
 
 def freeze(model: nn.Module, frozen: Collection[str]) -> None:
-    """Freeze parameters, by `frozen_names`, and take their layers out of training mode."""
+    """Freeze parameters, by `frozen_names`, and set their layers to evaluation mode."""
     parts = dict(model.named_modules(remove_duplicate=False))
     for prefix, (own, kept) in _layers(model):
         for name in own.keys() & set(frozen):
             own[name].requires_grad = False
-        # Only this layer's flag: layers within it have parameters of their own.
+        # Only this layer's flag: inner layers have their own parameters.
         if (names := own.keys() | kept) and names <= set(frozen):
             parts[prefix].training = False
 

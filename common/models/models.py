@@ -25,7 +25,7 @@ def initialize(network: nn.Module) -> None:
     """Draw the weights of convolutions, batch norms and linear layers, in place.
 
     Convolutions are normal with variance 2 / fan_out (He et al. 2015, arXiv:1502.01852), batch
-    norms the identity; linear layers keep PyTorch's draw, with a zero bias. The caller seeds the
+    norms the identity. Linear layers keep PyTorch's weights, with zero bias. The caller seeds the
     global CPU generator.
     """
     for module in network.modules():
@@ -38,11 +38,11 @@ def initialize(network: nn.Module) -> None:
             nn.init.zeros_(module.bias)
 
 
-# ResNet for small images: a 3x3 stem with stride 1 and no max-pooling. Every stage after the first
-# halves the image, so 8x8 digits work as well as 32x32 photographs.
+# ResNet for small images: a 3x3 stem with stride 1, without max-pooling. Every stage after the
+# first halves the image, so 8x8 digits work as well as 32x32 photographs.
 #
-# Source: He et al. 2015, "Deep Residual Learning for Image Recognition" (arXiv:1512.03385);
-# with the stem and the widths 64-128-256-512 that are common for CIFAR.
+# Source: He et al. 2015, "Deep Residual Learning for Image Recognition" (arXiv:1512.03385); with
+# the stem and the widths 64-128-256-512 that are common for CIFAR.
 
 
 def _stages(
@@ -103,7 +103,7 @@ def resnet18(*, num_classes: int, image: ImageSpec) -> nn.Module:
 
 
 def resnet8(*, num_classes: int, image: ImageSpec) -> nn.Module:
-    """A net that CPUs can train: three stages of one block, 16, 32 and 64 channels wide."""
+    """A net for CPUs: three stages of one block, 16, 32 and 64 channels wide."""
     return ResNet((16, 32, 64), 1, in_channels=image.channels, num_classes=num_classes)
 
 
@@ -163,9 +163,9 @@ def wrn28_10(*, num_classes: int, image: ImageSpec) -> nn.Module:
     )
 
 
-# ConvNet for data distillation: blocks of a 3x3 convolution, instance norm, ReLU, and an average
-# over 2x2 where the image is large enough. No output depends on other examples of the batch, so
-# that the gradient of a class is the mean of its examples' gradients.
+# ConvNet for data distillation: blocks of 3x3 convolution, instance norm, ReLU, and 2x2 average
+# pooling where the image is large enough. Outputs do not depend on other examples of the batch, so
+# a class gradient is the mean of its examples' gradients.
 #
 # Source: Gidaris and Komodakis 2018, "Dynamic Few-Shot Visual Learning without Forgetting"
 # (arXiv:1804.09458); in distillation since Zhao et al. 2021 (arXiv:2006.05929).
@@ -174,10 +174,7 @@ _WIDTH, _NUM_BLOCKS = 64, 3
 
 
 class ConvNet(nn.Module):
-    """Three blocks of 64 channels, and a linear head `fc` on the rest of the image.
-
-    86,090 parameters for CIFAR's images.
-    """
+    """Three blocks of 64 channels and a linear head `fc`; 86,090 parameters for CIFAR's images."""
 
     def __init__(self, *, num_classes: int, image: ImageSpec) -> None:
         super().__init__()
@@ -191,7 +188,7 @@ class ConvNet(nn.Module):
                 nn.ReLU(),
             ]
             channels = _WIDTH
-            # A channel of a single pixel would be normalized to 0.
+            # Normalization would set a single-pixel channel to 0.
             if min(height, width) >= 4:
                 blocks.append(nn.AvgPool2d(2))
                 height, width = height // 2, width // 2
@@ -204,20 +201,20 @@ class ConvNet(nn.Module):
         return logits_NC
 
 
-# Linear and MLP, for tables and features. Columns of floating-point numbers are flattened; whole
-# numbers of a known range, such as categories, are embedded, with one embedding for each column.
+# Linear and MLP, for tables and features. Floating-point columns are flattened; categories with a
+# known range are embedded, one embedding for each column.
 
 _HIDDEN_WIDTH = 256
 _EMBEDDING_WIDTH = 16
 
 
 class SideBySide(nn.Module):
-    """Inputs as one row of numbers for each example."""
+    """Concatenates inputs into one row of numbers for each example."""
 
     def __init__(self, inputs: InputSpec) -> None:
         super().__init__()
         self._columns = inputs.columns if isinstance(inputs, ColumnsSpec) else ()
-        # By place: a column may have no name, or one that no module can have.
+        # Keyed by position: a column's name may be missing, or invalid for a module.
         self.embeddings = nn.ModuleDict()
         widths = []
         for place, column in enumerate(self._columns):
@@ -275,11 +272,11 @@ def _num_values(column: Column) -> int:
     return column.num_values
 
 
-# Text transformer: an encoder small enough for CPUs, over tokens of which 0 is padding. Layer norms
-# come before each part (Xiong et al. 2020, arXiv:2002.04745), which trains without warm-up.
-# Attention is written out, so that training and evaluation run the same kernels.
+# Text transformer: an encoder small enough for CPUs; token 0 is padding. Pre-layer-norm (Xiong et
+# al. 2020, arXiv:2002.04745) trains without warm-up. Attention is written out, so that training and
+# evaluation run the same kernels.
 #
-# Shapes: L places, H heads, K features of a head.
+# Shapes: L positions, H heads, K features of a head.
 # Source: Vaswani et al. 2017, "Attention Is All You Need" (arXiv:1706.03762).
 
 _TEXT_WIDTH = 128
@@ -288,7 +285,7 @@ _NUM_HEADS = 4
 
 
 class Attention(nn.Module):
-    """Self-attention over all places but padding."""
+    """Self-attention over all positions except padding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -308,7 +305,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a two-layer network for each place, each with a residual connection."""
+    """Attention and a two-layer network for each position, both with residual connections."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -327,7 +324,7 @@ class Block(nn.Module):
 
 
 class TextTransformer(nn.Module):
-    """Embeddings of tokens and places, blocks, the mean without padding, and a head `fc`."""
+    """Token and position embeddings, blocks, the mean without padding, and a head `fc`."""
 
     def __init__(self, *, vocabulary: int, length: int, num_classes: int) -> None:
         super().__init__()
@@ -342,7 +339,7 @@ class TextTransformer(nn.Module):
         """Map tokens, int64 B x L, to logits B x C."""
         tokens_BL = given[0] if given else next(iter(named.values()))
         padding_BL = tokens_BL == 0
-        # A text without tokens counts as one place of padding: without any it would have no mean.
+        # An empty text counts as one padding position; otherwise it has no mean.
         first_L = torch.arange(tokens_BL.shape[1], device=tokens_BL.device) == 0
         padding_BL = padding_BL & ~first_L
         x_BLD = self.tokens(tokens_BL) + self.places_LD[: tokens_BL.shape[1]]
@@ -375,7 +372,7 @@ def _tokens(inputs: InputSpec) -> Column:
 
 PREFIX = "torchvision:"
 
-# Their defaults add auxiliary outputs, or warn that a default will change.
+# torchvision's defaults add auxiliary outputs, or warn of a change.
 _ARGUMENTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "googlenet": {"aux_logits": False, "init_weights": True},

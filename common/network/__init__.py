@@ -1,1 +1,1 @@
-"""Network: addresses, certificates, and TLS files that are renewed."""
+"""Network: addresses, certificates, and renewed TLS files."""

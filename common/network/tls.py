@@ -53,11 +53,11 @@ def require_deliberate_exposure(
         )
 
 
-# A certificate with fewer days left is warned of.
+# Warn when a certificate has fewer days left.
 SOON_DAYS = 14
 
 _CERT, _KEY, _CA = "--tls-cert", "--tls-key", "--tls-ca"
-# gRPC's only words when a server refuses or misses our certificate.
+# gRPC's only message when a server refuses or misses our certificate.
 _CLOSED = "Socket closed"
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class PemFile:
 
 
 def require_key(key: PemFile, cert: PemFile) -> None:
-    """Refuse a key that cannot be used, or is another certificate's."""
+    """Refuse a key that is unusable or belongs to another certificate."""
     private = read_key(key)
     if isinstance(private, Ed25519PrivateKey | Ed448PrivateKey):
         raise ConfigError(
@@ -138,7 +138,7 @@ def _require_valid(pem: PemFile, certificate: x509.Certificate, now: datetime) -
 
 
 def shown(time: datetime) -> str:
-    """To the minute, in UTC."""
+    """The time to the minute, in UTC."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
@@ -158,7 +158,7 @@ class TlsContents:
     ca: bytes | None = field(repr=False)
 
     def server_configuration(self) -> grpc.ServerCertificateConfiguration:
-        """The certificate that a server shows, and its clients' authority."""
+        """The server's certificate, and the authority for its clients."""
         if self.cert is None or self.key is None:
             raise ConfigError("a server needs --tls-cert and --tls-key; --tls-ca adds mTLS.")
         return grpc.ssl_server_certificate_configuration(
@@ -166,7 +166,7 @@ class TlsContents:
         )
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """The server's authority, and the certificate that a client shows."""
+        """The server's authority, and the client's certificate."""
         return grpc.ssl_channel_credentials(
             root_certificates=self.ca, private_key=self.key, certificate_chain=self.cert
         )
@@ -174,11 +174,7 @@ class TlsContents:
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """PEM files; `Renewal` follows their changes.
-
-    A server with `ca` asks clients for a certificate (mTLS). A client checks the server with `ca`
-    and shows `cert`.
-    """
+    """PEM files; with `ca`, a server requires client certificates (mTLS)."""
 
     cert: Path | None = None
     key: Path | None = None
@@ -204,7 +200,7 @@ class TlsFiles:
         return files
 
     def read(self, now: datetime) -> TlsContents:
-        """The present contents, checked: gRPC says little about a file that fails."""
+        """The current contents, checked here because gRPC reports little about a bad file."""
         cert, key, ca = (
             None if path is None else PemFile.read(flag, path)
             for flag, path in ((_CERT, self.cert), (_KEY, self.key), (_CA, self.ca))
@@ -213,13 +209,13 @@ class TlsFiles:
             _require_valid(cert, read_certificates(cert)[0], now)
             require_key(key, cert)
         if ca is not None:
-            # Older authorities may stay in the file.
+            # The file may still contain older authorities.
             longest = max(read_certificates(ca), key=lambda each: each.not_valid_after_utc)
             _require_valid(ca, longest, now)
         return TlsContents(*(None if pem is None else pem.content for pem in (cert, key, ca)))
 
     def why_closed(self, details: str) -> str:
-        """Why a coordinator may have closed a client's connection; empty if it did not."""
+        """Why a coordinator may have closed a client's connection, or ""."""
         if _CLOSED not in details:
             return ""
         if self.cert is None:
@@ -227,13 +223,13 @@ class TlsFiles:
         return f"{_CERT} {self.cert} may not be of the authority that its {_CA} names."
 
     def expires_at(self) -> datetime | None:
-        """The expiry of the own certificate, if there is one."""
+        """The expiry of this process's certificate, if any."""
         if self.cert is None:
             return None
         return read_certificates(PemFile.read(_CERT, self.cert))[0].not_valid_after_utc
 
     def expires_soon(self, now: datetime | None = None) -> str:
-        """A warning where the own certificate has few days left; else empty."""
+        """A warning if this process's certificate expires soon, or ""."""
         end = self.expires_at()
         days = SOON_DAYS if end is None else (end - (now or utc_now())).days
         if end is None or days >= SOON_DAYS:
@@ -246,17 +242,13 @@ _Stamp = tuple[int, int, int]
 
 
 class Renewal:
-    """The newest valid contents of TLS files; safe in any thread.
-
-    Files are replaced one by one: a half-written one, or a pair that does not match, leaves the
-    previous contents in use.
-    """
+    """Follows changed TLS files; invalid or mismatched ones leave the previous contents in use."""
 
     def __init__(self, files: TlsFiles, *, now: Callable[[], datetime] = utc_now) -> None:
         self._files, self._now = files, now
         self._paths = [path for path in (files.cert, files.key, files.ca) if path is not None]
         self._lock = threading.Lock()
-        # First, so that a change in between is noticed.
+        # Before reading, so that a concurrent change is noticed.
         self._used = self._refused = self._stamps()
         self._contents = files.read(now())
 
@@ -272,7 +264,7 @@ class Renewal:
         try:
             contents = self._files.read(self._now())
         except ConfigError as error:
-            # Read again at every call: it may not be valid yet.
+            # Retried at every call: it may not be valid yet.
             if stamps != self._refused:
                 logger.warning("%s What was read before stays in use.", error)
             self._refused = stamps
@@ -316,10 +308,7 @@ def _stamp(path: Path) -> _Stamp | None:
 
 
 def server_context(tls: TlsFiles | None, *, asks_peers: bool) -> ssl.SSLContext | None:
-    """The context of an HTTPS server, renewed for each connection; None without a certificate.
-
-    With `asks_peers` a peer has to show a certificate of the authority.
-    """
+    """An HTTPS server's context; None without TLS. `asks_peers` requires client certificates."""
     if tls is None or tls.cert is None:
         return None
     files = tls if asks_peers else replace(tls, ca=None)

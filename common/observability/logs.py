@@ -20,29 +20,29 @@ from lipt.common.text import printable, printable_lines
 
 logger = logging.getLogger(__name__)
 
-# Kept per asyncio task; a thread needs `contextvars.copy_context().run`.
+# Per asyncio task; threads need `contextvars.copy_context().run`.
 _context: ContextVar[Mapping[str, str]] = ContextVar(
     "lipt_log_context", default=MappingProxyType({})
 )
-# The attribute of a record that has an event's fields.
+# Attribute of a record for an event's fields.
 _EVENT = "lipt_event"
 _PLAIN = re.compile(r"[\w./:+-]+\Z", re.ASCII)
 
 
 def log_context() -> Mapping[str, str]:
-    """The ids that belong to lines logged now: `run`, `assignment` and so on."""
+    """The ids on lines logged now: `run`, `assignment` and so on."""
     return _context.get()
 
 
 def log_about(**ids: object) -> Token[Mapping[str, str]]:
-    """Add ids to the rest of this task's log; for tasks of one purpose, such as a call's."""
+    """Add ids to the rest of this task's log; for single-purpose tasks, such as a call's."""
     given = {name: str(value) for name, value in ids.items() if value != ""}
     return _context.set({**_context.get(), **given})
 
 
 @contextmanager
 def logging_about(**ids: object) -> Iterator[None]:
-    """Add ids to what the block logs."""
+    """Add ids to the block's log."""
     token = log_about(**ids)
     try:
         yield
@@ -56,10 +56,10 @@ class JsonFormatter(logging.Formatter):
     time        RFC 3339, UTC, to the microsecond
     level       DEBUG, INFO, WARNING or ERROR
     logger      the part of the program
-    message     what the text log says
-    event       of a counted event: its kind, its detail and what it happened to
-    run, assignment, learner, worker    ids of what the line belongs to
-    trace_id, span_id                   where the process traces
+    message     the text log's message
+    event       of a counted event: its kind, its detail and its fields
+    run, assignment, learner, worker    ids of the line's context
+    trace_id, span_id                   if the process traces
     exception, stack                    a traceback, as one string
     """
 
@@ -90,14 +90,14 @@ ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tupl
 
 
 class PrintableFormatter(logging.Formatter):
-    """A record on one line; the lines of a traceback below it are indented."""
+    """A record on one line, with any traceback indented below."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The line without its traceback."""
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: ExcInfo) -> str:
-        """The traceback, which may hold a peer's text."""
+        """The traceback, which may contain a peer's text."""
         return printable_lines(super().formatException(ei))
 
     def formatStack(self, stack_info: str) -> str:
@@ -106,7 +106,7 @@ class PrintableFormatter(logging.Formatter):
 
 
 def configure_logging(level: str, log_format: Literal["text", "json"] = "text") -> None:
-    """Set up the process's log; called by a command line, never at import."""
+    """Set up the process's log; for command lines, never at import."""
     handler = logging.StreamHandler()
     if log_format == "json":
         handler.setFormatter(JsonFormatter())
@@ -123,42 +123,42 @@ def configure_logging(level: str, log_format: Literal["text", "json"] = "text") 
 
 
 class EventKind(StrEnum):
-    """Kinds of counted events; `detail` divides some of them further."""
+    """Kinds of counted events, some divided by `detail`."""
 
     # A call ended with an error; detail: its reason.
     CALL_REFUSED = "call_refused"
-    # A worker was silent for longer than its lease.
+    # A worker was silent longer than its lease.
     LEASE_EXPIRED = "lease_expired"
-    # A learner was given to a worker again.
+    # A learner was assigned to a worker again.
     LEARNER_REASSIGNED = "learner_reassigned"
-    # An attempt counted against its learner: the worker failed, or its result was refused.
+    # A learner's attempt failed: by its worker, or by a refused result.
     LEARNER_FAILED = "learner_failed"
     # A learner's stored result is damaged or lost: it is trained again.
     LEARNER_DAMAGED = "learner_damaged"
-    # Workers handed in different results for one learner; detail: settled where two others agree.
+    # Workers returned different results for one learner; detail: settled if two others agree.
     LEARNER_DISPUTED = "learner_disputed"
-    # A worker gave its learner back undone.
+    # A worker released its learner undone.
     LEARNER_RETURNED = "learner_returned"
-    # Nobody waits for a job any more; detail: whether it had begun.
+    # A job lost its last waiter; detail: whether it had begun.
     JOB_DROPPED = "job_dropped"
-    # A worker gave a learner back that exceeds its limits.
+    # A worker released a learner that exceeds its limits.
     LEARNER_DECLINED = "learner_declined"
-    # A learner, or its run, seems to have ended several workers in a row: others go first.
+    # A learner, or its run, seems to have crashed several workers in a row: others go first.
     LEARNER_QUARANTINED = "learner_quarantined"
     # Unused files were removed; detail: whole blobs, cut uploads, or ended runs.
     EXPIRED = "expired"
-    # This process was stopped for a while: all leases begin anew.
+    # This process was suspended: all leases restart.
     PAUSED = "paused"
-    # An operation is tried again; detail: which.
+    # An operation is retried; detail: which.
     RETRIED = "retried"
-    # A run waits because the coordinator has other data now.
+    # A run waits because the coordinator has different data now.
     RUN_HELD = "run_held"
     # A run has ended; detail: its state.
     RUN_ENDED = "run_ended"
 
     @property
     def known_details(self) -> tuple[str, ...]:
-        """The details that are shown before their first event."""
+        """The details shown before their first event."""
         return _DETAILS.get(self, ("",))
 
 
@@ -178,7 +178,7 @@ _DETAILS: dict[EventKind, tuple[str, ...]] = {
 
 
 class Events:
-    """The events of one process, counted since it started; safe to read from any thread."""
+    """One process's events, counted since its start; safe to read from any thread."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[EventKind, str]] = Counter()
@@ -186,17 +186,14 @@ class Events:
     def record(
         self, kind: EventKind, *, detail: str = "", level: int = logging.INFO, **fields: object
     ) -> None:
-        """Count an event, and log it as `name=value` pairs on one line.
-
-        Values that are not plain words are quoted with JSON's escapes.
-        """
+        """Count an event, and log it as `name=value` pairs with JSON's escapes on one line."""
         self._counts[kind, detail] += 1
         given = {k: v for k, v in {"detail": detail, **fields}.items() if v != ""}
         pairs = (f"{name}={_quoted(value)}" for name, value in {"event": kind, **given}.items())
         logger.log(level, " ".join(pairs), extra={_EVENT: {"kind": kind.value, **given}})
 
     def count(self, kind: EventKind, detail: str | None = None) -> int:
-        """The events of a kind, of all details by default."""
+        """The number of events of a kind, by default of all details."""
         return sum(
             number
             for (counted, under), number in self.counts().items()

@@ -1,4 +1,4 @@
-"""Metrics: what a service declares and measures, and where Prometheus reads it."""
+"""Metrics: declared instruments, measurements, and an endpoint for Prometheus."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lipt.common.process.devices import versions
 
 logger = logging.getLogger(__name__)
 
-# Most values of one label: peers must not create series without end.
+# Most values of one label: bounds the series that peers can create.
 _MOST = 64
 OTHER = "other"
 _SILENCE_SECONDS = 30.0
@@ -37,7 +37,7 @@ Labels: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, eq=False)
 class Instrument:
-    """A metric's declaration; of each label's values all after the first `most` are `OTHER`."""
+    """A metric's declaration; label values after the first `most` become `OTHER`."""
 
     name: str
     text: str
@@ -47,7 +47,7 @@ class Instrument:
 
 @dataclass(frozen=True, eq=False)
 class Counter(Instrument):
-    """Only grows; the label values `at_zero` are shown before the first event."""
+    """A growing count; label values `at_zero` are shown before the first event."""
 
     at_zero: tuple[Labels, ...] = ()
 
@@ -59,7 +59,7 @@ class Gauge(Instrument):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Histogram(Instrument):
-    """Observations counted by their size; `buckets` are upper bounds."""
+    """Observations counted by size; `buckets` are upper bounds."""
 
     buckets: tuple[float, ...]
 
@@ -86,7 +86,7 @@ EVERYWHERE: tuple[Instrument, ...] = (EVENTS, BUILD, CERTIFICATE_EXPIRY)
 
 
 class Meters:
-    """The counters and histograms of one process; safe to use from any thread."""
+    """The counters and histograms of one process; safe in any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -94,7 +94,7 @@ class Meters:
         self._seen: dict[tuple[Instrument, str], set[str]] = defaultdict(set)
 
     def add(self, counter: Counter | Gauge, *labels: str, by: float = 1.0) -> None:
-        """Count `by` more."""
+        """Add `by` to a counter."""
         self._series(counter, labels).inc(by)
 
     def observe(self, histogram: Histogram, value: float, *labels: str) -> None:
@@ -102,7 +102,7 @@ class Meters:
         self._series(histogram, labels).observe(value)
 
     def families(self, instrument: Instrument) -> list[Any]:
-        """Prometheus's view of an instrument; empty for a gauge that was never counted."""
+        """Prometheus's view of an instrument; empty for an unset gauge."""
         with self._lock:
             if isinstance(instrument, Gauge) and instrument not in self._made:
                 return []
@@ -140,7 +140,7 @@ class Meters:
 
 
 class Phases:
-    """How long one thing has been in each phase, the current one included; for any thread."""
+    """Time spent in each phase, including the current one; safe in any thread."""
 
     def __init__(self, *phases: str, clock: Callable[[], float] = perf_counter) -> None:
         self._lock = threading.Lock()
@@ -171,7 +171,7 @@ def serving_metrics(
     instruments: Sequence[Instrument],
     readings: Callable[[], Readings],
 ) -> Iterator[str]:
-    """Answer scrapes in other threads until the block ends; yields the address."""
+    """Serve scrapes in other threads during the block; yields the address."""
     host, port = split_address(listen)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
@@ -227,7 +227,7 @@ class _Collector(Collector):
             yield family
 
     def describe(self) -> tuple[Any, ...]:
-        # Nothing else is registered, and registering must not scrape.
+        # Registering must not scrape.
         return ()
 
 
@@ -235,14 +235,14 @@ class _Collector(Collector):
 def _serving(
     host: str, port: int, application: Callable[..., Any], tls: TlsFiles | None
 ) -> Iterator[int]:
-    # Of each series Prometheus would be told when it was made.
+    # Omits the creation time of each series.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
     context = server_context(tls, asks_peers=True)
     server = type("Server", (_Server,), {"address_family": family})((host, port), _Handler)
     server.set_app(application)
     if context is not None:
-        # The handshake is made in a connection's own thread, so that a silent peer blocks nobody.
+        # The handshake runs in the connection's thread, so that a silent peer blocks no other.
         server.socket = context.wrap_socket(
             server.socket, server_side=True, do_handshake_on_connect=False
         )
@@ -267,5 +267,5 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        # A stranger's handshake, or a scraper that leaves: a matter of theirs.
+        # A failed handshake or a closed scraper needs no warning.
         logger.debug("a connection of %s ends early: %s", client_address, sys.exception())

@@ -1,7 +1,7 @@
 """Tracing: OpenTelemetry spans, their export, and the W3C `traceparent` that joins processes.
 
-Without a tracer provider, OpenTelemetry's API makes spans that do nothing. OTEL_* variables say
-where spans go; `exporting` follows them with the extra `otel`.
+Without a tracer provider, spans do nothing. OTEL_* variables choose exporters; `exporting` follows
+them with the extra `otel`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 logger = logging.getLogger(__name__)
 
-# The key of W3C Trace Context, in gRPC's metadata as in HTTP's headers.
+# Key of W3C Trace Context, in gRPC metadata and HTTP headers.
 TRACEPARENT = "traceparent"
 CALL_STATUS = "rpc.grpc.status_code"
 
@@ -30,15 +30,15 @@ _EXPORTERS = "OTEL_TRACES_EXPORTER"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _DELAY = "OTEL_BSP_SCHEDULE_DELAY"
-# Entry points by which OpenTelemetry's packages announce their exporters.
+# Entry points of OpenTelemetry's exporters.
 _GROUP = "opentelemetry_traces_exporter"
 _OF_PROTOCOL = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
-# OpenTelemetry waits 5 s: a killed process would lose too many spans.
+# OpenTelemetry's 5 s would lose too many spans of a killed process.
 _DELAY_MILLISECONDS = 500.0
 _END_SECONDS = 2.0
 _EXTRA = {"extra": "otel", "needed_for": "tracing by OTEL_*"}
 
-# Calls that only wait, or repeat often.
+# Calls that only wait, or are frequent.
 _SPANLESS = frozenset(
     {
         "/lipt.v1.InfoService/GetInfo",
@@ -53,29 +53,29 @@ _SPANLESS = frozenset(
 
 
 class Span:
-    """A span that has begun."""
+    """A started span."""
 
     def __init__(self, begun: trace.Span) -> None:
         self.begun = begun
 
     def note(self, **attributes: str | float) -> None:
-        """Add attributes, named `lipt.NAME`: no secrets, and no text of a peer."""
+        """Add attributes, named `lipt.NAME`; never secrets or a peer's text."""
         self.begun.set_attributes(_own(attributes))
 
     def fail(self, error_type: str) -> None:
-        """Mark it as failed."""
+        """Mark the span as failed."""
         self.begun.set_status(trace.StatusCode.ERROR)
         self.begun.set_attribute("error.type", error_type)
 
     @property
     def traceparent(self) -> str:
-        """Its own."""
+        """The span's `traceparent`."""
         return _written(self.begun)
 
 
 @contextmanager
 def current(span: Span) -> Iterator[Span]:
-    """Make a span current in the block, and end it there; an error fails it."""
+    """Make a span current in the block, then end it; an error fails it."""
     with trace.use_span(
         span.begun, end_on_exit=True, record_exception=False, set_status_on_exception=False
     ):
@@ -93,7 +93,7 @@ def current(span: Span) -> Iterator[Span]:
 
 @contextmanager
 def span(name: str, *, link: str = "", **attributes: str | float) -> Iterator[Span]:
-    """The block as a span of the current one; `link` is the `traceparent` of a related one."""
+    """Run the block as a child span; `link` is a related span's `traceparent`."""
     related = trace.get_current_span(_context_of(link)) if link else None
     links = () if related is None else (trace.Link(related.get_span_context()),)
     tracer = trace.get_tracer("lipt")
@@ -121,19 +121,19 @@ def is_tracing() -> bool:
 
 
 def current_traceparent() -> str:
-    """What a call takes along; empty outside of a trace."""
+    """The `traceparent` for outgoing calls; empty outside of a trace."""
     return _written(trace.get_current_span())
 
 
 def received(metadata: Any) -> str:
-    """The one valid `traceparent` in a peer's metadata; empty without one."""
+    """The only valid `traceparent` in a peer's metadata, or ""."""
     found = [str(value) for key, value in metadata or () if key == TRACEPARENT]
     return _written(trace.get_current_span(_context_of(found[0]))) if len(found) == 1 else ""
 
 
 @contextmanager
 def attached(traceparent: str) -> Iterator[None]:
-    """Make the block a part of another process's span; an invalid one changes nothing."""
+    """Run the block as part of another process's span, unless `traceparent` is invalid."""
     token = contexts.attach(_context_of(traceparent, contexts.get_current()))
     try:
         yield
@@ -142,7 +142,7 @@ def attached(traceparent: str) -> Iterator[None]:
 
 
 def join(traceparent: str) -> None:
-    """Make the rest of this task a part of another process's span."""
+    """Make the rest of this task part of another process's span."""
     contexts.attach(_context_of(traceparent, contexts.get_current()))
 
 
@@ -165,7 +165,7 @@ def _own(attributes: Mapping[str, str | float]) -> dict[str, str | float]:
 def exporting(
     service: str, *, instance: str = "", problem_level: int = logging.WARNING
 ) -> Iterator[None]:
-    """Export the spans of the block, unless the process already has a tracer provider."""
+    """Export spans during the block, unless the process has a tracer provider."""
     provider = None
     wanted = wanted_exporters(os.environ)
     if wanted and not is_tracing():
@@ -178,14 +178,14 @@ def exporting(
         yield
     finally:
         if provider is not None:
-            # Shutting down takes half a minute where the collector hangs.
+            # Shutdown takes half a minute if the collector hangs.
             ending = threading.Thread(target=provider.shutdown, daemon=True)
             ending.start()
             ending.join(_END_SECONDS)
 
 
 def wanted_exporters(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """OpenTelemetry's names of the exporters that OTEL_* variables ask for."""
+    """OpenTelemetry's names of the exporters in OTEL_* variables."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return ()
     named = environment.get(_EXPORTERS, "")
@@ -212,11 +212,11 @@ def _provider(wanted: Sequence[str], service: str, instance: str) -> Any:
         "service.version": version("lipt"),
         "service.instance.id": instance or f"{platform.node()}-{os.getpid()}",
     }
-    # The operator's OTEL_RESOURCE_ATTRIBUTES win.
+    # The operator's OTEL_RESOURCE_ATTRIBUTES take precedence.
     said = resources.OTELResourceDetector().detect()
     resource = resources.Resource.create(own).merge(said)
     provider = sdk.TracerProvider(resource=resource, shutdown_on_exit=False)
-    # The SDK logs every failed attempt; `_OnceTold` logs the first.
+    # The SDK logs every failed attempt; `_OnceTold` logs only the first.
     if not logger.isEnabledFor(logging.DEBUG):
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     delay = None if os.environ.get(_DELAY) else _DELAY_MILLISECONDS

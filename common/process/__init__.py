@@ -1,4 +1,4 @@
-"""Process: service managers, an early end and signs of life; light to import."""
+"""Process: service managers, early exit and activity reports; light to import."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 
 
 def tell_manager(**state: str) -> None:
-    """Send what has changed: READY="1" when all is up, STOPPING="1", STATUS in words."""
+    """Notify the service manager: READY="1" when all is up, STOPPING="1", STATUS as text."""
     path = os.environ.get(_VARIABLE)
     if not path:
         return
-    # @ stands for the zero byte of a socket without a file.
+    # @ stands for the zero byte of an abstract socket.
     address = f"\0{path[1:]}" if path.startswith("@") else path
     message = "\n".join(f"{name}={value}" for name, value in state.items())
     try:
@@ -34,7 +34,7 @@ def tell_manager(**state: str) -> None:
 def end_at_signals(program: str, *, status_variable: str = "") -> None:
     """Let SIGTERM and SIGINT end this process at once until other handlers are set.
 
-    Imports take seconds, and a module under import could catch an exception.
+    Imports take seconds, and an imported module could catch an exception.
     """
     told = os.environ.get(status_variable, "")
     status = int(told) if told.isdecimal() and int(told) < 256 else 0
@@ -54,7 +54,7 @@ _SILENCE_SECONDS = 9.0
 def talking(
     activity: str, say: Callable[[str], object], *, silence_seconds: float = _SILENCE_SECONDS
 ) -> Iterator[None]:
-    """Report in another thread what the block does, every `silence_seconds`."""
+    """Report the block's activity from another thread, every `silence_seconds`."""
     done, began = threading.Event(), time.monotonic()
 
     def talk() -> None:

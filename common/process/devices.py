@@ -1,7 +1,7 @@
-"""Devices to compute on, the versions that a result depends on, and a process's memory.
+"""Compute devices, versions that results depend on, and process memory.
 
-RLIMIT_AS says little: torch's CUDA build reserves 2.3 GB of unused addresses. RLIMIT_DATA follows
-memory in use within 110 MB. It counts a GPU driver's mappings, so it is not used with CUDA.
+RLIMIT_DATA follows memory in use within 110 MB. RLIMIT_AS does not: torch's CUDA build reserves 2.3
+GB of unused addresses. RLIMIT_DATA counts a GPU driver's mappings, so it is not used with CUDA.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import torch
 from lipt.common.errors import ConfigError
 
 _PACKAGES = ("lipt", "torch", "torchvision")
-# The contract's limit.
+# The protocol's limit.
 _MAX_NAME_CHARACTERS = 80
 _OWN_SCORE = Path("/proc/self/oom_score_adj")
-# Of -1000 to 1000.
+# In -1000..1000.
 _SCORE = "500"
-# What C++ and torch say in place of a MemoryError.
+# Messages of C++ and torch in place of a MemoryError.
 _WORDS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "can't start new thread")
 
 
 def resolve_device(spec: str) -> torch.device:
-    """The device that `--device` names."""
+    """The device of `--device`."""
     name = spec.strip().lower()
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -61,7 +61,7 @@ def device_name(device: torch.device) -> str:
 
 
 def processor_name() -> str:
-    """The processor's name: sums in a CPU's kernels depend on it."""
+    """The processor's name: CPU kernels' sums depend on it."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
@@ -70,13 +70,13 @@ def processor_name() -> str:
 
 
 def versions_on(device: torch.device) -> dict[str, str]:
-    """Versions, and a CPU's processor, that a result depends on."""
+    """The versions that a result depends on; on a CPU, also the processor."""
     processor = {"cpu": processor_name()} if device.type == "cpu" else {}
     return versions() | processor
 
 
 def kind_of(device: str, versions: Mapping[str, str]) -> str:
-    """A name for devices that compute the same bits."""
+    """A name shared by devices with bitwise equal results."""
     processor, torch = versions.get("cpu", ""), versions.get("torch", "")
     return f"{device}{f' ({processor})' if processor else ''}{f', torch {torch}' if torch else ''}"
 
@@ -94,7 +94,7 @@ def _version(package: str) -> str:
 
 
 def limit_memory(num_bytes: int) -> None:
-    """Let requests for memory beyond `num_bytes` fail; a lower limit stays."""
+    """Let allocations beyond `num_bytes` fail; keeps a lower limit."""
     _, hardest = resource.getrlimit(resource.RLIMIT_DATA)
     if hardest != resource.RLIM_INFINITY:
         num_bytes = min(num_bytes, hardest)
@@ -102,13 +102,13 @@ def limit_memory(num_bytes: int) -> None:
 
 
 def go_first_without_memory() -> None:
-    """Have the system end this process first when memory runs out."""
+    """Make the system kill this process first when memory runs out."""
     with suppress(OSError):
         _OWN_SCORE.write_text(_SCORE)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or its cause, says that memory ran out."""
+    """Whether an error, or its cause, means that memory ran out."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, MemoryError | torch.OutOfMemoryError):

@@ -1,4 +1,4 @@
-"""The machine: cores, memory and threads."""
+"""The machine's cores, memory and threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
-# A result depends on its threads, so a larger machine's number has to be possible.
+# Results depend on the number of threads, so allow a larger machine's.
 _THREADS_PER_CORE = 4
 _FEWEST_THREADS = 8
 _SHARE_OF_MEMORY = 0.8
@@ -35,7 +35,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """This machine, or its container's part of it."""
+    """This machine, or its container's share."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return Machine(
         num_cores=_num_cores(),
@@ -65,7 +65,7 @@ def _limits_upwards(root: Path, path: str, file: str) -> Iterator[int]:
     group = root / path.lstrip("/")
     # A container mounts its own group at the root.
     for folder in (group, *group.parents):
-        # "max" is no number.
+        # "max" is not a number.
         with suppress(OSError, ValueError):
             yield int((folder / file).read_text())
         if folder == root:

@@ -1,1 +1,1 @@
-"""RPC: channels, errors as statuses, and protobuf messages as values, for both ends of a call."""
+"""RPC: channels, errors as statuses, and protobuf messages as values."""

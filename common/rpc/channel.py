@@ -31,9 +31,9 @@ logger = logging.getLogger(__name__)
 
 MessageT = TypeVar("MessageT")
 
-# gRPC repeats calls that find nobody (UNAVAILABLE) for some seconds. Left out are `AccessService`,
-# where a token asked for twice is two tokens, and streams, which their readers resume: with retries
-# a stream was seen to hang, deaf to its cancellation, after its coordinator was killed.
+# gRPC retries UNAVAILABLE calls for some seconds. `AccessService` is excluded, because a repeated
+# request makes a second token. Streams are excluded, because their readers resume them. A retried
+# stream could also hang, ignoring cancellation, after its coordinator was killed.
 _RETRIED = tuple(
     {"service": service.full_name, "method": method.name}
     for module in (info_pb2, run_pb2, subset_pb2, worker_pb2)
@@ -53,16 +53,16 @@ _SERVICE_CONFIG = {"methodConfig": [{"name": _RETRIED, "retryPolicy": _RETRY_POL
 _OPTIONS = (
     ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
     ("grpc.enable_retries", 1),
-    # A peer that is gone without a word is noticed within 40 s.
+    # Detects a silently lost peer within 40 s.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # A coordinator that comes up is found within seconds.
+    # Finds a starting coordinator within seconds.
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # Loopback and cluster addresses are not meant for a web proxy.
+    # A web proxy cannot reach loopback and cluster addresses.
     ("grpc.enable_http_proxy", 0),
 )
 
@@ -70,10 +70,7 @@ _OPTIONS = (
 def open_channel(
     address: str, tls: TlsFiles | None = None, token: TokenSource | None = None
 ) -> grpc.Channel:
-    """A channel to `host:port` that connects on first use, and follows the files of `tls`.
-
-    Its calls show the token, and belong to the trace that they are made in.
-    """
+    """A channel to `host:port` that connects on first use, with TLS renewal, token and tracing."""
     host, port = split_address(address)
     if tls is not None:
 
@@ -98,7 +95,7 @@ def open_channel(
 
 
 def local_credentials(port: int) -> grpc.ChannelCredentials:
-    """The local token for a loopback port, read whenever a connection is made."""
+    """The local token for a loopback port, read at every connection."""
     return grpc.composite_channel_credentials(
         grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP),
         grpc.metadata_call_credentials(_LocalToken(port)),
@@ -135,7 +132,7 @@ def _call_in_trace(continuation: Callable[..., Any], details: Any, requests: Any
     def end(ended: Any) -> None:
         code = ended.code() or grpc.StatusCode.UNKNOWN
         span.begun.set_attribute(CALL_STATUS, code.value[0])
-        # Leaving a stream early is no failure.
+        # Closing a stream early is no failure.
         if code not in {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED}:
             span.fail(code.name)
         span.begun.end()
@@ -174,7 +171,7 @@ def _intercepted(
 
 
 class IdleWatchdog:
-    """Cancels a call, and sets `expired`, when one wait on it exceeds `idle_seconds`."""
+    """Cancels a call and sets `expired` when one wait exceeds `idle_seconds`."""
 
     def __init__(self, idle_seconds: float) -> None:
         self.expired = False
@@ -184,7 +181,7 @@ class IdleWatchdog:
 
     @contextmanager
     def over(self, call: Any) -> Iterator[None]:
-        """Watch a call during the block, and end it with the block."""
+        """Watch a call during the block, then cancel it."""
         self.wait_begins()
         thread = threading.Thread(target=self._watch, args=[call], name="lipt-idle", daemon=True)
         thread.start()
@@ -196,14 +193,14 @@ class IdleWatchdog:
             call.cancel()
 
     def messages(self, call: Iterable[MessageT]) -> Iterator[MessageT]:
-        """The call's messages; time between them is not counted."""
+        """The call's messages; the caller's time between them is not counted."""
         for message in call:
             self._deadline = None
             yield message
             self.wait_begins()
 
     def wait_begins(self) -> None:
-        """Begin the peer's `idle_seconds` anew."""
+        """Restart the idle timer."""
         self._deadline = time.monotonic() + self._idle_seconds
 
     def _watch(self, call: Any) -> None:
@@ -218,18 +215,18 @@ class IdleWatchdog:
 
 
 class LongPoll:
-    """Calls that wait for an answer, and that a signal handler can end."""
+    """Long-polling calls that a signal handler can end."""
 
     def __init__(self) -> None:
         self._call: Any = None
         self._interrupted = False
 
     def answered(self, start: Callable[[], Any]) -> Any:
-        """The answered call that `start` begins; None once `interrupt` was called."""
+        """The answered call that `start` makes; None after `interrupt`."""
         if self._interrupted:
             return None
         call = self._call = start()
-        # A signal may have come while the call was being made.
+        # A signal may have arrived during `start`.
         if self._interrupted:
             call.cancel()
         try:
@@ -243,7 +240,7 @@ class LongPoll:
         return call
 
     def interrupt(self) -> None:
-        """End the call under way, and every later one."""
+        """End the current call, and every later one."""
         self._interrupted = True
         if (call := self._call) is not None:
             call.cancel()
@@ -252,8 +249,8 @@ class LongPoll:
 class RenewingChannel:
     """A channel that follows TLS files, which gRPC itself reads once.
 
-    Calls that begin after a change use a new connection. Earlier ones keep the previous one, which
-    is closed at the next change.
+    New calls use a new connection after a change. Earlier calls keep the previous one, which is
+    closed at the next change.
     """
 
     def __init__(self, renewal: Renewal, connect: Callable[[TlsContents], grpc.Channel]) -> None:
@@ -265,7 +262,7 @@ class RenewingChannel:
         self._closed = False
 
     def newest(self) -> grpc.Channel:
-        """The channel to make a call on."""
+        """The channel for the next call."""
         contents = self._renewal.current()
         with self._lock:
             if contents is self._contents or self._closed:

@@ -1,4 +1,4 @@
-"""Calls at the server: one interceptor that runs each of them inside a list of steps."""
+"""Server-side calls: one interceptor that runs each in a list of steps."""
 
 from __future__ import annotations
 
@@ -38,30 +38,25 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 def is_of_the_contract(method: str) -> bool:
-    """Whether a method (`/package.Service/Method`) is ours, unlike health and reflection."""
+    """Whether a method (`/package.Service/Method`) is LiPT's, unlike health and reflection."""
     return method.startswith("/lipt.v1.")
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call's method (`/package.Service/Method`), and which of its sides stream."""
+    """A call's method (`/package.Service/Method`), and its streaming sides."""
 
     method: str
     request_streaming: bool
     response_streaming: bool
 
 
-# Opens a block around a call, before its first message is read.
+# Wraps a call in a block that begins before its first message is read.
 Step: TypeAlias = Callable[[Call, Context], AbstractAsyncContextManager[None]]
 
 
 class Interceptor(grpc.aio.ServerInterceptor):
-    """Runs every call inside its method's steps, the first one outermost.
-
-    Args:
-        steps: the steps of a method.
-        on_unknown: called for a method that no service has.
-    """
+    """Runs every call in its method's `steps`, outermost first; reports unknown methods."""
 
     def __init__(
         self,
@@ -78,11 +73,11 @@ class Interceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """The handler of one call; each method's is made once."""
+        """The handler of one call, built once for each method."""
         method = handler_call_details.method
         if method not in self._handlers:
             handler = await continuation(handler_call_details)
-            if handler is None:  # not kept: callers may make up any number of names
+            if handler is None:  # not cached: callers may invent names
                 self._on_unknown()
                 return None
             steps = self._steps(method)
@@ -117,14 +112,14 @@ def _within(steps: Sequence[Step], method: str, handler: Any) -> Any:
             async for response in responses:
                 yield response
 
-    # gRPC would answer UNKNOWN to an error of a deserializer.
+    # gRPC answers UNKNOWN to errors of a deserializer.
     def parsed(content: bytes) -> Any:
         try:
             return handler.request_deserializer(content)
         except DecodeError as error:
             return error
 
-    # gRPC reads a single request before the handler of one: as streams the steps come first.
+    # For unary requests gRPC reads the message before the handler; as streams, steps come first.
     make: Any = grpc.stream_unary_rpc_method_handler
     if call.response_streaming:
         make = grpc.stream_stream_rpc_method_handler
@@ -157,7 +152,7 @@ def _checked(request: Any) -> Any:
 
 
 def refusals(events: Events) -> Step:
-    """Answers an error with its status, and counts it."""
+    """Answer an error with its status, and count it."""
 
     @asynccontextmanager
     async def step(call: Call, context: Context) -> AsyncIterator[None]:
@@ -176,9 +171,9 @@ def refusals(events: Events) -> Step:
 
 
 def count_refusal(events: Events, error: Exception, *, method: str, peer: str) -> LiptError:
-    """Count and log an error that ends a call, and return the one for its caller."""
+    """Count and log an error that ends a call; returns the caller's error."""
     refused = error if isinstance(error, LiptError) else incident(error, method)
-    # A caller that is too fast must not fill the log.
+    # Too frequent calls must not fill the log.
     level = logging.DEBUG if isinstance(refused, TooManyCallsError) else logging.INFO
     events.record(
         EventKind.CALL_REFUSED,
@@ -192,7 +187,7 @@ def count_refusal(events: Events, error: Exception, *, method: str, peer: str) -
 
 
 def incident(error: Exception, where: str) -> LiptError:
-    """The error for the caller of an unforeseen exception: a number in the log."""
+    """Log an unforeseen exception; the caller's error has the log entry's number."""
     number = uuid.uuid4().hex[:8]
     logger.error("incident %s in %s", number, where, exc_info=error)
     return LiptError(f"internal error; the coordinator's log has it as incident {number}.")
@@ -200,10 +195,10 @@ def incident(error: Exception, where: str) -> LiptError:
 
 @asynccontextmanager
 async def tracing(call: Call, context: Context) -> AsyncIterator[None]:
-    """Runs a call in its caller's trace, as a span where it is one answer."""
+    """Run a call in its caller's trace, with a span for single responses."""
     # Each call has its own task.
     join(received(context.invocation_metadata()))
-    # With one more generator around a stream that is cut while its reader stalls, gRPC crashed.
+    # Another generator around a stream crashed gRPC when the stream was cut during a stall.
     if call.response_streaming or is_spanless(call.method):
         yield
         return

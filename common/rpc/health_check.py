@@ -1,6 +1,6 @@
-"""Health check: `python -m lipt.common.rpc.health_check` has status 0 where a coordinator serves.
+"""Health check: `python -m lipt.common.rpc.health_check` exits with 0 if a coordinator serves.
 
-It asks gRPC's standard health at LIPT_HEALTH_LISTEN, or else LIPT_LISTEN, without PyTorch.
+It queries gRPC's standard health service at LIPT_HEALTH_LISTEN or LIPT_LISTEN, without PyTorch.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 _DEFAULT = "127.0.0.1:50051"
 _SECONDS = 4.0
-# What listens at all addresses is asked at this one.
+# Address to query for a wildcard address.
 _ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not listened on here
 
 
 def address_to_ask(environment: Mapping[str, str]) -> str:
-    """Where a coordinator with this environment answers about its health."""
+    """The health address of a coordinator with this environment."""
     listen = environment.get("LIPT_HEALTH_LISTEN") or environment.get("LIPT_LISTEN") or _DEFAULT
     host, _, port = listen.rpartition(":")
     return f"{_ANY.get(host, host)}:{port}"
 
 
 def main() -> str | None:
-    """Nothing where it serves; else what it answers, as the words of a status of 1."""
+    """None if it serves; else its answer, printed with exit status 1."""
     address = address_to_ask(os.environ)
     with grpc.insecure_channel(address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)

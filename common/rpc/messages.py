@@ -1,4 +1,4 @@
-"""Messages: lengths of text fields, and conversions to and from frozen values."""
+"""Messages: text length limits, and conversions to and from frozen values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from google.protobuf.message import Message
 from lipt.common.errors import ConfigError, InvalidRequestError
 from lipt.v1 import limits_pb2
 
-# As limits.proto says.
+# The default limit in limits.proto.
 _CHARACTERS = 200
 _ENTRIES = 1000
 
 
 def require_lengths(request: Message) -> None:
-    """Refuse longer texts, and lists with more entries, than their fields take."""
+    """Refuse texts and lists over their fields' limits."""
     for field in _text_fields(request.DESCRIPTOR):
         value = getattr(request, field.name)
         if isinstance(value, Message):
@@ -56,7 +56,6 @@ def _label(field: Any) -> str:
 
 @cache
 def _text_fields(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
-    """The fields of a message that hold texts, themselves or in their messages."""
     fields: Iterable[Any] = kind.fields
     return tuple(
         field
@@ -79,10 +78,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 def message_to_dict(message: Message) -> dict[str, Any]:
-    """A message's values, nested; enums by their member's value ("snip").
-
-    Left out are empty lists, and fields that tell whether they are set and are not.
-    """
+    """A message's values, nested, without unset fields and empty lists; enums as their values."""
     values: dict[str, Any] = {}
     fields: Iterable[Any] = message.DESCRIPTOR.fields
     for field in fields:
@@ -133,13 +129,13 @@ def _prefix(enum: EnumDescriptor) -> str:
 
 
 def enum_value(enum: EnumDescriptor, number: int) -> str:
-    """The member's value for a number of the wire: 2 -> "snip"; an unknown number as text."""
+    """The member's value for a wire number, 2 -> "snip"; an unknown number as text."""
     member = enum.values_by_number.get(number)
     return member.name.removeprefix(_prefix(enum)).lower() if member else str(number)
 
 
 def enum_number(enum: EnumDescriptor, value: str, name: str) -> int:
-    """The number on the wire for a member's value: "snip" -> 2."""
+    """The wire number of a member's value: "snip" -> 2."""
     member = enum.values_by_name.get(f"{_prefix(enum)}{value.upper()}")
     if member is None or member.number == 0:
         known = [enum_value(enum, item.number) for item in enum.values if item.number]
@@ -148,14 +144,14 @@ def enum_number(enum: EnumDescriptor, value: str, name: str) -> int:
 
 
 def enum_to_proto(enum: EnumDescriptor, value: StrEnum) -> str:
-    """The name on the wire for a member, as messages' constructors take it."""
+    """A member's wire name, as message constructors take it."""
     name: str = enum.values_by_number[enum_number(enum, value.value, enum.name)].name
     return name
 
 
-# Peers whose majors differ refuse each other; a higher minor only adds.
+# Peers with different majors refuse each other; higher minors only add.
 PROTOCOL_MAJOR = 1
 PROTOCOL_MINOR = 0
 
-# Measured on loopback: 4 MiB messages are slower, 64 KiB ones cost more calls.
+# On loopback, 4 MiB messages are slower, and 64 KiB messages need more calls.
 CHUNK_BYTES = 256 * 1024

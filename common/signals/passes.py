@@ -1,8 +1,7 @@
-"""Passes over the data: batches in, finite errors and features out, whole or by ranges.
+"""Passes over the data: errors and features of batches, for all examples or a range.
 
-Errors are of each example's OWN loss: a mean over the batch would overweight the examples of a
-smaller last batch. A range is a part of a pass, computed anywhere. Results do not depend on the
-ranges as long as each begins with a batch.
+Errors are of each example's OWN loss: a batch mean would overweight a smaller last batch. Results
+do not depend on ranges if each begins with a batch.
 
 Shapes: N examples, B of a batch, C classes, D features.
 """
@@ -33,7 +32,7 @@ from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import TensorSpec, Weights
 
 OnProgress = Callable[[int, int], None]
-# Called after every batch with how many examples are done; may raise to end the pass.
+# Called after every batch with the number of examples done; may raise to end the pass.
 OnDone = Callable[[int], None]
 
 _MAX_NAMED = 5
@@ -45,8 +44,8 @@ def arriving(
 ) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
     """The same rows and results, results on the CPU.
 
-    On CUDA a batch's results are copied to page-locked memory behind its kernels, and yielded when
-    the next batch is queued: the device always has work.
+    On CUDA, results are copied to page-locked memory and yielded after the next batch is queued, so
+    that the device stays busy.
     """
     last: _Travelling | None = None
     for rows, results in computed:
@@ -62,7 +61,7 @@ def arriving(
 
 
 class _Travelling:
-    """A batch's results, being copied from CUDA to the CPU."""
+    """A batch's results during their copy from CUDA to the CPU."""
 
     def __init__(self, rows: slice, results: tuple[Tensor, ...]) -> None:
         self._rows = rows
@@ -98,7 +97,7 @@ def require_finite_rows(finite_B: Tensor, ids_B: Tensor, what: str) -> None:
 
 @dataclass(frozen=True)
 class Read:
-    """A batch as it was read: its rows, examples and targets, on the CPU."""
+    """A batch as read: its rows, examples and targets, on the CPU."""
 
     rows: slice
     examples_B: Stored
@@ -109,11 +108,8 @@ class Read:
 class Batches:
     """Consecutive batches of a model's inputs and targets, decoded ahead in a thread.
 
-    Attributes:
-        device: of the model.
-        size: examples of a batch; the last one may have fewer.
-        on_progress: called after every batch with the numbers of done and of all examples.
-        some: N int64 ids of the examples; None for all.
+    `size` is the examples of a batch. `on_progress` is called with (done, total) examples. `some`
+    are N int64 ids, or None for all.
     """
 
     dataset: Dataset
@@ -125,7 +121,7 @@ class Batches:
 
     @property
     def ids_N(self) -> Tensor:
-        """The ids of all examples of the pass."""
+        """All ids of the pass."""
         return torch.arange(len(self.dataset)) if self.some is None else self.some
 
     def __len__(self) -> int:
@@ -141,7 +137,7 @@ class Batches:
                 self.on_progress(batch.rows.stop, num_examples)
 
     def reading(self, blocks: Iterable[slice]) -> AbstractContextManager[Iterator[Read]]:
-        """Stored batches, read ahead where that takes time."""
+        """Stored batches, read ahead where reading takes time."""
         ids_N, targets_N = self.ids_N, self.dataset.targets_N
 
         def read(rows: slice) -> Read:
@@ -150,7 +146,7 @@ class Batches:
                 return Read(rows, pinned(examples_B), targets_B.pin_memory())
             return Read(rows, examples_B, targets_B)
 
-        # A user's own rows are read in the thread that opened them.
+        # A user's rows are read only in the thread that opened them.
         if self.dataset.in_memory or not self.dataset.rows.concurrent:
             return nullcontext(map(read, blocks))
         return reading_ahead(read, blocks)
@@ -168,13 +164,7 @@ def pass_over(
     features_ND: Tensor,
     on_done: OnDone = lambda _: None,
 ) -> None:
-    """One forward pass in evaluation mode, which fills errors and features on the CPU.
-
-    Row i is the example of the i-th id.
-
-    Raises:
-        SignalsError: outputs are not finite, or features too large for float16.
-    """
+    """Fill errors and features on the CPU in one forward pass, row i for the i-th id."""
     ids_N = batches.ids_N
     with evaluation_mode(model), pinned_kernels(), torch.inference_mode():
         for rows, (finite_B, errors_BC, features_BD) in arriving(_outputs(model, batches)):
@@ -187,7 +177,7 @@ def pass_over(
 
 
 def _outputs(model: nn.Module, batches: Batches) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-    """Each batch's rows, and which outputs are finite, errors and features."""
+    """Each batch's rows, then its finite flags, errors and features."""
     target = batches.dataset.target
     for rows, inputs_B, targets_B in batches:
         logits_BC, features_BD = forward_with_features(model, inputs_B)
@@ -227,17 +217,12 @@ def range_specs(task: ScoringTask, num_features: int) -> dict[str, TensorSpec]:
 
 
 def encode_range(scored: Weights) -> bytes:
-    """A range as a file, without loss, its exponents compressed."""
+    """Encode a range without loss, with compressed exponents."""
     return encode_weights(scored, WeightEncoding.PLANES)
 
 
 def read_range(source: bytes | Path, task: ScoringTask, num_features: int) -> tuple[Tensor, Tensor]:
-    """The errors N x C and features N x D of a range's file, which is not trusted.
-
-    Raises:
-        BlobTooLargeError, WeightsError: it is no such file, or another range's.
-        SignalsError: a value is not finite.
-    """
+    """The errors N x C and features N x D of an untrusted range file."""
     scored = dict(open_weights(source, like=range_specs(task, num_features)))
     if bad := non_finite(scored):
         raise SignalsError(f"{bad}: of examples {task.start} to {task.stop - 1}. Score them again.")

@@ -1,4 +1,4 @@
-"""Target kinds: the forms of an example's target, with the names of their scores."""
+"""Target kinds: the forms of an example's target, and their scores' names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 
 class TargetKind(StrEnum):
-    """What a model predicts of an example."""
+    """The prediction for an example."""
 
     # One of several classes.
     CLASS = "class"
@@ -19,7 +19,7 @@ class TargetKind(StrEnum):
 
     @property
     def words(self) -> str:
-        """For messages."""
+        """The kind's name in messages."""
         return _WORDS[self]
 
     @property
@@ -47,6 +47,6 @@ _SCORE_NAMES = MappingProxyType(
 
 
 def kinds_in_words(kinds: Collection[TargetKind]) -> str:
-    """Kinds as messages have them: `multi-label or regression`."""
+    """Kinds in a message: `multi-label or regression`."""
     *first, last = (kind.words for kind in TargetKind if kind in kinds)
     return f"{', '.join(first)} or {last}" if first else last

@@ -1,11 +1,11 @@
-"""Targets of a model: one class, several labels, or numbers; and a data set's values of them.
+"""Targets of a model (one class, several labels, or numbers) and a data set's target values.
 
 A model's last layer has T outputs for an example. The residual, output minus truth, is the gradient
-of the example's own loss by these outputs, so that the last layer's gradient is the outer product
+of the example's own loss by these outputs. The last layer's gradient is therefore the outer product
 of residual and feature.
 
 Examples without a single class are grouped in strata, for splits and balanced quotas: numbers by
-the quantile of their first number, labels by the rarest label of each example.
+the quantile of the first, labels by each example's rarest label.
 
 Shapes: N examples, B of a batch, T outputs, C classes or labels, Q edges.
 """
@@ -31,7 +31,7 @@ from lipt.common.targets.kinds import TargetKind
 
 _NUM_BINS = 10
 _NO_LABEL = "none"
-# R² has no lower bound; outputs that are not finite get this.
+# Score of non-finite outputs: R² has no lower bound.
 _LOWEST_SCORE = -1.0
 _MAX_OUTPUTS = 100_000
 
@@ -41,7 +41,7 @@ Numbers = Annotated[tuple[float, ...], Field(min_length=1, max_length=_MAX_OUTPU
 class Target(ABC):
     """A kind of target, a frozen value.
 
-    Targets of a batch are on the outputs' device: int64 B for classes, else B x T, uint8 of 0 and 1
+    A batch's targets are on the outputs' device: int64 B for classes, else B x T: uint8 of 0 and 1,
     or float32 in the data's own units.
     """
 
@@ -56,11 +56,7 @@ class Target(ABC):
     def losses(
         self, outputs_BT: Tensor, targets_B: Tensor, *, label_smoothing: float = 0.0
     ) -> Tensor:
-        """Each example's own loss; B float32.
-
-        `label_smoothing` is the share of a target that is spread over all labels; numbers have
-        none.
-        """
+        """Each example's own loss, B float32; numbers ignore `label_smoothing`."""
 
     def mean_loss(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
         """The mean loss of a batch; 0-d float32."""
@@ -68,17 +64,14 @@ class Target(ABC):
 
     @abstractmethod
     def residuals(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """The gradient of each example's own loss by its outputs; B x T float32.
-
-        Computed in float64: of a confident answer float32 has few correct digits.
-        """
+        """Gradients of each example's own loss by its outputs; B x T float32, by float64."""
 
     @abstractmethod
     def merits(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """Each example's share of a score, at most 1; B float32. Only for progress in training."""
+        """Each example's share of a score, at most 1; B float32. Only for training progress."""
 
     def tally(self) -> Tally:
-        """Begin to count a score."""
+        """Start an empty score."""
         return Tally(self)
 
     @abstractmethod
@@ -91,7 +84,7 @@ class Target(ABC):
 
 
 class Tally:
-    """A score's counts, batch by batch; the same whatever the batches are."""
+    """A score's counts over batches; independent of batch sizes."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -99,7 +92,7 @@ class Tally:
 
     def add(self, outputs_BT: Tensor, targets_B: Tensor) -> None:
         """Count a batch; both on one device."""
-        # Read later: a device would have to wait.
+        # Not read yet: that would synchronize the device.
         self._counts.append(self._target.counts(outputs_BT, targets_B))
 
     def score(self) -> float:
@@ -107,7 +100,7 @@ class Tally:
         return self._target.score_of(self._counts)
 
     def best_possible(self, num_left: int) -> float:
-        """The largest possible score after so many more examples."""
+        """The largest possible score after `num_left` more examples."""
         if not isinstance(self._target, SingleLabel):
             return 1.0
         left = self._counts[0].new_tensor([num_left, num_left])
@@ -116,10 +109,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class SingleLabel(Target):
-    """One class of `num_classes`; targets are int64 B.
-
-    The score is the accuracy; an example with an output that is not finite counts as wrong.
-    """
+    """One class of `num_classes`; targets are int64 B, and the score is accuracy."""
 
     num_classes: Annotated[int, Field(ge=1)]
     kind: Literal[TargetKind.CLASS] = TargetKind.CLASS
@@ -147,7 +137,7 @@ class SingleLabel(Target):
         return (outputs_BT.argmax(dim=-1) == targets_B).float()
 
     def counts(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """How many are right, and how many there are."""
+        """Number of correct examples, and of all; non-finite outputs are wrong."""
         right_B = outputs_BT.argmax(dim=-1) == targets_B
         right_B = right_B & outputs_BT.isfinite().all(dim=-1)
         return torch.stack([right_B.sum(), torch.ones_like(right_B).sum()])
@@ -162,12 +152,11 @@ class SingleLabel(Target):
 
 @dataclass(frozen=True)
 class MultiLabel(Target):
-    """Any of `num_labels`; targets are uint8 B x C, 1 for a label that the example has.
+    """Any of `num_labels`; targets are uint8 B x C, 1 for each label of the example.
 
-    The loss is the sum of the labels' binary cross-entropies. The score is the micro F1,
-    2 TP / (2 TP + FP + FN) over all labels of all examples, at even odds; 1 where there is no label
-    to find. The share of right answers would rank soups badly: where labels are rare, predicting
-    none is right nearly always.
+    The loss is the sum of the labels' binary cross-entropies. The score is the micro F1, 2 TP / (2
+    TP + FP + FN) at threshold 1/2, over all labels of all examples; 1 without any positive.
+    Accuracy would rank soups badly: with rare labels, predicting none is nearly always right.
     """
 
     num_labels: Annotated[int, Field(ge=1)]
@@ -180,7 +169,7 @@ class MultiLabel(Target):
     def losses(
         self, outputs_BT: Tensor, targets_B: Tensor, *, label_smoothing: float = 0.0
     ) -> Tensor:
-        """Smoothing draws 0 and 1 towards a half."""
+        """Smoothing moves targets towards 1/2."""
         wanted_BC = targets_B.float() * (1 - label_smoothing) + label_smoothing / 2
         return functional.binary_cross_entropy_with_logits(
             outputs_BT.float(), wanted_BC, reduction="none"
@@ -193,7 +182,7 @@ class MultiLabel(Target):
         return ((outputs_BT > 0) == (targets_B > 0)).float().mean(dim=-1)
 
     def counts(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """True positives and wrong answers; an output that is not finite is a wrong answer."""
+        """True positives and wrong answers; non-finite outputs are wrong."""
         has_BC, finite_BC, said_BC = targets_B > 0, outputs_BT.isfinite(), outputs_BT > 0
         found_BC, wrong_BC = said_BC & has_BC & finite_BC, (said_BC != has_BC) | ~finite_BC
         return torch.stack([found_BC.sum(), wrong_BC.sum()])
@@ -212,8 +201,8 @@ class Regression(Target):
 
     Models predict them standardized by the data set's means and deviations. The loss is half the
     squared error in these units, summed over the numbers. The score is R², the explained share of
-    variance, in the mean over the numbers: 0 for a model that always predicts the mean. A number
-    that is the same for all counts 1 where it is predicted exactly, else 0.
+    variance, averaged over the numbers; always predicting the mean scores 0. A constant number
+    scores 1 if predicted exactly, else 0.
 
     Attributes:
         mean: of every number over the data set.
@@ -238,7 +227,7 @@ class Regression(Target):
         return len(self.mean)
 
     def standardized(self, targets_BT: Tensor) -> Tensor:
-        """Numbers in their own units as a model predicts them; float64."""
+        """Convert numbers to the model's standardized units; float64."""
         mean_T, std_T = (
             torch.tensor(figures, dtype=torch.float64, device=targets_BT.device)
             for figures in (self.mean, self.std)
@@ -268,7 +257,7 @@ class Regression(Target):
         return torch.stack([(outputs_BT.to(torch.float64) - wanted_BT).square(), wanted_BT]).cpu()
 
     def score_of(self, counts: Sequence[Tensor]) -> float:
-        # Exact sums, which do not depend on the order or the batches.
+        # Exact sums do not depend on order or batches.
         squares_TN, wanted_TN = torch.cat(list(counts), dim=1).transpose(1, 2)
         if not bool(squares_TN.isfinite().all()):
             return _LOWEST_SCORE
@@ -283,20 +272,16 @@ class Regression(Target):
         return "a number" if self.num_outputs == 1 else f"{self.num_outputs} numbers"
 
 
-# Any target but a single class.
+# Any target except a single class.
 OtherTarget = Annotated[MultiLabel | Regression, Field(discriminator="kind")]
 
 
 @dataclass(frozen=True)
 class TargetValues:
-    """A data set's labels or numbers, checked and grouped.
+    """A data set's labels or numbers, checked and grouped in strata.
 
-    Attributes:
-        target: their kind.
-        values: uint8 N x C for labels, float32 N x T for numbers, on the CPU.
-        names: of the labels or the numbers.
-        strata_N: int64, the group of each example.
-        strata_names: a name for each group.
+    `values` are uint8 N x C for labels, float32 N x T for numbers, on the CPU; `strata_N` are
+    int64.
     """
 
     target: OtherTarget
@@ -355,7 +340,6 @@ def number_values(values_NT: Tensor, names: Sequence[str] | None, source: str) -
 
 
 def _require_matrix(values: Tensor, names: Sequence[str] | None, source: str, what: str) -> int:
-    """The number of columns."""
     columns = values.shape[1] if values.ndim == 2 else 0
     if not len(values) or not columns or (names is not None and len(names) != columns):
         named = "" if names is None else f" with {len(names)} names"
@@ -367,7 +351,7 @@ def _require_matrix(values: Tensor, names: Sequence[str] | None, source: str, wh
 
 
 def _mean_and_deviation(column_N: Tensor) -> tuple[float, float]:
-    """Of the population, by exact sums: the same in any order and on any machine."""
+    """Population mean and deviation by exact sums, the same in any order and on any machine."""
     numbers = column_N.double().tolist()
     mean = math.fsum(numbers) / len(numbers)
     if min(numbers) == max(numbers):
@@ -379,14 +363,14 @@ def _mean_and_deviation(column_N: Tensor) -> tuple[float, float]:
 def quantile_edges(values_N: Tensor) -> Tensor:
     """The largest value of each bin but the last; Q float64, ascending, at least one.
 
-    Of values at least two differ. Equal ones are in the lower bin, so that none is empty and there
-    are fewer bins where many are equal.
+    At least two values must differ. Equal values share the lower bin, so no bin is empty; many
+    equal values give fewer bins.
     """
     sorted_N = values_N.to(torch.float64).sort().values
     ends_Q = -(-torch.arange(1, _NUM_BINS) * len(sorted_N) // _NUM_BINS)
     edges_Q = torch.unique(sorted_N[(ends_Q - 1).clamp(min=0)])
     edges_Q = edges_Q[edges_Q < sorted_N[-1]]
-    # Where nearly all are the largest, the others are one bin.
+    # If nearly all values are the largest, the others form one bin.
     return edges_Q if len(edges_Q) else sorted_N[sorted_N < sorted_N[-1]][-1:]
 
 
@@ -404,10 +388,10 @@ def quantile_names(edges_Q: Tensor, what: str = "") -> tuple[str, ...]:
 
 
 def rarest_label_strata(targets_NC: Tensor) -> Tensor:
-    """The first of the rarest labels of each example; C without any; N int64."""
+    """Each example's rarest label, the first of ties, or C without any label; N int64."""
     has_NC = targets_NC > 0
     counts_C = has_NC.sum(dim=0)
-    # More than any count, where the example lacks the label.
+    # Above any count where the example lacks the label.
     rarity_NC = torch.where(has_NC, counts_C, len(targets_NC) + 1)
     strata_N = rarity_NC.argmin(dim=1)
     return strata_N.where(has_NC.any(dim=1), targets_NC.shape[1])

@@ -1,8 +1,7 @@
 """Weights as files: safetensors, dense or sparse, checked before use.
 
-Here is the header: where a file's values begin, or the other format that it has.
-
-Other formats are never opened: unpickling runs code. This module does not import torch.
+This module checks the header, without importing torch. Other formats are never opened: unpickling
+runs code.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _FROM_NUMPY = (
     "Convert it: safetensors.numpy.save_file({NAME: numpy.load(PATH)}, 'weights.safetensors')."
 )
 
-# Protocol 0 and 1 pickles have no magic; torch.save never wrote those.
+# Pickle protocols 0 and 1 have no magic; torch.save never wrote them.
 _FOREIGN = {
     **{bytes([0x80, protocol]): _PICKLE + _CONVERT for protocol in range(2, 6)},
     b"PK\x03\x04": f"a zip archive, as torch.save and numpy write them: {_PICKLE}{_CONVERT}",
@@ -33,7 +32,7 @@ _FOREIGN = {
 
 
 def require_safetensors(source: bytes | Path) -> None:
-    """Refuse a content, or a file, that does not start as safetensors does."""
+    """Refuse content, or a file, without the start of safetensors."""
     if isinstance(source, bytes):
         values_begin(source[: LENGTH_BYTES + 1], len(source), "the content")
         return
@@ -46,7 +45,7 @@ def values_begin(start: bytes, num_bytes: int, label: str) -> int:
     """The offset of a file's values."""
     length = int.from_bytes(start[:LENGTH_BYTES], "little")
     fits = LENGTH_BYTES + length <= num_bytes
-    # Asked first: a header of 640 bytes makes a file start like a pickle.
+    # Checked first: a header of 640 bytes resembles a pickle.
     if fits and start[LENGTH_BYTES:] == b"{":
         return LENGTH_BYTES + length
     foreign = next((text for magic, text in _FOREIGN.items() if start.startswith(magic)), None)
@@ -58,7 +57,7 @@ def values_begin(start: bytes, num_bytes: int, label: str) -> int:
 
 
 def malformed(label: str, why: str) -> WeightsError:
-    """The error for a file that is not safetensors, or contradicts itself."""
+    """The error for a file that is not safetensors, or inconsistent."""
     return WeightsError(
         f"{label} is not a safetensors file: {why}. "
         "Write it with safetensors.torch.save_file(model.state_dict(), PATH)."

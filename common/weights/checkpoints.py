@@ -1,8 +1,8 @@
 """Checkpoints: a user's initial weights, also in torch's own files.
 
-Only an operator or a user names such a file, never a peer. Names and shapes decide before any value
-is read. Programs that wrap a model put a prefix before all names ("module."): the one under which
-most tensors fit is removed, or added.
+Only operators and users name such files, never peers. Names and shapes are checked before values
+are read. Wrappers prefix all names ("module."): the prefix that fits most tensors is removed or
+added.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lipt.common.errors import WeightsError
 from lipt.common.weights.files import SPARE_TENSORS, read_container
 from lipt.common.weights.specs import TensorSpec, Weights, differences, quoted
 
-# Where programs put a model's weights among other things.
+# Common keys of a model's weights in a checkpoint.
 _STATE_KEYS = ("state_dict", "model_state_dict", "model")
 
 
 def read_torch_file(path: Path) -> Any:
-    """The content of the file, with all tensors on the CPU; no object of it is unpickled."""
+    """The file's content, with tensors on the CPU; unpickles no objects."""
     try:
-        # Of a foreign pickle torch warns before it refuses it.
+        # torch warns about foreign pickles before it refuses them.
         with warnings.catch_warnings(action="ignore", category=UserWarning):
             return torch.load(path, map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, EOFError) as error:
@@ -35,10 +35,7 @@ def read_torch_file(path: Path) -> Any:
 
 
 def state_dict_in(content: Any) -> dict[str, torch.Tensor]:
-    """The tensors of a model in what `read_torch_file` returned, by name.
-
-    They are at the top, or below `state_dict`, `model_state_dict`, `model` or the only such key.
-    """
+    """A model's tensors by name: at the top, or under one of `_STATE_KEYS` or the only key."""
     parts = content if isinstance(content, Mapping) else {}
     if found := _tensors(parts):
         return found
@@ -56,9 +53,9 @@ def _tensors(part: Any) -> dict[str, torch.Tensor]:
     return {str(key): item for key, item in part.items() if isinstance(item, torch.Tensor)}
 
 
-# A sentence names this many tensors and counts the rest.
+# Tensors named in a sentence; the rest are counted.
 _MAX_NAMED = 10
-# A batch norm's count of batches, which older files lack: 0 is as good.
+# Batch norm's batch counter; older files lack it, and 0 works.
 _COUNTER = "num_batches_tracked"
 
 
@@ -70,10 +67,10 @@ def read_checkpoint(
     new_head: bool,
     max_bytes: int,
 ) -> tuple[Weights, str]:
-    """A model's initial weights from a safetensors file, by the model's names, and a summary.
+    """A model's initial weights from a safetensors file, by its names, and a summary.
 
-    Narrower floats are widened, which is exact. With `new_head` the checkpoint may have another
-    head, or none; else all tensors must match.
+    Narrower floats are widened exactly. With `new_head` the head may differ or be missing; all
+    other tensors must match.
     """
     container = read_container(source, max_bytes=max_bytes, max_tensors=len(like) + SPARE_TENSORS)
     found, new = container.specs, set(head) if new_head else set()
@@ -90,7 +87,7 @@ def read_checkpoint(
             differing[name] = found[own] if own else None
     placed = {own_names[name] for name in like if name in own_names}
     left_over = {name: spec for name, spec in found.items() if name not in placed}
-    # Tensors that no head can have: beside others of the body, or of more than two dimensions.
+    # Not a head's: beside other body tensors, or with more than two dimensions.
     parts = {_part(name, on) for name in body}
     foreign = {
         name: spec
@@ -123,7 +120,7 @@ def _fits(found: TensorSpec, expected: TensorSpec) -> bool:
 
 
 def _prefixes(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -> tuple[str, str]:
-    """The prefix to remove from the checkpoint's names, and the one to add to them."""
+    """The prefixes to remove from the checkpoint's names, and to add."""
     counts: Counter[tuple[str, str]] = Counter()
     for name, spec in found.items():
         counts.update((cut, "") for cut, rest in _cuts(name, like) if _fits(spec, like[rest]))
@@ -144,7 +141,7 @@ def _prefixes(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -
 
 
 def _cuts(name: str, others: Mapping[str, TensorSpec]) -> Iterator[tuple[str, str]]:
-    """Splits of a name before which `others` has the rest."""
+    """Splits of a name with the rest in `others`."""
     parts = name.split(".")
     for at in range(len(parts)):
         rest = ".".join(parts[at:])

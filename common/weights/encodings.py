@@ -1,33 +1,33 @@
 """Encodings of a learner's weights: a bitmask with the kept values, or planes of their bytes.
 
-The run names one, and a file says which one it is in. A file is a safetensors file whose metadata
-describes the tensors that have a bitmask, as JSON with sorted names and without spaces. They are
-stored as mask/NAME beside their values, all others as dense/NAME. A value is kept when the bits
-that are stored are not all zero, so -0.0 and every NaN survive. The bitmask of n values has
-ceil(n / 8) bytes: bit i % 8 of byte i // 8, counted from the lowest, is set when value i, in
-row-major order, is kept; padding bits are zero.
+The run chooses the encoding and each file states its own. A safetensors file's metadata describes
+the masked tensors, as JSON with sorted names and without spaces. They are stored as mask/NAME
+beside their values, all others as dense/NAME. A value is kept when its stored bits are not all
+zero, so -0.0 and every NaN survive. The bitmask of n values has ceil(n / 8) bytes. Bit i % 8 of
+byte i // 8, from the lowest, is set when value i, in row-major order, is kept; padding bits are
+zero.
 
 Bitmask. The metadata has `lipt.sparse`: {"version":1,"shapes":{NAME:[...]}}.
 
     mask/NAME     uint8: the bitmask
     values/NAME   the kept values, 1-D, of the tensor's dtype
 
-A tensor gets a mask when it is floating point and both take fewer bytes than the tensor. COO
-indices would take more than the dense tensor at the densities of 0.85 to 0.95 that learners have.
+A floating-point tensor gets a mask when both parts take fewer bytes than the tensor. COO indices
+would exceed the dense tensor at the learners' densities of 0.85 to 0.95.
 
-Planes. The metadata has `lipt.planes`: {"version":1,"tensors":{NAME:{"dtype":D,"kept":K,
-"shape":[...]}}}. Every floating-point tensor has a mask; both parts are uint8 and 1-D.
+Planes. The metadata has `lipt.planes`:
+{"version":1,"tensors":{NAME:{"dtype":D,"kept":K,"shape":[...]}}}. Every floating-point tensor has a
+mask; both parts are uint8 and 1-D.
 
     mask/NAME     the bitmask, as one raw DEFLATE stream (RFC 1951)
     planes/NAME   the K kept values of dtype D, byte by byte: with each value's bits rotated
                   left by one, so that its exponent comes first and its sign last, the lowest
                   byte of all values, then the next, ...; the highest as one raw DEFLATE stream
 
-D is the tensor's own dtype, or BF16 for a float32 tensor whose values were rounded to nearest,
-ties to even; a BF16 value becomes float32 again by 16 zero bits. A trained weight's sign and
-mantissa look like noise, its exponent does not: of fp32's 32 bits some 5 can go. Only Huffman codes
-are asked of DEFLATE: neighbours have nothing in common. Different versions of zlib may write
-different bytes, which decode to the same.
+D is the tensor's own dtype, or BF16 for float32 values rounded to nearest, ties to even. A BF16
+value becomes float32 again by 16 zero bits. Only exponents compress, by some 5 of fp32's 32 bits;
+sign and mantissa look like noise. DEFLATE uses Huffman codes only: neighbours are unrelated.
+Versions of zlib may write different bytes, which decode to the same values.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from lipt.common.weights.specs import TensorSpec, check_specs, quoted
 
 SPARSE_KEY, PLANES_KEY = "lipt.sparse", "lipt.planes"
 _VERSION = 1
-# For headers: more than any has.
+# More than any header needs.
 _HEADER_BYTES_PER_TENSOR = 4096
 _FLOATS = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
 
@@ -86,14 +86,14 @@ DescriptionT = TypeVar("DescriptionT", _Sparse, _Planes)
 
 
 def encode_weights(weights: Mapping[str, torch.Tensor], encoding: WeightEncoding) -> bytes:
-    """Encode weights as a run asks for it."""
+    """Encode weights as the run chooses."""
     if encoding is WeightEncoding.BITMASK:
         return encode_sparse(weights)
     return encode_planes(weights, bfloat16=encoding is WeightEncoding.BFLOAT16_PLANES)
 
 
 def encode_sparse(weights: Mapping[str, torch.Tensor]) -> bytes:
-    """Encode weights without loss; equal weights give equal bytes."""
+    """Encode weights without loss; deterministic."""
     stored: dict[str, torch.Tensor] = {}
     shapes: dict[str, list[int]] = {}
     for name, tensor in sorted(weights.items()):
@@ -109,7 +109,7 @@ def encode_sparse(weights: Mapping[str, torch.Tensor]) -> bytes:
 
 
 def encode_planes(weights: Mapping[str, torch.Tensor], *, bfloat16: bool = False) -> bytes:
-    """Encode weights; without loss unless `bfloat16`."""
+    """Encode weights, without loss unless `bfloat16`."""
     stored: dict[str, torch.Tensor] = {}
     tensors: dict[str, Any] = {}
     for name, tensor in sorted(weights.items()):
@@ -135,9 +135,9 @@ def _packed(stored: Mapping[str, torch.Tensor], key: str, **part: Mapping[str, A
 
 
 def open_weights(source: bytes | Path, *, like: Mapping[str, TensorSpec]) -> EncodedWeights:
-    """Open a file of `encode_weights`, whichever encoding it is in; `dict` of it decodes all."""
+    """Open a file of either encoding; `dict` of the result decodes all tensors."""
     max_tensors = 2 * len(like) + SPARE_TENSORS
-    # The bitmask comes on top where all values are kept, and what DEFLATE cannot compress.
+    # Upper bound: all values kept and incompressible, plus the bitmask.
     max_values = sum(spec.num_bytes + spec.num_elements for spec in like.values())
     container = read_container(
         source,
@@ -149,7 +149,7 @@ def open_weights(source: bytes | Path, *, like: Mapping[str, TensorSpec]) -> Enc
 
 @dataclass(frozen=True)
 class _Masked:
-    """A tensor with a bitmask; `dtype` is that of its `num_kept` stored values."""
+    """A tensor with a bitmask; `dtype` is that of the `num_kept` stored values."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -157,10 +157,7 @@ class _Masked:
 
 
 class EncodedWeights(Mapping[str, torch.Tensor]):
-    """The weights of an open file; every access decodes a tensor anew.
-
-    Every size is compared with the model's before anything is allocated for it.
-    """
+    """The weights of an open file; every access checks sizes and decodes a tensor anew."""
 
     def __init__(self, container: Container, like: Mapping[str, TensorSpec]) -> None:
         self.container = container
@@ -278,8 +275,8 @@ def _join(
 
 
 def _bits_of(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    # A view where the layout allows. numpy has no bfloat16, and -0.0 == 0.0: bit patterns are
-    # compared and moved instead.
+    # A view where the layout allows. Bit patterns are compared: NumPy has no bfloat16, and -0.0 ==
+    # 0.0.
     return bytes_of(tensor).view(f"u{tensor.itemsize}")
 
 

@@ -1,8 +1,8 @@
-"""Weights files: safetensors that are checked before memory is taken for them.
+"""Weights files: safetensors, checked before memory is allocated.
 
-The library writes metadata in random order, and checks a file only while it allocates. Here one set
-of tensors is one byte string with one digest, and a reader learns from the header alone what a file
-claims to hold. The format (https://huggingface.co/docs/safetensors):
+The library writes metadata in random order, and allocates before it has checked a file. Here equal
+tensors give equal bytes and one digest, and the header alone tells a file's claimed content. The
+format (https://huggingface.co/docs/safetensors):
 
     8 bytes    length H of the header, unsigned, little-endian
     H bytes    JSON: {NAME: {"dtype", "shape", "data_offsets": [begin, end]}, ...}, and
@@ -35,7 +35,7 @@ from lipt.common.weights.specs import TensorSpec, Weights, check_specs, quoted
 
 ValueT = TypeVar("ValueT")
 
-# Spare room in a limit on tensors, so that another model's file is opened and compared.
+# Margin in the limit on tensors, so that another model's file is opened and compared.
 SPARE_TENSORS = 1000
 _MAX_TENSORS = 100_000
 _METADATA = "__metadata__"
@@ -57,7 +57,7 @@ _NAMES = {
 }
 DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 
-# What JSON of a peer may say.
+# Valid sizes in a peer's JSON.
 Size = Annotated[int, Field(ge=0, lt=2**63, strict=True)]
 Shape = Annotated[list[Size], Field(max_length=16)]
 
@@ -75,7 +75,7 @@ _TEXTS = TypeAdapter(dict[str, str])
 
 
 def non_finite(weights: Mapping[str, torch.Tensor]) -> str:
-    """Which weights are NaN or infinite, as the beginning of a sentence; empty where none is."""
+    """The start of a sentence that names NaN or infinite weights; empty without any."""
     bad = {name: count for name, tensor in weights.items() if (count := _num_non_finite(tensor))}
     if not bad:
         return ""
@@ -94,10 +94,7 @@ def _num_non_finite(tensor: torch.Tensor) -> int:
 def read_weights(
     source: bytes | Path, *, like: Mapping[str, TensorSpec], max_bytes: int
 ) -> Weights:
-    """Read a safetensors file that must hold exactly the tensors of a model.
-
-    The header is compared with `like` before anything is allocated for its values.
-    """
+    """Read a safetensors file with exactly the tensors `like`, compared before allocation."""
     container = read_container(source, max_bytes=max_bytes, max_tensors=len(like) + SPARE_TENSORS)
     check_specs(container.specs, like)
     return {name: container.tensor(name) for name in like}
@@ -110,12 +107,12 @@ def read_specs(path: Path) -> dict[str, TensorSpec]:
 
 
 def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The file of these tensors: equal tensors and metadata give equal bytes."""
+    """Pack tensors as a file; equal tensors and metadata give equal bytes."""
     return b"".join(_parts(tensors, metadata))
 
 
 def write_packed(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write what `pack` gives into a file, without a copy of it in memory."""
+    """Write a file as `pack` does, without a copy in memory."""
     with path.open("wb", buffering=0) as file:
         for part in _parts(tensors, None):
             write_all(file, part)
@@ -149,16 +146,16 @@ def _parts(
 
 
 def bytes_of(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
-    """A tensor's values as they are stored, 1-D; a view of it where its layout allows."""
+    """A tensor's stored values, 1-D; a view if its layout allows."""
     contiguous = tensor.detach().cpu().contiguous()
-    # Empty and one-element tensors are contiguous with any stride, which view() refuses.
+    # Tensors of at most one element may have any stride, which view() refuses.
     flat = contiguous.as_strided((contiguous.numel(),), (1,))
     return flat.view(torch.uint8).numpy()
 
 
 @dataclass(frozen=True)
 class Container:
-    """A file whose header was checked; its values are still where they were."""
+    """A file with a checked header; values are not read yet."""
 
     metadata: dict[str, str]
     specs: dict[str, TensorSpec]
@@ -168,7 +165,7 @@ class Container:
     def values(self, name: str) -> npt.NDArray[np.uint8]:
         """A tensor's bytes, read-only and without a copy."""
         if isinstance(self._data.obj, mmap.mmap):
-            # Let this process forget the tensors read before; the page cache keeps them.
+            # Release pages read before; the page cache keeps them.
             self._data.obj.madvise(mmap.MADV_DONTNEED)
         begin = self._begins[name]
         return np.frombuffer(self._data[begin : begin + self.specs[name].num_bytes], np.uint8)
@@ -184,7 +181,7 @@ class Container:
 def read_container(
     source: bytes | Path, *, max_bytes: int, max_tensors: int, max_metadata_bytes: int = 0
 ) -> Container:
-    """Open a file without trust: sizes first, then the header, then its sums.
+    """Open an untrusted file: check sizes, then the header, then the offsets.
 
     A path is mapped: the file must not change while the container is in use.
     """
@@ -207,7 +204,7 @@ def read_container(
     specs: dict[str, TensorSpec] = {}
     begins: dict[str, int] = {}
     end = 0
-    # In the order of their values: a hole could hide bytes, an overlap could claim many.
+    # By offset: a gap could hide bytes, an overlap could claim too many.
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         if entry.dtype not in DTYPES:
             known = ", ".join(DTYPES)
@@ -271,7 +268,7 @@ def _parse(text: bytes, label: str) -> tuple[dict[str, str], dict[str, _Entry]]:
 
 
 def complaint(error: ValidationError) -> str:
-    """What a peer's JSON has wrong first; its names are cut."""
+    """The first error in a peer's JSON, with its names cut."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"]))
     return f"{quoted(where)}: {first['msg'][:_MOST_CHARACTERS]}"
@@ -280,7 +277,7 @@ def complaint(error: ValidationError) -> str:
 def save_tensors(
     path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write a safetensors file of the process' own; readers see all of it or nothing."""
+    """Write one of this process's safetensors files atomically."""
     partial = path.with_name(f"{path.name}.part")
     contiguous = {name: values.contiguous() for name, values in tensors.items()}
     save_file(contiguous, partial, None if metadata is None else dict(metadata))
@@ -290,10 +287,7 @@ def save_tensors(
 def load_tensors(
     path: Path, build: Callable[[dict[str, torch.Tensor], dict[str, str]], ValueT]
 ) -> ValueT:
-    """What is built of the tensors and the metadata of a file of `save_tensors`.
-
-    They are mapped into memory: pages are read as they are used.
-    """
+    """Build a value from the mapped tensors and metadata of a file of `save_tensors`."""
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

@@ -1,7 +1,4 @@
-"""Tensor specs: the names, shapes and dtypes that a model expects of a file of weights.
-
-A file from a peer is compared with these before anything is allocated for it.
-"""
+"""Tensor specs: names, shapes and dtypes that a peer's weights file must have."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from lipt.common.errors import WeightsError
 
 Weights = dict[str, torch.Tensor]
 
-# An error names this many tensors and counts the rest.
+# Tensors named in an error; the rest are counted.
 _MAX_NAMED = 3
 _MAX_NAME_CHARACTERS = 100
 
@@ -29,7 +26,7 @@ class TensorSpec:
 
     @property
     def num_elements(self) -> int:
-        """Its number of values; 1 for a 0-d tensor."""
+        """The number of values; 1 for a 0-d tensor."""
         return math.prod(self.shape)
 
     @property
@@ -42,24 +39,24 @@ class TensorSpec:
 
 
 def copy_to_cpu(tensors: Mapping[str, torch.Tensor]) -> Weights:
-    """Contiguous copies on the CPU, independent of the originals."""
+    """Contiguous copies on the CPU."""
     return {
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
     }
 
 
 def specs_of(weights: Mapping[str, torch.Tensor]) -> dict[str, TensorSpec]:
-    """The specs of given weights, by name, in the same order."""
+    """The specs of weights, by name, in the same order."""
     return {name: TensorSpec(tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
 
 
 def quoted(name: str) -> str:
-    """A name for an error, in quotes; a peer's name may be long or unprintable."""
+    """A name quoted for an error; a peer's may be long or unprintable."""
     return repr(name if len(name) <= _MAX_NAME_CHARACTERS else f"{name[:_MAX_NAME_CHARACTERS]}...")
 
 
 def check_specs(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -> None:
-    """Refuse weights that are not those of the model."""
+    """Refuse weights that do not match the model."""
     differing = {name: found.get(name) for name, spec in like.items() if found.get(name) != spec}
     strange = {name: spec for name, spec in found.items() if name not in like}
     if differing or strange:
@@ -73,7 +70,7 @@ def differences(
     *,
     remedy: str = "Give weights of this model, or name the model that they belong to.",
 ) -> WeightsError:
-    """The error for weights that lack or change tensors of `like`, or have `strange` ones."""
+    """The error for weights with missing, changed or `strange` tensors."""
     clauses = [
         f"{quoted(name)} is {found or 'missing'}, the model has {like[name]}"
         for name, found in differing.items()

@@ -1,1 +1,1 @@
-"""Access: who a caller is, and what the coordinator lets them do."""
+"""Access: who a caller is, and which calls it may make."""

@@ -1,11 +1,9 @@
-"""Callers: the party or worker behind a call, and the access table: which roles may make it.
+"""Callers, and the access table: which roles may make which call.
 
-Nobody may make a call that is not in the table. Health is open to everybody: probes show nothing.
-
-Worker ids are public, and epochs can be counted. So a worker's call shows its secret `instance_id`
-as metadata. The id is a hash of that, so this needs no registration, and works for a lease that
-outlived the coordinator. A worker that registered with a certificate shows the same one besides, or
-a renewed one of that name.
+Methods outside the table are refused. Health is open to everybody: probes reveal nothing. Worker
+ids are public and epochs can be guessed, so a worker's call carries its secret `instance_id`. Its
+id is a hash of the secret, so calls can be verified without a registration. A worker that
+registered with a certificate must show it again, or a renewed one of that name.
 """
 
 from __future__ import annotations
@@ -57,10 +55,10 @@ ALLOWED_ROLES: dict[str, frozenset[Role]] = {
 
 @dataclass(frozen=True)
 class Caller:
-    """The party behind a call.
+    """The identity behind a call; `key` identifies it in turns, quotas and bindings.
 
-    Its `key`, for turns, quotas and bindings, is a certificate's digest, a token's id or a network
-    address. `certificate` is its SHA-256 in hexadecimal, `expires_at` in seconds since 1970.
+    `key` is a certificate's digest, a token's id or a network address. `certificate` is a SHA-256
+    in hexadecimal, `expires_at` in seconds since 1970.
     """
 
     key: str
@@ -71,23 +69,23 @@ class Caller:
 
     @property
     def only_works(self) -> bool:
-        """Whether it is a worker and nothing more."""
+        """Whether its only role is worker."""
         return self.roles == {Role.WORKER}
 
 
-# The caller where nobody has to show anything.
+# The caller when no credentials are required.
 ANYBODY = Caller(key="anybody", name="anybody", roles=EVERY_ROLE)
 
 _current: ContextVar[Caller] = ContextVar("lipt_caller", default=ANYBODY)
 
 
 def current_caller() -> Caller:
-    """The caller of the present call."""
+    """The caller of the current call."""
     return _current.get()
 
 
 def note_caller(caller: Caller) -> None:
-    """Make `caller` the one of this task's call."""
+    """Set the caller of this task's call."""
     _current.set(caller)
 
 
@@ -97,7 +95,7 @@ def is_open(method: str) -> bool:
 
 
 def require_role(caller: Caller, method: str) -> None:
-    """Refuse a caller that may not call the method."""
+    """Refuse a caller without a role that the method accepts."""
     allowed = ALLOWED_ROLES.get(method, frozenset())
     if caller.roles & allowed:
         return
@@ -124,13 +122,13 @@ def _digest(text: str) -> str:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A call's caller, and its worker's secret, or an empty text."""
+    """A call's caller, and its worker's secret or an empty text."""
 
     caller: Caller = ANYBODY
     secret: str = field(default="", repr=False)
 
     def proves(self, worker_id: str) -> bool:
-        """Whether the secret is that of the worker."""
+        """Whether the secret belongs to the worker."""
         return bool(self.secret) and hmac.compare_digest(worker_id_of(self.secret), worker_id)
 
 
@@ -139,23 +137,23 @@ NO_EVIDENCE = Evidence()
 
 @dataclass(frozen=True)
 class Binding:
-    """The evidence of a worker's registration, to be shown again; the secret is hashed."""
+    """The credentials of a worker's registration, required again; the secret is hashed."""
 
     caller: Caller = ANYBODY
     secret_digest: str = field(default=_digest(""), repr=False)
 
     @classmethod
     def of(cls, shown: Evidence) -> Binding:
-        """The binding of a worker that registers with this."""
+        """The binding of a worker that registers with these credentials."""
         return cls(shown.caller, _digest(shown.secret))
 
     def objection(self, shown: Evidence) -> str:
-        """Why a call is not this worker's, as what it does; empty where it is."""
+        """Why a call is not this worker's, as a verb phrase; empty if it is."""
         if not hmac.compare_digest(_digest(shown.secret), self.secret_digest):
             return "does not show the secret of the worker that registered under it"
         bound, now = self.caller, shown.caller
-        # With a secret a worker may call from anywhere, but a certificate has to be shown again.
-        # Another one of the same name is the same party's, renewed.
+        # A worker with a secret may call from anywhere, but has to show its certificate again.
+        # Another certificate of the same name counts as renewed.
         renewed = bool(now.certificate) and bound.name == now.name
         if bound.certificate and bound.certificate != now.certificate and not renewed:
             return f"is of {now.name}, and the worker registered as {bound.name}"
@@ -171,17 +169,14 @@ def worker_id_of(instance_id: str) -> str:
 
 
 def party_of(caller: Caller, worker_id: str) -> str:
-    """The certificate or token that answers for a worker, or else its process.
-
-    Workers of one party do not confirm each other.
-    """
+    """The certificate or token of a worker, or else its id; one party cannot confirm itself."""
     if caller.certificate:
         return caller.name
     return caller.key if caller.only_works else worker_id
 
 
 def require_unguessable(instance_id: str) -> None:
-    """Refuse an instance id that is no secret, without showing it."""
+    """Refuse an instance id that is too weak a secret, without showing it."""
     if len(instance_id) < MIN_SECRET_CHARACTERS:
         raise InvalidRequestError(
             f"instance_id has {len(instance_id)} characters. A worker proves itself by it: draw at "

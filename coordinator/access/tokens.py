@@ -1,7 +1,7 @@
-"""Tokens of a coordinator, and the caller that a call's credentials name.
+"""Tokens of a coordinator, and the caller identified by a call's credentials.
 
-A token counts once it is on disk; a revoked one ends at once, whatever the disk says. The
-coordinator's own token makes an admin of whoever can read its file, which is its own user.
+A token is valid once it is on disk; a revoked one ends at once, even if the disk fails. Users who
+can read the coordinator's own token file (by default its own user) are admins.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OWN_USER = Caller(key="own user", name="the coordinator's own user", roles=froze
 
 
 class Tokens:
-    """The tokens of a state, and their holders."""
+    """The tokens of a state directory, and their holders."""
 
     def __init__(self, database: Database, own: Token, *, wall_clock: Callable[[], float]) -> None:
         self._database = database
@@ -57,7 +57,7 @@ class Tokens:
         self._records: dict[str, TokenRecord] = {}
 
     async def load(self) -> None:
-        """Read all that were given out."""
+        """Read all created tokens."""
         self._records = {record.token_id: record for record in await self._database.load_tokens()}
 
     @property
@@ -66,13 +66,13 @@ class Tokens:
         return self._own.text
 
     def listed(self) -> tuple[TokenRecord, ...]:
-        """All that were given out, oldest first."""
+        """All created tokens, oldest first."""
         return tuple(self._records.values())
 
     async def create(
         self, role: Role, *, name: str, days: float, created_by: str
     ) -> tuple[TokenRecord, str]:
-        """Give out a token for some days (0: until it is revoked); its text is stored nowhere."""
+        """Create a token for some days (0: until revoked); its text is never stored."""
         if not 0.0 <= days <= _MAX_DAYS:  # also refuses NaN
             raise InvalidRequestError(
                 f"a token cannot hold for {days:g} days. Give 0 < days <= {_MAX_DAYS:g}, or none "
@@ -94,7 +94,7 @@ class Tokens:
         return record, token.text
 
     async def revoke(self, token_id: str) -> TokenRecord:
-        """End a token; after a StateError it has ended, but a restart would bring it back."""
+        """Revoke a token; after a StateError (failed write), a restart brings it back."""
         record = self._records.get(token_id)
         if record is None:
             raise UnknownTokenError(
@@ -111,7 +111,7 @@ class Tokens:
         return hmac.compare_digest(text.encode(), self._own.text.encode())
 
     def caller(self, text: str) -> Caller:
-        """The holder of a token; UnauthenticatedError if it is none of these, or expired."""
+        """The holder of a token; an UnauthenticatedError if it is unknown or expired."""
         token = Token.parse(text)
         if token is not None and self.is_own(token.text):
             return OWN_USER
@@ -129,7 +129,7 @@ class Tokens:
         )
 
     def holds(self, caller: Caller) -> bool:
-        """Whether the token or certificate of a caller is still valid."""
+        """Whether a caller's token or certificate is still valid."""
         if caller.expires_at is not None and self._clock() >= caller.expires_at:
             return False
         kind, _, token_id = caller.key.partition(":")
@@ -139,7 +139,7 @@ class Tokens:
         return record is not None and not self._why_over(record)
 
     def _why_over(self, record: TokenRecord) -> str:
-        """Why a token does not count any more; empty where it does."""
+        """Why a token is no longer valid; empty if it is."""
         if record.revoked_at is not None:
             return f"was revoked on {_day(record.revoked_at)}"
         if record.expires_at is not None and self._clock() >= record.expires_at:
@@ -162,7 +162,7 @@ def _day(seconds: float) -> str:
 
 
 def keep_own_token(state_dir: Path) -> Token:
-    """The own token of a state directory; it is made where there is none."""
+    """The state directory's own token, created if it is missing."""
     path = state_dir / OWN_FILE
     try:
         found = Token.parse(path.read_text(encoding="ascii", errors="replace"))
@@ -176,17 +176,17 @@ def keep_own_token(state_dir: Path) -> Token:
             write_all(file, f"{token.text}\n".encode())
             publish(file, temporary, path)
     except OSError as error:
-        # A full disk is no reason not to serve: the token holds until the next start.
+        # A full disk does not prevent serving: the token lasts until the next start.
         logger.warning("%s cannot be written: %s", path, error.strerror)
     return token
 
 
 class Admission(StrEnum):
-    """The ways to get in; a token always counts."""
+    """How callers are admitted; a token is always accepted."""
 
     # The local token, which only processes of the coordinator's own user can read.
     OWN_USER = "lets in this user's processes, and who shows a token"
-    # A client certificate with a role, which gRPC has checked.
+    # A client certificate with a role, verified by gRPC.
     CERTIFIED = "lets in peers that --tls-ca certifies, by the roles in certificates or a token"
     TOKEN = "lets in who shows a token"  # noqa: S105 - words for a way
     ANYBODY = "lets anybody in, with every role"
@@ -195,7 +195,7 @@ class Admission(StrEnum):
 def admission(
     listen: str, tls: TlsFiles | None, *, insecure: bool, require_token: bool
 ) -> Admission:
-    """The way to get in at this address with these options."""
+    """The admission at this address with these options."""
     if tls is not None:
         return Admission.CERTIFIED if tls.ca is not None else Admission.TOKEN
     if insecure:
@@ -205,7 +205,7 @@ def admission(
 
 
 def describe_exposure(listen: str, tls: TlsFiles | None, admitted: Admission) -> str:
-    """A sentence on who can reach the address, and who of them gets in."""
+    """A sentence on who can reach the address, and who is admitted."""
     host, _ = split_address(listen)
     reach = "this machine only" if is_loopback(host) else "any machine that reaches it"
     security = "unencrypted" if tls is None else "TLS" if tls.ca is None else "mTLS"
@@ -214,7 +214,7 @@ def describe_exposure(listen: str, tls: TlsFiles | None, admitted: Admission) ->
 
 @dataclass(frozen=True)
 class Shown:
-    """Credentials of a call, the certificate checked by gRPC, and its address with the port."""
+    """A call's credentials, with a certificate verified by gRPC, and its address with the port."""
 
     authorization: str | None
     local_token: str | None
@@ -227,10 +227,9 @@ Identify = Callable[[Shown], Caller]
 
 
 def identify(shown: Shown, admitted: Admission, tokens: Tokens) -> Caller:
-    """The caller of a call: by its token, or its certificate, or as the coordinator listens.
+    """The caller of a call, by token, certificate or admission.
 
-    A wrong token (UnauthenticatedError) is refused also where none is needed, and so is a
-    certificate that gives no role (PermissionDeniedError).
+    A wrong token, or a certificate without a role, is refused even if neither is needed.
     """
     if shown.authorization is not None:
         return tokens.caller(_bearer(shown.authorization))

@@ -1,1 +1,1 @@
-"""Everything that takes long, apart from the event loop: jobs, their queue and their processes."""
+"""Long computations outside the event loop: jobs, their queue and their processes."""

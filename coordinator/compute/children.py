@@ -1,7 +1,6 @@
-"""Children of the coordinator that compute: forked from a server process that has torch loaded.
+"""Compute children: forked from a server process that has loaded PyTorch.
 
-The coordinator itself is never forked: it has threads and an event loop. PyTorch is imported once
-for all children, while the coordinator imports its own.
+The coordinator itself is not forked: it has threads. PyTorch is imported once for all children.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-# Ctrl-C and a service manager's SIGTERM reach the whole process group: the parent decides.
+# Ctrl-C and SIGTERM reach the whole process group; the parent decides when children stop.
 IGNORED_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
-# The kernel takes 107 bytes of a socket's name, and multiprocessing appends 32 to the folder's.
+# The kernel allows 107 bytes for a socket's name, and multiprocessing adds 32 to the folder's.
 _LONGEST_FOLDER_BYTES = 107 - 32
 
 _PRELOADED = [
@@ -32,14 +31,14 @@ _PRELOADED = [
 
 
 def start_server() -> None:
-    """Start the server where none is running; it imports while the caller goes on."""
+    """Start the server if none is running; it imports in the background."""
     with _signals_blocked(), _short_socket_names():
         forkserver.set_forkserver_preload(_PRELOADED)
         forkserver.ensure_running()
 
 
 def start_child(target: Callable[..., None], args: tuple[Any, ...], name: str) -> BaseProcess:
-    """Fork a child that calls `target` and ends with this process at the latest."""
+    """Fork a child that calls `target` and ends no later than this process."""
     start_server()
     context = multiprocessing.get_context("forkserver")
     child = context.Process(target=target, args=args, name=name, daemon=True)
@@ -49,8 +48,8 @@ def start_child(target: Callable[..., None], args: tuple[Any, ...], name: str) -
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Block signals to the process group for the server and, until they ignore them, children."""
-    # Python unblocks SIGINT and SIGTERM after it has started this helper.
+    """Block group signals: children inherit the mask, and unblock it once they ignore them."""
+    # Python unblocks SIGINT and SIGTERM after starting this helper.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, IGNORED_SIGNALS)
     try:
@@ -61,7 +60,7 @@ def _signals_blocked() -> Iterator[None]:
 
 @contextmanager
 def _short_socket_names() -> Iterator[None]:
-    """Have the server's socket in /tmp where TMPDIR, as batch systems set it, is too long."""
+    """Put the server's socket in /tmp if TMPDIR, as set by batch systems, is too long."""
     before = tempfile.tempdir
     if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_FOLDER_BYTES:
         tempfile.tempdir = "/tmp"  # noqa: S108 - a private folder is made there

@@ -1,4 +1,4 @@
-"""Context: what jobs read and keep, on blobs and files of the state directory."""
+"""Context: the blobs and files of the state directory that jobs read and cache."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from lipt.core.workspace import Keepable, KeptT, Workspace
 
 logger = logging.getLogger(__name__)
 
-# Cached files of each kind. Strategies need different kinds of the same weights: a limit on all
-# files together would let strategies that are tried in turn evict each other's.
+# Cached files of each kind. Strategies need several kinds for the same weights: with one limit for
+# all files, strategies tried in turn would evict each other's.
 _MOST_FILES = 4
-# Of each model of a warm-up its weights, its signals and its gradients' norms; and other questions.
+# Each model of a warm-up has weights, signals and gradient norms; the rest is for other queries.
 _FILES_PER_MODEL, _MORE_FILES = 3, 9
 _DIGEST_CHARS = 32
 _MOST_NAMED = 20
 _IDS = TypeAdapter(tuple[int, ...])
 
-# Sends what a job says before it has ended.
+# Sends a job's messages while it runs.
 Report = Callable[[News], None]
 
 
@@ -54,7 +54,7 @@ Report = Callable[[News], None]
 def find_cached(
     folder: Path, kind: str, depends_on: tuple[object, ...], *, max_bytes: float = math.inf
 ) -> Path | None:
-    """The stored file, marked as used; a damaged one is removed, a larger one ignored."""
+    """The cached file, marked as used; damaged ones are removed, larger ones ignored."""
     name = _name(kind, depends_on)
     for path in folder.glob(f"{name}.*.safetensors"):
         if path.stat().st_size > max_bytes:
@@ -74,7 +74,7 @@ def keep_cached(
     value: Keepable,
     most_files: int = _MOST_FILES,
 ) -> Path | None:
-    """Store a value in place of an older one; its file, or None where the disk refuses."""
+    """Cache a value, replacing an older one; None if the disk refuses."""
     name = _name(kind, depends_on)
     temporary = folder / f"{name}.tmp"
     try:
@@ -89,7 +89,7 @@ def keep_cached(
     for other in folder.glob(f"{name}.*.safetensors"):
         if other != path:
             other.unlink()
-    # A kind may begin with another's name: what follows it has to be the digest alone.
+    # One kind's name may be a prefix of another's, so only the digest may follow it.
     of_kind = folder.glob(f"{kind}-{'[0-9a-f]' * _DIGEST_CHARS}.*.safetensors")
     for old in sorted(of_kind, key=lambda path: path.stat().st_mtime)[:-most_files]:
         old.unlink()
@@ -101,15 +101,13 @@ def _name(kind: str, depends_on: tuple[object, ...]) -> str:
 
 
 def _file_name(name: str, path: Path) -> str:
-    """The name that a file should have for its content."""
     return f"{name}.{BlobName.of_file(path).sha256[:32]}.safetensors"
 
 
 def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
-    """The data set with the excluded examples of its first opening from this state directory.
+    """The data set with the examples excluded at its first opening in this state directory.
 
-    A repaired image would shift the positions of all behind it, so it stays excluded. An image that
-    broke since then is refused (DataError).
+    A repaired image stays excluded: positions must not shift. New damage is refused (DataError).
     """
     path = folder / f"{dataset.fingerprint}.json"
     try:
@@ -143,16 +141,13 @@ def _keep_quarantine(path: Path, dataset: Dataset) -> None:
                 f"the excluded images of {dataset.source} cannot be stored in {path}: {error}. "
                 "Make room, and start again."
             ) from error
-        # A full disk is no reason not to serve what is whole.
+        # A full disk does not prevent serving the readable data.
         logger.warning("%s is not written: %s", path, error)
 
 
 @dataclass(frozen=True)
 class Context(Workspace):
-    """What jobs read and keep, opened when first needed and shared by all jobs of a process.
-
-    The data is opened again where its files have changed since.
-    """
+    """Inputs and caches of jobs: opened on first use, shared, reopened if data files change."""
 
     settings: CoordinatorSettings
     send: Report
@@ -171,7 +166,7 @@ class Context(Workspace):
         return without_quarantined(with_kept_quarantine(opened, settings.state_dir / "quarantine"))
 
     def require_data(self, fingerprint: str) -> None:
-        """Refuse data with another fingerprint, as it lies at its source now (OtherDataError)."""
+        """Refuse data whose current fingerprint differs (OtherDataError)."""
         source = self.settings.dataset.source
         opened = vars(self).get("dataset")
         if opened is not None and opened.has_changed():
@@ -193,30 +188,30 @@ class Context(Workspace):
     def find(
         self, of: type[KeptT], kind: str, depends_on: tuple[object, ...], *, models: int = 0
     ) -> KeptT | None:
-        """A stored value."""
+        """A cached value, if there is one."""
         kept = find_cached(self._folder(models), kind, self.on_data(depends_on))
         return None if kept is None else of.load(kept)
 
     def keep(
         self, kind: str, depends_on: tuple[object, ...], value: KeptT, *, models: int = 0
     ) -> KeptT:
-        """Store a value; not if the data has changed since it was opened."""
+        """Cache a value, unless the data has changed since it was opened."""
         if self.dataset.has_changed():
             return value
         most_files = _FILES_PER_MODEL * models + _MORE_FILES if models else _MOST_FILES
         folder, depends_on = self._folder(models), self.on_data(depends_on)
         path = keep_cached(folder, kind, depends_on, value, most_files)
-        # Mapped from here on: what was computed can be freed.
+        # Memory-mapped from now on, so that the computed value can be freed.
         return value if path is None else type(value).load(path)
 
     def _folder(self, models: int) -> Path:
         return self.warm_ups_dir if models else self.signals_dir
 
     def on_data(self, depends_on: tuple[object, ...]) -> tuple[object, ...]:
-        """`depends_on`, bound to the data as closely as the settings want it."""
+        """`depends_on`, with a full data fingerprint if the settings demand one."""
         if self.settings.dataset.fingerprint is not FingerprintKind.FULL:
             return depends_on
-        # Callers know of the sampled one, which may be that of other data as well.
+        # Callers include the sampled fingerprint, which other data may share.
         return (*depends_on, self.dataset.full_fingerprint)
 
     @cached_property
@@ -232,18 +227,18 @@ class Context(Workspace):
 
     @cached_property
     def backbone(self) -> Backbone | None:
-        """The operator's network for proxies, if there is one."""
+        """The operator's network for proxies, if any."""
         spec = self.settings.backbone
         return None if spec is None else load_backbone(spec, self.device)
 
     @property
     def has_backbone(self) -> bool:
-        """Whether there is one, without opening it."""
+        """Whether a backbone is configured, without opening it."""
         return self.settings.backbone is not None
 
     @cached_property
     def allowed_modules(self) -> tuple[str, ...]:
-        """Modules that model factories may be imported from."""
+        """Modules from which model factories may be imported."""
         return tuple(self.settings.allow_modules)
 
     @cached_property
@@ -253,12 +248,12 @@ class Context(Workspace):
 
     @property
     def signals_dir(self) -> Path:
-        """Per-example signals, a cache."""
+        """The cache of per-example signals."""
         return self.settings.state_dir / "signals"
 
     @property
     def warm_ups_dir(self) -> Path:
-        """Ordinary warm-ups and their signals, a cache."""
+        """The cache of ordinary warm-ups and their signals."""
         return self.signals_dir / "warm-ups"
 
     def report(self, activity: str, done: int, total: int) -> None:
@@ -266,11 +261,11 @@ class Context(Workspace):
         self.send(Progressed(activity, done, total))
 
     def tell(self, part: object) -> None:
-        """Send a part of the job's result before the whole."""
+        """Send a part of the job's result early."""
         self.send(Made(part))
 
     def user_features(self, features: BlobName) -> UserFeatures:
-        """A user's uploaded features, of the examples in `dataset`."""
+        """A user's uploaded features of the examples in `dataset`."""
         keep = self.dataset.numbering.kept
         read = read_user_features(
             self.blobs.verified_path(features),
@@ -281,5 +276,5 @@ class Context(Workspace):
         return UserFeatures(keep(read.features_ND), None if paired_NP is None else keep(paired_NP))
 
     def read(self, name: BlobName) -> Path:
-        """The path of a blob whose content is its digest's."""
+        """The path of a blob, after a check of its digest."""
         return self.blobs.verified_path(name)

@@ -1,4 +1,4 @@
-"""Light context: labels and stored signals, for jobs that are done in a moment."""
+"""Light context: labels and stored signals, for jobs that end in a moment."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ from lipt.core.workspace import KeptT
 
 @dataclass(frozen=True)
 class LightContext(Context):
-    """Labels and stored signals alone; a job that needs more raises `TooDearError`.
-
-    It opens no data set and builds no model, so its process stays small.
-    """
+    """Labels and stored signals only, so its process stays small; else a `TooDearError`."""
 
     known: DataDescription
 
@@ -46,17 +43,17 @@ class LightContext(Context):
         )
 
     def require_data(self, fingerprint: str) -> None:
-        """Leave other data to the heavy process, which can look at it."""
+        """Send other data to the heavy process, which can read it."""
         if fingerprint not in self.known.fingerprints:
             _too_dear()
 
     @cached_property
     def backbone(self) -> Backbone | None:
-        """None where the operator has named none."""
+        """None if the operator has configured none."""
         return None if self.settings.backbone is None else _too_dear()
 
     def new_model(self, config: RunConfig, seed: int | None = None) -> nn.Module:  # noqa: ARG002
-        """A model is never built here."""
+        """Models are never built here."""
         _too_dear()
 
     def find(
@@ -67,7 +64,7 @@ class LightContext(Context):
         *,
         models: int = 0,  # noqa: ARG002 - no model is trained here
     ) -> KeptT:
-        """The stored value of that kind, if it is small; nothing is computed here."""
+        """The stored value, if it is small; nothing is computed here."""
         try:
             depends_on = self.on_data(depends_on)
             kept = find_cached(self.signals_dir, kind, depends_on, max_bytes=MAX_CHEAP_BYTES)

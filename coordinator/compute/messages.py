@@ -1,4 +1,4 @@
-"""Jobs, who waits for them, and the messages that a compute process sends."""
+"""Jobs, their callers, and the messages that a compute process sends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_CHEAP_BYTES = 256 * 1024**2
 
 @dataclass(frozen=True)
 class Progressed:
-    """How far a job is; `ahead` counts the jobs before it, and is 0 once it has begun."""
+    """A job's progress; `ahead` counts the jobs before it, and is 0 once it runs."""
 
     activity: str = ""
     done: int = 0
@@ -30,14 +30,14 @@ class Progressed:
 
 @dataclass(frozen=True)
 class Made:
-    """A part of a job's result, ahead of the whole."""
+    """A part of a job's result, sent early."""
 
     part: object
 
 
 @dataclass(frozen=True)
 class ScanNews:
-    """A message of a job about its scan, for the event loop."""
+    """A job's message about its scan, for the event loop."""
 
     scan_id: str
 
@@ -49,57 +49,54 @@ class ScanClosed(ScanNews):
 
 @dataclass(frozen=True)
 class Finished:
-    """The present job's result."""
+    """The current job's result."""
 
     result: Any
 
 
 @dataclass(frozen=True)
 class Failed:
-    """The present job's error, with a traceback where it was unforeseen."""
+    """The current job's error, with a traceback if it was unexpected."""
 
     error: BaseException
     traceback: str = ""
 
 
-# What a job sends before it has ended.
+# A job's messages before it ends.
 News: TypeAlias = Progressed | Made | ScanNews
 OnProgress = Callable[[Progressed], None]
 
 
 class DroppedError(BaseException):
-    """The job was given up; no job is to take it for a failure of its own."""
+    """The job was dropped; a BaseException, so that jobs do not catch it as their own error."""
 
 
 class TooDearError(BaseException):
-    """The job needs more than a light one may have."""
+    """The job needs more than the light process has."""
 
 
 class Job(Protocol[ResultT_co]):
-    """A frozen value that computes another one."""
+    """A frozen value with a computation."""
 
-    # Any: `Context` imports this module.
+    # Any, because `Context` imports this module.
     def run(self, context: Any) -> ResultT_co:
-        """Compute it in a `Context`; progress goes through `context.report`."""
+        """Compute in a `Context`; report progress through `context.report`."""
         ...
 
 
 class Cost(IntEnum):
-    """What a job needs; ascending."""
+    """A job's needs, ascending."""
 
     LABELS = auto()
-    # One look at every example's stored signals; the job is heavy if they are not stored.
+    # One look at every example's stored signals; heavy if they are not stored.
     SIGNALS = auto()
-    # Images, a model, or more than a look at every example.
+    # Images, a model, or more than one look at every example.
     DEAR = auto()
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A job's run (empty for the data alone), its present callers, its cost, and who takes parts.
-
-    `callers` is None where nobody but the run waits.
-    """
+    """A job's run, waiting callers (None for a run's own job), cost, and receiver of parts."""
 
     run: str = ""
     callers: Callable[[], frozenset[str]] | None = None
@@ -109,13 +106,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class OnData(Generic[ResultT]):
-    """A job that is refused (OtherDataError) unless the data has this fingerprint all along."""
+    """A job that fails with OtherDataError unless the data keeps this fingerprint throughout."""
 
     fingerprint: str
     job: Job[ResultT]
 
     def run(self, context: Any) -> ResultT:
-        """Compute it, with a look at the data before and after."""
+        """Compute, and check the data before and after."""
         context.require_data(self.fingerprint)
         try:
             return self.job.run(context)
@@ -126,7 +123,7 @@ class OnData(Generic[ResultT]):
 
 @dataclass(frozen=True)
 class Took(Generic[ResultT]):
-    """A job's result, and its seconds without its turn in the queue."""
+    """A job's result and its seconds, without the wait in the queue."""
 
     made: ResultT
     seconds: float
@@ -134,31 +131,31 @@ class Took(Generic[ResultT]):
 
 @dataclass(frozen=True)
 class Timed(Generic[ResultT]):
-    """A job whose own duration is wanted."""
+    """A job that is timed."""
 
     job: Job[ResultT]
 
     def run(self, context: Any) -> Took[ResultT]:
-        """Compute it by the clock."""
+        """Compute and time it."""
         started = monotonic()
         return Took(self.job.run(context), monotonic() - started)
 
 
 @dataclass(frozen=True)
 class WithOrigin(Generic[ResultT]):
-    """A job with the log context and the trace (empty for none) of its request."""
+    """A job with the log context and trace (empty for none) of its request."""
 
     job: Job[ResultT]
     log_context: Mapping[str, str]
     traceparent: str
 
     def run(self, context: Any) -> ResultT:
-        """Compute it, as a span of its own."""
+        """Compute it in a span of its own."""
         with logging_about(**self.log_context), attached(self.traceparent), span(name_of(self.job)):
             return self.job.run(context)
 
 
 def name_of(job: object) -> str:
-    """A job's name, without its wrappers."""
+    """The job's name, without wrappers."""
     inner = getattr(job, "job", None)
     return type(job).__name__ if inner is None else name_of(inner)

@@ -1,7 +1,7 @@
-"""Compute process: a child that runs one job at a time, and its side in the event loop.
+"""Compute process: a child that runs one job at a time, and its event-loop side.
 
-A job whose child was killed is repeated in a new one, with the same result; one that ran out of
-memory is not. A dropped job ends at its next report, or else its child is killed after a while.
+If the child is killed, a new one repeats the job with the same result, unless memory ran out. A
+dropped job ends at its next report, or else its child is killed after a pause.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 MessageT = TypeVar("MessageT")
-# Makes what jobs are given; travels to the child by pickle, before the first job.
+# Creates the jobs' context; pickled and sent to the child before the first job.
 OpenContext = Callable[[Report], Context]
 
-# A job is given up after its child has died so often.
+# A job fails after its child has died this often.
 _MAX_DEATHS = 3
-# A dropped job may go on for so long: a new child has to open the data again.
+# A dropped job may run on this long: a new child has to open the data again.
 _PATIENCE_SECONDS = 5.0
 _PROC = Path("/proc")
 _KILLED = f"by {signal.SIGKILL.name}"
@@ -58,17 +58,17 @@ _KILLED = f"by {signal.SIGKILL.name}"
 def serve(pipe: Connection, memory_bytes: int) -> None:
     """Run jobs in the child until the parent is gone or closes the pipe.
 
-    The parent sends an `OpenContext`, then jobs; None gives up the present one.
+    The parent sends an `OpenContext`, then jobs; None drops the current job.
     """
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    # Blocked since before the fork, which a child of this process must not inherit.
+    # Blocked since before the fork; children of this process must not inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     go_first_without_memory()
 
     def report(news: News) -> None:
-        if pipe.poll():  # nothing but the word to stop is sent while a job runs
+        if pipe.poll():  # only a stop message is sent while a job runs
             pipe.recv()
             raise DroppedError
         pipe.send(news)
@@ -77,9 +77,9 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
         open_context: OpenContext = pipe.recv()
         context = open_context(report)
         configure_logging(context.settings.log_level, context.settings.log_format)
-        # A missing device is a job's error.
+        # A missing device is an error of the job.
         with suppress(LiptError):
-            # The driver of a CUDA device maps far more than is used.
+            # A CUDA driver maps far more memory than it uses.
             if context.device.type == "cpu":
                 limit_memory(memory_bytes)
         with exporting("lipt-compute"):
@@ -90,7 +90,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
 
 
 def carry_out(job: Job[object], context: Context, memory_bytes: int) -> Finished | Failed:
-    """Run a job, and answer in any case."""
+    """Run a job; errors become a `Failed` message."""
     try:
         return Finished(job.run(context))
     except (DroppedError, TooDearError) as ended:
@@ -106,7 +106,7 @@ def carry_out(job: Job[object], context: Context, memory_bytes: int) -> Finished
 
 
 def outcome_of(message: Finished | Failed, job: Job[ResultT]) -> ResultT:
-    """A job's result; its error is raised, and logged where it was unforeseen."""
+    """The job's result, or raise its error; unexpected errors are logged."""
     if isinstance(message, Finished):
         result: ResultT = message.result
         return result
@@ -152,15 +152,11 @@ class ComputeProcess:
         self._child: BaseProcess | None = None
         self._pipe: Connection | None = None
         self._opening: Future[None] | None = None
-        # Its own thread: hashing and writing elsewhere must not delay the pipe.
+        # A separate thread, so that hashing and writing elsewhere do not delay the pipe.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def run(self, job: Job[ResultT], on_news: Report = lambda _: None) -> ResultT:
-        """The job's result; one job at a time. It travels by pickle, to the own child only.
-
-        A ComputeError where children ended without an answer, an OutOfMemoryError where they had
-        too little memory.
-        """
+        """Return the job's result; a ComputeError or OutOfMemoryError if children died."""
         try:
             if self._dropped:  # before it began
                 raise DroppedError
@@ -172,18 +168,18 @@ class ComputeProcess:
 
     @property
     def pid(self) -> int | None:
-        """The child's; None where there is none now."""
+        """The child's process id; None without a child."""
         return self._child.pid if self._child is not None else None
 
     def drop(self) -> None:
-        """Have the present job, or the next one, given up: its `run` raises before long."""
+        """Drop the current job, or the next one: its `run` raises soon."""
         child, self._dropped = self._child, True
         if child is not None:
             later = asyncio.get_running_loop().call_later
             self._killing = later(self._patience_seconds, child.kill)
 
     def start(self) -> Connection:
-        """Start a child where there is none; its pipe."""
+        """Start a child if there is none, and return its pipe."""
         if self._stopped:
             raise ComputeError("nothing is computed any more: the coordinator is stopping.")
         if self._pipe is None or self._child is None or not self._child.is_alive():
@@ -191,12 +187,12 @@ class ComputeProcess:
             self._pipe, theirs = Pipe()
             self._child = start_child(serve, (theirs, self._memory_bytes), self._name)
             theirs.close()
-            # It may be more than a pipe holds, and the child reads nothing while it is importing.
+            # It may exceed the pipe's buffer, and the child reads nothing while it imports.
             self._opening = self._thread.submit(self._pipe.send, self._open_context)
         return self._pipe
 
     def stop(self) -> None:
-        """End the child now, for good; whatever it was doing is lost."""
+        """Kill the child for good; its work is lost."""
         self._stopped = True
         self._end_child()
 
@@ -234,16 +230,15 @@ class ComputeProcess:
             if isinstance(message, Finished | Failed):
                 return outcome_of(message, job)
             if self._dropped and not told:
-                # A job that reports has read all that was sent: this never waits.
+                # A reporting job has read all that was sent, so this never blocks.
                 pipe.send(None)
                 told = True
             on_news(message)
 
     async def _in_thread(self, action: Callable[[], MessageT]) -> MessageT:
-        """Use the pipe in the thread; when cancelled, end the child first.
+        """Use the pipe in the thread; on cancellation, end the child first.
 
-        Then the thread sees the end of the pipe. Were the pipe closed under it, it could read from
-        whatever gets the pipe's number next.
+        The thread then reads end-of-file; a closed pipe's descriptor might be another file's.
         """
         acting = asyncio.get_running_loop().run_in_executor(self._thread, action)
         try:
@@ -253,7 +248,7 @@ class ComputeProcess:
                 self._child.kill()
             await asyncio.wait({acting})
             if not acting.cancelled():
-                acting.exception()  # the end of the pipe, as it should be
+                acting.exception()  # the expected end-of-file
             self._end_child()
             raise
 
@@ -262,13 +257,12 @@ class ComputeProcess:
             self._child.kill()
             self._child.join()
         if self._opening is not None:
-            wait([self._opening])  # its thread has seen the end of the child
+            wait([self._opening])  # its thread has seen the child end
         if self._pipe is not None:
             self._pipe.close()
         self._child = self._pipe = self._opening = None
 
     def _death(self) -> str:
-        """How the child has ended."""
         code = None
         if self._child is not None:
             self._child.join(timeout=5.0)
@@ -281,14 +275,14 @@ class ComputeProcess:
 
 @dataclass(frozen=True)
 class Resident:
-    """A process's memory now, and the most that it had."""
+    """A process's current and peak memory."""
 
     now_bytes: int
     peak_bytes: int
 
 
 def resident(pid: int, *, proc: Path = _PROC) -> Resident | None:
-    """The memory of a process; None where it is gone."""
+    """The memory of a process; None if it has ended."""
     try:
         status = (proc / str(pid) / "status").read_text()
     except OSError:
@@ -297,7 +291,7 @@ def resident(pid: int, *, proc: Path = _PROC) -> Resident | None:
 
 
 def system_kills(*, proc: Path = _PROC) -> int:
-    """How many processes the system has ended so far for want of memory."""
+    """The number of processes killed by the kernel so far for lack of memory."""
     with suppress(OSError):
         if found := re.search(r"^oom_kill (\d+)", (proc / "vmstat").read_text(), re.MULTILINE):
             return int(found[1])

@@ -1,8 +1,7 @@
 """Compute queue: callers take turns in front of a heavy and a light process.
 
-The light process has labels and stored signals alone, so that a small request never waits for
-minutes; a job that needs more goes on to the heavy one. A job that nobody waits for is dropped,
-also while it is computed.
+The light process serves only labels and stored signals, so a small request never waits for minutes;
+other jobs move on to the heavy one. A job without waiting callers is dropped, even while it runs.
 """
 
 from __future__ import annotations
@@ -47,22 +46,19 @@ from lipt.coordinator.settings import CoordinatorSettings, compute_memory_bytes
 
 ResultT = TypeVar("ResultT")
 
-# The executors' names on the wire and in metrics.
+# The queues' names in messages and metrics.
 HEAVY, LIGHT = "dear", "cheap"
 
 _PIPELINE = frozenset({""})
 _BY_ITSELF = Asked()
-# A refused caller is told to come again within these bounds.
+# Bounds of the retry delay sent to a refused caller.
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
 _NOTHING_YET = Progressed()
 
 
 @dataclass(frozen=True)
 class Computation:
-    """A job as watchers see it; `seconds` it has been computed, or has waited.
-
-    `run` is empty for the data alone; `num_callers` is 0 where the run alone waits.
-    """
+    """A job in status messages: `seconds` running or queued; no `run` for the data alone."""
 
     lane: str
     job: str
@@ -75,9 +71,9 @@ class Computation:
 
 @dataclass(eq=False)
 class Entry:
-    """A job that waits or is computed; numbers ascend in the order of asking.
+    """A queued or running job.
 
-    `turn` jobs had begun when it was asked for, at `since` seconds.
+    `turn` jobs had started when it was queued, at `since` seconds; numbers ascend by arrival.
     """
 
     number: int
@@ -91,7 +87,7 @@ class Entry:
     latest: Progressed = _NOTHING_YET
 
     def report(self, news: News) -> None:
-        """Pass it on while somebody waits."""
+        """Forward a message while the caller still waits."""
         if isinstance(news, Progressed):
             self.latest = news
         if not self.outcome.done():
@@ -99,22 +95,22 @@ class Entry:
 
     @property
     def callers(self) -> frozenset[str]:
-        """Its callers now."""
+        """The callers that wait for it now."""
         return _PIPELINE if self.asked.callers is None else self.asked.callers()
 
 
 def fair_order(waiting: Iterable[Entry], ranks: Mapping[str, int]) -> list[Entry]:
-    """Jobs (given by number) in the order in which they are computed, if no others come.
+    """Order waiting jobs by turns of their callers, lowest rank first.
 
-    Callers take turns, the lowest rank first: the turn after its last job, or of its arrival where
-    that is later. So a newcomer passes at most the caller that was served last.
+    A caller's rank is the turn after its last job, or of its arrival if that is later. So a
+    newcomer passes at most the caller that was served last.
     """
     rounds: Counter[str] = Counter()
     firsts: dict[str, tuple[int, int]] = {}
     placed = []
     for entry in waiting:
         if callers := entry.callers:
-            # Of several callers of one job the one whose turn is next.
+            # A job with several callers counts for the one whose turn is next.
             caller = min(callers, key=lambda name: (ranks.get(name, 0), name))
             rank = max(ranks.get(caller, 0), entry.turn)
             placed.append((rounds[caller], firsts.setdefault(caller, (rank, entry.number)), entry))
@@ -124,7 +120,7 @@ def fair_order(waiting: Iterable[Entry], ranks: Mapping[str, int]) -> list[Entry
 
 @dataclass(eq=False)
 class _Executor:
-    """A process, the job that it computes, and the jobs that wait for it."""
+    """A process, its current job, and its waiting jobs."""
 
     name: str
     process: ComputeProcess
@@ -139,14 +135,13 @@ class _Executor:
         return fair_order(self.waiting, self.ranks)
 
     def take(self, entry: Entry, now: float) -> None:
-        """Make a waiting job the present one."""
         callers = entry.callers
         self.waiting.remove(entry)
         self.present, self.began = entry, now
         self.turn += 1
         self.ranks |= dict.fromkeys(callers, self.turn + 1)
         needed = frozenset[str]().union(*(other.callers for other in self.waiting))
-        # A lower rank than a newcomer's matters no more.
+        # Ranks below a newcomer's have no effect any more.
         self.ranks = {
             name: rank for name, rank in self.ranks.items() if rank > self.turn or name in needed
         }
@@ -176,11 +171,11 @@ class ComputeQueue:
         self._light: _Executor | None = None
 
     def share_scans(self, on_scan: Callable[[ScanNews], None]) -> None:
-        """Call `on_scan` in the event loop with all that jobs say of their scans."""
+        """Call `on_scan` in the event loop with the jobs' messages about their scans."""
         self._on_scan = on_scan
 
     def open_light(self, known: DataDescription) -> None:
-        """Compute light jobs in a process of their own from here on."""
+        """Compute light jobs in a second process from now on."""
         open_context = partial(LightContext, self._settings, known=known)
         self._light = _Executor(LIGHT, self._process(open_context, "lipt-compute-light"))
 
@@ -195,10 +190,7 @@ class ComputeQueue:
         on_progress: OnProgress = lambda _: None,
         asked: Asked = _BY_ITSELF,
     ) -> ResultT:
-        """The job's result; a caller that stops waiting drops it, also while it is computed.
-
-        A QueueFullError where too many jobs of trainers wait; a run's own are never refused.
-        """
+        """Return the job's result (QueueFullError if too many wait); cancelling drops the job."""
         job = WithOrigin(job, dict(log_context()), current_traceparent())
         open_scan = ""
 
@@ -222,11 +214,11 @@ class ComputeQueue:
                 self._on_scan(ScanClosed(open_scan))
 
     def waiting(self) -> Mapping[str, int]:
-        """The number of waiting jobs, by executor."""
+        """The number of waiting jobs, by queue."""
         return {one.name: len(one.waiting) for one in self._executors()}
 
     def oldest_seconds(self) -> Mapping[str, float]:
-        """The age of the oldest waiting job, by executor; 0 where none waits."""
+        """The age of the oldest waiting job, by queue; 0 if none waits."""
         now = self._clock()
         return {
             executor.name: max((now - entry.since for entry in executor.waiting), default=0.0)
@@ -234,7 +226,7 @@ class ComputeQueue:
         }
 
     def computations(self) -> tuple[Computation, ...]:
-        """Present jobs, then waiting ones in their order, executor by executor."""
+        """Running jobs, then waiting ones in order, queue by queue."""
         now = self._clock()
         return tuple(
             Computation(
@@ -251,13 +243,13 @@ class ComputeQueue:
         )
 
     def resident(self) -> Mapping[str, Resident]:
-        """Memory of the running processes, by executor; read in any thread."""
+        """Memory of the running processes, by queue; callable from any thread."""
         pids = {one.name: one.process.pid for one in self._executors()}
         found = {name: resident(pid) for name, pid in pids.items() if pid is not None}
         return {name: memory for name, memory in found.items() if memory is not None}
 
     async def stop(self) -> None:
-        """End the processes for good; what they were doing is lost."""
+        """Stop the processes for good; unfinished jobs are lost."""
         self._stopped = True
         for executor in self._executors():
             for entry in executor.waiting:
@@ -304,7 +296,7 @@ class ComputeQueue:
         num_own = sum(bool(callers & entry.callers) for entry in of_trainers)
         if len(of_trainers) < limits.max_waiting and num_own < limits.max_waiting_per_caller:
             return
-        # What has taken long so far most likely goes on for as long again.
+        # A job that has run for long will probably run about as long again.
         elapsed = 0.0 if executor.present is None else self._clock() - executor.began
         retry_after_seconds = min(max(elapsed, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS)
         waiting = f"{len(of_trainers)} requests wait to be computed, {limits.max_waiting} may"
@@ -319,7 +311,7 @@ class ComputeQueue:
         )
 
     def _proceed(self, executor: _Executor) -> None:
-        """Begin the next job if none is computed, and report the others' places soon."""
+        """Start the next job if none is running, and schedule a report of the queue positions."""
         if not self._reporting:
             self._reporting = True
             asyncio.get_running_loop().call_soon(self._report_places)

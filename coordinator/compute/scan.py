@@ -1,9 +1,9 @@
 """Scan: a pass over all examples in ranges, computed here and by workers that have the data.
 
-The job goes from the last range down, workers begin with the first: nothing waits for a worker, and
-an interrupted pass goes on with the missing ranges. The bits are those of one pass over all, unless
-`compute.scoring_workers` is `any`. A worker's ranges are used only after one batch of them, drawn
-at random, came out the same here; a few wrong examples may go unnoticed.
+The job starts at the last range, workers at the first, so nothing waits for a worker. Done ranges
+survive a restart. Results equal those of a single pass to the bit, unless `compute.scoring_workers`
+is `any`. A worker's ranges are used only after a random batch of them was reproduced here. A few
+wrong examples may go unnoticed.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from lipt.core.workspace import model_seed
 logger = logging.getLogger(__name__)
 
 HERE = "here"
-# What the id of every scan begins with, and no run's.
+# Prefix of scan ids; run ids never have it.
 SCAN = "scan-"
-# So many interrupted scans are kept: two users' selections may alternate.
+# Interrupted scans that are kept: two users' selections may alternate.
 _MOST_SCANS = 3
 
 
 @dataclass(frozen=True)
 class RangeFile:
-    """A computed range, in the file INDEX.WHO.SHA256; WHO is a worker's id or `here`."""
+    """A computed range in the file INDEX.WHO.SHA256; WHO is a worker's id or `here`."""
 
     index: int
     who: str
@@ -68,19 +68,19 @@ class RangeFile:
 
 
 def scans_dir(state_dir: Path) -> Path:
-    """The folder of all scans of a state directory."""
+    """The folder of all scans in a state directory."""
     return state_dir / "signals" / "scans"
 
 
 class RangeFolder:
-    """The ranges of one scan; several processes may use it, and it outlives them."""
+    """The stored ranges of one scan; shared by processes, and kept across restarts."""
 
     def __init__(self, folder: Path, scan_id: str) -> None:
         self._scans = folder
         self.path = folder / scan_id
 
     def open(self) -> None:
-        """Make the folder the newest one, and remove the oldest."""
+        """Make this folder the newest, and remove the oldest ones."""
         with state_errors(self.path):
             make_directory(self.path)
             self.path.touch()
@@ -89,23 +89,23 @@ class RangeFolder:
                 shutil.rmtree(old)
 
     def files(self) -> Mapping[int, RangeFile]:
-        """One file of each range that is there, by index."""
+        """One file per stored range, by index."""
         found = (_file(path) for path in sorted(self.path.glob("*.*.*")))
         return {file.index: file for file in found if file is not None}
 
     def has(self, index: int) -> bool:
-        """Whether a range is there."""
+        """Whether a range is stored."""
         return any(True for _ in self.path.glob(f"{index}.*"))
 
     def keep(self, index: int, who: str, content: bytes) -> None:
-        """Store a range, durably; StateError where the scan is over and its folder gone."""
+        """Store a range durably; a StateError if the scan is over and its folder removed."""
         target = self.path / f"{index}.{who}.{BlobName.of(content).sha256}"
         with state_errors(self.path), temporary_file(self.path) as (file, path):
             write_all(file, content)
             publish(file, path, target)
 
     def discard(self) -> None:
-        """Remove all of it."""
+        """Remove the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -117,10 +117,7 @@ def _file(path: Path) -> RangeFile | None:
 
 @dataclass(frozen=True)
 class Scan:
-    """A pass over all examples in ranges of whole batches, for workers that have the data.
-
-    `kind` names the machines that give the same bits (`kind_of`); empty for any.
-    """
+    """A pass in ranges of whole batches; `kind` names machines with equal bits (empty: any)."""
 
     whole: ScoringTask
     weights: BlobName
@@ -131,7 +128,7 @@ class Scan:
 
     @cached_property
     def scan_id(self) -> str:
-        """Names everything that its values depend on."""
+        """A hash of everything that the values depend on."""
         return f"{SCAN}{hashlib.sha256(repr(self).encode()).hexdigest()[:32]}"
 
     @property
@@ -152,21 +149,21 @@ class Scan:
         )
 
     def batch(self, index: int, number: int) -> ScoringTask:
-        """The task of one batch of a range; `number` counts from the range's first, around."""
+        """The task of one batch of a range; `number` counts modulo the range's batches."""
         task = self.task(index)
         start = task.start + number % -(-len(task) // task.batch_size) * task.batch_size
         return replace(task, start=start, stop=min(start + task.batch_size, task.stop))
 
     @property
     def max_file_bytes(self) -> int:
-        """More than any range's file takes: its values, a bit for each, and a header."""
+        """An upper bound of a range's file: values, a mask bit for each, and a header."""
         row_bytes = 5 * (self.whole.num_classes + self.num_features)
         return self.range_examples * row_bytes + 2**20
 
 
 @dataclass(frozen=True)
 class ScanOpened(ScanNews):
-    """Ranges are wanted, except for those `present`."""
+    """All ranges except the `present` ones are wanted."""
 
     scan: Scan
     present: frozenset[int]
@@ -181,20 +178,20 @@ class RangeDone(ScanNews):
 
 @dataclass(frozen=True)
 class WorkerDistrusted(ScanNews):
-    """A worker's values were wrong: all its `ranges` are wanted again."""
+    """A worker sent wrong values: all its `ranges` are wanted again."""
 
     worker_id: str
     ranges: frozenset[int]
 
 
-# Values of another kind of machine may differ by this.
+# Values from another kind of machine may differ by this much.
 _TOLERANCE = 1e-2
 
 
 def scanned_signals(
     context: Context, config: RunConfig, inputs: InputFormat, model: nn.Module, *, weights: BlobName
 ) -> Signals:
-    """Errors and features, as `model_signals` gives them; `weights` are the model's, stored."""
+    """Errors and features as of `model_signals`; `weights` is the model's stored blob."""
     scan = scan_of(context, config, inputs, model, weights)
     alone = context.settings.compute.scoring_workers is ScoringWorkers.NONE
     if scan.num_ranges < 2 or alone:
@@ -234,7 +231,7 @@ def scan_of(
         whole,
         weights,
         num_features=head.in_features,
-        # Whole batches.
+        # Rounded up to whole batches.
         range_examples=-(-compute.scoring_range // context.batch_size) * context.batch_size,
         kind=kind_of(device_name(context.device), versions) if same else "",
         lipt=versions["lipt"],
@@ -254,13 +251,12 @@ class _SharedPass:
         self._began = monotonic()
 
     def run(self) -> Signals:
-        """All ranges, whoever computes them."""
         self._folder.open()
         scan_id, present = self._scan.scan_id, frozenset(self._folder.files())
         self._context.send(ScanOpened(scan_id, self._scan, present))
         while True:
             self._fill()
-            # A range that comes later than this is not looked at: its worker may be unverified.
+            # Ranges that arrive later are ignored: their worker may be unverified.
             files = self._folder.files()
             if not self._removed_wrong(files) and (signals := self._gathered(files)) is not None:
                 break
@@ -270,7 +266,7 @@ class _SharedPass:
         return signals
 
     def _fill(self) -> None:
-        """Compute missing ranges from the end on, until none is missing."""
+        """Compute missing ranges, last one first, until none is missing."""
         num_examples = len(self._scan.whole)
         while True:
             present = self._folder.files().keys()
@@ -287,7 +283,7 @@ class _SharedPass:
             self._context.send(RangeDone(self._scan.scan_id, missing[-1]))
 
     def _removed_wrong(self, files: Mapping[int, RangeFile]) -> bool:
-        """Verify workers that are new, and remove the ranges of those that sent wrong values."""
+        """Verify new workers, and remove all ranges of those with wrong values."""
         removed = False
         for who, sent in _by_worker(files).items():
             right = True if who in self._verified else self._is_right(sent)
@@ -308,11 +304,11 @@ class _SharedPass:
         return removed
 
     def _is_right(self, sent: Sequence[RangeFile]) -> bool | None:
-        """Whether a random batch comes out the same here; None where no file can be read."""
+        """Whether a random batch is reproduced here; None if no file is readable."""
         for file in secrets.SystemRandom().sample(sent, len(sent)):
             found = self._read(file)
             if found is None:
-                continue  # the disk's fault: the range is missing from here on
+                continue  # a disk error: the range is missing from now on
             batch = self._scan.batch(file.index, secrets.randbelow(self._scan.num_batches))
             here = self._score(batch).values()
             start = self._scan.task(file.index).start
@@ -322,7 +318,7 @@ class _SharedPass:
         return None
 
     def _gathered(self, files: Mapping[int, RangeFile]) -> Signals | None:
-        """All ranges as one; None where one is missing."""
+        """All ranges joined; None if one is missing."""
         dataset, scratch = self._context.dataset, self._context.signals_dir
         signals = empty_signals(self._model, dataset, torch.arange(len(dataset)), scratch=scratch)
         for index in range(self._scan.num_ranges):
@@ -335,7 +331,7 @@ class _SharedPass:
         return signals
 
     def _read(self, file: RangeFile) -> Sequence[Tensor] | None:
-        """The values of a file; None where it is damaged, and then it is removed."""
+        """The values of a file; a damaged file is removed, and gives None."""
         why: object = "it is damaged"
         try:
             if BlobName.of_file(file.path).sha256 == file.sha256:

@@ -1,4 +1,1 @@
-"""Dispatch: which worker trains which learner or scores which range, and the intake of results.
-
-All of it lives in memory; after a restart it is made anew from the runs' records.
-"""
+"""Dispatch: leases learners and ranges to workers; a restart rebuilds it from run records."""

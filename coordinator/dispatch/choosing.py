@@ -1,9 +1,9 @@
-"""Dispatch policy: which learner a free worker trains next, and why none, as pure decisions.
+"""Dispatch policy: pure decisions on a worker's next learner, and on idle reasons.
 
-Quarantine: a worker may fall silent because its learner asks for more than the machine has. A
-learner is deterministic, so that happens at the same step every time. After three silent ends in a
-row at one step, none of whose workers was heard again, a learner goes last, after pauses that
-double. No attempt counts: machines that come and go fall silent at any step, or come back.
+Quarantine: a learner may crash its workers, for example by using too much memory. Training is
+deterministic, so it crashes at the same step each time. After three silent ends in a row at one
+step, by workers that never called again, it is tried last, after doubling pauses. No failed
+attempts are counted: preempted workers stop at random steps, or return.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Waiting(NamedTuple):
     indices: Sequence[int]
 
     def learners(self) -> Iterator[LearnerRecord]:
-        """These learners."""
+        """The queued learners."""
         return (self.run.learners[index] for index in self.indices)
 
 
 class Opening(NamedTuple):
-    """A learner that may be handed out now."""
+    """A learner that may be leased now."""
 
     run: RunRecord
     learner: LearnerRecord
@@ -45,13 +45,13 @@ class Opening(NamedTuple):
 
 
 def ends_in_a_row(learner: LearnerRecord, silent: Collection[str]) -> tuple[SilentEnd, ...]:
-    """The latest silent ends at one step, newest first, of workers that are still `silent`."""
+    """The latest silent ends at one step, newest first, of workers still `silent`."""
     ends = [end for end in learner.silent_ends if end.worker_id in silent]
     return tuple(takewhile(lambda end: end.step == ends[-1].step, reversed(ends)))
 
 
 def tried_again_at(learner: LearnerRecord, silent: Collection[str]) -> float | None:
-    """When a learner in quarantine may be tried again; None for any other learner."""
+    """When a quarantined learner may be tried again; None if it is not quarantined."""
     ends = ends_in_a_row(learner, silent)
     if len(ends) < MAX_SILENT_ENDS:
         return None
@@ -66,11 +66,7 @@ def openings(
     reserved: Collection[AssignmentKey] = (),
     silent: Collection[str] = (),
 ) -> Iterator[Opening]:
-    """The learners that may be handed out, lazily: by age of the run and index, in quarantine last.
-
-    `reserved` learners are being handed out; `silent` workers fell silent and were not heard again.
-    `now` is on the clock of `SilentEnd.at`.
-    """
+    """Yield learners that may be leased, by age of run and index, quarantined last."""
     trials: list[Opening] = []
     for of_run in waiting:
         for learner in of_run.learners():
@@ -86,21 +82,19 @@ def openings(
 
 
 class Offers:
-    """Openings that workers choose among one after the other; each is looked up once."""
+    """Openings that workers choose from in turn; each is computed once."""
 
     def __init__(self, openings: Iterable[Opening]) -> None:
         self._seen: dict[AssignmentKey, Opening] = {}
         self._unseen = iter(openings)
 
     def __iter__(self) -> Iterator[Opening]:
-        """The remaining openings, in their order."""
         yield from tuple(self._seen.values())
         for opening in self._unseen:
             self._seen[opening.key] = opening
             yield opening
 
     def __bool__(self) -> bool:
-        """Whether any is left."""
         return any(True for _ in self)
 
     def take(self, opening: Opening) -> None:
@@ -109,7 +103,7 @@ class Offers:
 
 
 def why_idle(worker: WorkerRecord, waiting: Iterable[Waiting]) -> str:
-    """What keeps a free worker from all queued learners, as a clause about it; or empty."""
+    """Why a free worker gets none of the queued learners, as a clause; or empty."""
     reasons = [_why_not(worker, of_run) for of_run in waiting if of_run.indices]
     return reasons[0] if reasons and all(reasons) else ""
 
@@ -127,10 +121,7 @@ def why_waiting(
     busy: Collection[str] = (),
     silent: Collection[str] = (),
 ) -> str:
-    """Why no worker trains a run's queued learners, as a clause; empty where one can, or none is.
-
-    `busy` workers have a lease; `silent` ones fell silent and were not heard again.
-    """
+    """Why no worker trains a run's queued learners, as a clause; empty if one can."""
     if not waiting.indices:
         return ""
     if suspects := why_quarantined(waiting.learners(), silent):
@@ -151,7 +142,7 @@ def why_waiting(
 
 
 def why_quarantined(learners: Iterable[LearnerRecord], silent: Collection[str]) -> str:
-    """A clause on the first learner in quarantine; empty without one."""
+    """A clause on the first quarantined learner; empty without one."""
     for learner in learners:
         ends = ends_in_a_row(learner, silent)
         if len(ends) >= MAX_SILENT_ENDS:
@@ -172,11 +163,9 @@ def choose_learner(
 ) -> Opening | None:
     """The first learner that a free worker may train.
 
-    A learner that failed on this worker is left to others while any of them can take it; one that
-    its party has trained is left to other parties (`redundancy`). `alive` gives the present
-    workers; it is called only where it matters.
+    Learners that failed on it, or that its party trained, go to others that can take them.
     """
-    # Of one run there may be thousands in a row.
+    # One run may have thousands of them in a row.
     able: dict[str, bool] = {}
     for opening in openings:
         run, learner = opening

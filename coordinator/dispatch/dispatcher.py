@@ -1,11 +1,7 @@
-"""Dispatcher: hands learners and ranges to workers under leases, and takes their results.
+"""Dispatcher: leases learners and scan ranges to workers, and takes their results.
 
-Workers that wait are served in the order in which they asked. Matching runs once for all changes in
-a turn of the loop, and reserves learners. Each lease is then written, even if the worker's call was
-cut: the worker gets the learner when it asks again.
-
-A worker that is silent for longer than its lease loses the learner to another, and a commit under
-an older epoch is refused. After a restart every lease is renewed.
+Waiting workers are served in order of arrival. Matching reserves learners; each lease is then
+written even if the worker's call was cut. The worker gets it when it asks again.
 """
 
 from __future__ import annotations
@@ -45,7 +41,7 @@ from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
 logger = logging.getLogger(__name__)
 
-# After a lease's end could not be written.
+# Pause after the end of a lease could not be written.
 _RETRY_SECONDS = 1.0
 _BEFORE_TRAINING = frozenset({RunState.PENDING, RunState.INITIALIZING, RunState.SHARDING})
 
@@ -54,7 +50,7 @@ Held: TypeAlias = tuple[RunRecord, LearnerRecord]
 
 @dataclass(frozen=True)
 class Demand:
-    """Open learners: queued, at a worker, or of runs before training; and wanted ranges."""
+    """Open learners (queued, leased, or of runs before training) and wanted ranges."""
 
     num_queued: int = 0
     num_leased: int = 0
@@ -63,7 +59,7 @@ class Demand:
 
 
 def demand_of(runs: Iterable[RunRecord]) -> Demand:
-    """The open learners of these runs, those of runs before training included."""
+    """The open learners of these runs, including runs before training."""
     learners: Counter[LearnerState] = Counter()
     num_coming = 0
     for run in runs:
@@ -75,7 +71,7 @@ def demand_of(runs: Iterable[RunRecord]) -> Demand:
 
 
 class Dispatcher:
-    """Matches the learners of all runs, and the ranges of scans, with the workers that ask."""
+    """Matches queued learners and scan ranges with workers that ask for work."""
 
     def __init__(
         self,
@@ -87,34 +83,34 @@ class Dispatcher:
         events: Events | None = None,
         meters: Meters | None = None,
     ) -> None:
-        """Dispatch the learners of `store`: `clock` counts leases, `wall_clock` deadlines."""
+        """Create a dispatcher; `clock` times leases, `wall_clock` times deadlines."""
         self._store = store
         self._wall_clock = wall_clock
         self._events = events or Events()
         self.workers = WorkerRegistry(clock)
         self.leases = LeaseTable(lease_seconds, clock)
         self.scans = Scans(self.leases, meters, on_change=self._on_change)
-        # Long polls by worker, in the order in which they began.
+        # Long polls by worker, in order of arrival.
         self._polls: dict[str, asyncio.Future[AssignmentKey | RangeGrant]] = {}
         self._is_to_match = False
-        # Learners whose lease is being written, and the tasks that do it, by worker.
+        # Learners whose lease is being written, and the writing tasks by worker.
         self._reserved: set[AssignmentKey] = set()
         self._granting: dict[str, asyncio.Task[Held | None]] = {}
-        # Workers that fell silent and were not heard again.
+        # Workers whose lease expired and that have not called since.
         self._silent: set[str] = set()
         self._demand_changed = asyncio.Event()
         store.listen_to_learners(self.leases.follow)
         store.listen(lambda _: self._on_change())
 
     def restore(self) -> None:
-        """Renew the leases of learners that were out when the process ended."""
+        """Renew the leases that were active when the previous process ended."""
         for run in self._store.live():
             self.leases.follow(run, run.learners)
             for learner in run.learners:
                 self._silent.update(end.worker_id for end in learner.silent_ends)
 
     def alive(self) -> tuple[WorkerRecord, ...]:
-        """The workers that wait for work, hold a lease or were heard recently."""
+        """The workers that wait for work, hold a lease or called recently."""
         return self.workers.alive(self.leases.holders() | self._polls.keys())
 
     def num_waiting(self) -> int:
@@ -122,25 +118,25 @@ class Dispatcher:
         return len(self._polls)
 
     def seconds_since_heard(self, worker: WorkerRecord) -> float:
-        """How long a worker has been silent; 0 while it waits for work."""
+        """Seconds since the worker's last call; 0 while it waits for work."""
         waits = worker.worker_id in self._polls
         return 0.0 if waits else self.workers.seconds_since_heard(worker)
 
     def held_by(self, worker_id: str) -> Held | None:
-        """The learner that a worker has the lease of, with its run."""
+        """The learner that a worker has leased, with its run."""
         key = self.leases.held_by(worker_id)
         return None if key is None else self._learner(key)
 
     def why_idle(self, worker: WorkerRecord) -> str:
-        """What keeps a free worker from learners that wait; empty where nothing does."""
+        """Why a free worker gets none of the queued learners; empty if it can get one."""
         if worker.worker_id in self.leases.holders():
             return ""
         return why_idle(worker, self._waiting_learners())
 
     def why_waiting(self, run: RunRecord) -> str:
-        """Why no worker trains a run's queued learners; empty where one can."""
+        """Why no worker trains a run's queued learners; empty if one can."""
         waiting = Waiting(run, self.leases.queued(run.run_id))
-        # Of most runs none waits, and there may be thousands of workers to look at.
+        # Most runs have no queued learner, and there may be thousands of workers to check.
         if not waiting.indices:
             return ""
         return why_waiting(
@@ -148,13 +144,13 @@ class Dispatcher:
         )
 
     def demand(self) -> Demand:
-        """The present demand for workers; held runs have none."""
+        """The current demand for workers; held runs have none."""
         store = self._store
         learners = demand_of(run for run in store.live() if not store.held(run.run_id))
         return replace(learners, num_ranges=self.scans.num_wanted)
 
     async def wait_for_demand(self, known: Demand | None, *, wait_seconds: float) -> Demand:
-        """The demand as soon as it is not `known`, or at the time-out."""
+        """Return the demand once it differs from `known`, or at the timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_seconds):
                 while self.demand() == known:
@@ -162,11 +158,7 @@ class Dispatcher:
         return self.demand()
 
     async def next_work(self, worker_id: str, *, wait_seconds: float) -> Held | RangeGrant | None:
-        """A worker's next range or learner under a lease, or None when there was none in time.
-
-        Ranges go before learners: they are short, and a selection waits for them. None also comes
-        early, where this worker is to be told why it is idle.
-        """
+        """Lease a worker's next range or learner; None at the timeout or at a new idle reason."""
         worker = self.workers.heard(worker_id)
         self._silent.discard(worker_id)
         if held := self.held_by(worker_id):
@@ -208,7 +200,7 @@ class Dispatcher:
         return None
 
     async def _grant(self, key: AssignmentKey, worker_id: str) -> Held | None:
-        """Write a learner's lease; None where the run closed or was held in between."""
+        """Write a learner's lease; None if the run was closed or held meanwhile."""
         worker = self.workers.heard(worker_id)
 
         def change(run: RunRecord) -> RunRecord:
@@ -237,13 +229,13 @@ class Dispatcher:
         learner = run.learners[key.learner]
         if learner.state is not LearnerState.LEASED or learner.worker_id != worker_id:
             return None
-        # With copies it is redundancy, and no sign of trouble.
+        # With copies, a second lease is redundancy, not a failure.
         if learner.epoch > 1 and not learner.copies:
             self._record(EventKind.LEARNER_REASSIGNED, key, worker_id, learner.message)
         return run, learner
 
     def _has_news(self, worker: WorkerRecord) -> bool:
-        """Whether a worker is to be told at once why it is idle; logged as well."""
+        """Log a new idle reason, and return whether the worker should get it at once."""
         reason = why_idle(worker, self._waiting_learners())
         news = self.workers.note_idle(worker.worker_id, reason)
         if news:
@@ -255,30 +247,30 @@ class Dispatcher:
         return [waiting for waiting in found if waiting.indices]
 
     def _on_change(self) -> None:
-        # Wakes those who wait now; later ones wait for the next change.
+        # Wakes the current waiters; later ones wait for the next change.
         self._demand_changed.set()
         self._demand_changed = asyncio.Event()
         self._match_soon()
 
     def _match_soon(self) -> None:
-        """Match once, however much changes in this turn of the loop."""
+        """Schedule one matching pass for all changes in this turn of the loop."""
         if self._polls and not self._is_to_match:
             self._is_to_match = True
             asyncio.get_running_loop().call_soon(self._match)
 
     def _match(self) -> None:
         self._is_to_match = False
-        # Learners of held runs stay; those that are out may come in.
+        # Learners of held runs are not leased; leased ones may still be committed.
         waiting = [it for it in self._waiting_learners() if not self._store.held(it.run.run_id)]
         reserved, now = self._reserved.copy(), self._wall_clock()
         offers = Offers(openings(waiting, now=now, reserved=reserved, silent=self._silent))
         alive = cache(self.alive)
         for worker_id, poll in tuple(self._polls.items()):
-            # Asking all of a thousand workers after each grant would hold everything up.
+            # Checking a thousand workers after each grant would block the loop.
             if not offers and not self.scans.num_wanted:
                 return
             worker = self.workers.find(worker_id)
-            if worker is None:  # so many have registered since that it was forgotten
+            if worker is None:  # forgotten: too many others have registered since
                 continue
             if grant := self.scans.take(worker):
                 poll.set_result(grant)
@@ -292,7 +284,7 @@ class Dispatcher:
     def heartbeat(
         self, worker_id: str, key: AssignmentKey, epoch: int, progress: LearnerProgress
     ) -> bool:
-        """Keep a lease, and return whether the worker should drop its learner: nobody needs it."""
+        """Renew a lease, and return whether the worker should drop its learner."""
         if self.workers.knows(worker_id):
             self.workers.heard(worker_id)
         if key.is_range:
@@ -308,10 +300,7 @@ class Dispatcher:
     async def commit(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
     ) -> None:
-        """Take a checked result, or hold it back until another worker hands in the same.
-
-        A repeated commit changes nothing.
-        """
+        """Commit a checked result, confirmed by `redundancy`; a repeat changes nothing."""
         judged = Judgement(Verdict.TAKE)
 
         def change(run: RunRecord) -> RunRecord:
@@ -342,7 +331,7 @@ class Dispatcher:
     def check_commit(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName
     ) -> tuple[RunRecord, bool]:
-        """Refuse a stale commit unread; else the run, and whether the commit is repeated."""
+        """Refuse a stale commit before reading it; return the run, and whether it is a repeat."""
         run, learner = self._learner(key)
         if is_in(learner, result, worker_id, epoch):
             return run, True
@@ -350,7 +339,7 @@ class Dispatcher:
         return run, False
 
     async def fail(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
-        """Count an attempt against the learner, and queue it for another worker."""
+        """Count a failed attempt of the learner, and queue it for another worker."""
         await self._change(
             *(worker_id, key, epoch),
             lambda run, learner: after_failure(
@@ -363,26 +352,26 @@ class Dispatcher:
         self._record(EventKind.LEARNER_FAILED, key, worker_id, reason)
 
     async def release(self, worker_id: str, key: AssignmentKey, epoch: int) -> None:
-        """Queue a learner again that its worker gives back undone; a stale call is harmless."""
+        """Requeue an untrained learner that its worker returns; a stale call has no effect."""
         reason = "its worker gave it back"
         with contextlib.suppress(StaleLeaseError):
             await self._requeue(key, epoch, worker_id, EventKind.LEARNER_RETURNED, reason)
 
     async def decline(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
-        """Queue a learner again that is too much for its worker, which gets none of its run."""
+        """Requeue a learner too large for its worker, which gets no more of this run."""
         self.workers.decline(worker_id, key.run_id)
         message = f"worker {self.workers.name(worker_id)} gave it back: {reason}"
         with contextlib.suppress(StaleLeaseError):
             await self._requeue(key, epoch, worker_id, EventKind.LEARNER_DECLINED, message)
 
     async def expire_leases(self) -> None:
-        """Queue learners and ranges of silent workers again, until cancelled."""
+        """Requeue learners and ranges of silent workers, until cancelled."""
         while True:
-            # Together, so that they share their transactions: a whole rack may have gone.
+            # Expired together, so that they share transactions: a whole rack may be down.
             expired = self.leases.expired()
             await asyncio.gather(*(self._expire(key, lease) for key, lease in expired))
             if seconds := await self.leases.wait_until_due():
-                # The whole process was stopped, so no lease ended.
+                # The whole process was paused, so no lease has expired.
                 said = f"{seconds:.1f}"
                 self._events.record(EventKind.PAUSED, level=logging.WARNING, seconds=said)
 
@@ -401,7 +390,7 @@ class Dispatcher:
                 key, lease.epoch, lease.worker_id, EventKind.LEASE_EXPIRED, reason, end
             )
         except StaleLeaseError:
-            pass  # it came in at the last moment
+            pass  # committed at the last moment
         except LiptError as error:
             self._record(EventKind.RETRIED, key, lease.worker_id, str(error), detail="lease expiry")
             self.leases.extend(key, _RETRY_SECONDS)
@@ -433,7 +422,7 @@ class Dispatcher:
         epoch: int,
         change: Callable[[RunRecord, LearnerRecord], LearnerRecord],
     ) -> RunRecord:
-        """Change a learner, if the worker has its lease when that is written."""
+        """Change a learner, if the worker still holds its lease at the write."""
 
         def checked(run: RunRecord) -> RunRecord:
             require_lease(run, key, worker_id, epoch)
@@ -452,7 +441,6 @@ class Dispatcher:
     def _record(
         self, kind: EventKind, key: AssignmentKey, worker_id: str, reason: str, *, detail: str = ""
     ) -> None:
-        """Log and count an event of a learner at a worker."""
         about = {"run": key.run_id, "assignment": key, "learner": key.learner, "worker": worker_id}
         with logging_about(**about):
             self._events.record(

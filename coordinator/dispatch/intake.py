@@ -1,7 +1,4 @@
-"""Intake: results of learners and ranges are checked before they count.
-
-A learner that fails a check is a failed attempt of its worker, and goes to another.
-"""
+"""Intake: checks results before they count; a failed check is a failed attempt of the worker."""
 
 from __future__ import annotations
 
@@ -43,20 +40,20 @@ from lipt.coordinator.state.records import RunRecord
 from lipt.core.learner.pruning import is_pruned_from
 from lipt.core.results import frozen_in
 
-# A few steps of training leave the length of the weights about where it was.
+# A few steps of training barely change the norm of the weights.
 MAX_GROWTH = 100.0
-# Weights that are zero without pruning, and buffers that look like weights, move the share.
+# Weights that are zero without pruning, and buffers that look like weights, shift the density.
 MAX_DENSITY_ERROR = 0.05
 _STATISTICS = ("running_mean", "running_var")
-# Each takes the memory of two dense models while it lasts.
+# Each check takes the memory of two dense models.
 _CHECKS_AT_ONCE = 1
-# Enough for the disk, and few enough for heartbeats to come in between.
+# Enough to keep the disk busy, and few enough to let heartbeats through.
 _TAKEN_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Specs of the trained tensors of theta*, their norm, and the number of frozen tensors."""
+    """Specs of theta*'s trained tensors, their norm, and the number of frozen tensors."""
 
     specs: dict[str, TensorSpec]
     norm: float
@@ -64,7 +61,7 @@ class Reference:
 
 
 class LearnerIntake:
-    """Checks results one after another, and commits those that pass."""
+    """Checks learners' results one at a time, and commits those that pass."""
 
     def __init__(
         self, dispatcher: Dispatcher, blobs: BlobStore, meters: Meters | None = None
@@ -78,21 +75,17 @@ class LearnerIntake:
         self._threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="learner-check")
 
     def stop(self) -> None:
-        """End the thread that checks results."""
+        """Stop the thread that checks results."""
         self._threads.shutdown()
 
     async def take(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
     ) -> None:
-        """Check and commit a learner; a repeated commit changes nothing.
-
-        A LearnerRejectedError counts as an attempt; an UnknownBlobError, where the disk has lost a
-        blob, does not.
-        """
+        """Check and commit a result; a LearnerRejectedError counts as a failed attempt."""
         run, already = self._dispatcher.check_commit(worker_id, key, epoch, result.blob)
         if already:
             return
-        # Until the record names them they are uploads, which expire.
+        # Until the record names them, they are uploads that may expire.
         sent = (blob.sha256 for blob in (result.blob, *result.snapshots))
         with self._blobs.expiry.holding(*sent):
             async with self._turns:
@@ -116,11 +109,11 @@ class LearnerIntake:
         await self._dispatcher.commit(worker_id, key, epoch, result)
 
     async def reference(self, run: RunRecord) -> Reference:
-        """The run's theta* as learners are compared with it, read once."""
+        """Reference values of the run's theta*, read once."""
         name = run.initial_weights
         if name is None:
             raise ValueError(f"run {run.run_id} has no initial weights yet")
-        # One at a time: many workers may commit at once, and it is read once for all.
+        # Serialized: many workers may commit at once, and one read serves all.
         async with self._reading:
             if name not in self._references:
                 self._references[name] = await asyncio.to_thread(self._read_reference, name)
@@ -128,7 +121,7 @@ class LearnerIntake:
 
     def _measure(self, run: RunRecord, result: LearnerResult) -> None:
         encoding = run.config.learners.encoding.value
-        # Without pruning a result is its last snapshot, which is sent once.
+        # Without pruning, the result is its last snapshot, which is sent once.
         sent = sum(blob.size_bytes for blob in {*result.snapshots, result.blob})
         self._meters.observe(LEARNER_TRAIN, result.train_seconds)
         self._meters.add(LEARNER_BYTES, "to_workers", encoding, by=result.bytes_received)
@@ -155,7 +148,7 @@ class LearnerIntake:
             await in_thread(self._check_end, ends, theta, worker, version)
 
     def _check_blob(self, name: BlobName, theta: Reference, density: float | None) -> None:
-        # A damaged one is removed, and can be uploaded again.
+        # A damaged blob is removed, and can be uploaded again.
         self._blobs.keep_if_whole(name)
         path = self._blobs.path(name)
         with self._blaming_the_disk_first(name):
@@ -176,7 +169,7 @@ class LearnerIntake:
 
     @contextlib.contextmanager
     def _blaming_the_disk_first(self, *names: BlobName) -> Iterator[None]:
-        """A rejection is the worker's fault only if the disk has not changed a blob since."""
+        """Raise UnknownBlobError instead of a rejection if the disk has damaged a blob."""
         try:
             yield
         except LearnerRejectedError:
@@ -196,17 +189,16 @@ class LearnerIntake:
 
 
 class RangeIntake:
-    """Checks ranges one after another, and stores those that pass in their scan's folder."""
+    """Checks ranges one at a time, and stores those that pass in the scan's folder."""
 
     def __init__(self, scans: Scans, blobs: BlobStore, scans_dir: Path) -> None:
-        """Take ranges of `scans`, which arrive as `blobs`, into `scans_dir`."""
         self._scans = scans
         self._blobs = blobs
         self._scans_dir = scans_dir
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="range-check")
 
     def stop(self) -> None:
-        """End the thread that checks ranges."""
+        """Stop the thread that checks ranges."""
         self._threads.shutdown()
 
     async def take(self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName) -> None:
@@ -222,7 +214,7 @@ class RangeIntake:
                 self._scans.give_back(key, worker_id, epoch, failed=True)
                 raise
         self._scans.finish(grant)
-        # The scan's folder has it now.
+        # The scan's folder has its own copy now.
         await in_thread(partial(self._blobs.expiry.remove_blob, result.sha256, before=time.time()))
 
     def _keep(self, grant: RangeGrant, name: BlobName) -> None:
@@ -237,7 +229,7 @@ class RangeIntake:
 
 
 def require_snapshots(num_sent: int, num_wanted: int, *, worker: str, version: str) -> None:
-    """Refuse a learner with another number of snapshots than `learners.num_snapshots`."""
+    """Refuse a learner whose number of snapshots is not `learners.num_snapshots`."""
     if num_sent != num_wanted:
         raise LearnerRejectedError(
             f"the learner came with {num_sent} snapshots, but learners.num_snapshots is "
@@ -248,10 +240,7 @@ def require_snapshots(num_sent: int, num_wanted: int, *, worker: str, version: s
 def require_end(
     snapshot: Path, result: Path, like: Mapping[str, TensorSpec], *, worker: str, version: str
 ) -> None:
-    """Refuse a learner whose last snapshot is not its result before pruning.
-
-    Both files have passed `check_learner`; `like` are the trained tensors of theta*.
-    """
+    """Refuse a learner whose last snapshot is not its result before pruning."""
     pruned, end = (dict(open_weights(path, like=like)) for path in (result, snapshot))
     if not is_pruned_from(pruned, end):
         raise LearnerRejectedError(
@@ -275,10 +264,9 @@ def check_learner(
     density: float | None = None,
     num_frozen: int = 0,
 ) -> None:
-    """Refuse a learner's file, of a result or a snapshot, that cannot be of its task.
+    """Refuse a learner's result or snapshot that does not match its task.
 
-    The file's digest is verified; `like` are the trained tensors of theta*, of which `num_frozen`
-    more are frozen. An `initial_norm` of 0 and a `density` of None are not compared.
+    `like` are theta*'s trained tensors. Norm 0 and density None turn their checks off.
     """
     try:
         weights = dict(open_weights(path, like=like))
@@ -298,7 +286,7 @@ def check_learner(
 
 
 def require_finite_report(loss: float, train_seconds: float, bytes_received: int) -> None:
-    """Refuse a report with figures that are not finite, or negative."""
+    """Refuse a report with negative or non-finite figures."""
     if not (math.isfinite(loss) and 0.0 <= train_seconds < math.inf and bytes_received >= 0):
         raise LearnerRejectedError(
             f"the learner was reported with loss {loss}, {train_seconds} s of training and "
@@ -307,10 +295,7 @@ def require_finite_report(loss: float, train_seconds: float, bytes_received: int
 
 
 def trained_norm(weights: Mapping[str, Tensor]) -> float:
-    """The Euclidean norm of all trained values as one vector, in float64.
-
-    Without batch-norm statistics, which follow the activations and are estimated anew by the soup.
-    """
+    """The Euclidean norm in float64 of all trained values except batch-norm statistics."""
     return math.hypot(
         *(
             float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
@@ -321,7 +306,7 @@ def trained_norm(weights: Mapping[str, Tensor]) -> float:
 
 
 def _require_norm(norm: float, initial_norm: float) -> None:
-    # A theta* of zeros has no length to compare with.
+    # A theta* of zeros has no norm to compare with.
     if initial_norm > 0.0 and norm > MAX_GROWTH * initial_norm:
         raise LearnerRejectedError(
             f"the learner's weights have a norm of {norm:.4g}, {norm / initial_norm:.0f} times "
@@ -331,11 +316,11 @@ def _require_norm(norm: float, initial_norm: float) -> None:
 
 
 def _require_density(weights: Mapping[str, Tensor], density: float) -> None:
-    # What pruning may touch: see lipt.core.learner.pruning.
+    # Tensors that pruning may change: see lipt.core.learner.pruning.
     prunable = [item for item in weights.values() if item.is_floating_point() and item.ndim >= 2]
     total = sum(item.numel() for item in prunable)
     kept = sum(int(torch.count_nonzero(item)) for item in prunable)
-    # One weight more or less is rounding, where there are few of them.
+    # One weight of slack covers rounding in small models.
     if abs(kept - density * total) > MAX_DENSITY_ERROR * total + 1:
         raise LearnerRejectedError(
             f"the learner keeps {kept / total:.4f} of its weights, its task says {density:.4f}; a "

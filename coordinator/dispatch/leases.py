@@ -1,7 +1,7 @@
-"""Lease table: which worker has which learner or range, until when, and which learners wait.
+"""Lease table: holder and end of each lease, and the queued learners.
 
-A learner's lease is what its run's durable record says; the table adds the time, on a monotonic
-clock, so that a heartbeat costs no write. A range's lease lives here alone.
+Run records hold learners' leases. The table adds end times in memory, so a heartbeat needs no
+write. Leases of ranges exist in memory only.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.scan import SCAN
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
-# Python refuses to read numbers of thousands of digits, and no run has so many learners.
+# Python refuses to parse numbers of thousands of digits; no run has so many learners.
 _MAX_INDEX_DIGITS = 9
-# A process that is later than this was stopped.
+# A process that wakes later than this was paused.
 _MAX_LATE_SECONDS = 1.0
 
 
 class AssignmentKey(NamedTuple):
-    """A run and the index of a learner, or a scan and the index of a range; written "RUN/INDEX"."""
+    """A learner ("RUN/INDEX") or a range ("SCAN/INDEX")."""
 
     run_id: str
     learner: int
@@ -37,7 +37,7 @@ class AssignmentKey(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The key of an assignment id; an InvalidRequestError where it is not RUN/INDEX."""
+        """Parse an assignment id; an InvalidRequestError if it is not RUN/INDEX."""
         run_id, _, index = text.rpartition("/")
         if not run_id or not index.isdecimal() or len(index) > _MAX_INDEX_DIGITS:
             raise InvalidRequestError(f"assignment id {text!r} is not RUN/INDEX.")
@@ -45,26 +45,23 @@ class AssignmentKey(NamedTuple):
 
     @property
     def is_range(self) -> bool:
-        """Whether it is a range of a scan, open or not."""
+        """Whether it names a range of a scan, open or not."""
         return self.run_id.startswith(SCAN)
 
 
 @dataclass(frozen=True)
 class Lease:
-    """A lease's holder, and the time when it ends (monotonic seconds)."""
+    """A lease's holder and end (monotonic seconds)."""
 
     worker_id: str
     epoch: int
     expires_at: float
-    # Renewed after a stop of this process, and its worker has not been heard since.
+    # Renewed after a pause of this process; its worker has not been heard since.
     spared: bool = False
 
 
 def require_lease(run: RunRecord, key: AssignmentKey, worker_id: str, epoch: int) -> None:
-    """Refuse a worker that does not hold the learner's present lease, with a StaleLeaseError.
-
-    Inside a change this holds until the change is durable: the record has every change before it.
-    """
+    """Refuse a worker without the learner's current lease, with a StaleLeaseError."""
     learner = run.learners[key.learner]
     is_out = _is_out(run, learner)
     if not is_out or learner.worker_id != worker_id or learner.epoch != epoch:
@@ -86,14 +83,14 @@ class LeaseTable:
         self.duration_seconds = duration_seconds
         self._clock = clock
         self._leases: dict[AssignmentKey, Lease] = {}
-        # The same by worker, which has more than one only if an answer to it was lost.
+        # The same by worker; one has several only if an answer was lost.
         self._held: dict[str, dict[AssignmentKey, None]] = {}
         # Indices of queued learners by run in training, ascending.
         self._queued: dict[str, list[int]] = {}
         self._added = asyncio.Event()
 
     def follow(self, run: RunRecord, learners: Iterable[LearnerRecord]) -> None:
-        """Take over a durable record and its changed learners; going leases are not renewed."""
+        """Apply a durable record's changed learners; active leases are not renewed."""
         if run.state is not RunState.TRAINING:
             self._queued.pop(run.run_id, None)
             self.end_all(run.run_id)
@@ -114,24 +111,24 @@ class LeaseTable:
                 self.renew(key, learner.worker_id, learner.epoch)
 
     def queued(self, run_id: str) -> Sequence[int]:
-        """The indices of a run's learners that wait for a worker, ascending."""
+        """The indices of a run's queued learners, ascending."""
         return self._queued.get(run_id, ())
 
     def renew(self, key: AssignmentKey, worker_id: str, epoch: int) -> None:
-        """Begin a lease, or let it last for another duration from now."""
+        """Start a lease, or extend it by its full duration from now."""
         if not self._leases:
             self._added.set()
         self._leases[key] = Lease(worker_id, epoch, self._clock() + self.duration_seconds)
         self._held.setdefault(worker_id, {})[key] = None
 
     def extend(self, key: AssignmentKey, seconds: float) -> None:
-        """Let a lease end `seconds` from now, if there is one."""
+        """Set a lease, if it exists, to end `seconds` from now."""
         lease = self._leases.get(key)
         if lease is not None:
             self._leases[key] = replace(lease, expires_at=self._clock() + seconds)
 
     def end(self, key: AssignmentKey) -> None:
-        """End a lease, if there is one."""
+        """End a lease, if it exists."""
         lease = self._leases.pop(key, None)
         if lease is None:
             return
@@ -146,21 +143,21 @@ class LeaseTable:
             self.end(key)
 
     def find(self, key: AssignmentKey) -> Lease | None:
-        """The present lease of a learner or range."""
+        """The current lease of a learner or range."""
         return self._leases.get(key)
 
     def held_by(self, worker_id: str, *, ranges: bool = False) -> AssignmentKey | None:
-        """The learner, or the range, that a worker has the lease of."""
+        """The learner, or the range, that the worker has leased."""
         held = self._held.get(worker_id, ())
         return next((key for key in held if key.is_range is ranges), None)
 
     def has(self, key: AssignmentKey, epoch: int) -> bool:
-        """Whether the present lease of a learner or range is the one of that epoch."""
+        """Whether the current lease of a learner or range has this epoch."""
         lease = self._leases.get(key)
         return lease is not None and lease.epoch == epoch
 
     def num_learners(self) -> int:
-        """The number of learners that workers have."""
+        """The number of leased learners."""
         return sum(not key.is_range for key in self._leases)
 
     def holders(self) -> AbstractSet[str]:
@@ -173,11 +170,10 @@ class LeaseTable:
         return tuple(item for item in self._leases.items() if item[1].expires_at <= now)
 
     async def wait_until_due(self) -> float:
-        """Wait until a lease may have ended, or until one begins; the seconds of a stop, 0 without.
+        """Wait until a lease may have expired or one begins; return the seconds of a pause.
 
-        A stopped process (SIGSTOP, a moved machine) hears nobody, so its leases are renewed after
-        it. None is renewed twice before its worker was heard: a machine that is always late would
-        keep them.
+        A paused process (SIGSTOP, VM migration) receives no calls, so it renews leases afterwards.
+        Each is renewed only once until its worker calls.
         """
         self._added.clear()
         now = self._clock()
@@ -200,6 +196,6 @@ class LeaseTable:
 def steady_clock(
     wall_clock: Callable[[], float], monotonic: Callable[[], float]
 ) -> Callable[[], float]:
-    """Seconds since 1970 that grow with the monotonic clock: deadlines are stored."""
+    """Seconds since 1970 that advance with the monotonic clock, for stored deadlines."""
     offset = wall_clock() - monotonic()
     return lambda: monotonic() + offset

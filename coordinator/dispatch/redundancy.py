@@ -1,10 +1,8 @@
-"""Redundancy: whether a learner that several workers trained counts, and who trains it next.
+"""Redundancy: whether a learner trained by several workers counts, and who retrains it.
 
-On one kind of device a learner is the same to the bit, whoever trains it. With
-`learners.redundancy` 2 a result is held back until another worker has handed in the same files.
-The copies are trained one after the other, each under its own lease. Two workers that disagree are
-both named, and a third trains the learner again: whoever agrees with another wins. On two kinds of
-devices honest workers may differ: neither is blamed, but they do not confirm each other.
+On one kind of device a learner is the same to the bit. With `learners.redundancy` 2, a result is
+held until another worker hands in the same files. If two disagree, a third trains it, and the
+majority wins. Devices of different kinds neither blame nor confirm each other.
 """
 
 from __future__ import annotations
@@ -20,18 +18,18 @@ from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord
 
 
 class Verdict(Enum):
-    """The fate of a result that has just come in."""
+    """The outcome for a new result."""
 
     TAKE = auto()
-    # Nobody has confirmed or contradicted it.
+    # No other worker has confirmed or contradicted it.
     HOLD = auto()
-    # Another worker on this kind of device handed in something else.
+    # Another worker on this kind of device handed in other files.
     DISAGREE = auto()
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The verdict, the reason, and the suspected workers (of two that disagree, both)."""
+    """The verdict, its reason, and the suspected workers (both, if two disagree)."""
 
     verdict: Verdict
     reason: str = ""
@@ -39,10 +37,7 @@ class Judgement:
 
 
 def judge(earlier: Sequence[CopyRecord], newest: CopyRecord, *, redundancy: int) -> Judgement:
-    """Judge the newest copy of a learner, which has passed all checks of a single learner.
-
-    `earlier` copies are of other workers, and no two agree; `redundancy` workers (1 or 2) have to.
-    """
+    """Judge the newest copy; `earlier` copies are from other workers, and no two agree."""
     others = [copy for copy in earlier if copy.party != newest.party]
     same = [copy for copy in others if copy.files == newest.files]
     wrong = [copy for copy in others if copy.files != newest.files]
@@ -74,7 +69,7 @@ def judge(earlier: Sequence[CopyRecord], newest: CopyRecord, *, redundancy: int)
 def handed_in(
     learner: LearnerRecord, result: LearnerResult, *, redundancy: int, max_attempts: int
 ) -> tuple[LearnerRecord, Judgement]:
-    """A learner after its worker has handed in a result, and the judgement of it."""
+    """The learner after its worker handed in a result, and the judgement."""
     copy = CopyRecord(
         epoch=learner.epoch,
         worker_id=learner.worker_id,
@@ -88,7 +83,7 @@ def handed_in(
     if judged.verdict is Verdict.TAKE:
         taken = done(learner, result)
         return (counted_against(taken, judged.reason) if judged.reason else taken), judged
-    # Queued again, for another worker to hand in the same.
+    # Requeued, for another worker to confirm.
     kept = learner.changed(
         state=LearnerState.QUEUED, copies=(*learner.copies, copy), message=judged.reason
     )
@@ -106,11 +101,7 @@ def may_train(
     *,
     alive: Collection[WorkerRecord],
 ) -> bool:
-    """Whether a worker may train a learner, of which others may have handed in copies.
-
-    Never the same party twice. A device of another kind, which cannot confirm a copy, only where
-    no worker in `alive` can.
-    """
+    """Whether a worker may train a learner: once per party, best on a device that can confirm."""
     if not learner.copies:
         return True
     if not _is_another(worker, learner):
@@ -123,7 +114,7 @@ def may_train(
 
 
 def why_all_trained(worker: WorkerRecord, run: RunRecord, waiting: Iterable[LearnerRecord]) -> str:
-    """What keeps a worker from all queued learners of a run, as a clause about it; or empty."""
+    """Why a worker gets none of a run's queued learners, as a clause; or empty."""
     if any(_is_another(worker, learner) for learner in waiting):
         return ""
     return (
@@ -135,10 +126,7 @@ def why_all_trained(worker: WorkerRecord, run: RunRecord, waiting: Iterable[Lear
 def why_unconfirmed(
     run: RunRecord, waiting: Iterable[LearnerRecord], able: Collection[WorkerRecord]
 ) -> str:
-    """Why no two present workers can confirm a run's queued learners; empty where two can.
-
-    `able` are the present workers that may build its model, one at least.
-    """
+    """Why no two `able` workers can confirm a run's queued learners; empty if two can."""
     wanted = run.config.learners.redundancy
     parties = {worker.party for worker in able}
     lacking = [

@@ -1,8 +1,7 @@
 """Open scans: ranges of passes over the data, for workers that have it.
 
-The first range that nobody has goes first; the job that needs them begins at the other end, and
-computes what is missing. A worker whose machine is not of the scan's kind gets none, nor does one
-that sent wrong values. Done ranges lie on the disk.
+Workers take ranges from the front; the job computes missing ones from the end. Workers on other
+kinds of machines, or with wrong values, get none.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from lipt.coordinator.instruments import SCORED_EXAMPLES
 
 @dataclass(frozen=True)
 class RangeGrant:
-    """A range that a worker has the lease of."""
+    """A range leased to a worker."""
 
     scan: Scan
     key: AssignmentKey
@@ -44,9 +43,9 @@ class _Open:
     done: set[int]
     # Ranges that wait for a worker.
     free: set[int]
-    # The number of ranges that were missing when it was opened.
+    # The number of ranges that were missing when the scan was opened.
     num_wanted: int
-    # Ranges that a worker failed on: the job computes them.
+    # Ranges that failed on a worker: the job computes them.
     failed: set[int] = field(default_factory=set)
     excluded: set[str] = field(default_factory=set)
     last_epoch: int = 0
@@ -57,7 +56,7 @@ class _Open:
 
 
 class Scans:
-    """The scans that are open; for one event loop."""
+    """The open scans; for one event loop."""
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class Scans:
         *,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin with none; `on_change` is called when ranges were added, taken or finished."""
+        """Start without scans; `on_change` is called after ranges are added, leased or done."""
         self._leases = leases
         self._meters = meters or Meters()
         self._open: dict[str, _Open] = {}
@@ -74,11 +73,11 @@ class Scans:
         self._on_change = on_change
 
     def note(self, news: ScanNews) -> None:
-        """Take a message of a job about its scan."""
+        """Handle a job's message about its scan."""
         opened = self._open.get(news.scan_id)
         match news:
             case ScanOpened(scan=scan, present=present):
-                # A repeated job opens it once more, without having closed it.
+                # A repeated job opens the scan again without having closed it.
                 self._leases.end_all(scan.scan_id)
                 free = set(range(scan.num_ranges)) - present
                 self._open[scan.scan_id] = _Open(scan, set(present), free, len(free))
@@ -95,7 +94,7 @@ class Scans:
         self._on_change()
 
     def take(self, worker: WorkerRecord) -> RangeGrant | None:
-        """The range that the worker has, or else its next one."""
+        """The worker's leased range, or else its next one."""
         held = self.held_by(worker.worker_id)
         if held is not None:
             return held
@@ -112,11 +111,11 @@ class Scans:
 
     @property
     def num_wanted(self) -> int:
-        """Ranges of scans of which some wait for a worker, as many as were missing at first."""
+        """Ranges missing at the start of those scans that have free ranges."""
         return sum(opened.num_wanted for opened in self._open.values() if opened.free)
 
     def held_by(self, worker_id: str) -> RangeGrant | None:
-        """The range that a worker has."""
+        """The range that a worker has leased."""
         key = self._leases.held_by(worker_id, ranges=True)
         lease = None if key is None else self._leases.find(key)
         if key is None or lease is None:
@@ -124,7 +123,7 @@ class Scans:
         return RangeGrant(self._open[key.run_id].scan, key, worker_id, lease.epoch)
 
     def require(self, worker_id: str, key: AssignmentKey, epoch: int) -> RangeGrant:
-        """The range that a worker says it has; a StaleLeaseError where that is over."""
+        """The range that a worker claims; a StaleLeaseError if the lease is over."""
         opened, lease = self._open.get(key.run_id), self._leases.find(key)
         if opened is None or lease is None or (lease.worker_id, lease.epoch) != (worker_id, epoch):
             why = f"the lease with epoch {epoch} is over" if opened else "nobody needs it any more"
@@ -139,7 +138,7 @@ class Scans:
         return opened is not None and key.learner in opened.done
 
     def heartbeat(self, worker_id: str, key: AssignmentKey, epoch: int) -> bool:
-        """Keep a lease, and return whether the worker should drop the range: nobody needs it."""
+        """Renew a lease, and return whether the worker should drop its range."""
         if key.run_id not in self._open or self.is_done(key):
             return True
         self.require(worker_id, key, epoch)
@@ -147,7 +146,7 @@ class Scans:
         return False
 
     def finish(self, grant: RangeGrant) -> None:
-        """Count a worker's result that is stored."""
+        """Mark a worker's stored range as done."""
         opened = self._open.get(grant.key.run_id)
         if opened is not None:
             self._finish(opened, grant.key.learner, "workers")
@@ -162,11 +161,7 @@ class Scans:
         failed: bool = False,
         declined: bool = False,
     ) -> None:
-        """End a worker's lease of a range that is not done; a later lease of it goes on.
-
-        A `failed` range is computed by the job, which sees why. After `declined` the worker gets no
-        more ranges of the scan.
-        """
+        """End a worker's lease of a range; after `declined` it gets no more of this scan."""
         held = self._leases.has(key, epoch)
         if held:
             self._leases.end(key)

@@ -1,4 +1,4 @@
-"""Blobs of workers: a worker reads the files of its assignment, and sends those of its result."""
+"""Blobs of workers: a worker reads its assignment's files and uploads its result's."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.state.records import RunRecord
 
-# A worker may compute its learner or range once more, and get other bits.
+# A worker may compute its learner or range again, with other bits.
 _TIMES_COMPUTED = 2
-# A learner has theta*'s tensors: some of the values, a bit for each, and a header.
+# A learner has theta*'s tensors: some of the values, a mask bit for each, and a header.
 _TIMES_INITIAL_BYTES, _MORE_BYTES = 2, 2**20
 
 LeaseId: TypeAlias = tuple[AssignmentKey, int]
@@ -22,7 +22,7 @@ LeaseId: TypeAlias = tuple[AssignmentKey, int]
 
 @dataclass(frozen=True)
 class Allowance:
-    """The files that may be sent under a lease: their number, and the most bytes of each."""
+    """The maximum number and size of files that may be uploaded under a lease."""
 
     lease: LeaseId
     max_files: int
@@ -30,7 +30,7 @@ class Allowance:
 
     @classmethod
     def of_learner(cls, lease: LeaseId, run: RunRecord) -> Allowance:
-        """Of a learner of the run."""
+        """The allowance for a learner of the run."""
         initial_bytes = run.initial_weights.size_bytes if run.initial_weights else 0
         return cls(
             lease,
@@ -40,13 +40,13 @@ class Allowance:
 
 
 class WorkerBlobs:
-    """Decides what the worker behind a call may read and send; other callers pass."""
+    """Decides which blobs a worker may read and upload; other callers are not limited."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
 
     def require_readable(self, name: BlobName, shown: Evidence) -> None:
-        """Refuse a worker a blob that its assignment does not name, with a ForeignBlobError."""
+        """Refuse a blob outside the worker's assignment, with a ForeignBlobError."""
         worker_id = self._dispatcher.workers.behind(shown)
         if worker_id is None:
             return
@@ -67,10 +67,7 @@ class WorkerBlobs:
             )
 
     def allowance(self, name: BlobName, shown: Evidence) -> Allowance | None:
-        """The allowance of a worker that sends a blob; None for a caller that is no worker.
-
-        A worker without a lease is refused with a ForeignBlobError.
-        """
+        """The worker's allowance (ForeignBlobError without a lease); None for other callers."""
         worker_id = self._dispatcher.workers.behind(shown)
         if worker_id is None:
             return None

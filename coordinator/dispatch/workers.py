@@ -1,4 +1,4 @@
-"""Worker registry: the registered workers and their last calls; their number is bounded."""
+"""Worker registry: a bounded number of registered workers and their last calls."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
-# The longest poll: a worker that is silent for longer is gone.
+# Longer than the longest poll: a worker that is silent for this long is gone.
 _ALIVE_SECONDS = 90.0
-# After so long it is forgotten; if it comes back, it registers again.
+# Forgotten after this time; a worker that returns registers again.
 _REMEMBERED_SECONDS = 3600.0
 _SWEEP_SECONDS = 60.0
-# Bounds the memory that peers may take.
+# Bounds the memory that peers can use.
 _MAX_WORKERS = 10_000
 
 
@@ -40,11 +40,11 @@ class WorkerRecord:
     versions: dict[str, str]
     allowed_modules: tuple[str, ...]
     heard_at: float
-    # The last reason sent to it why it is idle.
+    # Last idle reason sent to the worker.
     idle_reason: str = ""
-    # Runs whose learners are too much for it.
+    # Runs whose learners it has declined as too large.
     declined: frozenset[str] = frozenset()
-    # The credentials of its calls.
+    # The credentials that its calls must show.
     binding: Binding = UNBOUND
     # On the clock of `heard_at`.
     joined_at: float = 0.0
@@ -53,26 +53,26 @@ class WorkerRecord:
 
     @property
     def party(self) -> str:
-        """Its certificate or token, or else itself."""
+        """The worker's certificate or token, or else its own id."""
         return party_of(self.binding.caller, self.worker_id)
 
     @property
     def kind(self) -> str:
-        """Device, processor and PyTorch, on which a learner's bits depend."""
+        """Device, processor and PyTorch version, which determine a learner's exact bits."""
         return kind_of(self.device, self.versions)
 
     def can_run(self, run: RunRecord) -> bool:
-        """Whether it may build the run's model, and has not declined its learners."""
+        """Whether it may build the run's model, and has not declined the run."""
         return not self.refusal(run)
 
     def refusal(self, run: RunRecord) -> str:
-        """Why it cannot train the run's learners, after "does not"; empty where it can."""
+        """Why it cannot train the run's learners, as a text after "does not"; or empty."""
         if run.run_id in self.declined:
             return "have room for it (its --max-threads or --max-memory)"
         return self.refusal_of_model(run.config.model)
 
     def refusal_of_model(self, model: str) -> str:
-        """Why it cannot build such a model, likewise."""
+        """Why it cannot build this model, as a text after "does not"; or empty."""
         if not is_users_own(model):
             return ""
         module = model.partition(":")[0]
@@ -84,7 +84,7 @@ class WorkerRecord:
 
 
 class WorkerRegistry:
-    """The workers of one coordinator."""
+    """The registered workers of one coordinator."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -102,10 +102,7 @@ class WorkerRegistry:
         shown: Evidence = NO_EVIDENCE,
         has_data: bool = False,
     ) -> WorkerRecord:
-        """Register a worker, whose calls have to show the same credentials from now on.
-
-        The same instance is the same worker, also after a restart.
-        """
+        """Register a worker; a known `instance_id` is the same worker, also after a restart."""
         worker_id = worker_id_of(instance_id)
         now = self._clock()
         joined_at = now
@@ -130,10 +127,7 @@ class WorkerRegistry:
         return worker
 
     def require(self, worker_id: str, shown: Evidence) -> None:
-        """Refuse a call under a worker's id that is not of that worker.
-
-        A worker that has not registered with this process proves itself by its secret alone.
-        """
+        """Refuse a call under another worker's id; the secret alone proves an unregistered one."""
         worker = self._workers.get(worker_id)
         if worker is None:
             if not shown.proves(worker_id):
@@ -145,7 +139,7 @@ class WorkerRegistry:
             )
 
     def behind(self, shown: Evidence) -> str | None:
-        """The worker of a call by its secret; empty without one, None where it is no worker's."""
+        """The id of the worker whose secret is shown; empty without one, None if it is wrong."""
         if not shown.secret:
             return "" if shown.caller.only_works else None
         worker_id = worker_id_of(shown.secret)
@@ -153,7 +147,7 @@ class WorkerRegistry:
         return worker_id
 
     def heard(self, worker_id: str) -> WorkerRecord:
-        """The worker, noted as heard now; an UnknownWorkerError where it is not registered."""
+        """Mark the worker as heard; an UnknownWorkerError if it is not registered."""
         worker = self._workers.get(worker_id)
         if worker is None:
             raise _unknown(worker_id)
@@ -162,7 +156,7 @@ class WorkerRegistry:
         return worker
 
     def note_idle(self, worker_id: str, reason: str) -> bool:
-        """Keep a worker's idle reason, and return whether it is a new one."""
+        """Store a worker's idle reason, and return whether it is new."""
         worker = self._workers[worker_id]
         if worker.idle_reason == reason:
             return False
@@ -170,7 +164,7 @@ class WorkerRegistry:
         return bool(reason)
 
     def decline(self, worker_id: str, run_id: str) -> None:
-        """Give the worker no more learners of that run."""
+        """Give the worker no more learners of this run."""
         worker = self._workers.get(worker_id)
         if worker is not None:
             declined = worker.declined | {run_id}
@@ -181,21 +175,21 @@ class WorkerRegistry:
         return worker_id in self._workers
 
     def find(self, worker_id: str) -> WorkerRecord | None:
-        """The worker; None where it is not known."""
+        """The worker; None if it is unknown."""
         return self._workers.get(worker_id)
 
     def name(self, worker_id: str) -> str:
-        """How a worker is shown; its id where it is not known."""
+        """The worker's display name; its id if it is unknown."""
         worker = self._workers.get(worker_id)
         return worker.name if worker else worker_id
 
     def version(self, worker_id: str) -> str:
-        """The lipt that a worker runs; empty where it is not known."""
+        """The worker's LiPT version; empty if it is unknown."""
         worker = self._workers.get(worker_id)
         return worker.versions.get("lipt", "") if worker else ""
 
     def alive(self, present: Collection[str]) -> tuple[WorkerRecord, ...]:
-        """The workers that were heard recently, or whose ids are in `present`."""
+        """The workers heard recently, or whose ids are in `present`."""
         since = self._clock() - _ALIVE_SECONDS
         return tuple(
             worker
@@ -212,7 +206,7 @@ class WorkerRegistry:
         return self._clock() - worker.joined_at
 
     def _forget(self) -> None:
-        """Make room: workers come back under other ids, for weeks."""
+        """Drop old workers: restarted ones return under new ids."""
         now = self._clock()
         if now - self._swept_at >= _SWEEP_SECONDS:
             self._swept_at = now

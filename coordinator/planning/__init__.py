@@ -1,1 +1,1 @@
-"""Planning: what a run will take, and whether it is admitted."""
+"""Planning: a run's costs, and whether it is admitted."""

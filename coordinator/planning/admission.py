@@ -1,4 +1,4 @@
-"""Admission: whether a run may begin here, decided from its plan before anything is stored."""
+"""Admission: whether a run may start here, decided from its plan before anything is stored."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from lipt.core.sharding import num_validation_examples, require_shards_fit
 logger = logging.getLogger(__name__)
 
 _CHECKS_AT_ONCE = 1
-# Built-in models whose figures are kept; there are about a hundred.
+# Built-in models whose figures are cached; there are about a hundred.
 _MAX_KNOWN = 256
 
 
 def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -> dict[str, Limit]:
-    """The limit of each place of a `RunPlan`; the machine's where the operator set none."""
+    """The limit for each place of a `RunPlan`; by default the machine's."""
     at_most = {
         "worker_threads": limits.worker_threads,
         "worker_memory": limits.worker_memory,
@@ -57,7 +57,7 @@ def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -
 
 
 def violations(plan: RunPlan, ceilings: Mapping[str, Limit]) -> tuple[Violation, ...]:
-    """All costs over their limit, in the order of a plan's places."""
+    """All costs over their limit, in the order of the plan."""
     return tuple(
         found
         for place in fields(RunPlan)
@@ -78,7 +78,7 @@ def require_none(found: Sequence[Violation]) -> None:
 
 @dataclass(frozen=True)
 class Examined:
-    """A model, without values if it is built in, its figures and its tensors."""
+    """A model (without values if built in), its figures and its tensors."""
 
     model: nn.Module
     figures: ModelFigures
@@ -91,7 +91,7 @@ class Examined:
         return cls(model, figures, specs_of(model.state_dict()))
 
     def figures_of(self, config: RunConfig) -> ModelFigures:
-        """Its figures in a run; a ConfigError where the frozen layers are none, or all."""
+        """Its figures in a run; a ConfigError if no layer, or every layer, is frozen."""
         frozen = frozen_names(self.model, config.learners.frozen)
         return replace(
             self.figures, frozen_bytes=sum(self.specs[name].num_bytes for name in frozen)
@@ -99,7 +99,7 @@ class Examined:
 
 
 def require_augmentation(config: RunConfig, inputs: InputSpec) -> None:
-    """Refuse an augmentation of images that was asked for, where the data has none."""
+    """Refuse image augmentation for data without images."""
     method = config.augmentation.method
     if method is AugmentationMethod.CROP_FLIP and not isinstance(inputs, ImageSpec):
         raise ConfigError(
@@ -109,7 +109,7 @@ def require_augmentation(config: RunConfig, inputs: InputSpec) -> None:
 
 
 def require_shards(config: RunConfig, data: DataFigures) -> None:
-    """Refuse learners whose shards are more than the training split, with a ConfigError."""
+    """Refuse shards that exceed the training split, with a ConfigError."""
     held_out = num_validation_examples(data.class_counts, config.validation)
     require_shards_fit(data.num_examples - held_out, config.learners)
 
@@ -117,11 +117,9 @@ def require_shards(config: RunConfig, data: DataFigures) -> None:
 def plan_here(
     config: RunConfig, model: nn.Module, data: DataFigures, *, evaluation_batch_size: int
 ) -> tuple[ModelFigures, RunPlan, tuple[Violation, ...]]:
-    """Plan a run, and list what a coordinator on this machine with default limits would refuse.
+    """Plan a run, and list violations of this machine's default limits.
 
-    `model` is on the CPU; `evaluation_batch_size` counts images per forward pass of the compute
-    process. A ConfigError says that the run does not fit the data or the model, whatever the
-    limits.
+    A ConfigError says that the run does not fit the data or the model, whatever the limits.
     """
     require_shards(config, data)
     require_augmentation(config, data.inputs)
@@ -145,7 +143,7 @@ class Admission:
         allowed_modules: Collection[str],
         evaluation_batch_size: int,
     ) -> None:
-        """Admit runs on one data set; `evaluation_batch_size` counts images per forward pass."""
+        """Admit runs on one data set; `evaluation_batch_size` is in images per forward pass."""
         self._blobs = blobs
         self._data = data
         self._limits = limits
@@ -156,20 +154,16 @@ class Admission:
         self._threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="model-check")
 
     def stop(self) -> None:
-        """End the thread that looks at models."""
+        """Stop the thread that measures models."""
         self._threads.shutdown()
 
     async def require(self, config: RunConfig) -> str:
-        """Admit a run, and return a sentence on given weights where its head is new.
-
-        Refused are shards, models, frozen layers and weights that do not fit, and runs over the
-        limits.
-        """
+        """Admit a run or raise; return a note on given weights if its head is new."""
         require_shards(config, self._data)
         return await self._in_thread(config, require_none)
 
     async def look_at(self, config: RunConfig) -> None:
-        """Refuse a model or weights as `require`; violations are logged, for the operator."""
+        """Check a model and weights like `require`; violations are only logged."""
 
         def log(found: Sequence[Violation]) -> None:
             for one in found:
@@ -204,7 +198,7 @@ class Admission:
         users_own = is_users_own(spec)
         model = self._users_model(spec) if users_own else self._empty_model(spec)
         examined = Examined.of(model, spec, self._data.inputs)
-        # A user's factory may make another model next time.
+        # A user's factory may return another model next time.
         if not users_own and len(self._known) < _MAX_KNOWN:
             self._known[spec] = examined
         return examined

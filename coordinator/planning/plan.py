@@ -1,7 +1,4 @@
-"""Run plan: threads, memory, images and disk that a run will take, by place; a pure function.
-
-Subsets of the run are not in it: they are asked for later, and depend on the strategy.
-"""
+"""Run plan: a run's threads, memory, images and disk by place, without later selections."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ from lipt.core.training import num_initialization_steps
 _SHARD_COPIES = 3
 # Channels of an image while it is read.
 _RGB = 3
-# A mask of a bit per float32 value.
+# A mask bit per float32 value.
 _MASK_SHARE = 32
 
 
@@ -53,7 +50,7 @@ class DataFigures:
 
     @classmethod
     def of(cls, dataset: Dataset) -> Self:
-        """Of an open data set."""
+        """The figures of an open data set."""
         targets = dataset.rows.targets
         counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
         other_target = None if targets is None else targets.target
@@ -76,7 +73,7 @@ class DataFigures:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes that stay in memory; none of a large set of images."""
+        """Bytes held in memory; 0 for a large image set."""
         if not isinstance(self.inputs, ImageSpec):
             return self.num_examples * self.example_bytes
         decoded = self.num_examples * _RGB * self.inputs.height * self.inputs.width
@@ -85,10 +82,10 @@ class DataFigures:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The costs of a run by place; each has to fit on its own.
+    """The costs of a run by place, each with a limit of its own.
 
-    A worker's are of one learner, the compute process's by stage. `max_blob_bytes` are of single
-    files, in the state directory and on the wire.
+    A worker's costs are per learner, the compute process's per stage. `max_blob_bytes` are of
+    single files, in the state directory and on the wire.
     """
 
     worker_threads: tuple[Cost, ...]
@@ -104,7 +101,7 @@ class RunPlan:
 def plan_run(
     config: RunConfig, figures: ModelFigures, data: DataFigures, *, evaluation_batch_size: int
 ) -> RunPlan:
-    """Plan a run; `evaluation_batch_size` counts images per forward pass on the coordinator."""
+    """Plan a run; `evaluation_batch_size` is in images per forward pass on the coordinator."""
     planner = _Planner(config, figures, data, evaluation_batch_size)
     learners = config.learners
     memory = learner_memory(learners, config.model, figures, example_bytes=data.example_bytes)
@@ -125,14 +122,12 @@ def plan_run(
 
 
 def result_bytes(figures: ModelFigures) -> int:
-    """The most bytes of a learner's result: all of its weights, and a mask."""
+    """Maximum bytes of a learner's result: all of its weights, and a mask."""
     return figures.sent_bytes + figures.sent_bytes // _MASK_SHARE
 
 
 @dataclass(frozen=True)
 class _Planner:
-    """The coordinator's costs of one run."""
-
     config: RunConfig
     figures: ModelFigures
     data: DataFigures
@@ -152,7 +147,7 @@ class _Planner:
 
     @property
     def batch(self) -> int:
-        # Batches of more than the training split are the split.
+        # A batch never exceeds the training split.
         return min(self.config.initialization.batch_size, self.num_train)
 
     @property
@@ -205,7 +200,7 @@ class _Planner:
                 "validation.fraction", self.held_out, each, "the validation split", None, fraction
             ),
             Part("soup.batch_norm_examples", self.num_batch_norm, each, norm, name=examples),
-            # A GPU scores one model at a time; its memory is not counted here.
+            # A GPU scores one model at a time; its memory is not counted.
             Part(
                 "evaluation_threads",
                 num_evaluated_together(config),

@@ -1,4 +1,4 @@
-"""`lipt.v1.AccessService`: tokens, and who calls."""
+"""`lipt.v1.AccessService`: tokens, and the identity of a caller."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lipt.v1 import access_pb2 as pb
 from lipt.v1 import access_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
-# A link that signs a browser in as a caller, and when it ends on the wall clock.
+# A link that signs a browser in as a caller, and its expiry (wall clock).
 PageLink = Callable[[Caller], tuple[str, float]]
 
 
 class AccessService(access_pb2_grpc.AccessServiceServicer):
-    """Tokens for admins, and who a caller is."""
+    """Tokens for admins, and the identity of a caller."""
 
     def __init__(self, tokens: Tokens, link: PageLink) -> None:
         self._tokens = tokens
@@ -31,7 +31,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
     async def CreateToken(
         self, request: pb.CreateTokenRequest, context: Context
     ) -> pb.CreateTokenResponse:
-        """Give out a token."""
+        """Create a token."""
         record, secret = await self._tokens.create(
             _role(request.role),
             name=request.name,
@@ -43,7 +43,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
     async def ListTokens(
         self, request: pb.ListTokensRequest, context: Context
     ) -> pb.ListTokensResponse:
-        """List all that were given out."""
+        """List all created tokens."""
         return pb.ListTokensResponse(
             tokens=[message_of(pb.Token, one) for one in self._tokens.listed()]
         )
@@ -51,18 +51,18 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
     async def RevokeToken(
         self, request: pb.RevokeTokenRequest, context: Context
     ) -> pb.RevokeTokenResponse:
-        """End a token."""
+        """Revoke a token."""
         record = await self._tokens.revoke(request.token_id)
         return pb.RevokeTokenResponse(token=message_of(pb.Token, record))
 
     async def WhoAmI(self, request: pb.WhoAmIRequest, context: Context) -> pb.WhoAmIResponse:
-        """Say who calls."""
+        """Describe the caller."""
         caller = current_caller()
         roles = [enum_to_proto(pb.Role.DESCRIPTOR, role) for role in Role if role in caller.roles]
         return pb.WhoAmIResponse(name=caller.name, roles=roles)
 
     async def OpenPage(self, request: pb.OpenPageRequest, context: Context) -> pb.OpenPageResponse:
-        """Give a link to the page, if one is served."""
+        """Return a link to the page, if one is served."""
         url, expires_at = self._link(current_caller())
         return pb.OpenPageResponse(url=url, expires_at=timestamp(expires_at))
 

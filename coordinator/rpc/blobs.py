@@ -1,7 +1,7 @@
 """Blob servicer: streams from and to the blob store.
 
-Disk and hashing run in threads, so that the loop answers heartbeats meanwhile. A stream holds at
-most two chunks, so a reader that stalls costs next to nothing.
+Disk access and hashing run in threads, so the event loop keeps answering heartbeats. A stream holds
+at most two chunks, so a stalled reader costs little memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lipt.v1 import blob_pb2, blob_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-# A sender that vanished without a word keeps others from sending the same blob so long.
+# A vanished sender blocks other senders of the same blob for this long.
 IDLE_SECONDS = 20.0
 
 
@@ -47,7 +47,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
         idle_seconds: float = IDLE_SECONDS,
         meters: Meters | None = None,
     ) -> None:
-        """Serve `store`; an upload without a message for `idle_seconds` is ended."""
+        """Serve `store`; an upload that is silent for `idle_seconds` is ended."""
         self._store = store
         self._of_workers = of_workers
         self._uploads = uploads
@@ -62,8 +62,8 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
         if self._of_workers:
             self._of_workers.require_readable(name, shown_by(context))
         offset = request.offset_bytes
-        # Open, or held until it is, it cannot go; a reader that is cut finds it again, for it was
-        # used now.
+        # It cannot be removed while held or open. An interrupted reader can resume, because it was
+        # used just now.
         with self._store.expiry.holding(name.sha256):
             await asyncio.to_thread(self._store.use, name)
             path = await asyncio.to_thread(self._store.path, name)
@@ -82,7 +82,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
                 self._meters.add(BLOB_BYTES, "sent", by=len(response.chunk.data))
         finally:
             ahead.cancel()
-            # In a thread: it waits for the read that is still running.
+            # In a thread: closing waits for the running read.
             asyncio.get_running_loop().run_in_executor(None, file.close)
 
     async def WriteBlob(
@@ -108,7 +108,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
     async def GetUploadStatus(
         self, request: blob_pb2.GetUploadStatusRequest, context: Context
     ) -> blob_pb2.GetUploadStatusResponse:
-        """Say how much of an upload is kept."""
+        """Return the size of a partial upload."""
         name = blob_from_proto(request.blob)
         self._allowance(name, context)
         offset = await asyncio.to_thread(self._store.committed_offset, name)
@@ -125,7 +125,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
         request: blob_pb2.WriteBlobRequest | None,
         rest: AsyncIterator[blob_pb2.WriteBlobRequest],
     ) -> None:
-        """Write a stream's chunks; the next one arrives while one is written."""
+        """Write a stream's chunks; the next is received during each write."""
         while request is not None:
             self._meters.add(BLOB_BYTES, "received", by=len(request.chunk.data))
             writing = asyncio.ensure_future(asyncio.to_thread(_append, upload, request.chunk))

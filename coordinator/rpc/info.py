@@ -1,4 +1,4 @@
-"""Service information, its state as watchers see it, and health probes of their own address."""
+"""Service information, the watched service state, and health probes at a separate address."""
 
 from __future__ import annotations
 
@@ -83,11 +83,7 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
     async def WatchService(
         self, request: pb.WatchServiceRequest, context: Context
     ) -> AsyncIterator[pb.WatchServiceResponse]:
-        """The service's state: once, then whenever it has changed, until it stops.
-
-        A run is sent again only after it has changed; `num_runs` of the newest are, and all that
-        have not ended.
-        """
+        """Stream the service's state after each change; runs are sent only if changed."""
         interval = request.interval_seconds or _DEFAULT_INTERVAL_SECONDS
         num_runs = request.num_runs or _DEFAULT_NUM_RUNS
         fast_enough = interval <= _MAX_INTERVAL_SECONDS  # also refuses NaN
@@ -112,7 +108,7 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
                     await self._stopping.wait()
 
     def _answer(self, sent: dict[str, tuple[int, str]], num_runs: int) -> pb.WatchServiceResponse:
-        """The present state with the runs that differ from `sent`, which is updated."""
+        """The current state with the runs that differ from `sent`, which is updated."""
         now = self._wall_clock()
         alive = self._dispatcher.alive()
         shown = alive
@@ -136,10 +132,10 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
         for place, summary in enumerate(reversed(self._store.runs())):
             if place >= num_runs and summary.state.ended:
                 continue
-            with suppress(UnknownRunError):  # it is just being removed
-                # The record of a run that has ended is read only where it is sent.
+            with suppress(UnknownRunError):  # it is being removed
+                # The record of an ended run is read only when it is sent.
                 live = None if summary.state.ended else self._store.record(summary.run_id)
-                # What it waits for may change while its revision stays.
+                # Its wait reason may change while its revision stays.
                 waiting = "" if live is None else self._dispatcher.why_waiting(live)
                 standing = (self._store.revision(summary.run_id), waiting)
                 if sent.get(summary.run_id) != standing:
@@ -165,7 +161,7 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
 
 
 def _essence(answer: pb.WatchServiceResponse) -> bytes:
-    """The parts whose change is news; passing time is not."""
+    """The parts whose change is sent; the passing of time is not."""
     kept = pb.WatchServiceResponse(
         workers=answer.workers,
         num_workers=answer.num_workers,
@@ -180,13 +176,13 @@ def _essence(answer: pb.WatchServiceResponse) -> bytes:
     return kept.SerializeToString(deterministic=True)
 
 
-# Names of health. Kubernetes' kubelet asks without TLS, also while the data is still being opened.
-# The process answers at all, or (gRPC's own name for the whole server) serves callers.
+# Health service names. The kubelet asks without TLS, also while the data is being opened. LIVENESS:
+# the process answers. READINESS (gRPC's name for the whole server): it serves callers.
 LIVENESS, READINESS = "liveness", ""
 
 
 class Probes(health_pb2_grpc.HealthServicer):
-    """Answers `Check`; not `Watch`, whose streams would have to be counted and ended."""
+    """Answers `Check`, but not `Watch`, whose streams would need limits."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -204,7 +200,7 @@ class Probes(health_pb2_grpc.HealthServicer):
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> health_pb2.HealthCheckResponse:
-        """Whether this process lives or is ready."""
+        """Whether this process is alive or ready."""
         if request.service not in {LIVENESS, READINESS}:
             await context.abort(
                 grpc.StatusCode.NOT_FOUND,
@@ -218,7 +214,7 @@ class Probes(health_pb2_grpc.HealthServicer):
 
 @asynccontextmanager
 async def answering_probes(listen: str | None) -> AsyncIterator[Probes]:
-    """Answer probes at an address until the block ends; not at all where there is none."""
+    """Answer probes at an address until the block ends; without one, do nothing."""
     probes = Probes()
     if listen is None:
         yield probes
@@ -237,7 +233,7 @@ async def answering_probes(listen: str | None) -> AsyncIterator[Probes]:
 def bind(
     server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None, *, flag: str
 ) -> str:
-    """Have a server listen at host:port once it is started; the address, with the port found."""
+    """Bind a server to host:port, and return the address with the actual port."""
     host, _ = split_address(listen)
     try:
         port = (

@@ -1,11 +1,8 @@
-"""Entrance: the steps around every call, and the limits of one peer.
+"""Call interceptor: the steps around every call, and the limits per peer.
 
-From the outside in, a call is measured, its errors become statuses, its caller is identified before
-any message is read, and its peer's limits hold. Health and reflection are neither measured nor
-limited, so that whoever watches this process gets an answer; health is open to all.
-
-A call that comes a little early waits; beyond that a peer is told when to call again. Rates are
-stored as the time up to which they are used (GCRA).
+The order is metrics, errors to statuses, identification, limits. Health and reflection are neither
+measured nor limited, and health needs no credentials. A call slightly over its rate waits; beyond
+that the error names a retry time. Rates use GCRA: the time up to which they are used.
 """
 
 from __future__ import annotations
@@ -50,28 +47,25 @@ from lipt.coordinator.settings import LimitSettings
 
 logger = logging.getLogger(__name__)
 
-# A rate's burst in seconds of it, and what a call may wait for.
+# A rate's burst, and a call's maximum wait, in seconds.
 _BURST_SECONDS = 1.0
 _MAX_WAIT_SECONDS = 1.0
 _REGISTRATIONS_BURST_SECONDS = 10.0
-# Of those without a call now; a forgotten one begins anew.
+# Peers without a current call; a forgotten one starts anew.
 _MAX_PEERS = 10_000
-# One line in the log for a peer that goes on and on.
+# Limits the log lines per refused peer.
 _WARN_EVERY_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
 
 
 def peer_of(context: Context) -> str:
-    """One text per party: its certificate, its token, or else its connection.
-
-    Processes of the coordinator's own user show one token, and go by connections as well.
-    """
+    """Identify the peer by certificate or token, or else by its connection."""
     caller = current_caller()
     return context.peer() if caller == OWN_USER else caller.key
 
 
 def shown_by(context: Context) -> Evidence:
-    """The caller of a call, and the worker's secret in its metadata, if there is one."""
+    """The caller of a call, and the worker's secret in its metadata, if any."""
     metadata = context.invocation_metadata() or ()
     secret = next((value for key, value in metadata if key == WORKER_SECRET), "")
     return Evidence(current_caller(), secret if isinstance(secret, str) else "")
@@ -87,7 +81,7 @@ class _Peer:
 
 
 class PeerLimits:
-    """Counts the calls of all peers; belongs to the event loop."""
+    """Counts the calls of all peers; used in the event loop only."""
 
     def __init__(self, settings: LimitSettings, *, clock: Callable[[], float]) -> None:
         self._settings = settings
@@ -96,7 +90,7 @@ class PeerLimits:
         self._num_calls = 0
 
     def enter(self, peer: str, *, streams: bool, registers: bool = False) -> float:
-        """Count a call and say how long it waits; TooManyCallsError where it is one too many."""
+        """Count a call and return its wait in seconds; a TooManyCallsError over the limit."""
         now = self._clock()
         state = self._peers.setdefault(peer, _Peer())
         self._peers.move_to_end(peer)
@@ -111,7 +105,7 @@ class PeerLimits:
             self._forget()
 
     def leave(self, peer: str, *, streams: bool) -> None:
-        """Note that a counted call has ended."""
+        """Record the end of a counted call."""
         state = self._peers[peer]
         state.num_calls -= 1
         state.num_streams -= streams
@@ -166,10 +160,7 @@ class PeerLimits:
 def used(
     until: float, now: float, *, per_second: float, burst_seconds: float
 ) -> tuple[float, float]:
-    """Until when a rate (0 for no limit) is used with one more call, and how early that comes.
-
-    So many `burst_seconds` of it may be used ahead of time.
-    """
+    """The time up to which a rate (0: no limit) is used after a call, and how early it comes."""
     if not per_second:
         return until, 0.0
     until = max(until, now) + 1 / per_second
@@ -202,7 +193,7 @@ class CallInterceptor(Interceptor):
                 return ()
             return counted if is_of_the_contract(method) else checked
 
-        # A made-up method names no series.
+        # Unknown methods share one time series.
         unimplemented = grpc.StatusCode.UNIMPLEMENTED.name
         super().__init__(steps, on_unknown=lambda: meters.observe(RPC, 0.0, OTHER, unimplemented))
 
@@ -237,7 +228,7 @@ def _identified(identify: Identify) -> Step:
     async def step(call: Call, context: Context) -> AsyncIterator[None]:
         caller = identify(_shown(context))
         require_role(caller, call.method)
-        # In the task that runs the handler: each call has one of its own.
+        # Each call has its own task, which runs the handler.
         note_caller(caller)
         yield
 
@@ -270,7 +261,7 @@ def _shown(context: Context) -> Shown:
 
 
 def _metered_peer(context: Context) -> str:
-    """A caller's name, or else its address without the port, which every connection changes."""
+    """A caller's name, or else its address without the port, which varies by connection."""
     caller = current_caller()
     if caller.name != ANYBODY.name and caller != OWN_USER:
         return printable(caller.name)

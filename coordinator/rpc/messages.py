@@ -1,4 +1,4 @@
-"""Messages: records as the contract shows them."""
+"""Messages: converts records to protobuf messages."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 def message_of(kind: type[MessageT], value: object, /, **more: Any) -> MessageT:
-    """A message with the attributes that `value` has by its fields' names; `more` goes before them.
+    """Build a message from `value`'s attributes; keywords in `more` take precedence.
 
-    Moments are given in seconds, enums by members of their names; None leaves a field unset.
+    Times are in seconds, enums are given by member names, and None leaves a field unset.
     """
     given = {
         name: convert(found)
@@ -57,7 +57,7 @@ def _plain(value: Any) -> Any:
 
 
 def timestamp(seconds: float) -> Timestamp:
-    """A moment of the wall clock."""
+    """A wall-clock time as a message."""
     stamp = Timestamp()
     stamp.FromNanoseconds(int(seconds * 1e9))
     return stamp
@@ -71,7 +71,7 @@ def protocol_version() -> worker_pb2.ProtocolVersion:
 def run_view(
     store: RunStore, run: RunRecord, *, waiting: str = "", learners: bool = True
 ) -> run_pb2.Run:
-    """A run with its learners' progress; `waiting` is what its learners wait for."""
+    """A run with its learners' progress; `waiting` is why its learners wait."""
     activity = store.activity(run.run_id)
     return message_of(
         run_pb2.Run,

@@ -26,7 +26,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 _DEFAULT_PAGE_SIZE = 100
 _MAX_PAGE_SIZE = 1000
 _READ_AT_ONCE = 20
-# A watcher is told at most this often, and hears something at least that often.
+# Minimum and maximum time between two messages to a watcher.
 _MIN_INTERVAL_SECONDS = 0.2
 _SIGN_OF_LIFE_SECONDS = 5.0
 
@@ -53,7 +53,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         self, request: pb.CreateRunRequest, context: Context
     ) -> pb.CreateRunResponse:
         """Start a run."""
-        # The caller's own span where it has one: this process may be killed before it sends its.
+        # The caller's span if there is one: this process may be killed before it exports its own.
         traceparent = received(context.invocation_metadata()) or current_traceparent()
         run = await self._requests.create(
             request.request_id, request.name, request.config, traceparent
@@ -75,24 +75,24 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         page, token = page_of(self._store.runs(), request.page_token, size)
         response = pb.ListRunsResponse(next_page_token=token)
         for place, run in enumerate(page):
-            # Records are read from the disk: other calls do not wait for all of them.
+            # Records are read from disk: let other calls run in between.
             if place and place % _READ_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            with contextlib.suppress(UnknownRunError):  # removed in between
+            with contextlib.suppress(UnknownRunError):  # removed meanwhile
                 response.runs.append(self._view(self._store.record(run.run_id), learners=False))
         return response
 
     async def CancelRun(
         self, request: pb.CancelRunRequest, context: Context
     ) -> pb.CancelRunResponse:
-        """End a run."""
+        """Cancel a run."""
         run = await self._requests.cancel(request.run_id)
         return pb.CancelRunResponse(run=self._view(run))
 
     async def WatchRun(
         self, request: pb.WatchRunRequest, context: Context
     ) -> AsyncIterator[pb.WatchRunResponse]:
-        """Show a run at every change until it has ended, or this service stops."""
+        """Stream a run at every change until it has ended, or this service stops."""
         run_id = self._store.find(request.run_id).run_id
         seen = request.after_revision
         while not self._stopping.is_set():
@@ -109,7 +109,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
     async def GetWeights(
         self, request: pb.GetWeightsRequest, context: Context
     ) -> pb.GetWeightsResponse:
-        """Name the blob of theta* or theta_p, which is whole."""
+        """Name the intact blob of theta* or theta_p."""
         ways = {
             pb.WEIGHTS_KIND_INITIAL: self._answers.initial_weights,
             pb.WEIGHTS_KIND_PRETRAINED: self._answers.pretrained_weights,

@@ -10,7 +10,7 @@ from lipt.v1 import subset_pb2 as pb
 
 
 def describe_strategies() -> pb.ListStrategiesResponse:
-    """Every strategy that this version has."""
+    """Describe every strategy of this version."""
     return pb.ListStrategiesResponse(strategies=map(_describe, STRATEGIES.values()))
 
 

@@ -25,16 +25,16 @@ from lipt.v1 import subset_pb2 as pb
 Context = grpc.aio.ServicerContext[Any, Any]
 ResultT = TypeVar("ResultT")
 
-# A client that waits is told at most this often, and hears something at least that often.
+# Minimum and maximum time between two messages to a waiting client.
 _MIN_INTERVAL_SECONDS = 0.2
 _SIGN_OF_LIFE_SECONDS = 5.0
 
 
 class Answering(Generic[ResultT]):
-    """One answer under way, with its latest report; leaving the block gives it up."""
+    """A running computation and its latest report; cancelled at the end of the block."""
 
     def __init__(self, answer: Callable[[OnProgress], Coroutine[Any, Any, ResultT]]) -> None:
-        # What was reported last; what came before it is not sent any more.
+        # Only the latest report is sent.
         self._latest = Progressed("", 0, 0)
         self._has_told = False
         self._news = asyncio.Event()
@@ -48,7 +48,7 @@ class Answering(Generic[ResultT]):
         self._task.cancel()
 
     async def next_report(self) -> Progressed | None:
-        """The latest report, at news or after some seconds; None once there is an answer."""
+        """The latest report, when it changes or after some seconds; None once done."""
         if self._has_told:
             await asyncio.wait({self._task}, timeout=_MIN_INTERVAL_SECONDS)
         self._has_told = True
@@ -60,7 +60,7 @@ class Answering(Generic[ResultT]):
         return None if self._task.done() else self._latest
 
     def result(self) -> ResultT:
-        """The answer, which has to be there; its error is raised."""
+        """The finished answer, or raise its error."""
         return self._task.result()
 
     def _report(self, progressed: Progressed) -> None:
@@ -77,7 +77,7 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
     async def GetSubset(
         self, request: pb.GetSubsetRequest, context: Context
     ) -> AsyncIterator[pb.GetSubsetResponse]:
-        """Compute or find a subset, and say where its file is."""
+        """Find or compute a subset, and name its file."""
         query, caller = query_of(request), peer_of(context)
         with Answering(lambda report: self._answers.subset(query, report, caller)) as answering:
             while (latest := await answering.next_report()) is not None:
@@ -108,7 +108,7 @@ class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
     async def Diagnose(
         self, request: diagnosis_pb2.DiagnoseRequest, context: Context
     ) -> AsyncIterator[diagnosis_pb2.DiagnoseResponse]:
-        """Compute or find a diagnosis, and say where its file is."""
+        """Find or compute a diagnosis, and name its file."""
         query = DiagnosisQuery(request.run_id, request.proxy, _blob_of(request, "features"))
         caller = peer_of(context)
         with Answering(lambda report: self._answers.diagnosis(query, report, caller)) as answering:
@@ -126,7 +126,7 @@ class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
 
 
 def query_of(request: pb.GetSubsetRequest) -> SubsetQuery:
-    """The question of a request."""
+    """The query in a request."""
     return SubsetQuery(
         run=request.run_id,
         strategy=request.strategy,

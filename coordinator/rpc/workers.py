@@ -61,7 +61,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self._stopping = stopping
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
-        """Make a worker known."""
+        """Register a worker."""
         if request.protocol.major != PROTOCOL_MAJOR:
             raise IncompatibleProtocolError(
                 f"the worker speaks protocol {request.protocol.major}.{request.protocol.minor}, "
@@ -106,7 +106,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def Heartbeat(
         self, request: pb.HeartbeatRequest, context: Context
     ) -> pb.HeartbeatResponse:
-        """Keep a lease."""
+        """Renew a lease."""
         self._require_worker(request.worker_id, context)
         key, progress = AssignmentKey.parse(request.assignment_id), request.progress
         self._log_about(request.worker_id, key)
@@ -125,7 +125,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def CommitResult(
         self, request: pb.CommitResultRequest, context: Context
     ) -> pb.CommitResultResponse:
-        """Check and take a learner."""
+        """Check and commit a result."""
         self._require_worker(request.worker_id, context)
         key = AssignmentKey.parse(request.assignment_id)
         self._log_about(request.worker_id, key)
@@ -147,7 +147,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def ReleaseAssignment(
         self, request: pb.ReleaseAssignmentRequest, context: Context
     ) -> pb.ReleaseAssignmentResponse:
-        """Take a learner back undone."""
+        """Take back an assignment that is not done."""
         self._require_worker(request.worker_id, context)
         key = AssignmentKey.parse(request.assignment_id)
         self._log_about(request.worker_id, key)
@@ -165,7 +165,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def GetDemand(
         self, request: pb.GetDemandRequest, context: Context
     ) -> pb.GetDemandResponse:
-        """Count the learners and ranges that there are for workers."""
+        """Count the learners and ranges available to workers."""
         wait_seconds = _wait_seconds(request.wait_seconds)
         known, dispatcher = None, self._dispatcher
         if request.HasField("known"):
@@ -236,7 +236,7 @@ def _wait_seconds(asked: float) -> float:
 
 
 async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
-    """The result of `work`; None where `stop` is set before, and `work` has been cancelled."""
+    """The result of `work`; None if `stop` is set first, and `work` is then cancelled."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.ensure_future(stop.wait())
     try:

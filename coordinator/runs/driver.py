@@ -1,7 +1,6 @@
 """Run driver: one task per run takes it from stage to stage.
 
-A run's state says which stage comes next, and a stage's result is written together with the next
-state. So a coordinator that was killed goes on with the same stage, and repeats no finished one.
+A stage's result and the next state are one transaction: a restart repeats no finished stage.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ from lipt.coordinator.state.records import RunRecord
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
-# Makes theta* and shards again that are not whole.
+# Recomputes damaged theta* and shards.
 Restore = Callable[[RunRecord, OnProgress], Awaitable[None]]
 
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=30.0)
-# Names of the stages in traces, and of their costs in the record.
+# Stage names in traces, and their fields in the cost record.
 _STAGES = {
     RunState.INITIALIZING: ("initialize weights", "initialization_seconds"),
     RunState.SHARDING: ("cut shards", "sharding_seconds"),
@@ -85,16 +84,16 @@ class RunDriver:
         self._events = events or Events()
         self._sleep = sleep
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        # Inputs that are made again beside a run, whose deadline goes on.
+        # Tasks that restore inputs while training continues and the deadline runs.
         self._restoring: dict[str, asyncio.Task[None]] = {}
         store.listen(self._on_change)
 
     def start(self, run_id: str) -> None:
-        """Begin, or go on with, a run."""
+        """Start or resume a run."""
         _begin(self._tasks, run_id, self._drive(run_id))
 
     def resume_all(self) -> None:
-        """Go on with every run that an earlier process left unfinished."""
+        """Resume every run that an earlier process left unfinished."""
         for run in self._store.live():
             # A held run waits in its task.
             self.start(run.run_id)
@@ -104,7 +103,7 @@ class RunDriver:
                     self._look_after(run)
 
     async def cancel(self, run_id: str) -> RunRecord:
-        """End a run now, with its computations; an ended one stays as it is."""
+        """Cancel a run and its computations; an ended one is unchanged."""
         log_about(run=run_id)
 
         def change(run: RunRecord) -> RunRecord:
@@ -117,7 +116,7 @@ class RunDriver:
         return run
 
     async def stop(self) -> None:
-        """Leave all runs where they are; the next process goes on with them."""
+        """Stop all tasks; the next process resumes the runs."""
         tasks = (*self._tasks.values(), *self._restoring.values())
         for task in tasks:
             task.cancel()
@@ -166,10 +165,7 @@ class RunDriver:
     async def _patiently(
         self, run_id: str, action: Callable[[], Awaitable[ResultT]], *, stage: str
     ) -> ResultT:
-        """The result of `action`, repeated in growing pauses until disk and data allow it.
-
-        Meanwhile the run says what it waits for. `stage` names the action in the retry counter.
-        """
+        """Repeat `action` with growing pauses until disk and data allow it."""
         num_refused = num_held = 0
         try:
             while True:
@@ -214,12 +210,11 @@ class RunDriver:
         )
 
     async def _restored(self, run: RunRecord) -> None:
-        """Make the run's damaged inputs again."""
         report = self._report(run.run_id)
         await self._patiently(run.run_id, lambda: self._restore(run, report), stage="stage")
 
     def _look_after(self, run: RunRecord) -> None:
-        """Restore a run's inputs beside it, unless that is under way."""
+        """Restore a run's inputs in the background, unless that is under way."""
 
         async def look() -> None:
             try:
@@ -233,7 +228,7 @@ class RunDriver:
     async def _wait_while_held(self, run_id: str) -> None:
         if not self._store.held(run_id):
             return
-        # Its deadline begins anew later.
+        # The deadline restarts after the hold.
         await self._advance(run_id, lambda run: run.changed(training_started_at=None))
         while self._store.held(run_id):
             revision = self._store.revision(run_id)
@@ -311,7 +306,7 @@ class RunDriver:
         )
 
     async def _train_again(self, run: RunRecord, indices: tuple[int, ...]) -> None:
-        """Go back to training for committed learners whose results were damaged."""
+        """Return to training for committed learners with damaged results."""
         for index in indices:
             self._events.record(
                 EventKind.LEARNER_DAMAGED,
@@ -336,7 +331,7 @@ class RunDriver:
         )
 
     async def _advance(self, run_id: str, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
-        """Change the run, durably, unless it has ended; it waits for the disk."""
+        """Change the run durably unless it has ended; waits for the disk."""
         return await self._patiently(
             run_id,
             lambda: self._store.update(run_id, lambda run: run if run.state.ended else change(run)),

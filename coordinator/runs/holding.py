@@ -1,8 +1,4 @@
-"""Held runs: a run is bound to its data by a fingerprint, and waits while other data is served.
-
-Results on other data would be taken for the run's own. So nothing is computed for a held run, and
-its state stays as it is until a coordinator serves its data again.
-"""
+"""Held runs: nothing is computed for a run while other data than its own is served."""
 
 from __future__ import annotations
 
@@ -21,19 +17,19 @@ from lipt.coordinator.state.records import DataRecord, RunRecord, RunSummary
 
 
 def record_held(run: RunRecord | RunSummary, reason: str, events: Events) -> None:
-    """Log and count that a run is held."""
+    """Log and count a held run."""
     with logging_about(run=run.run_id):
         events.record(EventKind.RUN_HELD, level=logging.ERROR, run=run.name, reason=reason)
 
 
 def require_own_data(run: RunRecord, data: DataDescription, *, or_else: str = "") -> None:
-    """Refuse to compute for a run on other data; arguments as of `why_held`."""
+    """Refuse to compute for a run on other data; arguments as for `why_held`."""
     if reason := why_held(run, data, or_else=or_else):
         raise OtherDataError(reason)
 
 
 def require_going_on(store: RunStore, run: RunRecord) -> None:
-    """Refuse to wait for a run that is held."""
+    """Refuse to wait for a held run."""
     if store.shown_state(run) is RunState.HELD:
         raise OtherDataError(store.held(run.run_id))
 
@@ -41,10 +37,7 @@ def require_going_on(store: RunStore, run: RunRecord) -> None:
 def why_held(
     run: RunRecord | RunSummary, data: DataDescription, *, source: str = "", or_else: str = ""
 ) -> str:
-    """Why nothing can be computed for a run, and the remedy; empty where its data is served.
-
-    `source` names the run's own data, if known; `or_else` adds a remedy to the end of the sentence.
-    """
+    """Why a run is held, and the remedy (then `or_else`); empty if its data is served."""
     found = data.fingerprint_like(run.fingerprint)
     if not found:
         kind = FingerprintKind.of(run.fingerprint)
@@ -72,8 +65,8 @@ def why_held(
 async def hold_runs_of_other_data(
     store: RunStore, data: DataDescription, database: Database, events: Events
 ) -> None:
-    """Hold every run of other data, for as long as this process lives."""
-    # Thousands of runs are of a few data sets.
+    """Hold every run of other data until this process ends."""
+    # Thousands of runs share a few data sets.
     sources: dict[str, str] = {}
     for run in store.runs():
         if not why_held(run, data):

@@ -1,7 +1,4 @@
-"""Repair: files that the disk has damaged or lost are made again, the same to the byte.
-
-theta* and shards come from the run's config and the data, theta_p from the learners.
-"""
+"""Repair: recomputes damaged theta*, shards and theta_p, identical to the byte."""
 
 from __future__ import annotations
 
@@ -33,10 +30,7 @@ logger = logging.getLogger(__name__)
 async def restore_inputs(
     run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress
 ) -> None:
-    """Make theta* again, and the shards of learners that are not committed, unless whole.
-
-    A CorruptBlobError says that they came out otherwise.
-    """
+    """Recompute damaged theta* and shards; a CorruptBlobError if the bytes differ."""
     if run.initial_weights is None:
         return
     shards = {learner.shard for learner in run.learners if learner.state.open}
@@ -46,7 +40,7 @@ async def restore_inputs(
 async def restore_initial_weights(
     run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress, asked: Asked
 ) -> None:
-    """Make a run's theta* again unless it is whole; raises as `restore_inputs`."""
+    """Recompute a run's theta* if it is damaged; raises like `restore_inputs`."""
     if run.initial_weights is None:
         raise ValueError(f"run {run.run_id} has no theta* yet")
     await _restore(run, {run.initial_weights}, blobs, compute, report, asked)
@@ -55,7 +49,7 @@ async def restore_initial_weights(
 async def restore_pretrained_weights(
     run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress, asked: Asked
 ) -> None:
-    """Make a finished run's theta_p again unless it is whole; raises as `restore_inputs`."""
+    """Recompute a finished run's theta_p if damaged; raises like `restore_inputs`."""
     name = run.pretrained_weights
     if name is None or run.initial_weights is None or run.inputs is None:
         raise ValueError(f"run {run.run_id} has no theta_p yet")

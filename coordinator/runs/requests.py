@@ -1,4 +1,4 @@
-"""Run requests: runs are created, cancelled and listed, or refused before they begin."""
+"""Run requests: creates, cancels and lists runs, or refuses them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lipt.v1 import config_pb2
 
 _NUMBERED = re.compile(r"run-([1-9][0-9]{0,8})")
 _MAX_NAME_CHARACTERS = 80
-# A float64 as Python writes its bits, and a run id.
+# Start time (a float64 in hexadecimal) and id of a page's last run: runs may come and go.
 _PAGE_TOKEN = re.compile(r"(0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,3})/([0-9a-zA-Z_-]{1,64})")
 
 
@@ -58,10 +58,7 @@ class RunRequests:
         overrides: config_pb2.RunConfig,
         traceparent: str = "",
     ) -> RunRecord:
-        """Start a run, or return the one that this request id started before.
-
-        `overrides` differ from the default configuration; an empty name becomes the next "run-N".
-        """
+        """Start a run, or return the one that this request id already started."""
         request_id = request_id or uuid.uuid4().hex
         earlier = self._store.find_request(request_id)
         if earlier is not None:
@@ -72,7 +69,7 @@ class RunRequests:
         fitted = fit_defaults(config.learners, self._data.num_examples - held_out, asked=asked)
         config = config.model_copy(update={"learners": fitted.learners})
         given = config.initialization.weights_sha256
-        # Until the record names them they are an upload, which expires.
+        # Until the record names them, they are an upload that may expire.
         with self._blobs.expiry.holding(*([given] if given else [])):
             return await self._create(request_id, name, config, fitted.said, traceparent)
 
@@ -103,19 +100,19 @@ class RunRequests:
             self._driver.start(run.run_id)
             return run
 
-        # A caller that leaves now may leave a run on the disk: it has to be shown, and driven.
+        # If the caller leaves now, the stored run must still be shown and driven.
         run = await asyncio.shield(add())
         log_about(run=run.run_id)
         return run
 
     async def cancel(self, key: str) -> RunRecord:
-        """End a run, by id or name; one that has ended stays as it is."""
+        """Cancel a run by id or name; an ended one is unchanged."""
         return await self._driver.cancel(self._store.find(key).run_id)
 
     def _free_name(self, wanted: str) -> str:
         taken = {run.name for run in self._store.runs()} | {LATEST}
         if not wanted:
-            # Beyond the highest number: a lower one may have been a removed run's.
+            # Above the highest number: a lower one may be of a removed run.
             found = (_NUMBERED.fullmatch(name) for name in taken)
             numbers = (int(match[1]) for match in found if match is not None)
             return f"run-{max(len(self._store.runs()), *numbers, 0) + 1}"
@@ -131,13 +128,13 @@ class RunRequests:
 
 
 def require_ready(run: RunRecord, activity: Activity) -> None:
-    """Refuse what needs theta_p while there is none; the error says how far the run is."""
+    """Refuse a request that needs theta_p before it exists; the error states the run's progress."""
     if run.state is not RunState.READY:
         raise RunNotReadyError(how_far(run, activity))
 
 
 def how_far(run: RunRecord, activity: Activity) -> str:
-    """A sentence on a run that is not ready yet, or never will be."""
+    """A sentence on a run that is not ready, or never will be."""
     if run.state.ended and run.state is not RunState.READY:
         verb = "was" if run.state is RunState.CANCELLED else "has"
         why = "" if run.message in {"", run.state} else f": {run.message.removesuffix('.')}"
@@ -154,10 +151,7 @@ def how_far(run: RunRecord, activity: Activity) -> str:
 
 
 def page_of(runs: Iterable[RunSummary], token: str, size: int) -> tuple[Sequence[RunSummary], str]:
-    """A page of runs, newest first, and the token of the next page; empty at the end.
-
-    A token names the page's last run by time and id, so runs may start or go between two pages.
-    """
+    """A page of runs, newest first, and the next page's token; empty at the end."""
 
     def place(run: RunSummary) -> tuple[float, str]:
         return run.created_at, run.run_id

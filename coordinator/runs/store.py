@@ -1,4 +1,4 @@
-"""Run store: runs in memory, changed in order, and seen by nobody before a change is durable."""
+"""Run store: runs in memory; changes are ordered, and visible only once durable."""
 
 from __future__ import annotations
 
@@ -20,29 +20,25 @@ from lipt.core.results import Ingredient
 logger = logging.getLogger(__name__)
 
 Change: TypeAlias = Callable[[RunRecord], RunRecord]
-# Writes a run's new record, with its changed learners.
+# Writes a run's new record and its changed learners.
 Save: TypeAlias = Callable[[RunRecord, Sequence[LearnerRecord]], Awaitable[None]]
-# Called with the same, once it is durable and shown.
+# Called with the same arguments once the record is durable and visible.
 OnDurable: TypeAlias = Callable[[RunRecord, Sequence[LearnerRecord]], None]
 
-# The name of the newest run.
+# Name that finds the newest run.
 LATEST = "latest"
-# Bounds the records of ended runs in memory: a learner takes some 3 KB, a run without them 20 times
-# as much.
+# Bounds the records of ended runs in memory. A learner takes about 3 KB, a run without learners 20
+# times as much.
 _MOST_LEARNERS, _LEARNERS_PER_RUN = 5_000, 20
 
 
 class ChangingRun:
-    """A run that is on disk already; belongs to the event loop.
+    """A stored run that may change; used in the event loop only.
 
-    Changes follow each other at once, each upon the result of the one before, durable or not; those
-    that come while a record is being written are written together after it. So a check inside a
-    change (is this lease still its worker's?) holds until the change is durable. Callers, also
-    refused ones, are answered once everything that they saw is durable. A record that could not be
-    written falls with all that was built upon it. A cancelled caller cancels no change.
-
-    Attributes:
-        shown: its durable record.
+    Each change builds on the previous one, durable or not, so a check inside a change holds until
+    it is durable. Changes that arrive during a write are written together after it. Callers are
+    answered once everything they read is durable. If a write fails, all changes built on it are
+    dropped. A cancelled caller cancels no change.
     """
 
     def __init__(self, run: RunRecord, save: Save, on_durable: OnDurable) -> None:
@@ -58,11 +54,11 @@ class ChangingRun:
 
     @property
     def settled(self) -> bool:
-        """Whether all changes are durable, and shown."""
+        """Whether all changes are durable and visible."""
         return self._writer is None
 
     async def update(self, change: Change) -> RunRecord:
-        """Apply a change, durably, and return its record; if it raises, nothing changes."""
+        """Apply a change durably, and return the record; if it raises, nothing changes."""
         try:
             new = change(self._latest)
         except Exception:
@@ -97,7 +93,7 @@ class ChangingRun:
                         outcome.set_exception(error)
                 continue
             self.shown = run
-            # Callers go on in a later turn of the loop, after the listeners.
+            # Callers continue in a later turn of the loop, after the listeners.
             written.set_result(None)
             try:
                 self._on_durable(run, learners)
@@ -108,7 +104,7 @@ class ChangingRun:
 
 def changed_learners(old: RunRecord, new: RunRecord) -> list[LearnerRecord]:
     """The learners of `new` that differ from those of `old`."""
-    # Nearly all are the same objects; comparing their fields takes its time.
+    # Nearly all are the same objects; comparing their fields is slow.
     before = old.learners + (None,) * (len(new.learners) - len(old.learners))
     return [
         learner
@@ -118,21 +114,21 @@ def changed_learners(old: RunRecord, new: RunRecord) -> list[LearnerRecord]:
 
 
 class KeptRuns:
-    """Records of ended runs that were asked for last, bounded in their size."""
+    """LRU cache of ended runs' records, bounded by the number of learners."""
 
     def __init__(self, *, most_learners: int = _MOST_LEARNERS) -> None:
         self._most_learners = most_learners
         self._runs: OrderedDict[str, RunRecord] = OrderedDict()
 
     def find(self, run_id: str) -> RunRecord | None:
-        """A kept run; it is dropped last from now on."""
+        """A cached run, marked as most recently used."""
         if run_id not in self._runs:
             return None
         self._runs.move_to_end(run_id)
         return self._runs[run_id]
 
     def keep(self, run: RunRecord) -> None:
-        """Keep a run, the newest; those that were not asked for the longest are dropped for it."""
+        """Cache a run, and evict the least recently used ones."""
         self.forget(run.run_id)
         self._runs[run.run_id] = run
         size = sum(_LEARNERS_PER_RUN + len(kept.learners) for kept in self._runs.values())
@@ -141,7 +137,7 @@ class KeptRuns:
             size -= _LEARNERS_PER_RUN + len(dropped.learners)
 
     def forget(self, run_id: str) -> None:
-        """Drop a run, if it is kept."""
+        """Drop a run from the cache."""
         self._runs.pop(run_id, None)
 
 
@@ -158,7 +154,7 @@ class Activity:
 
 @dataclass(frozen=True)
 class LearnerProgress:
-    """A worker's last report of its learner; in memory only."""
+    """A worker's last progress report of its learner; in memory only."""
 
     phase: LearnerPhase = LearnerPhase.UNKNOWN
     step: int = 0
@@ -167,48 +163,44 @@ class LearnerProgress:
 
 @dataclass(slots=True)
 class _Entry:
-    """What memory has of every run."""
+    """In-memory state of every run."""
 
     summary: RunSummary
     revision: int
-    # When it was last asked for.
+    # Time of the last request for it.
     used_at: float
     held: str = ""
 
 
 @dataclass
 class _Live:
-    """What memory has besides of a run that may change."""
+    """More in-memory state of a run that may change."""
 
     record: ChangingRun
-    # Revision of the last change of more than progress.
+    # Revision of the last change other than progress.
     turn: int
     activity: Activity = Activity()
     progress: dict[int, LearnerProgress] = field(default_factory=dict)
-    # Of the soup that is being made.
+    # Ingredients of the soup being made.
     ingredients: dict[int, Ingredient] = field(default_factory=dict)
-    # Set at the next change, and replaced.
+    # Set at the next change, then replaced.
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class RunStore:
-    """The runs of one coordinator.
-
-    Memory has the records of runs that have not ended. Of ended runs, of which there may be very
-    many, it has summaries; their records are read when they are asked for.
-    """
+    """The runs of one coordinator: open ones in memory, ended ones read on request."""
 
     def __init__(self, database: Database, *, clock: Callable[[], float] = monotonic) -> None:
         self._database, self._clock = database, clock
         self._entries: dict[str, _Entry] = {}
-        # In the same order; ended runs stay until their end is written.
+        # In the same order; an ended run stays until its end is written.
         self._live: dict[str, _Live] = {}
         self._kept = KeptRuns()
         self._learner_listeners: list[OnDurable] = []
         self._listeners: list[Callable[[RunRecord], None]] = []
 
     async def load(self) -> None:
-        """Read the runs of earlier processes; of ended runs, no record."""
+        """Read the runs of earlier processes; only summaries of ended ones."""
         summaries = await self._database.load_summaries()
         unfinished = [summary.run_id for summary in summaries if not summary.state.ended]
         for summary in summaries:
@@ -226,7 +218,7 @@ class RunStore:
         return tuple(run for run in shown if not run.state.ended)
 
     def record(self, run_id: str) -> RunRecord:
-        """A run's record, without counting as a use of the run."""
+        """A run's record; does not count as a use of the run."""
         live = self._live.get(run_id)
         if live is not None:
             return live.record.shown
@@ -240,7 +232,7 @@ class RunStore:
         return run
 
     def find(self, key: str) -> RunRecord:
-        """A run by id or name; "latest" is the newest. Raises as `record`."""
+        """A run by id or name; "latest" is the newest. Raises like `record`."""
         entry = self._entries.get(key) or self._named(key)
         if entry is not None:
             entry.used_at = self._clock()
@@ -259,11 +251,11 @@ class RunStore:
         return None if run_id is None else self.record(run_id)
 
     def listen(self, listener: Callable[[RunRecord], None]) -> None:
-        """Call `listener` after every durable change, or several made at once."""
+        """Call `listener` after every durable change, or once for several together."""
         self._listeners.append(listener)
 
     def listen_to_learners(self, listener: OnDurable) -> None:
-        """The same, with the changed learners; before those who `listen`."""
+        """Call `listener` with the changed learners too, before those of `listen`."""
         self._learner_listeners.append(listener)
 
     async def add(self, run: RunRecord) -> None:
@@ -274,7 +266,7 @@ class RunStore:
         self._announce(run, run.learners)
 
     async def update(self, run_id: str, change: Change) -> RunRecord:
-        """Apply a change, durably, and return its record; if it raises, nothing changes."""
+        """Apply a change durably, and return the record; if it raises, nothing changes."""
         run = self.find(run_id)
         live = self._live.get(run.run_id) or self._make_live(run)
         try:
@@ -283,7 +275,7 @@ class RunStore:
             self._retire(run.run_id)
 
     async def remove(self, run_id: str) -> None:
-        """Remove an ended run, with its learners, subsets and diagnoses."""
+        """Remove an ended run with its learners, subsets and diagnoses."""
         entry = self._entries.get(run_id)
         if entry is None:
             raise UnknownRunError(f"there is no run {run_id!r}.")
@@ -299,7 +291,7 @@ class RunStore:
         self._kept.forget(run_id)
 
     def idle_seconds(self, run_id: str) -> float:
-        """Seconds since somebody asked for the run."""
+        """Seconds since the last request for the run."""
         return self._clock() - self._entries[run_id].used_at
 
     def activity(self, run_id: str) -> Activity:
@@ -314,7 +306,7 @@ class RunStore:
             self._touch(run_id)
 
     def held(self, run_id: str) -> str:
-        """Why nothing can be computed for the run: its own data is not served; or empty."""
+        """Why the run is held (its data is not served); empty if it is not."""
         return self._entries[run_id].held
 
     def hold(self, run_id: str, reason: str) -> None:
@@ -324,52 +316,52 @@ class RunStore:
             self._turn(run_id)
 
     def release(self, run_id: str) -> None:
-        """Hold the run no more."""
+        """End the hold of the run."""
         if self._entries[run_id].held:
             self._entries[run_id].held = ""
             self._announce(self.record(run_id), ())
 
     def shown_state(self, run: RunRecord | RunSummary) -> RunState:
-        """The run's state as peers see it: HELD while it is held and has not ended."""
+        """The run's public state: HELD while it is held and has not ended."""
         waits = not run.state.ended and self.held(run.run_id)
         return RunState.HELD if waits else run.state
 
     def progress(self, run_id: str, index: int) -> LearnerProgress:
-        """The last report of a learner that is being trained."""
+        """The last progress report of a learner in training."""
         live = self._live.get(run_id)
         return live.progress.get(index, LearnerProgress()) if live else LearnerProgress()
 
     def set_progress(self, run_id: str, index: int, progress: LearnerProgress) -> None:
-        """Note a worker's report of its learner."""
+        """Store a worker's progress report of its learner."""
         live = self._live.get(run_id)
         if live and live.progress.get(index) != progress:
             live.progress[index] = progress
             self._touch(run_id)
 
     def ingredient(self, run_id: str, learner: LearnerRecord) -> Ingredient | None:
-        """A learner's part in the soup, also in one that is being made."""
+        """A learner's part in the soup, also of a soup being made."""
         live = self._live.get(run_id)
         making = live.ingredients.get(learner.index) if live else None
         return learner.ingredient or making
 
     def set_ingredient(self, run_id: str, index: int, ingredient: Ingredient) -> None:
-        """Note a learner's part in the soup that is being made."""
+        """Store a learner's part in the soup being made."""
         if live := self._live.get(run_id):
             live.ingredients[index] = ingredient
             self._touch(run_id)
 
     def revision(self, run_id: str) -> int:
-        """Grows with every change; also across restarts."""
+        """The run's revision: grows with every change, also across restarts."""
         return self._entries[run_id].revision
 
     async def wait_for_change(self, run_id: str, after: int, *, timeout_seconds: float) -> int:
-        """The run's revision once it is above `after`, or at the time-out."""
+        """The run's revision once it is above `after`, or at the timeout."""
         entry = self._entries[run_id]
         await self._wait(run_id, lambda: entry.revision > after, timeout_seconds)
         return entry.revision
 
     async def wait_for_turn(self, run_id: str, after: int, *, timeout_seconds: float) -> None:
-        """The same for changes of the record or of holding it; progress alone does not count."""
+        """Wait for a change of the record or of its hold, ignoring progress."""
         live = self._live.get(run_id)
         await self._wait(run_id, lambda: live is not None and live.turn > after, timeout_seconds)
 
@@ -399,7 +391,7 @@ class RunStore:
         await self._database.save_run(run, learners)
 
     def _retire(self, run_id: str) -> None:
-        """Treat a run whose end is written and shown as an ended one."""
+        """Treat a run whose end is durable as an ended one."""
         live = self._live.get(run_id)
         if live and live.record.settled and live.record.shown.state.ended:
             del self._live[run_id]
@@ -411,7 +403,7 @@ class RunStore:
             if run.state is not RunState.MERGING:
                 live.ingredients.clear()
             for learner in learners:
-                # The next worker begins anew.
+                # The next worker starts from zero.
                 if learner.state is not LearnerState.LEASED:
                     live.progress.pop(learner.index, None)
         self._turn(run.run_id)
@@ -420,7 +412,7 @@ class RunStore:
         for listener in self._listeners:
             listener(run)
         if run.state.ended:
-            # Once its writer is done; the caller may have been cancelled.
+            # After its writer is done; the caller may have been cancelled.
             asyncio.get_running_loop().call_soon(self._retire, run.run_id)
 
     def _turn(self, run_id: str) -> None:
@@ -432,11 +424,11 @@ class RunStore:
         entry = self._entries[run_id]
         entry.revision = _next_revision(entry.revision)
         if live := self._live.get(run_id):
-            # Wakes those who wait now; later ones wait for the next event.
+            # Wakes the current waiters; later ones wait for the next event.
             live.changed.set()
             live.changed = asyncio.Event()
 
 
 def _next_revision(previous: int) -> int:
-    # Milliseconds since 1970: a restart goes on above earlier revisions.
+    # Milliseconds since 1970: after a restart, revisions continue above earlier ones.
     return max(previous + 1, int(time() * 1000))

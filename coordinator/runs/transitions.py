@@ -1,4 +1,4 @@
-"""State transitions of a run and its learners: pure functions from one record to the next."""
+"""State transitions of a run and its learners: pure functions from record to record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.states import LearnerState
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
-# Bounds of a record: a run may allow any number of attempts.
+# Bounds the record's size: a run may allow any number of attempts.
 _MAX_REFUSALS = 5
 _MAX_REASON_CHARACTERS = 500
 _MAX_SILENT_ENDS = 10
@@ -27,7 +27,7 @@ class Closing(Enum):
 
 @dataclass(frozen=True)
 class ClosingDecision:
-    """The verdict, the reason, and when to look again (None: at the next change)."""
+    """The verdict, its reason, and when to check again (None: at the next change)."""
 
     verdict: Closing
     reason: str
@@ -35,11 +35,9 @@ class ClosingDecision:
 
 
 def decide_closing(run: RunRecord, *, now: float) -> ClosingDecision:
-    """Whether a run in training goes on to its soup.
+    """Decide whether a run in training continues to its soup, waits or fails.
 
-    It does when every learner has ended, or when its deadline, counted from the first lease, has
-    passed, and `min_learners` are committed. With fewer it fails; the reason names the missing.
-    `now` is on the clock of `training_started_at`.
+    Closes when all learners ended or at the deadline; `now` is on `training_started_at`'s clock.
     """
     settings = run.config.learners
     done = run.count()[LearnerState.DONE]
@@ -62,10 +60,10 @@ def decide_closing(run: RunRecord, *, now: float) -> ClosingDecision:
 
 
 def with_deadline_running(run: RunRecord, *, now: float) -> RunRecord:
-    """The run in training with its deadline counting, if a learner was ever leased."""
+    """The run with its deadline started, if a learner was ever leased."""
     started = run.training_started_at
     if started is None:
-        # Counted from now where the run was held since its first lease.
+        # Counted from now if the run was held since its first lease.
         begun = any(learner.epoch for learner in run.learners)
         return run.changed(training_started_at=now) if begun else run
     # The machine's clock may have been set back since an earlier process.
@@ -97,7 +95,7 @@ def leased(
     kind: str = "",
     at: float | None = None,
 ) -> LearnerRecord:
-    """The learner leased to a worker, under a new epoch, since `at`."""
+    """The learner leased to a worker, under a new epoch."""
     return learner.changed(
         state=LearnerState.LEASED,
         epoch=learner.epoch + 1,
@@ -114,7 +112,7 @@ def leased(
 def after_failure(
     learner: LearnerRecord, *, worker_id: str, reason: str, max_attempts: int
 ) -> LearnerRecord:
-    """The learner after a failed attempt: queued again, or failed."""
+    """The learner after a failed attempt: requeued, or failed."""
     on = f" on {learner.worker_name}" if learner.worker_name else ""
     message = f"attempt {learner.failures + 1} of {max_attempts}{on}: {reason}"
     queued = learner.changed(
@@ -126,7 +124,7 @@ def after_failure(
 def counted_against(
     learner: LearnerRecord, reason: str, *, max_attempts: int | None = None
 ) -> LearnerRecord:
-    """The learner with a reason on its record; a failed attempt where `max_attempts` is given."""
+    """The learner with a failure reason added; counts as an attempt if `max_attempts` is set."""
     text = reason[:_MAX_REASON_CHARACTERS]
     noted = learner.changed(refusals=(*learner.refusals, text)[-_MAX_REFUSALS:])
     if max_attempts is None:
@@ -139,7 +137,7 @@ def counted_against(
 def requeued(
     learner: LearnerRecord, reason: str, silent_end: SilentEnd | None = None
 ) -> LearnerRecord:
-    """The learner after its worker went away, or fell silent; no failed attempt."""
+    """The learner after its worker left or fell silent; not a failed attempt."""
     ends = learner.silent_ends if silent_end is None else (*learner.silent_ends, silent_end)
     return learner.changed(
         state=LearnerState.QUEUED, message=reason, silent_ends=ends[-_MAX_SILENT_ENDS:]
@@ -180,7 +178,7 @@ def is_in(learner: LearnerRecord, result: BlobName, worker_id: str, epoch: int) 
 
 
 def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
-    """The run as it closes: open learners are dropped, for that reason."""
+    """The closed run: its open learners are dropped with this reason."""
     learners = tuple(
         learner.changed(state=LearnerState.DROPPED, message=reason)
         if learner.state.open
@@ -191,7 +189,7 @@ def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
 
 
 def without_results(run: RunRecord, indices: tuple[int, ...]) -> RunRecord:
-    """The run with these learners queued again, without their damaged results."""
+    """The run with these learners requeued, without their damaged results."""
     for index in indices:
         learner = requeued(run.learners[index], DAMAGED)
         run = run.with_learner(learner.changed(result=None, snapshots=(), copies=()))

@@ -1,4 +1,4 @@
-"""Contents of a state directory: its records, and the blobs that these need; nothing is changed."""
+"""Contents of a state directory: its records and the blobs that they need; read-only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GIVEN_UP = (RunState.FAILED, RunState.CANCELLED)
 
 @contextmanager
 def opened_read_only(directory: Path) -> Iterator[sqlite3.Connection]:
-    """The directory's database for the block, unchanged; a StateError where it cannot be read."""
+    """Open the directory's database read-only; a StateError if it cannot be read."""
     path = directory / DATABASE
     if not path.is_file():
         raise StateError(
@@ -47,10 +47,7 @@ def opened_read_only(directory: Path) -> Iterator[sqlite3.Connection]:
 
 
 def read_records(directory: Path, problems: list[str]) -> Iterator[Record]:
-    """All records in one consistent view, one at a time, so that many take no more memory.
-
-    Runs come first, each with its learners. `problems` gets a clause per unreadable record.
-    """
+    """Yield the records of one snapshot, runs first; unreadable ones go to `problems`."""
     with opened_read_only(directory) as connection:
         connection.execute("BEGIN")
         schema = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -73,11 +70,11 @@ class Need:
 
 
 def needs_of(record: Record) -> Iterator[Need]:
-    """The blobs that a record needs.
+    """Yield the blobs that a record needs.
 
-    A run always needs its weights. It needs shards, and results that wait for a second worker,
-    while learners are trained. It needs its learners' results and snapshots unless it failed or
-    was cancelled: strategies that watch training read them.
+    A run always needs its weights. While learners train, it needs shards and unconfirmed results.
+    It needs its learners' results and snapshots unless it failed or was cancelled: strategies on
+    training trajectories read them.
     """
     match record:
         case RunRecord():
@@ -107,12 +104,12 @@ def _needs_of_run(run: RunRecord) -> Iterator[Need]:
 
 
 def given_weights(record: Record) -> str | None:
-    """The digest of weights that a run started from: a damaged theta* is made of them again."""
+    """The digest of a run's starting weights, from which a damaged theta* is recomputed."""
     return record.config.initialization.weights_sha256 if isinstance(record, RunRecord) else None
 
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-# A record that is no JSON names nothing.
+# A record that is not JSON names no blobs.
 _NAMED = """
     SELECT json_extract(body, '$.shard', '$.result', '$.snapshots') FROM learners
     WHERE json_valid(body)
@@ -128,7 +125,7 @@ _NAMED = """
 
 
 def named_digests(directory: Path) -> Iterator[str]:
-    """Digests that records name, needed or not, some more than once; other blobs are uploads."""
+    """Yield digests that records name, needed or not, with repeats; other blobs are uploads."""
     with opened_read_only(directory) as connection:
         for (named,) in connection.execute(_NAMED):
             yield from _DIGEST.findall(named)

@@ -1,4 +1,4 @@
-"""Database: SQLite in WAL mode, with one thread that writes."""
+"""Database: SQLite in WAL mode, with one writer thread."""
 
 from __future__ import annotations
 
@@ -37,10 +37,9 @@ ResultT = TypeVar("ResultT")
 
 
 class Database:
-    """The open database; what a method writes is on disk whole, or not at all.
+    """The open database; each write is one durable transaction.
 
-    One thread owns the writing connection, so that an fsync never holds up the event loop. Single
-    runs are read at once, through a second connection that only reads.
+    One thread writes, so an fsync never blocks the event loop. Single runs are read at once.
     """
 
     def __init__(
@@ -55,10 +54,7 @@ class Database:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Open the file, or create it.
-
-        A StateError says that it is no database, cannot be written, or is missing beside blobs.
-        """
+        """Open or create the file; a StateError if it is invalid, or missing beside blobs."""
         _require_not_lost(path)
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="database")
         try:
@@ -93,10 +89,10 @@ class Database:
         return tuple(sorted(found, key=lambda token: (token.created_at, token.token_id)))
 
     def read_run(self, run_id: str) -> RunRecord | None:
-        """A run with its learners as it is on disk, read at once."""
+        """The stored run with its learners; blocks for the read."""
         problems: list[str] = []
         try:
-            # One view of the run and its learners.
+            # One consistent view of the run and its learners.
             self._reader.execute("BEGIN")
             try:
                 runs = tuple(read_runs(self._reader, problems, ids=(run_id,)))
@@ -111,7 +107,7 @@ class Database:
         return runs[0] if runs else None
 
     async def save_run(self, run: RunRecord, learners: Iterable[LearnerRecord] = ()) -> None:
-        """Write a run, and those of its learners that changed."""
+        """Write a run and its changed learners."""
 
         def save(connection: sqlite3.Connection) -> None:
             write(connection, run)
@@ -120,8 +116,8 @@ class Database:
         await self._write(save)
 
     async def remove_run(self, run_id: str) -> None:
-        """Remove a run with its learners, subsets and diagnoses, if it is there."""
-        # What refers to it goes with it: ON DELETE CASCADE.
+        """Remove a run, if it exists, with its learners, subsets and diagnoses."""
+        # Dependent rows are removed with it: ON DELETE CASCADE.
         await self._write(
             lambda connection: connection.execute("DELETE FROM runs WHERE run_id = ?", (run_id,))
         )
@@ -136,17 +132,17 @@ class Database:
         await self._write(save)
 
     async def find(self, kind: type[SingleT], key: str) -> SingleT | None:
-        """The record of that key, if there is one."""
+        """The record with this key, if it exists."""
         found = await self._find(kind, f"WHERE {key_column(kind)} = ?", key)
         return found[0] if found else None
 
     async def find_subsets(self, run_id: str, digest: str) -> tuple[SubsetRecord, ...]:
-        """A run's subsets of these examples and weights, newest first."""
+        """A run's subsets with these examples and weights, newest first."""
         where = f"WHERE run_id = ? AND json_extract(body, '$.digest') = ? {_NEWEST_FIRST}"
         return await self._find(SubsetRecord, where, run_id, digest)
 
     async def list_subsets(self, run_id: str, *, most: int) -> tuple[SubsetRecord, ...]:
-        """The newest `most` subsets of a run, newest first."""
+        """A run's newest `most` subsets, newest first."""
         where = f"WHERE run_id = ? {_NEWEST_FIRST} LIMIT ?"
         return await self._find(SubsetRecord, where, run_id, most)
 
@@ -164,7 +160,7 @@ class Database:
         return records
 
     async def _write(self, action: Callable[[sqlite3.Connection], object]) -> None:
-        """Run an action as one transaction; when this returns, it is on the disk."""
+        """Run an action as one transaction, which is durable on return."""
         await self._do(partial(_commit, self._connection, action))
 
     async def _do(self, action: Callable[[], ResultT]) -> ResultT:
@@ -199,7 +195,7 @@ def _commit(connection: sqlite3.Connection, action: Callable[[sqlite3.Connection
 def _require_not_lost(path: Path) -> None:
     if path.is_file() and path.stat().st_size:
         return
-    # The database comes first in a new directory, and blobs only after it.
+    # In a new directory the database is created before the first blob.
     blob = next((path.parent / "blobs").glob("*/*"), None)
     if blob is not None:
         raise StateError(
@@ -209,7 +205,7 @@ def _require_not_lost(path: Path) -> None:
 
 
 def _remedy(error: sqlite3.Error, otherwise: str) -> str:
-    # An OperationalError is the disk's, any other DatabaseError the file's.
+    # An OperationalError means a disk problem, any other DatabaseError a damaged file.
     damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(
         error, sqlite3.OperationalError | sqlite3.IntegrityError
     )
@@ -218,7 +214,7 @@ def _remedy(error: sqlite3.Error, otherwise: str) -> str:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    with suppress(OSError):  # SQLite says better why it cannot be opened
+    with suppress(OSError):  # SQLite reports more precisely why it cannot be opened
         make_private_file(path)
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA journal_mode = WAL")

@@ -1,4 +1,4 @@
-"""Files of a state directory: private permissions, one coordinator's lock, pauses of collection."""
+"""Files of a state directory: private permissions, the coordinator's lock, collection pauses."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from lipt.common.errors import StateError
 
 logger = logging.getLogger(__name__)
 
-# Weights, shipped examples and names of runs are nobody else's on a shared machine.
+# Weights, examples and run names must stay private on a shared machine.
 _DIRECTORY, _FILE = 0o700, 0o600
 
 
 @contextmanager
 def collection_paused(directory: Path) -> Iterator[None]:
-    """Let no coordinator remove blobs of a state directory during the block."""
+    """Prevent any coordinator from removing blobs during the block."""
     blobs = directory / "blobs"
-    # Without blobs nobody removes any, and any lock will do.
+    # Without blobs none can be removed, so any lock will do.
     with directory_lock(blobs if blobs.is_dir() else directory, exclusive=False):
         yield
 
@@ -37,7 +37,7 @@ def collection_allowed(directory: Path) -> Iterator[bool]:
 
 
 def make_private_directory(path: Path) -> None:
-    """Create a directory and its parents; it and the files right in it are made private."""
+    """Create a directory and its parents; make it and the files in it private."""
     path.mkdir(mode=_DIRECTORY, parents=True, exist_ok=True)
     _close(path, _DIRECTORY)
     for file in path.iterdir():
@@ -46,7 +46,7 @@ def make_private_directory(path: Path) -> None:
 
 
 def make_private_file(path: Path) -> None:
-    """Create a file that no other user can open at any moment; an existing one is kept."""
+    """Create a file that other users can never open; an existing one is kept."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, _FILE))
     _close(path, _FILE)
 
@@ -64,15 +64,15 @@ def _close(path: Path, mode: int) -> None:
 
 
 class StateLock:
-    """One coordinator per state directory: a lock that the kernel drops with the process."""
+    """One coordinator per state directory: a lock that the kernel releases with the process."""
 
     def __init__(self, directory: Path) -> None:
-        """Create the directory and take its lock; a StateError where another process holds it."""
+        """Create the directory and lock it; a StateError if another process holds the lock."""
         path = directory / "coordinator.lock"
         try:
             make_private_directory(directory)
             make_private_file(path)
-            # Unbuffered: a failed write must not be repeated at the end.
+            # Unbuffered: a failed write must not be repeated on close.
             self._file = path.open("ab+", buffering=0)
         except OSError as error:
             raise StateError(
@@ -93,13 +93,13 @@ class StateLock:
         self.describe("starting")
 
     def describe(self, doing: str) -> None:
-        """Write down who holds the lock and what for ("serving ADDRESS"), for the next refusal."""
-        # On a full disk the refusal names nobody.
+        """Record the holder and its activity ("serving ADDRESS") for later refusals."""
+        # On a full disk the refusal names no holder.
         with contextlib.suppress(OSError):
             self._file.seek(0)
             self._file.truncate()
             self._file.write(f"process {os.getpid()} {doing}\n".encode())
 
     def release(self) -> None:
-        """Give the directory free."""
+        """Release the directory."""
         self._file.close()

@@ -33,7 +33,7 @@ from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRec
 
 @dataclass(frozen=True)
 class Checked:
-    """Counts, and a sentence per fault."""
+    """Counts of a check, and one sentence per problem."""
 
     num_runs: int
     num_subsets: int
@@ -44,12 +44,12 @@ class Checked:
 
 
 def check_state(directory: Path) -> Checked:
-    """Verify every record, reference and digest; changes nothing, also while it is served."""
+    """Verify every record, reference and digest; read-only, also while a coordinator runs."""
     problems = [*_database_problems(directory)]
     counts: Counter[type] = Counter()
     needs: list[Need] = []
     fingerprints: dict[str, str] = {}
-    # The blobs that records need are not removed before they are checked.
+    # No needed blob may be removed before it is checked.
     with collection_paused(directory):
         for record in read_records(directory, problems):
             counts[type(record)] += 1
@@ -84,7 +84,7 @@ def _database_problems(directory: Path) -> Iterator[str]:
 
 
 def _read_blobs(directory: Path, problems: list[str]) -> dict[str, int]:
-    """The sizes of all whole blobs, by digest; the others are added to `problems`."""
+    """Sizes of all intact blobs, by digest; `problems` gets the others."""
     blobs: dict[str, int] = {}
     for path in sorted((directory / "blobs").glob("*/*")):
         problem = _blob_problem(path)
@@ -112,7 +112,7 @@ def _blob_problem(path: Path) -> str | None:
 
 
 def _record_problems(record: Record, fingerprints: dict[str, str]) -> Iterator[str]:
-    """What is wrong with a record; `fingerprints` has the data of all runs so far."""
+    """Yield problems of a record; `fingerprints` has the data of all earlier runs."""
     match record:
         case RunRecord():
             fingerprints[record.run_id] = record.fingerprint
@@ -154,11 +154,7 @@ def _subset_problems(subset: SubsetRecord, known: Mapping[str, str]) -> Iterator
 
 @dataclass(frozen=True)
 class Collected:
-    """Removed blobs and beginnings of uploads, and what stayed.
-
-    `needed_bytes` are of blobs that records need, `spare_bytes` of others that are too young to go;
-    `num_spared` files were too young.
-    """
+    """Removed blobs and partial uploads; `needed` bytes and young (`spare`) ones were kept."""
 
     needed_bytes: int = 0
     spare_bytes: int = 0
@@ -170,18 +166,17 @@ class Collected:
 def collect(
     directory: Path, expiry: Expiry, *, unused_since: float, cut_since: float, dry_run: bool = False
 ) -> Collected:
-    """Remove the blobs that no record needs, and the beginnings of uploads, if they are old.
+    """Remove old blobs that no record needs, and old partial uploads.
 
-    Each file is removed by itself, after the needs of all records were read. Blobs that were used
-    after `unused_since`, and beginnings that got a byte after `cut_since`, stay (seconds since
-    1970).
+    Blobs used after `unused_since` and uploads that grew after `cut_since` are kept (seconds since
+    1970). All records are read before the first removal.
     """
     kept = _kept_blobs(directory)
     needed_bytes = 0
     spared: list[StoredFile] = []
     blobs: list[StoredFile] = []
     for digest in expiry.digests():
-        # Of what records need they have the size: hardly any file is looked at.
+        # The sizes of needed blobs come from records, so few files are read.
         needed = kept.get(digest)
         blob = None if needed else expiry.blob(digest)
         if needed:
@@ -212,7 +207,7 @@ def collect(
 
 
 def _kept_blobs(directory: Path) -> dict[str, int]:
-    """Sizes of the blobs that are never removed, by digest; 0 where no record has one."""
+    """Sizes of blobs that are never removed, by digest; 0 if no record has the size."""
     kept: dict[str, int] = {}
     problems: list[str] = []
     for record in read_records(directory, problems):
@@ -230,12 +225,9 @@ def _kept_blobs(directory: Path) -> dict[str, int]:
 def collect_garbage(
     directory: Path, *, min_age_seconds: float, now: float, dry_run: bool = False
 ) -> Collected:
-    """Remove the files of a state directory that no record needs; no coordinator may serve it.
-
-    Young files are spared: a recent upload has no record yet.
-    """
+    """Remove unneeded old files of a state directory; no coordinator may be using it."""
     with opened_read_only(directory):
-        pass  # before the lock, which creates a missing directory
+        pass  # before the lock, which would create a missing directory
     try:
         lock = StateLock(directory)
     except StateError as error:
@@ -259,7 +251,7 @@ def collect_garbage(
 
 
 def _remove_half_written(folder: Path, before: float) -> None:
-    """Remove the files of compute processes that were killed while they wrote their cache."""
+    """Remove cache files that killed compute processes left unfinished."""
     for path in folder.rglob("*.tmp*"):
         if path.stat().st_mtime <= before:
             path.unlink()
@@ -267,7 +259,7 @@ def _remove_half_written(folder: Path, before: float) -> None:
 
 @dataclass(frozen=True)
 class BackedUp:
-    """Counts of a backup's runs and blobs."""
+    """Numbers of runs and blobs in a backup."""
 
     num_runs: int
     num_blobs: int
@@ -276,11 +268,11 @@ class BackedUp:
 
 
 def back_up(directory: Path, destination: Path, *, link: bool = True) -> BackedUp:
-    """Copy everything that a state directory has acknowledged, also while it is served.
+    """Copy all acknowledged state of a directory, also while a coordinator uses it.
 
-    The database is copied first, in one consistent view; the blobs that it needs were durable
-    before, never change, and are not removed meanwhile. The destination appears whole, at the end.
-    With `link` blobs become hard links where they can; copies are compared with their digests.
+    The database is copied first, as one consistent snapshot. Its blobs were durable before, never
+    change, and are not removed meanwhile. The destination appears complete, at the end. With
+    `link`, blobs become hard links if possible; copies are verified by digest.
     """
     _require_apart(directory, destination)
     with (
@@ -326,7 +318,7 @@ def _copy_database(source: sqlite3.Connection, path: Path) -> None:
         with closing(sqlite3.connect(path)) as target:
             # All pages in one step: writers wait no longer than for a reader.
             source.backup(target, pages=-1)
-            # One file, readable where nothing can be written.
+            # A single file, readable on read-only media.
             target.execute("PRAGMA journal_mode = DELETE")
     except sqlite3.Error as error:
         raise StateError(f"the database could not be copied to {path}: {error}.") from None

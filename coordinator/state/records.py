@@ -1,4 +1,4 @@
-"""Records: the frozen values that the database keeps; every change makes a new record."""
+"""Records: the frozen values stored in the database; a change makes a new record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lipt.core.results import CommittedLearner, Ingredient, Outcome
 def _blob_from_state(value: Any) -> BlobName:
     if isinstance(value, BlobName):
         return value
-    sha256, size_bytes = value  # as written below
+    sha256, size_bytes = value  # as serialized below
     return BlobName(str(sha256), int(size_bytes))
 
 
@@ -36,7 +36,7 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def changed(self, **values: Any) -> Self:
-        """This record with some fields replaced; unknown names are an error."""
+        """This record with some fields replaced; unknown names raise an error."""
         unknown = values.keys() - type(self).model_fields.keys()
         if unknown:
             raise TypeError(f"{type(self).__name__} has no fields {sorted(unknown)}")
@@ -44,25 +44,25 @@ class _Record(BaseModel):
 
 
 class SilentEnd(_Record):
-    """An expired lease whose worker was not heard again."""
+    """An expired lease whose worker has not called since."""
 
     worker_id: str
     worker_name: str
-    # The last step that the worker reported as done.
+    # The last step that the worker reported.
     step: int
     # Seconds, on the clock of `training_started_at`.
     at: float
 
 
 class CopyRecord(_Record):
-    """A learner from one worker, held back until another worker hands in the same."""
+    """One worker's result, held until another worker hands in the same."""
 
     epoch: int
     worker_id: str
     worker_name: str
-    # Certificate, token or worker that answers for it.
+    # Certificate, token or worker id of the responsible party.
     party: str
-    # Kind of the device that it was trained on.
+    # Device, processor and PyTorch version that trained it.
     kind: str
     result: Blob
     snapshots: tuple[Blob, ...] = ()
@@ -74,7 +74,7 @@ class CopyRecord(_Record):
 
 
 class LearnerRecord(_Record):
-    """One learner: its draw, its attempts, its result."""
+    """A learner: its shard, attempts and result."""
 
     index: int
     density: float
@@ -86,12 +86,12 @@ class LearnerRecord(_Record):
     worker_id: str = ""
     worker_name: str = ""
     device: str = ""
-    # Of that worker.
+    # Party and kind of that worker.
     party: str = ""
     kind: str = ""
-    # With redundancy, results that wait for another worker's, oldest first.
+    # With redundancy: results that await confirmation, oldest first.
     copies: tuple[CopyRecord, ...] = ()
-    # Workers on which it failed: others are asked first.
+    # Workers on which it failed: others go first.
     failed_on: tuple[str, ...] = ()
     result: Blob | None = None
     # In the order of training.
@@ -105,7 +105,7 @@ class LearnerRecord(_Record):
     message: str = ""
     # Reasons of failed attempts, oldest first; kept after a success.
     refusals: tuple[str, ...] = ()
-    # Latest attempts that ended silently, the latest last.
+    # Latest attempts that ended silently, newest last.
     silent_ends: tuple[SilentEnd, ...] = ()
     ingredient: Ingredient | None = None
 
@@ -136,7 +136,7 @@ class CostRecord(_Record):
 
 
 class RunRecord(_Record):
-    """One run, from its request to its soup."""
+    """A run, from its request to its soup."""
 
     run_id: str
     name: str
@@ -144,16 +144,16 @@ class RunRecord(_Record):
     created_at: float
     config: RunConfig
     fingerprint: str
-    # Of the models' outputs.
+    # The number of model outputs.
     num_classes: int
-    # Where the outputs are no classes.
+    # Set if the outputs are not classes.
     other_target: OtherTarget | None = None
-    # Defaults that were lowered so that the shards fit the data, as a sentence.
+    # A sentence on defaults that were lowered so that the shards fit the data.
     fitted: str = ""
     state: RunState = RunState.PENDING
     ended_at: float | None = None
     message: str = ""
-    # Which given weights it starts from, where its head is new.
+    # Names the given weights if the head is new.
     note: str = ""
     # None until theta* is made.
     inputs: InputFormat | None = None
@@ -184,7 +184,7 @@ class RunRecord(_Record):
             blob.size_bytes
             for learner in self.learners
             if learner.result
-            # Without pruning a result is its last snapshot, which is sent once.
+            # Without pruning, a result is its last snapshot, which is sent once.
             for blob in {*learner.snapshots, learner.result}
         )
         fetched = sum(learner.bytes_received for learner in self.learners)
@@ -195,7 +195,7 @@ class RunRecord(_Record):
 
     @property
     def outcome(self) -> Outcome:
-        """What its stages have led to so far, as `lipt.core` takes it."""
+        """The results of its stages so far, for `lipt.core`."""
         committed = tuple(
             CommittedLearner(learner.index, learner.snapshots, learner.result)
             for learner in self.learners
@@ -237,7 +237,7 @@ class RunRecord(_Record):
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The fields of a `RunRecord` that memory keeps of every run, ended ones included."""
+    """The fields of a `RunRecord` that stay in memory for every run."""
 
     run_id: str
     name: str
@@ -250,7 +250,7 @@ class RunSummary:
 
     @classmethod
     def of(cls, run: RunRecord) -> Self:
-        """A run's summary as its record is now."""
+        """The summary of a run's current record."""
         return cls(*(getattr(run, name) for name in cls.__slots__))
 
 
@@ -265,12 +265,12 @@ class DataRecord(_Record):
 
 
 class TokenRecord(_Record):
-    """A token that was created; times are of the wall clock."""
+    """A created token; times are wall clock."""
 
     token_id: str
     name: str
     role: Role
-    # Of the token's text, which is stored nowhere.
+    # SHA-256 of the token's text, which is never stored.
     sha256: str
     created_at: float
     created_by: str
@@ -304,7 +304,7 @@ class DiagnosisRecord(_Record):
     proxy: str
     num_examples: int
     fingerprint: str
-    # Of the caller's own features; empty without.
+    # Digest of the caller's own features; empty without.
     features_sha256: str
     manifest: dict[str, object]
     blob: Blob

@@ -1,7 +1,4 @@
-"""Schema of the database: one row per record, its JSON in `body`, and the rows' way to records.
-
-`PRAGMA user_version` is its number; a directory with another one is refused.
-"""
+"""Database schema: one row per record, JSON in `body`, version in `PRAGMA user_version`."""
 
 from __future__ import annotations
 
@@ -73,7 +70,7 @@ RecordT = TypeVar(
     "RecordT", RunRecord, LearnerRecord, SubsetRecord, DiagnosisRecord, DataRecord, TokenRecord
 )
 
-# The table of each record, and its attributes by column; the first column is the key.
+# Each record type's table, and its attributes by column; the first column is the key.
 _COLUMNS: dict[type, tuple[str, dict[str, str]]] = {
     RunRecord: ("runs", {name: name for name in ("run_id", "name", "request_id", "created_at")}),
     SubsetRecord: ("subsets", {"subset_key": "key", "run_id": "run_id"}),
@@ -84,7 +81,7 @@ _COLUMNS: dict[type, tuple[str, dict[str, str]]] = {
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create the tables of an empty database, all or none; refuse those of another schema."""
+    """Create the tables of an empty database in one transaction; refuse other schemas."""
     found = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if found == 0:
         try:
@@ -98,7 +95,7 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def require_schema(found: int, what: str) -> None:
-    """Refuse a database of another schema with a StateError."""
+    """Refuse a database with another schema, with a StateError."""
     if found != SCHEMA:
         raise StateError(
             f"{what} has schema {found}, and this version knows {SCHEMA}. Use the lipt that wrote "
@@ -107,7 +104,7 @@ def require_schema(found: int, what: str) -> None:
 
 
 def write(connection: sqlite3.Connection, record: RunRecord | Single) -> None:
-    """Write a record over its earlier form; of a run, all but its learners."""
+    """Insert or update a record; a run's learners are written apart."""
     table, columns = _COLUMNS[type(record)]
     key, *_ = columns
     values = [getattr(record, name) for name in columns.values()]
@@ -125,10 +122,10 @@ def write(connection: sqlite3.Connection, record: RunRecord | Single) -> None:
 def write_learners(
     connection: sqlite3.Connection, run_id: str, learners: Iterable[LearnerRecord]
 ) -> None:
-    """Write learners of a run over their earlier forms."""
+    """Insert or update learners of a run."""
     bodies = [(learner.index, learner.model_dump_json()) for learner in learners]
-    # One statement for all: after each this thread waits for its turn at the interpreter, which
-    # a busy event loop hardly lets go of.
+    # One statement for all: after each statement the thread waits for the GIL, which a busy event
+    # loop rarely releases.
     connection.execute(
         "INSERT INTO learners (run_id, learner_index, body) "
         "SELECT ?, json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?) "
@@ -138,7 +135,7 @@ def write_learners(
 
 
 def key_column(kind: type[RecordT]) -> str:
-    """The key of a record's table."""
+    """The key column of a record type's table."""
     return next(iter(_COLUMNS[kind][1]))
 
 
@@ -149,7 +146,7 @@ def read(
     where: str = "",
     values: tuple[object, ...] = (),
 ) -> Iterator[RecordT]:
-    """Records that a clause selects, by their keys; `problems` gets a clause per unreadable one."""
+    """Yield the records that a clause selects, by key; unreadable ones go to `problems`."""
     table, columns = _COLUMNS[kind]
     key = key_column(kind)
     owner = "run_id" if "run_id" in columns else "''"
@@ -163,7 +160,7 @@ def read(
 def read_runs(
     connection: sqlite3.Connection, problems: list[str], ids: Collection[str] | None = None
 ) -> Iterator[RunRecord]:
-    """All runs, or those of these ids, with their learners, oldest first; `problems` as `read`."""
+    """Yield runs (those of `ids`, or all) with their learners, oldest first; see `read`."""
     which = ""
     values: tuple[str, ...] = ()
     if ids is not None:
@@ -188,8 +185,8 @@ def _parsed(kind: type[RecordT], body: str, name: str, problems: list[str]) -> I
 
 
 def read_summaries(connection: sqlite3.Connection, problems: list[str]) -> Iterator[RunSummary]:
-    """The summaries of all runs, oldest first, taken out of the JSON by SQLite."""
-    # Nearly all runs are of the same few kinds of data: each is parsed, and kept, once.
+    """Yield the summaries of all runs, oldest first, extracted from JSON by SQLite."""
+    # Most runs share a few kinds of inputs, so each is parsed and stored once.
     same = cache(str)
     inputs_of = cache(_INPUTS.validate_json)
     for row in connection.execute(_SUMMARIES):
@@ -224,7 +221,7 @@ _SUMMARIES = """
 
 
 def require_readable(problems: Collection[str]) -> None:
-    """Refuse to go on without records that cannot be read, with a StateError."""
+    """Raise a StateError if some records cannot be read."""
     if problems:
         raise StateError(
             f"{next(iter(problems))}. lipt state check names all such records; restore a backup, "

@@ -1,1 +1,1 @@
-"""Storage: quotas of uploads, and the removal of unused blobs and old runs while serving."""
+"""Storage: quotas of uploads, and the removal of unused blobs and old runs."""

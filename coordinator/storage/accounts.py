@@ -1,10 +1,7 @@
-"""Accounts: uploads that no record names, by peer, and whether a peer may upload more.
+"""Accounts: uploads that no record names, by peer, and quotas for more of them.
 
-They live in memory. After a restart the files on the disk are nobody's: most peers were
-connections. These files count in all, until they expire or somebody goes on with them.
-
-Workers' files count by lease, so that trainers cannot keep a worker from handing in. Files of
-leases that are over have a quota of their own.
+Accounts are in memory: after a restart, stored uploads count only towards the total. Workers'
+uploads count by lease, so trainers cannot block them; those of ended leases have their own quota.
 """
 
 from __future__ import annotations
@@ -24,18 +21,18 @@ from lipt.common.errors import ForeignBlobError, StorageFullError, UploadInProgr
 from lipt.coordinator.dispatch.worker_blobs import Allowance, LeaseId
 from lipt.coordinator.settings import StorageSettings
 
-# Uploads' part of the disk is one in so many; the rest is for the coordinator's own files.
+# Uploads may take this fraction (1/N) of the disk; the rest is for the coordinator's files.
 _SHARE_OF_DISK = 3
 NOBODY = ""
-# An unfinished upload that was silent for longer makes room where room is needed.
+# An unfinished upload that is silent for longer is removed if room is needed.
 _GRACE_SECONDS = 120.0
-# Sent with a refusal.
+# Retry delay sent with a refusal.
 _RETRY_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Quota:
-    """Limits of uploads that no record names; unfinished ones count with their declared size."""
+    """Limits of uploads that no record names; unfinished ones count their declared size."""
 
     max_bytes: int
     max_bytes_per_peer: int
@@ -44,7 +41,7 @@ class Quota:
 
 
 def resolve_quota(settings: StorageSettings, *, usable_bytes: int) -> Quota:
-    """The quota of a directory; by default of `usable_bytes`, free or taken by uploads."""
+    """The quota of a directory; defaults are shares of `usable_bytes`, free or uploaded."""
     max_bytes = settings.max_bytes or usable_bytes // _SHARE_OF_DISK
     return Quota(
         max_bytes=max_bytes,
@@ -55,14 +52,14 @@ def resolve_quota(settings: StorageSettings, *, usable_bytes: int) -> Quota:
 
 
 def free_bytes(directory: Path) -> int:
-    """Bytes that this process could still write there; a StateError where the disk refuses."""
+    """Bytes that this process can still write there; a StateError if the disk fails."""
     with state_errors(directory):
         return shutil.disk_usage(directory).free
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """An upload, of declared or stored bytes."""
+    """An upload, with declared or stored bytes."""
 
     peer: str
     size_bytes: int
@@ -73,19 +70,18 @@ class _Entry:
 
 
 class Accounts:
-    """Uploads by digest; belongs to one thread."""
+    """Uploads by digest; used from one thread."""
 
     def __init__(
         self, quota: Quota, *, clock: Callable[[], float], is_live: Callable[[LeaseId], bool]
     ) -> None:
-        """Begin with nothing; `is_live` says whether a lease still holds."""
         self.quota = quota
         self._clock = clock
         self._is_live = is_live
         self._entries: dict[str, _Entry] = {}
 
     def restore(self, finished: Mapping[str, int], unfinished: Mapping[str, int]) -> None:
-        """Take over the uploads of an earlier process, sizes by digest."""
+        """Add the uploads of an earlier process, sizes by digest."""
         now = self._clock()
         for sizes, whole in ((finished, True), (unfinished, False)):
             for sha256, size_bytes in sizes.items():
@@ -94,14 +90,9 @@ class Accounts:
     def begin(
         self, name: BlobName, peer: str, allowance: Allowance | None = None
     ) -> tuple[str, ...]:
-        """Reserve an upload's declared size; `end` has to follow.
+        """Reserve an upload's declared size; return the silent uploads to remove for it.
 
-        Returns the silent unfinished uploads that make room for it; their files are to be removed.
-
-        Raises:
-            UploadInProgressError: it is being sent.
-            ForeignBlobError: the sending worker's lease does not allow it.
-            StorageFullError: the peer, or all peers, have stored as much as they may.
+        Raises UploadInProgressError, ForeignBlobError or StorageFullError; `end` has to follow.
         """
         before = self._entries.get(name.sha256)
         if before is not None and before.sending:
@@ -116,7 +107,7 @@ class Accounts:
         return leaving
 
     def end(self, name: BlobName, *, finished: bool, kept: bool) -> None:
-        """End the sending of an upload, which is whole, or whose beginning is kept, or neither."""
+        """Record that sending has ended: finished, partly kept, or discarded."""
         entry = self._entries[name.sha256]
         if finished or kept:
             self._entries[name.sha256] = replace(
@@ -126,7 +117,7 @@ class Accounts:
             del self._entries[name.sha256]
 
     def forget(self, digests: Iterable[str]) -> None:
-        """Drop uploads that are gone, or that a record names; those being sent stay."""
+        """Drop uploads that are gone or named by a record, except those being sent."""
         for sha256 in digests:
             entry = self._entries.get(sha256)
             if entry is not None and not entry.sending:
@@ -141,7 +132,7 @@ class Accounts:
         return sum(not entry.finished for entry in self._entries.values())
 
     def num_bytes(self, *, finished: bool) -> int:
-        """The bytes of finished uploads, or those reserved for unfinished ones."""
+        """Bytes of finished uploads, or bytes reserved for unfinished ones."""
         return sum(it.size_bytes for it in self._entries.values() if it.finished is finished)
 
     def _require_allowed(self, name: BlobName, allowance: Allowance) -> None:
@@ -155,7 +146,7 @@ class Accounts:
             )
 
     def _left_too_much(self, peer: str) -> bool:
-        """Whether files of leases that are over exceed the quota of the peer, or of all."""
+        """Whether files of ended leases exceed the quota of the peer, or of all."""
         left = [it for it in self._entries.values() if it.lease and not self._is_live(it.lease)]
         own = [entry for entry in left if entry.peer == peer]
         return _bytes(own) > self.quota.max_bytes_per_peer or _bytes(left) > self.quota.max_bytes
@@ -182,7 +173,7 @@ class Accounts:
         max_bytes: int,
         max_unfinished: int,
     ) -> tuple[str, ...]:
-        """The uploads of `entries` that have to leave for another, longest silent first."""
+        """Uploads to remove so that another fits, longest silent first."""
         num_bytes = _bytes(entries.values()) + name.size_bytes
         unfinished = {sha256: it for sha256, it in entries.items() if not it.finished}
         num_unfinished = len(unfinished) + 1
@@ -219,7 +210,7 @@ def _bytes(entries: Iterable[_Entry]) -> int:
 
 
 class Uploads:
-    """The uploads into one store, as far as the accounts admit them; the disk runs in threads."""
+    """The uploads into one store, limited by the accounts; disk access runs in threads."""
 
     def __init__(self, store: BlobStore, accounts: Accounts) -> None:
         self._store = store
@@ -229,16 +220,13 @@ class Uploads:
     async def receiving(
         self, name: BlobName, offset_bytes: int, peer: str, allowance: Allowance | None = None
     ) -> AsyncIterator[Upload]:
-        """An upload to write into during the block, from an offset on; accounted for at the end.
-
-        Raises as `Accounts.begin` and `BlobStore.open_upload`.
-        """
+        """Open an upload at an offset; raises as `Accounts.begin` and `BlobStore.open_upload`."""
         leaving = self._accounts.begin(name, peer, allowance)
         opening = asyncio.ensure_future(asyncio.to_thread(self._open, name, offset_bytes, leaving))
         try:
             yield await asyncio.shield(opening)
         finally:
-            # A cancelled caller's upload is accounted for, too.
+            # The account is also closed if the caller is cancelled.
             await asyncio.shield(self._end(name, opening))
 
     def _open(self, name: BlobName, offset_bytes: int, leaving: Iterable[str]) -> Upload:
@@ -247,7 +235,7 @@ class Uploads:
         return self._store.open_upload(name, offset_bytes)
 
     async def _end(self, name: BlobName, opening: asyncio.Future[Upload]) -> None:
-        # The thread cannot be stopped: it is waited for.
+        # The thread cannot be stopped, so wait for it.
         await asyncio.wait({opening})
         finished = kept = False
         try:

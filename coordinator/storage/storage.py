@@ -1,4 +1,4 @@
-"""Storage of one coordinator: uploads, and the removal of unused blobs and overdue runs."""
+"""Storage of one coordinator: uploads, and the removal of unused blobs and old runs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from lipt.coordinator.storage.accounts import Accounts, Uploads, free_bytes, res
 logger = logging.getLogger(__name__)
 
 _HOUR, _DAY = 3600.0, 86_400.0
-# A run that was asked for within this time is in use.
+# A run requested within this time is in use.
 _IN_USE_SECONDS = 3600.0
 
 
 class Storage:
-    """Uploads into one state directory, and the removal of what nobody needs or uses."""
+    """Uploads into one state directory, and the removal of unused files."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Storage:
         self._sleep = sleep
 
     def forget_named(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
-        """Count a run's blobs no more as uploads; of its learners, those of `learners`."""
+        """Stop counting the blobs of a run and of the given learners as uploads."""
         blobs = [run.initial_weights, run.pretrained_weights]
         for learner in learners:
             blobs += [learner.shard, learner.result, *learner.snapshots]
@@ -75,18 +75,18 @@ class Storage:
         }
 
     async def run(self) -> None:
-        """Collect until cancelled; first after a pause, for peers come back to their uploads."""
+        """Collect until cancelled, starting after a pause in which peers resume their uploads."""
         while True:
             await self._sleep(self._settings.collect_every_seconds)
             await self.collect()
 
     async def collect(self) -> None:
-        """Remove expired files; those that cannot be removed now are left for the next time."""
+        """Remove expired files; those that cannot be removed now are retried later."""
         work = asyncio.ensure_future(asyncio.to_thread(self._collect, self._accounts.digests()))
         try:
             done, settled = await asyncio.shield(work)
         except asyncio.CancelledError:
-            # The directory is released afterwards, and nothing may be removed from it then.
+            # The directory's lock is released next, and nothing may be removed without it.
             await asyncio.wait({work})
             raise
         except StateError as error:
@@ -106,7 +106,7 @@ class Storage:
                 )
 
     def _collect(self, uploads: frozenset[str]) -> tuple[Collected | None, frozenset[str]]:
-        """A round, and the uploads that are gone or named by a record; None while it is paused."""
+        """One collection, and the uploads that are gone or now named; None while paused."""
         now, settings = self._wall_clock(), self._settings
         with state_errors(self._directory), collection_allowed(self._directory) as allowed:
             if not allowed:
@@ -115,7 +115,7 @@ class Storage:
             done = collect(
                 self._directory,
                 self._expiry,
-                # What is named after the records were read was used, or held, after that.
+                # Blobs named after the records were read were used, or held, after this time.
                 unused_since=now - settings.unused_hours * _HOUR,
                 cut_since=now - settings.unfinished_hours * _HOUR,
             )
@@ -134,7 +134,7 @@ async def open_storage(
     wall_clock: Callable[[], float],
     clock: Callable[[], float],
 ) -> Storage:
-    """The storage of a state directory, with the uploads of an earlier process in its accounts."""
+    """Open the storage of a state directory, with the uploads of an earlier process."""
     finished, unfinished = await asyncio.to_thread(_left_behind, directory, blobs)
     usable = free_bytes(directory) + sum(finished.values()) + sum(unfinished.values())
     quota = resolve_quota(settings, usable_bytes=usable)
@@ -150,7 +150,7 @@ async def open_storage(
 
 
 def _left_behind(directory: Path, blobs: BlobStore) -> tuple[dict[str, int], dict[str, int]]:
-    """Sizes of the blobs that no record names, and of the beginnings."""
+    """Sizes of the blobs that no record names, and of partial uploads."""
     named = set(named_digests(directory))
     left = (blobs.expiry.blob(digest) for digest in blobs.expiry.digests() if digest not in named)
     finished = {blob.sha256: blob.size_bytes for blob in left if blob is not None}
@@ -160,7 +160,7 @@ def _left_behind(directory: Path, blobs: BlobStore) -> tuple[dict[str, int], dic
 def overdue(
     runs: Iterable[RunSummary], *, now: float, keep_days: float | None, keep_runs: int | None
 ) -> Sequence[RunSummary]:
-    """The ended runs that are not kept any longer, the first to end first; None keeps all."""
+    """The ended runs past either limit (None: no limit), oldest end first."""
     ended = sorted(
         (run for run in runs if run.state.ended), key=lambda run: (_end(run), run.run_id)
     )
@@ -174,7 +174,7 @@ def overdue(
 
 @dataclass(frozen=True)
 class Retention:
-    """Removes overdue runs; their blobs are needed no more then."""
+    """Removes overdue runs; their blobs are then no longer needed."""
 
     store: RunStore
     compute: ComputeQueue
@@ -184,7 +184,7 @@ class Retention:
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     async def run(self) -> None:
-        """Remove until cancelled; first after a pause, for peers come back to their runs."""
+        """Remove runs until cancelled, starting after a pause in which peers reconnect."""
         while True:
             await self.sleep(self.settings.collect_every_seconds)
             await self.apply()

@@ -1,1 +1,1 @@
-"""Subsets and diagnoses on demand: computed once, stored, and answered from the store."""
+"""Subsets and diagnoses on demand: computed once, stored, and read from the store."""

@@ -1,8 +1,4 @@
-"""Answers for trainers: subsets, diagnoses, and the weights of runs.
-
-Each is computed once per question, stored, and answered from the store. What the disk has changed
-or lost is computed again. Callers with the same question share one computation.
-"""
+"""Answers for trainers: subsets, diagnoses and weights, each computed once and stored."""
 
 from __future__ import annotations
 
@@ -73,7 +69,7 @@ _RESTORE: dict[str, Restore] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """A subset, and whether it is the query's previous one, which still serves."""
+    """A subset, and whether it is the query's previous one, which is still valid."""
 
     subset: SubsetRecord
     kept: bool = False
@@ -110,27 +106,24 @@ class Answers:
         self._flights = SingleFlight(linger_seconds=linger_seconds)
 
     async def subset(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
-        """The subset that answers a query: stored, kept, or computed now; a LiptError if not."""
+        """The subset for a query: stored, the previous one, or computed now."""
         with self._holding(query.weights, query.features):
             return await self._subset(query, on_progress, lambda: frozenset({caller}))
 
     async def diagnosis(
         self, query: DiagnosisQuery, on_progress: OnProgress, caller: str
     ) -> DiagnosisRecord:
-        """The diagnosis that answers a query: stored, or computed now; a LiptError if not.
-
-        Without a run, random patches or the user's features look at the data.
-        """
+        """The diagnosis for a query, stored or computed now."""
         with self._holding(query.features):
             return await self._diagnosis(query, on_progress, lambda: frozenset({caller}))
 
     async def initial_weights(self, name: str, caller: str) -> BlobName:
-        """The blob of a run's theta*, whole; made again where it is not."""
+        """The blob of a run's theta*; recomputed if damaged."""
         run = find_named(self._store, name)
         return await self._weights(run, run.initial_weights, "theta*", caller)
 
     async def pretrained_weights(self, name: str, caller: str) -> BlobName:
-        """The blob of a run's theta_p, whole; made again where it is not."""
+        """The blob of a run's theta_p; recomputed if damaged."""
         run = find_named(self._store, name)
         return await self._weights(run, run.pretrained_weights, "theta_p", caller)
 
@@ -140,7 +133,7 @@ class Answers:
         return await self._database.list_subsets(run.run_id, most=_MOST_LISTED)
 
     async def find_subset(self, name: str, digest: str) -> SubsetRecord:
-        """A run's subset of this digest; an UnknownBlobError where it has none."""
+        """A run's subset with this digest; an UnknownBlobError if it has none."""
         run = find_named(self._store, name)
         found = await self._database.find_subsets(run.run_id, digest)
         if not found:
@@ -150,7 +143,7 @@ class Answers:
         return found[0]
 
     async def examples(self, subset: SubsetRecord) -> Examples:
-        """All examples of a subset, ascending, and their weights; a LiptError if damaged."""
+        """A subset's examples, ascending, with their weights; a LiptError if damaged."""
         return await asyncio.to_thread(
             lambda: unpack(
                 self._blobs.read_bytes(subset.blob), subset.num_examples, subset.num_classes
@@ -162,7 +155,7 @@ class Answers:
         await self._flights.stop()
 
     def _holding(self, *uploaded: BlobName | None) -> contextlib.AbstractContextManager[None]:
-        # They may be read long from now, and must not expire.
+        # They may be read much later, and must not expire meanwhile.
         return self._blobs.expiry.holding(*(blob.sha256 for blob in uploaded if blob))
 
     async def _subset(
@@ -200,7 +193,7 @@ class Answers:
     async def _find_previous(
         self, run: RunRecord, query: SubsetQuery, job: SelectSubset
     ) -> tuple[SubsetRecord, BlobName] | None:
-        """The previous subset and its weights, if it answers the same question on others."""
+        """The previous subset and its weights, if only the weights differ."""
         asked = query.previous and query.weights is not None
         if not asked or not find_strategy(job.strategy).rechecks:
             return None
@@ -241,7 +234,7 @@ class Answers:
         return checked.still_serves
 
     async def _num_examples(self, run: RunRecord, held: str) -> int:
-        """How many examples the run's data has; noted earlier where the run is held."""
+        """The number of examples of the run's data, recorded earlier if the run is held."""
         if not held:
             return self._data.num_examples
         known = await self._database.find(DataRecord, run.fingerprint)
@@ -254,17 +247,17 @@ class Answers:
     ) -> SubsetRecord:
         started = monotonic()
         asked = Asked(run.run_id, callers, job.cost)
-        # In the caller's trace, with a link to the run's.
+        # A span in the caller's trace, linked to the run's.
         with span("selection", link=run.traceparent, run_id=run.run_id) as selection:
             selection.note(run_name=run.name, strategy=job.strategy, budget=job.budget)
-            # Labels need no theta_p.
+            # Strategies on labels need no theta_p.
             if job.weights == run.pretrained_weights and job.cost is not Cost.LABELS:
                 await self._restore(run, "theta_p", report, callers)
             if job.initial is not None:
                 await self._restore(run, "theta*", report, callers)
             selected = await self._compute.run(OnData(run.fingerprint, job), report, asked)
             selection.note(num_examples=selected.num_examples, digest=selected.digest)
-        # A warm-up's seconds are counted apart, for all who choose by it.
+        # Warm-up time is counted apart: a warm-up serves all later selections.
         seconds = monotonic() - started - selected.warming_seconds
         self._meters.observe(SELECTION, seconds, job.strategy)
         subset = SubsetRecord(
@@ -304,7 +297,7 @@ class Answers:
         )
         config = question.config
         backbone = self._backbone if proxy.may_use(Kind.BACKBONE) else None
-        # Without a run the configuration says no more than how numbers are drawn, and sums taken.
+        # Without a run, only the seed and the threads of sums matter in the configuration.
         without_run = {"seed": config.seed, "threads": config.evaluation_threads}
         key = request_key(
             question,
@@ -391,7 +384,7 @@ class Answers:
     async def _restore(
         self, run: RunRecord, what: str, report: OnProgress, callers: Callers
     ) -> None:
-        """Make theta* or theta_p whole, once for all who ask at the same time."""
+        """Recompute damaged theta* or theta_p, once for all concurrent callers."""
         await self._flights.run(
             f"{what} {run.run_id}",
             lambda report, waiting: _RESTORE[what](
@@ -409,7 +402,7 @@ class Answers:
         on_progress: OnProgress,
         callers: Callers,
     ) -> RecordT:
-        """The stored answer, if its file is whole; or else one that is computed for all who ask."""
+        """The stored answer if its file is intact, or else one shared computation."""
         if stored is not None and await self._is_whole(stored.blob):
             return stored
         return await self._flights.run(key, compute, on_progress, callers)

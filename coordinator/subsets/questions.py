@@ -1,4 +1,4 @@
-"""Questions of trainers: runs found by name, keys of answers, and manifests of subsets."""
+"""Trainers' queries: runs by name, keys of answers, and manifests of subsets."""
 
 from __future__ import annotations
 
@@ -23,12 +23,7 @@ from lipt.core.stages.question import Question
 
 @dataclass(frozen=True)
 class DiagnosisQuery:
-    """A trainer's question about the data.
-
-    run: id, name, or "latest" (the newest that is ready); empty for the data alone.
-    proxy: empty for a choice among those available.
-    features: the user's own.
-    """
+    """A diagnosis query: an empty `run` means the data alone, an empty `proxy` any proxy."""
 
     run: str = ""
     proxy: str = ""
@@ -36,9 +31,9 @@ class DiagnosisQuery:
 
 
 def find_named(store: RunStore, name: str) -> RunRecord:
-    """A run by id or name, in any state; an UnknownRunError where there is none.
+    """A run by id or name, in any state; an UnknownRunError if there is none.
 
-    "latest" is the newest that is ready, one of the served data before others; or else the newest.
+    "latest" is the newest ready run, preferably of the served data, or else the newest run.
     """
     newest_first = store.runs()[::-1]
     ready = [run for run in newest_first if name == LATEST and run.state is RunState.READY]
@@ -48,7 +43,7 @@ def find_named(store: RunStore, name: str) -> RunRecord:
 
 
 def find_finished(store: RunStore, name: str) -> RunRecord:
-    """The run of that name (`find_named`) with its theta_p; refused while it has none."""
+    """The named run (`find_named`) with its theta_p; an error before it has one."""
     run = find_named(store, name)
     require_going_on(store, run)
     require_ready(run, store.activity(run.run_id))
@@ -56,7 +51,7 @@ def find_finished(store: RunStore, name: str) -> RunRecord:
 
 
 def find_begun(store: RunStore, name: str) -> RunRecord:
-    """The run of that name with its theta*; refused while it has none."""
+    """The named run with its theta*; an error before it has one."""
     run = store.find(name)
     if run.initial_weights is None:
         require_going_on(store, run)
@@ -67,7 +62,7 @@ def find_begun(store: RunStore, name: str) -> RunRecord:
 def find_ready(
     store: RunStore, name: str, data: DataDescription, *, or_else: str = ""
 ) -> RunRecord:
-    """The run of that name with its theta_p, on the served data; `or_else` ends the remedy."""
+    """The named run with theta_p, on the served data; `or_else` ends the error's remedy."""
     run = find_finished(store, name)
     require_own_data(run, data, or_else=or_else)
     return run
@@ -76,17 +71,14 @@ def find_ready(
 def request_key(
     question: Question | ProxyQuestion, run: RunRecord | None, **besides: object
 ) -> str:
-    """The key of an answer: a hash of all that it depends on, and of nothing else.
-
-    A run's id stands for its configuration. `besides` are other dependencies, as JSON.
-    """
+    """An answer's key: a hash of exactly its dependencies; `besides` are further ones, as JSON."""
     asked = {name: value for name, value in asdict(question).items() if name != "config"}
     depends_on = {"question": asked, "run": run and run.run_id, **besides}
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
 
 
 def asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
-    """Whether a stored subset answers the job's question, whatever the weights."""
+    """Whether a stored subset answers the job's query, apart from the weights."""
     manifest = subset.manifest
     proxy: Any = manifest["proxy"]
     asked = {
@@ -105,8 +97,8 @@ def asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
 def manifest_of(
     run: RunRecord, job: SelectSubset, selected: Selected, data: DataDescription
 ) -> dict[str, object]:
-    """What is stored with a subset: its run, data, choice and costs."""
-    # A warm-up is shared by all who choose by it, so its seconds stand apart.
+    """The manifest stored with a subset: run, data, selection and costs."""
+    # All selections with a warm-up share it, so its seconds stand apart.
     costs = {"selection_seconds": selected.seconds - selected.warming_seconds}
     if selected.warm_up_seconds is not None:
         costs["warm_up_seconds"] = selected.warm_up_seconds

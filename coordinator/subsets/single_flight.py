@@ -1,7 +1,6 @@
-"""Single flight: one computation per key, for all who ask.
+"""Single flight: one computation per key, shared by all callers.
 
-One that nobody waits for any more is dropped: at once while it is queued, and else after a while,
-for a trainer whose connection was cut comes back soon.
+Without callers it is dropped: at once while queued, later while running (trainers reconnect).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 
 ResultT = TypeVar("ResultT")
-# Gives the callers that wait at present.
+# Returns the current callers.
 Callers = Callable[[], frozenset[str]]
 
 
@@ -40,7 +39,7 @@ class _Flight(Generic[ResultT]):
 
 
 class SingleFlight:
-    """The computations under way."""
+    """The running computations, by key."""
 
     def __init__(
         self,
@@ -48,7 +47,7 @@ class SingleFlight:
         linger_seconds: float,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """Begin without any; one that has begun goes on for `linger_seconds` without callers."""
+        """Start empty; a running computation lingers `linger_seconds` without callers."""
         self._linger_seconds = linger_seconds
         self._sleep = sleep
         self._flights: dict[str, _Flight[Any]] = {}
@@ -60,10 +59,7 @@ class SingleFlight:
         on_progress: OnProgress,
         callers: Callers,
     ) -> ResultT:
-        """The result of the one computation of that key, which is begun unless it is under way.
-
-        `on_progress` gets all reports, first the latest; `callers` wait here.
-        """
+        """The result of the key's computation; `on_progress` first gets the latest report."""
         flight: _Flight[ResultT] = self._flights.get(key) or self._begin(key, compute)
         if flight.lingering is not None:
             flight.lingering.cancel()
@@ -102,7 +98,7 @@ class SingleFlight:
         def end(task: asyncio.Task[ResultT]) -> None:
             self._forget(key, flight)
             if not task.cancelled():
-                task.exception()  # also where nobody is left to be told
+                task.exception()  # retrieved even if no caller is left
 
         flight.task = asyncio.create_task(
             compute(report, flight.callers), name=f"flight {key[:12]}"
@@ -123,7 +119,7 @@ class SingleFlight:
         self._give_up(key, flight)
 
     def _give_up(self, key: str, flight: _Flight[Any]) -> None:
-        # Whoever asks from here on begins another.
+        # Later callers start a new computation.
         self._forget(key, flight)
         flight.task.cancel()
 

@@ -1,20 +1,20 @@
 """Diagnosis: outliers, a learning curve, and all findings of a data set in one file.
 
-Outlier scores are mean distances to the ten nearest others, relative to the median example's: in
-scaled features projected on 128 random directions (which change a distance by some 6%), among at
-most 10,000 examples. Far out is a score above Tukey's fence, three times the quartiles' distance
-above the upper one.
+Outlier scores are mean distances to the ten nearest others, relative to the median example's.
+Distances are in scaled features projected on 128 random directions (which changes them by some 6%),
+to at most 10,000 examples. Outliers are above Tukey's fence: the upper quartile plus three
+interquartile ranges.
 
 The learning curve is the leave-one-out accuracy of a ridge head on class-stratified samples, each
-half of the next, and on all. Suggested is the least size from which a doubling gains less than a
-point. A network has more to learn than the head, and can use more examples.
+half of the next, and on all. The suggested size is the smallest from which doubling gains less than
+a point. A network has more to learn than the head, and can use more examples.
 
 The file is safetensors. Its tensors are columns, one value per example: `given_label`,
 `suggested_label` and `duplicate_of` int32, `label_quality` and `outlier_score` float32, `suspect`
 uint8. Its metadata has the findings as JSON under "diagnosis", lists cut to the worst examples.
 
-Shapes: N examples, R references, D features, M directions, B examples of a block, C classes,
-n examples of a sample.
+Shapes: N examples, R references, D features, M directions, B examples of a block, C classes, n
+examples of a sample.
 Source: Ramaswamy et al. 2000, "Efficient Algorithms for Mining Outliers from Large Data Sets".
 """
 
@@ -39,14 +39,14 @@ from lipt.core.diagnosis.label_errors import LabelErrors
 from lipt.core.proxies.ridge import HeadTargets, leave_one_out, scaling_of
 
 VERSION = 1
-# Of each list in the summary.
+# Maximum length of each list in the summary.
 _MOST_SUSPECTS = _MOST_OUTLIERS = 1000
 _MOST_GROUPS, _MOST_OF_GROUP, _MOST_CONFUSIONS = 200, 100, 20
 
 _NEIGHBOURS, _NUM_DIRECTIONS, _MOST_REFERENCES, _FENCE = 10, 128, 10_000, 3.0
 
 _MOST_HALVINGS = 5
-# Accuracies of smaller samples are too rough to compare, larger ones take longer than they tell.
+# Smaller samples are too noisy to compare; larger ones cost more time than they are worth.
 _FEWEST, _LARGEST_SAMPLE = 100, 12_500
 # Points of accuracy that a doubling has to gain.
 _WORTH_POINTS = 1.0
@@ -56,7 +56,7 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Outliers:
-    """Scores of distance from others: float32, 1 for the median example, far out above a fence."""
+    """Float32 distance scores, 1 for the median example; outliers are above the fence."""
 
     scores_N: Tensor
     fence: float
@@ -92,7 +92,7 @@ def find_outliers(features_ND: Tensor, *, generator: torch.Generator) -> Outlier
         scores_N[rows] = distances_BR.topk(count, largest=False).values.mean(dim=1)
     median = float(scores_N.median())
     if median == 0:
-        # Duplicates alone have distance 0; where they are most, there is no scale.
+        # Duplicates have distance 0; if most examples are duplicates, there is no scale.
         return Outliers(scores_N, torch.inf)
     ordered_N = scores_N.div_(median).sort().values
     lower, upper = (float(ordered_N[int(share * (num_examples - 1))]) for share in (0.25, 0.75))
@@ -101,7 +101,7 @@ def find_outliers(features_ND: Tensor, *, generator: torch.Generator) -> Outlier
 
 @dataclass(frozen=True)
 class Learnability:
-    """Accuracies by the number of examples, ascending up to all; and the fraction they suggest."""
+    """Accuracies by the number of examples, ascending up to all, and the suggested fraction."""
 
     sizes: list[int]
     accuracies: list[float]
@@ -119,11 +119,7 @@ def learning_curve(
     generator: torch.Generator,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Learnability:
-    """Measure the head on ever larger samples.
-
-    `accuracy` is the leave-one-out score on all examples; scores below 0 count as 0. `wanted` are
-    targets in place of classes.
-    """
+    """Measure the head on growing samples; `accuracy` is its leave-one-out score on all."""
     order_N, accuracies = stratified_order(labels_N, generator), list[float]()
     sizes = sample_sizes(len(labels_N))
     for done, size in enumerate(sizes):
@@ -141,13 +137,13 @@ def learning_curve(
 
 
 def sample_sizes(num_examples: int) -> list[int]:
-    """N halved again and again, ascending, without N itself."""
+    """N halved repeatedly, ascending, without N itself."""
     halves = [num_examples >> halvings for halvings in range(1, _MOST_HALVINGS + 1)]
     return sorted(size for size in halves if _FEWEST <= size <= _LARGEST_SAMPLE)
 
 
 def stratified_order(labels_N: Tensor, generator: torch.Generator) -> Tensor:
-    """The ids such that the first n have every class in its share, for any n, at random."""
+    """Random ids such that the first n have every class in its share, for any n."""
     num_examples = len(labels_N)
     shuffled_N = torch.randperm(num_examples, generator=generator)
     by_class_N = shuffled_N[labels_N[shuffled_N].argsort(stable=True)]
@@ -155,13 +151,13 @@ def stratified_order(labels_N: Tensor, generator: torch.Generator) -> Tensor:
     starts_C = counts_C.cumsum(0) - counts_C
     own_N = labels_N[by_class_N]
     ranks_N = torch.arange(num_examples) - starts_C[own_N]
-    # The k-th of a class stands where a share k / count of all are before it.
+    # The k-th of a class is placed after a share k / count of all.
     places_N = (ranks_N.double() + 0.5) / counts_C[own_N]
     return by_class_N[places_N.argsort(stable=True)]
 
 
 def judge(sizes: Sequence[int], accuracies: Sequence[float]) -> Learnability:
-    """Suggest a size: all of the data where even the last doubling gained a point."""
+    """Suggest a size: all of the data if even the last doubling gained a point."""
 
     def judged(fraction: float, why: str) -> Learnability:
         return Learnability(list(sizes), list(accuracies), fraction, why)
@@ -199,7 +195,7 @@ class Findings:
     learnability: Learnability
 
     def by_id(self, numbering: Numbering, labels_N: Tensor) -> Findings:
-        """The findings by id, with excluded examples among them, in place of positions."""
+        """The findings by id, including excluded examples, instead of positions."""
         errors, duplicates = self.label_errors, self.duplicates
         left_out = torch.tensor(numbering.left_out, dtype=torch.int64)
         return replace(
@@ -247,7 +243,7 @@ def diagnosis_of(
     redundancy: Facts,
     seconds: Mapping[str, float],
 ) -> Diagnosis:
-    """Put the findings together; strata stand for classes where targets are others."""
+    """Combine the findings; strata replace classes for other targets."""
     errors, duplicates, outliers = findings.label_errors, findings.duplicates, findings.outliers
     counts_C = labels_N.bincount(minlength=len(class_names))
     far_out = outliers.ranked()
@@ -335,10 +331,10 @@ def confusions(joint_CC: Tensor, counts_C: Tensor) -> list[Facts]:
 
 
 def imbalance(counts: Sequence[int]) -> Facts:
-    """Compare the sizes of the classes that have examples; of equal ones the lowest label.
+    """Compare the sizes of non-empty classes; ties go to the lowest label.
 
     effective_classes is the exponential of the classes' entropy (Hill 1973, "Diversity and
-    Evenness"): 10 for ten equal ones, towards 1 for one that is all.
+    Evenness"): 10 for ten equal classes, near 1 if one dominates.
     """
     present = [label for label, count in enumerate(counts) if count]
     smallest = min(present, key=lambda label: counts[label])

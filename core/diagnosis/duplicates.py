@@ -1,21 +1,20 @@
-"""Duplicates: examples that are there twice, to the pixel or nearly so, whatever their labels are.
+"""Duplicates: examples that occur twice, exactly or nearly so, whatever their labels are.
 
-Examples are gone through in their order. Each is a copy of the first earlier one that it is like
-and that is no copy itself. So nothing chains, and it depends on the data alone.
+Examples are processed in order. Each is a duplicate of the first earlier non-duplicate that
+matches. So there are no chains, and the result depends on the data alone.
 
-Images are alike where their pixels correlate to 0.96 at the best of nine places a pixel apart; only
-those are compared whose thumbnails (8 x 8 cells, centred and of unit length) have a cosine of 0.85.
-Digits and the like have millions of such pairs. Of two unit vectors u and v, split by an orthogonal
-projection P into Pu and the rest Ru, the correlation is at most <Pu, Pv> + |Ru| |Rv|: 64 low
-frequencies of each channel rule out 19 of 20 such pairs, and never one that is alike. A larger
-move, a turn or a mirror image is overlooked, and a fine difference in a large image is not seen.
-Features do not tell copies: of 10,000 different images of cifar10-jpeg 13,773 pairs reach a cosine
-of 0.8 on patches, and 10 pairs by their pixels. Rows of numbers are copies where they are equal.
+Images match if their pixels correlate to 0.96 at the best of nine one-pixel shifts. Only pairs
+whose thumbnails (8 x 8 cells, centred and of unit length) have a cosine of 0.85 are compared.
+Digits and the like have millions of such pairs. For unit vectors u and v, split by an orthogonal
+projection P into Pu and the rest Ru, the correlation is at most <Pu, Pv> + |Ru| |Rv|. With 64 low
+frequencies of each channel this excludes 19 of 20 such pairs, and never a match. Larger shifts,
+rotations, mirror images, and fine differences in large images are not detected.
+Features do not show duplicates: of 10,000 different images of cifar10-jpeg, 13,773 pairs reach a
+cosine of 0.8 on patches, and 10 pairs by their pixels. Rows of numbers are duplicates if they are
+equal. Of each group of duplicates the best label is kept, the others are surplus.
 
-Of the examples of one picture the best label is kept, the others are surplus.
-
-Shapes: N examples, U different ones, M numbers of a bound, B examples of a block, K that stand
-for a picture, P pairs or pixels of a thumbnail, C channels.
+Shapes: N examples, U different ones, M numbers of a bound, B examples of a block, K kept pictures,
+P pairs or pixels of a thumbnail, C channels.
 """
 
 from __future__ import annotations
@@ -38,33 +37,33 @@ PICTURES_ALIKE = 0.96
 _THUMBNAILS_ALIKE = 0.85
 _BLOCK = 512
 _TILE = 8192
-# Below that share of pairs that are near, to compare these is cheaper than to bound all.
+# Below this share of near pairs, comparing them is cheaper than bounding all.
 _WORTH_A_BOUND = 0.002
 _CELLS = 8
-# Rows of fewer pixels are numbers of another kind.
+# Images with fewer pixels a side are compared as numbers.
 _SMALLEST = 4
-# Sides of what pixels are compared of; larger images are averaged down to that.
+# Side of the compared pixels; larger images are averaged down to it.
 _SIDE = 32
 _SHIFT = 1
-# Of each direction, those that a bound looks at.
+# Frequencies of a bound in each direction.
 _FREQUENCIES = 8
-# Far above what float32 loses of a sum of squares of a unit vector.
+# Far above float32's rounding of a sum of squares of a unit vector.
 _ROUNDING = 1e-4
 
-# From K ids that stand for a picture: which of their pairs with B later ones may be alike; B x K.
+# From K kept ids: which of their pairs with B later ones may match; B x K.
 MayBeAlike = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """All images as they are compared.
+    """All images in the form used for comparisons.
 
     images_of: from ids to uint8 B x C x H x W.
     digests: a hash of each image's pixels.
     thumbnails_NP: float32, of unit length; zeros for an image of one colour.
-    inner_NM: float32, low frequencies of the pixels that others are moved over, and what is left.
-    threshold: the correlation from which two are alike.
-    near: the least cosine of thumbnails of a pair that is compared.
+    inner_NM: float32, low frequencies of the inner pixels, and the rest's length.
+    threshold: the minimum correlation of a match.
+    near: the minimum cosine of thumbnails of a compared pair.
     """
 
     images_of: Callable[[Tensor], Tensor]
@@ -82,7 +81,7 @@ class Pictures:
         *,
         on_progress: Callable[[int, int], None] = lambda *_: None,
     ) -> Pictures:
-        """Look at all images once."""
+        """Prepare all images in one pass."""
         digests: list[bytes] = []
         thumbnails, inner = [], []
         image_bytes = 16 * images_of(torch.tensor([0])).numel()
@@ -96,11 +95,11 @@ class Pictures:
         return cls(images_of, digests, torch.cat(thumbnails), torch.cat(inner))
 
     def sketches(self, ids_B: Tensor) -> Tensor:
-        """Unit rows whose cosine is quick to compute."""
+        """Unit rows whose cosine is cheap to compute."""
         return self.thumbnails_NP[ids_B]
 
     def alike(self, standing_P: Tensor, later_P: Tensor) -> Tensor:
-        """Which of these pairs are alike."""
+        """Which of these pairs match."""
         found_P = torch.empty(len(standing_P), dtype=torch.bool)
         for pairs in row_blocks(len(standing_P), 1, _BLOCK):
             standing, later = self.images_of(standing_P[pairs]), self.images_of(later_P[pairs])
@@ -108,9 +107,9 @@ class Pictures:
         return found_P
 
     def bound(self, later_B: Tensor) -> MayBeAlike:
-        """Rules out most pairs with later examples at little cost."""
+        """Excludes most pairs with later examples at little cost."""
 
-        # Read and moved once, however often it is asked, and not before.
+        # Read and shifted once, on the first call.
         @cache
         def moved() -> list[Tensor]:
             return [_split(unit_BCHW) for unit_BCHW in _moved(self.images_of(later_B))]
@@ -127,10 +126,10 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Copies:
-    """Which picture each example is of.
+    """The picture of each example.
 
-    pictures_N: int64, the example that stands for it; exact_N: the first of the same pixels.
-    threshold: the correlation from which two are alike.
+    pictures_N: int64, the kept example; exact_N: the first with the same pixels.
+    threshold: the minimum correlation of a match.
     """
 
     pictures_N: Tensor
@@ -138,13 +137,13 @@ class Copies:
     threshold: float
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file; readers see all of it or nothing."""
+        """Write a safetensors file atomically."""
         tensors = {"pictures_N": self.pictures_N, "exact_N": self.exact_N}
         save_tensors(path, tensors, {"threshold": repr(self.threshold)})
 
     @classmethod
     def load(cls, path: Path) -> Copies:
-        """Read what `save` wrote."""
+        """Read a file of `save`."""
         return load_tensors(
             path,
             lambda tensors, metadata: cls(**tensors, threshold=float(metadata["threshold"])),
@@ -176,7 +175,7 @@ def _kept(first_U: Tensor, pictures: Pictures, on_progress: Callable[[int, int],
     num_different = len(first_U)
     kept_U = torch.arange(num_different)
     width = pictures.sketches(first_U[:1]).shape[1]
-    # Of those kept so far, in the order in which they were.
+    # Sketches of those kept so far, in order.
     sketches_KM = torch.empty(num_different, width)
     numbers_K = torch.empty(num_different, dtype=torch.int64)
     num_kept = 0
@@ -192,9 +191,9 @@ def _kept(first_U: Tensor, pictures: Pictures, on_progress: Callable[[int, int],
             row_P, column_P = torch.nonzero(near_BK, as_tuple=True)
             numbers_P = numbers_K[tile][column_P]
             is_alike_P = pictures.alike(first_U[numbers_P], ids_B[row_P])
-            # The first one that was kept: own numbers are larger than any of these.
+            # The first kept match: own numbers are larger than any of these.
             kept_B.scatter_reduce_(0, row_P[is_alike_P], numbers_P[is_alike_P], "amin")
-        # Those of the block that none of them is like: all with all, and then one after the other.
+        # Examples of the block without an earlier match: all with all, then one by one.
         open_B = kept_B == own_B
         near_BB = (sketches_BM @ sketches_BM.T >= pictures.near).tril_(-1)
         near_BB = _bounded(near_BB & open_B[:, None] & open_B, may_be_alike, ids_B)
@@ -216,20 +215,19 @@ def _kept(first_U: Tensor, pictures: Pictures, on_progress: Callable[[int, int],
 
 
 def _bounded(near_BK: Tensor, may_be_alike: MayBeAlike, standing_K: Tensor) -> Tensor:
-    """Without most of the near pairs that are not alike, where there are many."""
+    """The near pairs, without most that do not match if there are many."""
     few = int(near_BK.sum()) <= _WORTH_A_BOUND * near_BK.numel()
     return near_BK if few else near_BK & may_be_alike(standing_K)
 
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Which example stands for which.
+    """The kept example of each duplicate, and counts of groups.
 
-    kept_N: int64, the id that is kept for each; its own id where it is kept itself.
-    exact_groups: how many pictures are there more than once to the pixel.
-    near_groups: how many groups hold pictures that differ.
-    conflicting: how many groups hold examples of different labels.
-    threshold: from which two are alike.
+    kept_N: int64, the kept id for each example; its own id if it is kept.
+    exact_groups: groups of equal pixels. near_groups: groups of different pictures.
+    conflicting: groups with different labels.
+    threshold: the minimum correlation of a match.
     """
 
     kept_N: Tensor
@@ -240,7 +238,7 @@ class Duplicates:
 
     @property
     def surplus(self) -> int:
-        """How many are not kept."""
+        """Number of examples that are not kept."""
         return int((self.kept_N != torch.arange(len(self.kept_N))).sum())
 
     def groups(self) -> list[list[int]]:
@@ -253,7 +251,7 @@ class Duplicates:
 
 
 def find_duplicates(labels_N: Tensor, quality_N: Tensor, copies: Copies) -> Duplicates:
-    """Keep the example with the best label of each picture; of equal ones the lowest id."""
+    """Keep the example with the best label of each picture; ties go to the lowest id."""
     ids_N = torch.arange(len(labels_N))
     by_quality_N = quality_N.argsort(descending=True, stable=True)
     ranks_N = torch.empty_like(ids_N).scatter_(0, by_quality_N, ids_N)
@@ -272,12 +270,12 @@ def find_duplicates(labels_N: Tensor, quality_N: Tensor, copies: Copies) -> Dupl
 
 
 def are_pictures(inputs: InputSpec) -> bool:
-    """Whether examples are images whose pixels have neighbours that mean something."""
+    """Whether examples are images large enough for pixel comparisons."""
     return isinstance(inputs, ImageSpec) and min(inputs.height, inputs.width) >= _SMALLEST
 
 
 def aligned_correlation(left_BCHW: Tensor, right_BCHW: Tensor) -> Tensor:
-    """The correlation of pairs of pictures at the best of nine places; B float32 in [-1, 1]."""
+    """Correlation of picture pairs at the best of nine shifts; B float32 in [-1, 1]."""
     inner_BP = _inner(_averaged(left_BCHW.float(), _SIDE)).flatten(start_dim=1)
     best_B = torch.full((len(inner_BP),), -1.0)
     for moved in _moved(right_BCHW):
@@ -286,14 +284,14 @@ def aligned_correlation(left_BCHW: Tensor, right_BCHW: Tensor) -> Tensor:
 
 
 def _inner(pixels_BCHW: Tensor) -> Tensor:
-    """All but the border, centred and of unit length, as a picture."""
+    """All pixels but the border, centred and of unit length."""
     height, width = pixels_BCHW.shape[2:]
     inner = pixels_BCHW[:, :, _SHIFT : height - _SHIFT, _SHIFT : width - _SHIFT]
     return _unit(inner).view(inner.shape)
 
 
 def _moved(images_BCHW: Tensor) -> Iterator[Tensor]:
-    """The same of images that are moved by a pixel or stay, in each of the nine ways."""
+    """`_inner` of the images at each of the nine shifts."""
     pixels_BCHW = _averaged(images_BCHW.float(), _SIDE)
     height, width = (side - 2 * _SHIFT for side in pixels_BCHW.shape[2:])
     for top in range(2 * _SHIFT + 1):
@@ -303,7 +301,7 @@ def _moved(images_BCHW: Tensor) -> Iterator[Tensor]:
 
 
 def _split(unit_BCHW: Tensor) -> Tensor:
-    """Low frequencies of unit pictures, and the length of what is left of each; B x M."""
+    """Low frequencies of unit pictures, and the length of the rest of each; B x M."""
     rows_HF, columns_WF = (_cosines(side) for side in unit_BCHW.shape[2:])
     low_BM = torch.einsum("bchw,hf,wg->bcfg", unit_BCHW, rows_HF, columns_WF).flatten(start_dim=1)
     left_B1 = (1 - low_BM.square().sum(dim=1, keepdim=True)).clamp(min=0).sqrt()
@@ -311,7 +309,7 @@ def _split(unit_BCHW: Tensor) -> Tensor:
 
 
 def _cosines(side: int) -> Tensor:
-    """The lowest frequencies of so many pixels, orthonormal columns; side x F."""
+    """The lowest frequencies of `side` pixels, orthonormal columns; side x F."""
     places = torch.arange(side, dtype=torch.float64)[:, None] + 0.5
     frequencies = torch.arange(min(side, _FREQUENCIES), dtype=torch.float64)
     waves = torch.cos(torch.pi * places * frequencies / side)

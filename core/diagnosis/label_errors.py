@@ -1,21 +1,20 @@
-"""Label errors: examples whose given label a head that never saw them contradicts.
+"""Label errors: examples whose label a held-out head contradicts.
 
 The threshold t_c of class c is the mean probability of c over the examples labelled c. An example
-is suspect where the likeliest class o is not its label, and has at least the probability t_o: as
-sure as the head is of examples labelled o. Suspects are ranked by label quality,
-p_y / (p_y + sqrt(p_o)), with p_o the largest probability of another class: between the label's own
-probability (better under symmetric noise) and its ratio to the other (better under asymmetric).
+is suspect if the likeliest class o is not its label, and has at least the probability t_o. Suspects
+are ranked by label quality, p_y / (p_y + sqrt(p_o)), with p_o the largest probability of another
+class. It is between the label's own probability (better under symmetric noise) and its ratio to the
+other (better under asymmetric).
 
-Many suspects of hard data are atypical, and not wrong. So `noise_rates` estimates the share of
-wrong labels from the surest fifth of each predicted class, where most disagreement is noise. The
-head's own error grows with the rank, from nothing at the surest: a line through disagreement over
-the root of the rank, read at rank 0, takes it out. Over the rank itself the line ends higher: the
-interval reaches from the lower end of one to the upper end of the other. Where disagreement does
-not grow with the rank, its mean is the estimate. A class that is mostly relabelled to one other
-fools the head.
+Many suspects of hard data are atypical, and not wrong. So `noise_rates` uses the surest fifth of
+each predicted class, where most disagreement is noise. The head's own error grows with the rank,
+from zero at the surest. A line fitted to disagreement over the root of the rank, read at rank 0,
+removes it. A line over the rank itself ends higher: the interval reaches from the lower end of one
+to the upper end of the other. If disagreement does not grow with the rank, its mean is the
+estimate. The estimate fails for a class that is mostly relabelled to one other.
 
-A head that learned from wrong labels repeats them. A second head does without the least trusted
-labels of each class (`trust_after`). docs/benchmarks.md has figures.
+A head that learned from wrong labels repeats them. A second head excludes the lowest-quality labels
+of each class (`trust_after`). docs/benchmarks.md has figures.
 
 Shapes: N examples, B of a block, S of them the surest, C classes or strata.
 Source: Northcutt et al. 2021, "Confident Learning: Estimating Uncertainty in Dataset Labels"
@@ -35,17 +34,17 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.signals.signals import Signals, probabilities_of
 
-# Keeps quality defined where float32 underflows.
+# Keeps quality defined if float32 underflows.
 _TINY = 1e-30
-# Share of a predicted class that is surest, and the fewest examples of it.
+# Share of a predicted class that is surest, and its minimum number of examples.
 _SUREST, _FEWEST = 0.2, 20
-# Of the normal distribution: 95% lie within.
+# Standard deviations of the normal distribution's 95% interval.
 _DEVIATIONS = 1.96
-# With at least that share of wrong labels a second head is worth its price.
+# From this share of wrong labels on, a second head is worth its cost.
 SURE_NOISE = 0.02
-# Most of a class that the second head does without.
+# Maximum share of a class that the second head excludes.
 _MOST = 0.5
-# The equations need a positive weight; so little teaches nothing.
+# The equations need a positive weight; this one has no effect.
 _DISTRUSTED = 1e-6
 
 
@@ -60,7 +59,7 @@ class NoiseRate:
 
 @dataclass(frozen=True)
 class NoiseRates:
-    """Shares of wrong labels, of all and of each given class; 0 of a class without examples."""
+    """Shares of wrong labels, of all and of each given class; 0 for a class without examples."""
 
     overall: NoiseRate
     per_class: tuple[NoiseRate, ...]
@@ -70,7 +69,7 @@ class NoiseRates:
 class LabelErrors:
     """Findings about each label, and about all.
 
-    quality_N: float32 in [0, 1], higher is better; the order is what counts.
+    quality_N: float32 in [0, 1], higher is better; only the order is meaningful.
     suggested_N: int64, the class that the head predicts. suspects_N: bool.
     thresholds_C: float64, t_c; infinite for a class without examples.
     joint_CC: int64, how many are labelled c (rows) and surely predicted as o (columns).
@@ -90,13 +89,9 @@ class LabelErrors:
 
 
 def find_label_errors(signals: Signals) -> LabelErrors:
-    """Find the labels that look wrong.
+    """Find the labels that look wrong; SignalsError without errors, or for other targets.
 
-    With a second head, it suggests the classes, both together give the quality, and the first
-    alone the noise: the second has not learned from the labels that would have to be counted.
-
-    Raises:
-        SignalsError: the signals have no errors, or targets other than classes.
+    A second head suggests the classes, both give the quality, and the first alone the noise.
     """
     if signals.kind is not TargetKind.CLASS:
         raise SignalsError(
@@ -160,7 +155,7 @@ def noise_rates(
         if not count:
             per_class.append(NoiseRate(0.0, 0.0, 0.0))
         elif not bool(own_S.any()):
-            # None of them is among the surest: it may be anything.
+            # None of its examples is among the surest: the rate is unknown.
             per_class.append(NoiseRate(overall.rate, 0.0, 1.0))
         else:
             per_class.append(_rate(ranks_S[own_S], weights_S[own_S], wrong_S[own_S]))
@@ -191,7 +186,7 @@ def _rate(ranks_S: Tensor, weights_S: Tensor, wrong_S: Tensor) -> NoiseRate:
         factors_S = _at_rank_zero(growth_S, shares_S)
         first = float(factors_S @ wrong_S)
         below, above = _wilson(mean, factors_S)
-        # The lower end is what is relied on: also of a line that falls.
+        # Callers rely on the lower end, also of a falling line.
         ends.append(first - below)
         if first >= mean:
             first, (below, above) = mean, _wilson(mean, shares_S)
@@ -204,7 +199,7 @@ def _at_rank_zero(growth_S: Tensor, shares_S: Tensor) -> Tensor:
     mean_growth = float(shares_S @ growth_S)
     centred_S = growth_S - mean_growth
     spread = float(shares_S @ centred_S.square())
-    # One example, or all of one rank: there is no line but the mean.
+    # One example, or all of one rank: the line is the mean.
     return shares_S * (1 - mean_growth * centred_S / spread) if spread > 0 else shares_S
 
 
@@ -231,7 +226,7 @@ def fit_of_targets(signals: Signals, num_strata: int) -> LabelErrors:
 
 
 def trust_after(found: LabelErrors, labels_N: Tensor) -> Tensor | None:
-    """Weights of labels in a second head's fit, float64 in (0, 1]; None where it is not due."""
+    """Weights of labels in a second head's fit, float64 in (0, 1]; None if it is not needed."""
     if found.noise.overall.low < SURE_NOISE:
         return None
     share = min(_MOST, found.noise.overall.rate)

@@ -1,1 +1,1 @@
-"""Learner: one jigsaw piece: augmented training on a shard, and pruning."""
+"""Learner: augmented training on one shard, and pruning."""

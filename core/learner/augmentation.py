@@ -1,9 +1,9 @@
 """RandAugment: 14 operations on batches of images, two for each image, by its own draws.
 
-Operations, ranges and signs are those of `torchvision.transforms.RandAugment`, to the byte. It
-gives all images of a batch the same draw, and one image at a time costs a dozen small kernels each.
-Here the images that drew the same operation and sign are sorted next to each other and handled at
-once. Draws come from a CPU generator: one seed gives the same draws on every device.
+Operations, ranges and signs equal `torchvision.transforms.RandAugment` to the byte. That gives all
+images of a batch the same draw, and one image at a time costs a dozen small kernels each. Here
+images with the same operation and sign are sorted together and processed at once. Draws come from a
+CPU generator: one seed gives the same draws on every device.
 
 Shapes: B images, C channels (1 or 3), H height, W width, P = H x W pixels, O operations per image.
 Source: Cubuk et al. 2020, "RandAugment" (arXiv:1909.13719).
@@ -78,7 +78,7 @@ def _solarize(images_BCHW: Tensor, threshold: float) -> Tensor:
 
 
 def _autocontrast(images_BCHW: Tensor, _level: float) -> Tensor:
-    # A constant channel stays as it is.
+    # A constant channel stays unchanged.
     images_BCP = images_BCHW.flatten(2)
     lowest_BC1 = images_BCP.amin(dim=-1, keepdim=True).to(torch.float32)
     highest_BC1 = images_BCP.amax(dim=-1, keepdim=True).to(torch.float32)
@@ -91,8 +91,8 @@ def _autocontrast(images_BCHW: Tensor, _level: float) -> Tensor:
 
 def _equalize(images_BCHW: Tensor, _level: float) -> Tensor:
     # PIL's rule: with h the histogram and s the number of pixels below the brightest value, divided
-    # by 255, value v becomes (sum of h below v + s/2) / s, all in whole numbers; where s is 0 the
-    # channel stays as it is.
+    # by 255, value v becomes (sum of h below v + s/2) / s, in integers; if s is 0 the channel stays
+    # unchanged.
     values_BCP = images_BCHW.flatten(2).to(torch.int64)
     num_images, num_channels, num_pixels = values_BCP.shape
     if num_pixels < _LEVELS:
@@ -126,9 +126,9 @@ def _cut(values: Tensor) -> Tensor:
     return values.to(torch.int16).to(torch.uint8)
 
 
-# Every image of a group moves in the same way, and the nearest-pixel rule copies pixels without
-# mixing them. So the resampling of `grid_sample` is worked out once per image size and applied as a
-# gather over bytes, without going through floats.
+# All images of a group move in the same way, and the nearest-pixel rule copies pixels without
+# mixing them. So the resampling of `grid_sample` is computed once per image size and applied as a
+# gather over bytes, without floats.
 @lru_cache(maxsize=_TABLES_KEPT)
 def _source_pixels(
     height: int,
@@ -138,7 +138,7 @@ def _source_pixels(
     shear_x: float = 0.0,
     shear_y: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    # From 1, because 0 is what comes from outside. float32 is exact up to 2**24.
+    # From 1, because 0 marks pixels from outside. float32 is exact up to 2**24.
     positions = torch.arange(1, height * width + 1, dtype=torch.float32)
     positions_1HW = positions.view(1, height, width)
     if degrees != 0.0:
@@ -189,8 +189,8 @@ def _shifting(dim: int) -> Callable[[Tensor, float], Tensor]:
 class Operation:
     """One operation: `apply(images_BCHW, level)` on uint8 images, all with one level.
 
-    `level(bin, height, width)` is a magnitude bin's strength; half of the images get its negative
-    where `signed`.
+    `level(bin, height, width)` is a magnitude bin's strength; if `signed`, half of the images get
+    its negative.
     """
 
     apply: Callable[[Tensor, float], Tensor]
@@ -199,7 +199,7 @@ class Operation:
 
 
 def _spaced(first: float, last: float, magnitude_bin: int) -> float:
-    # In float32, as torchvision has it: a threshold or an angle may hang on the last digit.
+    # In float32, like torchvision: a threshold or an angle may depend on the last digit.
     return float(torch.linspace(first, last, NUM_MAGNITUDE_BINS)[magnitude_bin])
 
 
@@ -251,13 +251,13 @@ def draw_operations(
 def randaugment(
     images_BCHW: Tensor, *, num_ops: int, magnitude: int, generator: torch.Generator
 ) -> Tensor:
-    """Apply `num_ops` operations to every image, each its own, of a strength in 0..30."""
+    """Apply `num_ops` operations of a strength in 0..30 to every image, drawn per image."""
     if num_ops == 0:
         return images_BCHW
     draws = draw_operations(len(images_BCHW), num_ops=num_ops, generator=generator)
     signed = torch.tensor([operation.signed for operation in OPERATIONS.values()])
-    # The images stay sorted by their last group until the end; place_B says which is which.
-    # Two buffers in turn: a new one per round would cost more (in page faults) than the copy.
+    # The images stay sorted by their last group until the end; place_B maps them back. Two buffers
+    # alternate: a new one per round would cost more (in page faults) than the copy.
     place_B = torch.arange(len(images_BCHW))
     sorted_BCHW, spare_BCHW = torch.empty_like(images_BCHW), torch.empty_like(images_BCHW)
     for operations_B, negative_B in zip(*draws, strict=True):
@@ -284,18 +284,14 @@ def _apply_in_place(groups: Sequence[Tensor], magnitude: int) -> None:
 
 
 def augment(stored: Stored, config: AugmentationConfig, generator: torch.Generator) -> Stored:
-    """Augment a batch of images; other examples stay as they are."""
+    """Augment a batch of images; other examples are unchanged."""
     return augment_images(stored, config, generator) if isinstance(stored, Tensor) else stored
 
 
 def augment_images(
     images_BCHW: Tensor, config: AugmentationConfig, generator: torch.Generator
 ) -> Tensor:
-    """Augment uint8 images by the method that a run names.
-
-    Raises:
-        DataError: they are not uint8 of 1 or 3 channels.
-    """
+    """Augment uint8 images by the run's method; DataError if not uint8 of 1 or 3 channels."""
     dtype, shape = images_BCHW.dtype, images_BCHW.shape
     if dtype != torch.uint8 or len(shape) != 4 or shape[1] not in {1, 3}:
         raise DataError(

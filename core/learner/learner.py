@@ -1,11 +1,11 @@
 """One learner: theta* and a shard in, a trained and pruned model out.
 
-The result depends on the task, the initial weights and the shard alone, to the last bit on a
-CPU: threads are pinned, global generators are put back, and every draw comes from the task's seed.
+The result depends only on the task, the initial weights and the shard, to the last bit on a CPU:
+threads are pinned, global generators are restored, and every draw comes from the task's seed.
 
 A *step* is one pass over the shard's M minibatches. The paper says both that a learner "iterates
-over its minibatches for K steps" and that K stays at 10 because of overfitting, and its authors'
-code calls K selection epochs; with M = 1 (the paper's CIFAR-10 setting) both are the same.
+over its minibatches for K steps" and that K stays at 10 because of overfitting. Its authors' code
+calls K selection epochs. With M = 1 (the paper's CIFAR-10 setting) both are the same.
 
 Shapes: N examples of the shard, B of a minibatch, C classes.
 Source: LiPT (Ro et al. 2023), section 3.3.
@@ -45,9 +45,9 @@ Examples = Stored | EncodedImages
 
 @dataclass(frozen=True)
 class LearnerResult:
-    """A learner that is ready to be submitted.
+    """A trained learner, ready for submission.
 
-    weights: the state_dict after pruning, without what is frozen; contiguous, on the CPU.
+    weights: the state_dict after pruning, without frozen tensors; contiguous, on the CPU.
     loss: mean loss of the last pass's augmented examples, before pruning.
     train_seconds: of training and pruning; waited_seconds: of these, waiting for minibatches.
     snapshots: the state, not pruned, after each of the task's `snapshot_steps`.
@@ -73,13 +73,13 @@ def train_learner(
     """Train a copy of theta* on a shard for K steps and prune it.
 
     Changes settings of the process meanwhile (threads, cuDNN's algorithms, global generators).
-    `on_step` gets each step's number, from 1, and its mean loss; `should_stop` is asked before each
-    minibatch.
+    `on_step` gets each step's number, from 1, and its mean loss; `should_stop` is called before
+    each minibatch.
 
     Raises:
         DataError, WeightsError: the shard or the initial weights are not the task's.
         LearnerDivergedError: the loss or the weights are not finite.
-        LearnerStoppedError: `should_stop` said so.
+        LearnerStoppedError: `should_stop` returned true.
     """
     _check_shard(task, shard)
     model = build_model(
@@ -128,8 +128,8 @@ def train_learner(
 def compute_mode(task: LearnerTask, device: torch.device) -> ForwardPass:
     """The forward pass on a device, in the precision that the task allows.
 
-    AUTO is bfloat16 autocast on a CUDA device that computes in it, else float32: CPUs differ too
-    much in bfloat16.
+    AUTO is bfloat16 autocast on a CUDA device that supports it, else float32: CPUs differ too much
+    in bfloat16.
     """
     precision = task.learners.precision
     on_cuda = device.type == "cuda"
@@ -153,11 +153,7 @@ def train_on_shard(
     on_step: Callable[[int, float], None],
     should_stop: Callable[[], bool],
 ) -> tuple[float, float]:
-    """Train in place for `num_steps` passes, with a constant learning rate.
-
-    Each pass cuts the shard into minibatches and augments anew, by the task's seed and its number.
-    Returns the mean loss of the last pass, and the seconds that minibatches were waited for.
-    """
+    """Train in place; returns the last pass's mean loss and the seconds spent on waiting."""
     learners = task.learners
     sgd = Sgd(
         model,
@@ -169,7 +165,7 @@ def train_on_shard(
     loss, waited_seconds = math.nan, 0.0
     with minibatches(task, examples, targets_N, forward.device) as batches:
         for step in range(1, learners.num_steps + 1):
-            # Summed on the device: reading each minibatch's loss would make it wait.
+            # Summed on the device: reading each minibatch's loss would stall it.
             loss_sum = torch.zeros((), device=forward.device)
             for batch in islice(batches, per_pass):
                 if should_stop():
@@ -190,7 +186,7 @@ def train_on_shard(
 
 @dataclass(frozen=True)
 class Minibatch:
-    """Augmented examples and their targets, on the device; and for how long training waited."""
+    """Augmented examples and their targets, on the device, and the seconds training waited."""
 
     examples_B: Stored
     targets_B: Tensor
@@ -205,11 +201,7 @@ _Part = tuple[Tensor, torch.Generator]
 def minibatches(
     task: LearnerTask, examples: Examples, targets_N: Tensor, device: torch.device
 ) -> Iterator[Iterator[Minibatch]]:
-    """Minibatches of all passes, one pass after another, ready before it is their turn.
-
-    A thread decodes and augments one after the other, so that generators draw as without it. An
-    accelerator augments in its own queue; the thread decodes for it, into pinned memory.
-    """
+    """Minibatches of all passes, in order, read ahead by a thread without changing any draw."""
     on_cpu, encoded = device.type == "cpu", isinstance(examples, EncodedImages)
     augments = (
         isinstance(examples, Tensor) and task.augmentation.method is not AugmentationMethod.NONE
@@ -299,7 +291,7 @@ def _pruned(
     num_steps = task.learners.num_steps
 
     def gradients() -> Weights:
-        # Of the shard's first minibatch; batch-norm statistics stay.
+        # For the shard's first minibatch; batch-norm statistics are kept.
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         size = task.learners.batch_size
         examples_B = examples_at(examples, torch.arange(size))

@@ -1,8 +1,7 @@
 """Pruning of a trained learner, once, to a density: the share of weights KEPT.
 
-It regularizes the learners and makes them differ; that fewer weights travel is a side effect. One
-threshold is shared by all tensors (global pruning), and exactly as many weights stay as the density
-says.
+It regularizes the learners and makes them differ; smaller uploads are a side effect. One threshold
+is shared by all tensors (global pruning), and exactly the density's number of weights is kept.
 
 Source: LiPT (Ro et al. 2023), section 3.3 and Appendix D.
 """
@@ -19,16 +18,16 @@ from lipt.common.config.run_config import PruningMethod
 from lipt.common.errors import ConfigError
 from lipt.common.weights.specs import Weights
 
-# One number per weight, by the tensor's name; the weights with the largest are kept.
+# One score per weight, by the tensor's name; the largest are kept.
 Scores = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class PruningInputs:
-    """A trained model as the pruning methods see it.
+    """Inputs of the pruning methods.
 
     weights: the prunable tensors by name, in the model's order. Never modified.
-    gradients: computes the loss's gradient for each of them, where a method needs it.
+    gradients: computes the loss's gradient for each of them, if a method needs it.
     generator: a CPU generator.
     """
 
@@ -38,10 +37,7 @@ class PruningInputs:
 
 
 def prunable_parameters(model: nn.Module, frozen: Collection[str] = ()) -> dict[str, nn.Parameter]:
-    """The weights of convolutions and linear layers, in the model's order, but for frozen ones.
-
-    Biases and the scales of normalization layers are few, and each carries a whole channel.
-    """
+    """Weights of convolutions and linear layers, in the model's order, except frozen ones."""
     return {
         name: parameter
         for name, parameter in model.named_parameters()
@@ -50,16 +46,12 @@ def prunable_parameters(model: nn.Module, frozen: Collection[str] = ()) -> dict[
 
 
 def prune(method: PruningMethod, inputs: PruningInputs, density: float) -> dict[str, Tensor]:
-    """Zero the weights that a method scores lowest, over all tensors together.
-
-    Raises:
-        ConfigError: the density is outside (0, 1].
-    """
+    """Zero the weights with the globally lowest scores; ConfigError unless 0 < density <= 1."""
     score = METHODS[method]
     if score is None:
         return {name: weight.clone() for name, weight in inputs.weights.items()}
     masks = masks_of_largest(score(inputs), density)
-    # A product would make -0.0 of what is below zero, and that is a value to be sent.
+    # A product would turn negative weights into -0.0, which would be sent as a value.
     return {
         name: weight.where(masks[name], torch.zeros_like(weight))
         for name, weight in inputs.weights.items()
@@ -67,10 +59,7 @@ def prune(method: PruningMethod, inputs: PruningInputs, density: float) -> dict[
 
 
 def masks_of_largest(scores: Mapping[str, Tensor], density: float) -> dict[str, Tensor]:
-    """Mark the largest scores over all tensors together; of equal ones the first.
-
-    Exactly round(density * total) are marked, halves to even.
-    """
+    """Mark the round(density * total) largest scores over all tensors, the first of equals."""
     if not 0.0 < density <= 1.0:
         raise ConfigError(
             f"density {density} is outside (0, 1]: it is the share of weights that pruning KEEPS. "
@@ -98,20 +87,21 @@ def _largest(scores_T: Tensor, count: int) -> Tensor:
 
 
 def _magnitude(inputs: PruningInputs) -> Scores:
-    # The learners' default: the weights closest to zero go.
+    # The learners' default: the weights closest to zero are zeroed.
     return {name: weight.abs() for name, weight in inputs.weights.items()}
 
 
 def _snip(inputs: PruningInputs) -> Scores:
-    # Connection sensitivity |g w| (Lee et al. 2019, arXiv:1810.02340), of the trained learner, by
-    # the loss of a minibatch of its own shard. Dividing by the sum, as the paper, changes no order.
+    # Connection sensitivity |g w| (Lee et al. 2019, arXiv:1810.02340) of the trained learner, by
+    # the loss of a minibatch of its own shard. Dividing by the sum, as in the paper, changes no
+    # order.
     gradients = inputs.gradients()
     return {name: (gradients[name] * weight).abs() for name, weight in inputs.weights.items()}
 
 
 def _random(inputs: PruningInputs) -> Scores:
     sizes = [weight.numel() for weight in inputs.weights.values()]
-    # A permutation has no ties, which float32 draws would have among millions of weights.
+    # A permutation has no ties; float32 draws would have some among millions of weights.
     ranks = torch.split(torch.randperm(sum(sizes), generator=inputs.generator), sizes)
     return {
         name: rank.view(weight.shape)
@@ -128,7 +118,7 @@ METHODS: dict[PruningMethod, Callable[[PruningInputs], Scores] | None] = {
 
 
 def is_pruned_from(result: Weights, state: Weights) -> bool:
-    """Whether every number of a result is that of a state with the same tensors, or zero."""
+    """Whether every value of a result is zero or equals that of a state with the same tensors."""
     return all(
         bool(((values == state[name]) | (values == 0)).all()) for name, values in result.items()
     )

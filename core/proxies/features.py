@@ -1,8 +1,8 @@
 """Features of proxies: pooled ones of trained models, and several kinds side by side.
 
-Pooled are the inputs of a model's head and quarters of its last feature map: the average over a
-whole image, which enters the head, forgets where things are. One model of a bank is in memory at a
-time, with batch-norm statistics that fit its weights.
+Pooled features are the inputs of a model's head, and 2x2 averages of its last feature map, which
+keep positions. One model of a bank is in memory at a time, with batch-norm statistics that fit its
+weights.
 
 A backbone is a torchvision network with trained weights that the coordinator's operator names:
 `torchvision:NAME@FILE` is a setting of the process and never comes over the wire. FILE is
@@ -41,7 +41,7 @@ from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
 from lipt.core.signals.stored import STORAGE_LIMITS
 
-# Of all models of a bank together: a ridge head's time grows with the square of it.
+# For all models of a bank together: a ridge head's time grows with its square.
 MAX_WIDTH = 4096
 _POOLED_SIDE = 2
 
@@ -50,11 +50,7 @@ Loader = Callable[[], Weights]
 
 @torch.inference_mode()
 def pooled_features(model: nn.Module, inputs_B: Inputs) -> Tensor:
-    """The head's inputs, then the last feature map in 2x2 average pooling; B x (D + 4 C).
-
-    That map is the last four-dimensional output of a module, of at least 2x2, before the head
-    is called. Without one there are the head's inputs alone.
-    """
+    """The head's inputs, and the last feature map, if any, pooled to 2x2; B x (D + 4 C)."""
     _, head = find_head(model)
     maps, features = list[Tensor](), list[Tensor]()
 
@@ -93,15 +89,13 @@ def model_bank(
     max_width: int = MAX_WIDTH,
     frozen: frozenset[str] = frozenset(),
 ) -> Callable[[Stored], Tensor]:
-    """From stored examples to features of models of one architecture, side by side.
+    """A function from stored examples to features of several models, N x D float32 on the CPU.
 
-    model: takes on the weights of each loader in its turn.
-    batch_norm_examples_M: every model's batch-norm statistics are estimated on them, but for
-        `frozen` names; None takes those of the weights.
+    model: loads the weights of each loader in turn.
+    batch_norm_examples_M: to estimate every model's batch-norm statistics, except `frozen` names;
+    None uses those of the weights.
     seed: of random projections.
     max_width: features of all models together; more are projected, model by model.
-
-    Returns a function to N x D float32, on the CPU.
     """
     statistics, projections = dict[int, Weights](), dict[int, Tensor]()
     width = max(1, max_width // len(loaders))
@@ -139,11 +133,11 @@ def model_bank(
     return features_of
 
 
-# Enough of them that loading each model's weights for a block is little.
+# Large enough that loading each model's weights for a block costs little.
 _BLOCK_BYTES = 8 * 1024**2
 _MIN_BLOCK = 1024
 
-# Features of the examples with these ids, as they are stored: B x d, on the CPU.
+# Features of stored examples and their ids: B x d, on the CPU.
 Extractor = Callable[[Tensor, Stored], Tensor]
 
 
@@ -174,9 +168,9 @@ def side_by_side(
     return features_ND
 
 
-# Of ImageNet, as torchvision's own weights were trained.
+# Of ImageNet, as torchvision's weights were trained.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# Small images are not blown up to the size that the network was trained on: time is squared.
+# Small images are not enlarged to the network's training size: time grows with the square.
 _SMALL_SIDE, _SIDE = 64, 224
 
 
@@ -203,7 +197,7 @@ class Backbone:
 
 
 def backbone_identity(spec: str) -> str:
-    """NAME@SHA-256: the network and the content of its weights' file, wherever that lies."""
+    """NAME@SHA-256: the network and the content of its weights' file, independent of its path."""
     name, path = _parts(spec)
     try:
         return f"{name}@{BlobName.of_file(path).sha256}"
@@ -212,11 +206,7 @@ def backbone_identity(spec: str) -> str:
 
 
 def load_backbone(spec: str, device: torch.device) -> Backbone:
-    """The network and weights that a setting names.
-
-    Raises:
-        ConfigError: it is not `torchvision:NAME@FILE`, or the file does not hold its weights.
-    """
+    """The network and weights of a setting; ConfigError if the setting or file is invalid."""
     name, path = _parts(spec)
     try:
         weights = load_file(path) if path.suffix == ".safetensors" else read_torch_file(path)

@@ -2,15 +2,15 @@
 
     soup                 theta_p, or the request's weights, with its own trained head
     ridge:F+F+...        a ridge head on these features, side by side, in any order
-    auto                 the proxy that pays best of those available
+    auto                 the proxy of best value among those available
 
 A feature is `soup` (the inputs of the head of theta_p or of the request's weights, and its last
 feature map), `initial` (the same of theta*), `learners` (the same of every learner), `patches`
 (whitened random patches of images), `columns` (the values of examples that are no images), `user`
 (the request's), `backbone` (those of the operator's network).
 
-`auto` weighs the exact leave-one-out accuracy on a sample against the price: passes, in the time of
-one forward pass of the run's model over the data.
+`auto` weighs the exact leave-one-out accuracy on a sample against the price in passes: forward
+passes of the run's model over the data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RIDGE = "ridge:"
 
 
 class Kind(StrEnum):
-    """Where features come from, cheapest first."""
+    """Sources of features, cheapest first."""
 
     USER = "user"
     PATCHES = "patches"
@@ -39,7 +39,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Proxy:
-    """Features of a ridge head, in the order of `Kind`; None for `auto`, none for `soup`."""
+    """Features of a ridge head, in the order of `Kind`; None for `auto`, empty for `soup`."""
 
     features: tuple[Kind, ...] | None
 
@@ -66,7 +66,7 @@ class Proxy:
 
     @property
     def is_own_head(self) -> bool:
-        """Whether signals are those of a model with the head that it was trained with."""
+        """Whether signals come from a model with its own trained head."""
         return self.features == ()
 
     @property
@@ -76,7 +76,7 @@ class Proxy:
 
     @property
     def judges_before_learners(self) -> bool:
-        """Whether theta* is all that its signals need of a run."""
+        """Whether its signals need only theta* of a run."""
         kinds = set(self.features or ())
         return Kind.INITIAL in kinds and not kinds & {Kind.SOUP, Kind.LEARNERS}
 
@@ -88,15 +88,15 @@ class Proxy:
 SOUP = Proxy(())
 
 
-# A point of accuracy, in percent, has to be worth four further passes: ten learners' forward
-# passes cost about as much as three epochs of training, and have to gain 2.5 points.
+# A percentage point of accuracy has to be worth four more passes. Ten learners' forward passes cost
+# about as much as three epochs of training, and have to gain 2.5 points.
 POINTS_PER_PASS = 0.25
-# Larger ones hardly change which proxy wins.
+# Larger samples hardly change which proxy wins.
 MAX_SAMPLE = 5_000
-# Of a torchvision network on scaled images, against a small one for the data's own size.
+# A torchvision network on scaled images, relative to a small one for the data's own size.
 _BACKBONE_PASSES = 10.0
 _PATCHES_PASSES = 1.0
-# What nothing is trained for.
+# Features without training.
 _PLAIN = (Kind.PATCHES, Kind.COLUMNS)
 
 
@@ -110,7 +110,7 @@ class Tried:
 
     @property
     def facts(self) -> dict[str, object]:
-        """For a manifest."""
+        """Facts for a manifest."""
         return {**asdict(self), "features": "+".join(self.features)}
 
 
@@ -141,7 +141,7 @@ def passes_of(features: Iterable[Kind], num_learners: int) -> float:
 
 
 def choose(tried: Sequence[Tried]) -> Tried:
-    """The proxy that pays: from the cheapest on, each that gains more than it costs."""
+    """From the cheapest proxy on, move to each whose gain exceeds its extra cost."""
     in_order = sorted(tried, key=lambda one: (one.passes, -one.accuracy))
     best = in_order[0]
     for dearer in in_order[1:]:

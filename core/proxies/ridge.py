@@ -1,23 +1,23 @@
 """Ridge head: a linear head in closed form, with exact leave-one-out outputs.
 
-It minimizes sum_i w_i |y_i - b - x_i W|^2 + lambda |W|^2 over one-hot targets y, where the weights
-w_i give every class the same say. Of labels and numbers y are the labels as 0 and 1, or the numbers
-standardized, and every example counts alike. With Z the features minus their weighted mean, scaled,
-and its rows times sqrt(w_i),
+It minimizes sum_i w_i |y_i - b - x_i W|^2 + lambda |W|^2 over one-hot targets y, with weights w_i
+that balance the classes. For labels and numbers y are the labels as 0 and 1, or the standardized
+numbers, and all weights are equal. With Z the features minus their weighted mean, scaled, and its
+rows times sqrt(w_i),
 
     G = Z'Z = U diag(s) U',  H = Z U,  leverage h_i = w_i / sum w + sum_j H_ij^2 / (s_j + lambda)
     y_i - yhat_-i = (y_i - yhat_i) / (1 - h_i)
 
-is the output for example i of a head that never saw it: exactly, but for the scale and the classes'
-weights, which are those of all. One eigendecomposition serves every lambda. With fewer examples
-than features it is that of Z Z' = V diag(s) V', and both 1 - h_i and the residual are sums of
-V_ij lambda / (s_j + lambda): no difference of near-equal numbers is taken.
+is the residual of a head fitted without example i. It is exact, except that scale and class weights
+use all examples. One eigendecomposition serves every lambda. With fewer examples than features it
+is that of Z Z' = V diag(s) V'. Then 1 - h_i and the residual are sums of V_ij lambda / (s_j +
+lambda), without cancellation.
 
-Sums are in float64, in blocks of a fixed order. Memory is D^2 or N^2, whichever is smaller, time
-N D^2. Outputs become probabilities by the inverse temperature under which the labels are likeliest.
+Sums are in float64, in blocks of a fixed order. Memory is D^2 or N^2, whichever is smaller, time N
+D^2. Probabilities use the inverse temperature of the highest label likelihood.
 
-Shapes: N examples, B of a block, D features, C classes or other outputs T,
-R = min(N, D), L values of lambda, M examples of a sample.
+Shapes: N examples, B of a block, D features, C classes or other outputs T, R = min(N, D), L values
+of lambda, M examples of a sample.
 Source: hat matrix and leave-one-out residuals, Hastie et al., "The Elements of Statistical
 Learning", section 7.10; Guo et al. 2017, "On Calibration of Modern Neural Networks"
 (arXiv:1706.04599).
@@ -38,13 +38,13 @@ from lipt.common.data import Dataset
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.values import MultiLabel, Regression
 
-# Of the mean example: from hardly any penalty to one that leaves little.
+# Per example: from almost no penalty to a very strong one.
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-8, 5))
-# All penalties are compared on the same examples: as few tell them apart to half a point.
+# All penalties are compared on this many examples, enough to resolve half a point.
 _MAX_SAMPLE = 5_000
-# Where less than that is left of 1 - h, an example alone decides its output.
+# Below this 1 - h, only the example itself determines its output.
 _NOTHING_LEFT = 1e-10
-# Columns of a product that are made at once: the upper triangle costs 5/8 of the whole then.
+# Columns of a product computed at once: the upper triangle then costs 5/8 of the whole.
 _PANEL = 256
 # Above it a label is predicted.
 _EVEN = 0.5
@@ -59,7 +59,7 @@ class HeadTargets:
 
     @classmethod
     def of(cls, dataset: Dataset) -> Self | None:
-        """Those of a data set's examples; None where they are classes."""
+        """The targets of a data set's examples; None if they are classes."""
         given = dataset.rows.targets
         return None if given is None else cls(given.target, given.values)
 
@@ -74,7 +74,7 @@ class HeadTargets:
         return self.targets_NT.double()
 
     def score(self, outputs_NT: Tensor) -> float:
-        """The kind's own score of a head's outputs for all N."""
+        """The target kind's score of a head's outputs for all N."""
         tally = self.target.tally()
         labels = isinstance(self.target, MultiLabel)
         tally.add(outputs_NT - _EVEN if labels else outputs_NT, self.targets_NT)
@@ -90,12 +90,11 @@ class HeadTargets:
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """Outputs of a ridge head for examples that it has not seen.
+    """Outputs of a ridge head for held-out examples.
 
-    outputs_NC: float32, about 1 for the head's class and 0 for others; not probabilities. All 0
-        for an example whose output nothing else decides.
-    accuracy: how often the largest one is the label's, the mean over classes, by trust; the
-        score of another kind of target.
+    outputs_NC: float32, about 1 for the head's class and 0 for others; not probabilities. All 0 for
+    an example whose output nothing else decides.
+    accuracy: mean over classes, weighted by trust; for other targets, the kind's own score.
     penalty: the chosen lambda per example.
     """
 
@@ -117,8 +116,8 @@ def leave_one_out(
 ) -> LeaveOneOut:
     """Fit the head, with lambda of the best leave-one-out accuracy on a sample.
 
-    Each class weighs the same, and its examples by `trust_N`, above 0. `wanted` takes the place of
-    labels and trust. Penalties are lambda over the sum of the weights, ascending.
+    Classes have equal weights, their examples in proportion to `trust_N`, above 0. `wanted`
+    replaces labels and trust. Penalties are lambda over the sum of the weights, ascending.
     """
     num_examples, num_features = features_ND.shape
     if not num_examples:
@@ -135,7 +134,7 @@ def leave_one_out(
     lambdas_L = weights_N.new_tensor(penalties) * num_examples
     sample_M = torch.randperm(num_examples, generator=generator)[:_MAX_SAMPLE].sort().values
     scores_L = _scores_of(rows, residuals, sample_M.to(labels_N.device), lambdas_L)
-    # The largest lambda of the best: the simplest head.
+    # The largest of the best lambdas: the simplest head.
     best = int(torch.nonzero(scores_L == scores_L.max()).max())
     outputs_NC = torch.empty(num_examples, num_classes, device=labels_N.device)
     for ids_B in rows.blocks():
@@ -151,7 +150,7 @@ def leave_one_out(
 
 @dataclass(frozen=True)
 class Scaling:
-    """Features' weighted mean and inverse deviation, 0 of constant ones; D, float64."""
+    """Features' weighted mean and inverse deviation, 0 for constant ones; D, float64."""
 
     mean_D: Tensor
     inverse_D: Tensor
@@ -164,10 +163,7 @@ class Scaling:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Examples as in the equations.
-
-    weights_N, values_NC: float64; one-hot labels of C classes where there are no values.
-    """
+    """Weighted examples; values_NC are None for one-hot labels of C classes."""
 
     features_ND: Tensor
     labels_N: Tensor
@@ -177,12 +173,10 @@ class _Rows:
     values_NC: Tensor | None
 
     def scaled(self, ids_B: Tensor) -> Tensor:
-        """Rows of Z; B x D float64."""
         roots_B = self.weights_N[ids_B].sqrt()
         return self.scaling.apply(self.features_ND[ids_B]).mul_(roots_B[:, None])
 
     def targets(self, ids_B: Tensor) -> Tensor:
-        """Targets y; B x C float64."""
         if self.values_NC is not None:
             return self.values_NC[ids_B]
         return functional.one_hot(self.labels_N[ids_B], self.num_classes).double()
@@ -193,7 +187,6 @@ class _Rows:
         return centred_BC.mul_(self.weights_N[ids_B].sqrt()[:, None])
 
     def mean_target_C(self) -> Tensor:
-        """The weighted mean target."""
         if self.values_NC is not None:
             return self.weights_N @ self.values_NC / self.weights_N.sum()
         totals_C = self.weights_N.new_zeros(self.num_classes)
@@ -207,14 +200,14 @@ class _Rows:
             yield every_N[rows]
 
 
-# From B ids and L values of lambda: weighted residuals y - yhat, B x L x C, and what sums over j
-# leave of 1 - h, B x L; both for heads that have seen the examples.
+# From B ids and L lambdas: weighted residuals y - yhat, B x L x C, and 1 minus the sum over j
+# in h, B x L; both for heads that have seen the examples.
 _Residuals = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def _primal(rows: _Rows, on_progress: Callable[[int], None]) -> _Residuals:
     num_features = rows.features_ND.shape[1]
-    # What is below the diagonal is not read.
+    # The lower triangle is not read.
     upper_DD = rows.weights_N.new_zeros(num_features, num_features)
     targets_DC = upper_DD.new_zeros(num_features, rows.num_classes)
     for ids_B in rows.blocks():
@@ -270,7 +263,7 @@ def _outputs(rows: _Rows, residuals: _Residuals, ids_B: Tensor, lambdas_L: Tenso
 
 
 def _scores_of(rows: _Rows, residuals: _Residuals, sample_M: Tensor, lambdas_L: Tensor) -> Tensor:
-    """Of classes the accuracy, of other targets the share of their variance that is explained."""
+    """Accuracy for classes, share of explained variance for other targets."""
     right_L, left_L = torch.zeros_like(lambdas_L), torch.zeros_like(lambdas_L)
     total = lambdas_L.new_zeros(())
     width = 8 * (len(lambdas_L) * rows.num_classes + rows.features_ND.shape[1])
@@ -290,19 +283,16 @@ def _scores_of(rows: _Rows, residuals: _Residuals, sample_M: Tensor, lambdas_L: 
 
 
 def weighted_accuracy(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -> float:
-    """How often the largest output is the label's, by weights; in [0, 1]."""
+    """The weighted share of examples whose largest output is the label's."""
     right_N = (outputs_NC.argmax(dim=-1) == labels_N).double()
-    # The sum's rounding may be above 1.
+    # Rounding may put the sum above 1.
     return min(1.0, float(weights_N @ right_N / weights_N.sum()))
 
 
 def class_weights(labels_N: Tensor, trust_N: Tensor | None = None) -> Tensor:
-    """Weights under which every class weighs the same; float64, with mean 1.
-
-    Within a class they are in proportion to `trust_N`, above 0.
-    """
+    """Float64 weights of mean 1: equal per class, within a class in proportion to `trust_N`."""
     trust_N = torch.ones_like(labels_N, dtype=torch.float64) if trust_N is None else trust_N
-    # Of no example at all they are whole numbers.
+    # Without examples they are integers.
     totals_C = labels_N.bincount(weights=trust_N).double()
     present = int((totals_C > 0).sum())
     return (len(labels_N) / (present * totals_C.clamp(min=1e-30)))[labels_N] * trust_N
@@ -320,7 +310,7 @@ def scaling_of(features_ND: Tensor, weights_N: Tensor) -> Scaling:
     for rows in row_blocks(len(features_ND), 8 * num_features):
         variance_D += weights_N[rows] @ (features_ND[rows].double() - mean_D).square_()
     variance_D /= total
-    # A deviation of a millionth of the mean is what rounding to float32 leaves of equal values.
+    # Rounding to float32 leaves equal values a deviation of a millionth of the mean.
     floor_D = 1e-12 * mean_D.square() + 1e-30
     inverse_D = torch.where(variance_D > floor_D, variance_D.clamp(min=1e-30).rsqrt(), 0.0)
     return Scaling(mean_D, inverse_D)
@@ -330,7 +320,7 @@ _FLATTEST, _SHARPEST, _HALVINGS = 1e-3, 1e4, 40
 
 
 def fit_sharpness(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -> float:
-    """The inverse temperature of the softmax under which the labels are likeliest."""
+    """The inverse temperature of the softmax under which the labels are most likely."""
     outputs_64 = outputs_NC.double()
     own_N = outputs_64.gather(1, labels_N[:, None]).squeeze(1)
 

@@ -1,18 +1,16 @@
 """Untrained features: whitened random patches of images, and values of columns.
 
-Patches: filters are patches of 6 x 6 pixels, drawn at random, whitened (ZCA) and of unit length;
-one convolution with stride 2 compares every image with all of them. Its responses are divided by
-their deviation within the image, so that contrast does not count; their excess above a threshold,
-and below its negative, is averaged over each quarter of the image; the square root evens out rare
-and common patches.
+Patches: filters are random patches of 6 x 6 pixels, whitened (ZCA) and of unit length, applied as a
+convolution with stride 2. Responses are divided by their deviation within the image, which removes
+contrast. Their excess above a threshold, and below its negative, is averaged over each quarter of
+the image. The square root evens out rare and common patches.
 
-Columns: floating-point values are features as they are. Whole numbers that count from 0 stand for
-words or categories: how often each is there counts, at each place on its own where there are few
-places, and among all of them else, as in a text. Too many features of one column are projected at
-random, which keeps their inner products about.
+Columns: floating-point values are features as they are. Whole numbers from 0 are words or
+categories: features count each value, per position where there are few positions, else over all, as
+in a text. Too many features of one column are randomly projected, which about keeps inner products.
 
-Shapes: N images, B of a batch, C channels, R sampled patches, P pixels of a patch, F filters,
-D = 8 F features; V values of a column, S its kinds of values, W its features.
+Shapes: N images, B of a batch, C channels, R sampled patches, P pixels of a patch, F filters, D = 8
+F features; V values of a column, S distinct values, W its features.
 Source: Coates and Ng 2011, "The Importance of Encoding Versus Training with Sparse Coding and
 Vector Quantization" (ICML), with random patches in place of learned ones, as they found enough.
 """
@@ -32,11 +30,11 @@ from lipt.common.inputs.specs import Column
 
 PATCH_SIDE = 6
 STRIDE = 2
-# Sides that images are scaled to: (side - 6) / 2 + 1 positions are even, and cut in two halves.
-# Digits of 8x8 pixels are told as well from 32x32 as from any smaller scale.
+# Sides that images are scaled to: (side - 6) / 2 + 1 positions are even, for two halves. On digits
+# of 8x8 pixels, 32x32 is as accurate as any smaller scale.
 SMALL_SIDE, LARGE_SIDE = 32, 64
 NUM_FILTERS = 256
-# Of pixels in [0, 1]: directions with less variance are noise, and are not blown up.
+# For pixels in [0, 1]: directions with less variance are noise, and are not amplified.
 _WHITENING = 0.01
 _THRESHOLD = 0.25
 _PATCHES_PER_IMAGE = 8
@@ -47,10 +45,10 @@ _SAMPLE_CHUNK = 256
 
 @dataclass(frozen=True)
 class PatchFilters:
-    """What images are compared with, scaled to `side` pixels.
+    """Filters for images scaled to `side` pixels.
 
     weights_PF: a filter per column, whitening included; float32.
-    biases_F: what the mean patch takes away from each response.
+    biases_F: the mean patch's part of each response, subtracted.
     """
 
     weights_PF: Tensor
@@ -58,12 +56,12 @@ class PatchFilters:
     side: int
 
     def to(self, device: torch.device) -> PatchFilters:
-        """The same on a device."""
+        """The filters on a device."""
         return PatchFilters(self.weights_PF.to(device), self.biases_F.to(device), self.side)
 
 
 def side_for(image_shape: tuple[int, int, int]) -> int:
-    """The side that images are scaled to: what is lost below 64 pixels is worth little here."""
+    """The side that images are scaled to; details beyond 64 pixels matter little here."""
     return SMALL_SIDE if max(image_shape[1:]) <= SMALL_SIDE else LARGE_SIDE
 
 
@@ -129,7 +127,7 @@ def _features(pixels_BCHW: Tensor, filters: PatchFilters) -> Tensor:
     weights_PF = filters.weights_PF
     windows = _windows(pixels_BCHW, step=STRIDE)
     num_images, half = len(windows), windows.shape[1] // 2
-    # Those of a quarter one after the other: summing them is then the quickest.
+    # Quarter by quarter, which makes the sums fastest.
     quarterly = windows.view(num_images, 2, half, 2, half, *windows.shape[3:]).transpose(2, 3)
     rows = quarterly.reshape(-1, len(weights_PF))
     responses = torch.addmm(filters.biases_F, rows, weights_PF)
@@ -139,8 +137,8 @@ def _features(pixels_BCHW: Tensor, filters: PatchFilters) -> Tensor:
     variances_B = squares_B / responses_BX.shape[1] - responses_BX.mean(dim=1).square_()
     deviations_B1 = variances_B.clamp_(min=1e-12).sqrt_()[:, None]
     quarters = responses_BX.div_(deviations_B1).view(num_images, 4, half * half, -1)
-    # y - t above the threshold t, y + t below -t, 0 between: its sum and that of its
-    # absolute values are the difference and the sum of both signs' shares.
+    # y - t above the threshold t, y + t below -t, 0 between: its sum and that of its absolute
+    # values are the difference and the sum of both signs' shares.
     beyond = functional.softshrink(quarters, _THRESHOLD)
     difference = beyond.sum(dim=2)
     total = beyond.abs_().sum(dim=2)
@@ -148,22 +146,22 @@ def _features(pixels_BCHW: Tensor, filters: PatchFilters) -> Tensor:
     return signs.div_(half * half).clamp_(min=0).sqrt_().flatten(start_dim=1)
 
 
-# Features of one column that are not projected, and of one that is.
+# Maximum features of one column without projection, and features after it.
 _MAX_WIDTH, _PROJECTED = 1024, 512
-# Categories of a table have a place each, words of a text have not.
+# Categories of a table have a position each, words of a text do not.
 _MAX_PLACES = 32
-# Kinds of values that have a random vector each; larger numbers share theirs.
+# Distinct values with a random vector each; larger numbers share theirs.
 _MAX_KINDS = 2**17
-# Fewer are a number: a mask, a flag.
+# Fewer values are a number: a mask, a flag.
 _MIN_KINDS = 3
 
 
 def column_values(
     columns: Sequence[Column], tensors: Mapping[str, Tensor], *, seed: int
 ) -> Callable[[Mapping[str, Tensor]], Tensor]:
-    """From some examples' columns to their features; B x D float32, on the CPU.
+    """A function from some examples' columns to their features; B x D float32, on the CPU.
 
-    `tensors` are the columns of all examples, which say how many kinds of values there are.
+    `tensors` are the columns of all examples, for the number of distinct values.
     """
     parts = {column.name: _values_of(column, tensors[column.name], seed) for column in columns}
 
@@ -176,7 +174,7 @@ def column_values(
 def _values_of(column: Column, values_N: Tensor, seed: int) -> Callable[[Tensor], Tensor]:
     places, kinds = math.prod(column.shape), _num_kinds(column, values_N)
     placed = places <= _MAX_PLACES
-    # Of whole numbers a feature for every kind, at each place where there are few.
+    # Whole numbers have a feature per value, at each position if there are few.
     width = places * max(1, kinds) if placed or not kinds else kinds
     projection = None
     if width > _MAX_WIDTH:
@@ -200,7 +198,7 @@ def _values_of(column: Column, values_N: Tensor, seed: int) -> Callable[[Tensor]
 
 
 def _num_kinds(column: Column, values_N: Tensor) -> int:
-    """How many values a column's whole numbers have; 0 takes them as numbers."""
+    """Number of distinct values of a column of whole numbers; 0 treats them as numbers."""
     if column.type.dtype.is_floating_point or column.type.dtype in {torch.bool, torch.uint8}:
         return 0
     kinds = column.num_values

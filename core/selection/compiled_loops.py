@@ -1,11 +1,11 @@
-"""Loops in machine code: lazy greedy, plane scores and products of gradients.
+"""Numba loops: lazy greedy, plane scores and products of gradients.
 
-Import it only where numba is installed (`can_compile`); without it torch gives the same answers.
-Distances are not negative, so their float32 bits, read as whole numbers, have the same order. With
-few classes the loop over products of gradients is six times as fast as a BLAS product.
+Import it only if `can_compile`; without numba torch gives the same answers. Distances are not
+negative, so their float32 bits, read as integers, keep their order. With few classes the loop over
+products of gradients is six times as fast as a BLAS product.
 
-Shapes: N examples to choose from, T to be represented, C classes, D features, M draws, n of the
-    examples, S of a sample, K budget.
+Shapes: N candidates, T targets, C classes, D features, M draws, n of the examples, S of a sample, K
+budget.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function, *, fastmath: bool | set[str] = False) -> Function:
-    """The function in machine code, sequential, cached on disk if that is possible."""
+    """Compile the function, sequential, cached on disk if possible."""
     try:
         return cast("Function", numba.njit(cache=True, nogil=True, fastmath=fastmath)(function))
     except RuntimeError:
@@ -32,7 +32,7 @@ def compiled(function: Function, *, fastmath: bool | set[str] = False) -> Functi
 
 @compiled
 def _sum_of_highest(row_T: NDArray[np.int32], best_T: NDArray[np.int32]) -> int:
-    # Whole numbers, so the compiler may add many at a time.
+    # Integers, so the compiler may add many at a time.
     total = np.int64(0)
     for column in range(len(row_T)):
         total += np.int64(max(row_T[column], best_T[column]))
@@ -51,7 +51,7 @@ def lazy_greedy_compiled(
     known_at_N = np.zeros(len(matrix_NT), np.int64)
     chosen_K = np.empty(budget, np.int64)
     for pick in range(budget):
-        # Gains only fall: one that is current and above all old ones is the largest.
+        # Gains only fall: a current one above all old ones is the largest.
         while known_at_N[heap[0][1]] != pick and heap[0][0] < 0:
             example = heap[0][1]
             known_at_N[example] = pick
@@ -66,7 +66,7 @@ def lazy_greedy_compiled(
     return chosen_K
 
 
-# How many of the neighbours a sample of the distances should have.
+# Number of neighbours expected in a sample of the distances.
 _SAMPLED_NEIGHBOURS = 64
 _LARGEST = np.int32(2**31 - 1)
 
@@ -96,7 +96,7 @@ def _first_smallest(bits_N: NDArray[np.int32]) -> int:
 
 @compiled
 def _nth_smallest(bits_n: NDArray[np.int32], rank: int, counts: NDArray[np.int64]) -> np.int32:
-    """The number of that rank, from 1, digit by digit; `counts` has 2048 places."""
+    """The number with that rank, from 1, digit by digit; `counts` has 2048 entries."""
     found = np.int32(0)
     for shift, width in ((20, 11), (10, 10), (0, 10)):
         counts[:] = 0
@@ -114,7 +114,7 @@ def _nth_smallest(bits_n: NDArray[np.int32], rank: int, counts: NDArray[np.int64
 
 @compiled
 def _bound(bits_N: NDArray[np.int32], rank: int, counts: NDArray[np.int64]) -> np.int32:
-    """A probable upper bound of the number of that rank, from a sample of the numbers."""
+    """A probable upper bound of the number with that rank, from a sample."""
     step = max(1, rank // _SAMPLED_NEIGHBOURS)
     sample_S = bits_N[::step].copy()
     expected = rank / step
@@ -165,7 +165,7 @@ def plane_scores_compiled(
         if num_neighbours == 0:
             continue
         _measure(first_N, second_N, first_N[covering], second_N[covering], distances_N)
-        # Not its own neighbour.
+        # Exclude the example itself.
         distances_N[covering] = np.inf
         num_kept = _keep(bits_N, _bound(bits_N, num_neighbours, counts), ids_N)
         if num_kept < num_neighbours:
@@ -182,8 +182,7 @@ def plane_scores_compiled(
                 scores_N[example] -= _share(np.float64(distances_N[example]), least) / total
 
 
-# Sums in any order, so that many terms are added at a time: gains are compared in float32, which
-# hides the order.
+# Sums may be reordered for vectorization: gains are compared in float32, which hides the order.
 @partial(compiled, fastmath={"reassoc", "contract", "nsz"})
 def alignments_compiled(
     errors_NC: NDArray[np.float32],

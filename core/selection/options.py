@@ -1,8 +1,8 @@
-"""Options: a strategy's are its function's keyword-only parameters.
+"""Options: keyword-only parameters of a strategy's function.
 
-Name, type, default and description stand in the signature alone:
-`beta: Annotated[float, Field(ge=0), "share dropped as the hardest"] = 0.1`. Users give texts, which
-are parsed by the annotation. A preset, such as a paper's, gives several options by one name.
+Name, type, default and description are in the signature alone: `beta: Annotated[float, Field(ge=0),
+"share dropped as the hardest"] = 0.1`. Users give texts, which are parsed by the annotation. A
+preset, such as a paper's, sets several options by one name.
 
 Strategies that look at a model have one more, `pretraining`, which replaces LiPT's own:
 
@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from lipt.common.errors import StrategyOptionError
 
-# Given by the service, not by the user.
+# Set by the service, not by the user.
 _OF_THE_SERVICE = {"seed", "balanced"}
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
@@ -45,7 +45,7 @@ class Option:
 
 
 def options_of(function: Callable[..., Any]) -> tuple[Option, ...]:
-    """The options in a strategy's signature, in its order."""
+    """The options in a strategy's signature, in order."""
     hints = get_type_hints(function, include_extras=True)
     options = []
     for name, parameter in inspect.signature(function).parameters.items():
@@ -62,10 +62,7 @@ def options_of(function: Callable[..., Any]) -> tuple[Option, ...]:
 def parse_options(
     strategy: str, options: tuple[Option, ...], given: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Every option's value, by name: the given text's, or the default.
-
-    StrategyOptionError for an unknown option, or a value that is not allowed.
-    """
+    """Values of all options by name, from texts or defaults; StrategyOptionError if invalid."""
     unknown = sorted(set(given) - {option.name for option in options})
     if unknown:
         described = (f"{option.name} ({' | '.join(option.allowed)})" for option in options)
@@ -106,9 +103,9 @@ def _allowed(schema: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Preset:
-    """Options by one name.
+    """Several options under one name.
 
-    values: texts by option; a function of the fraction kept where they depend on it.
+    values: texts by option, or a function of the fraction kept that returns them.
     balanced: equal shares per class or not; None for the strategy's default.
     """
 
@@ -117,7 +114,7 @@ class Preset:
     balanced: bool | None = None
 
     def options(self, fraction: float, given: Mapping[str, str]) -> dict[str, str]:
-        """The preset's texts by option; given ones win."""
+        """The preset's texts by option, overridden by given ones."""
         values = self.values(fraction) if callable(self.values) else self.values
         return {**values, **given}
 
@@ -136,7 +133,7 @@ class WarmUp:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The warm-up that a text names; None for LiPT's own, ValueError for anything else."""
+        """Parse a warm-up's text; None for LiPT's own, ValueError for anything else."""
         if text == LIPT:
             return None
         found = _EPOCHS.fullmatch(text)
@@ -155,7 +152,7 @@ class WarmUp:
 
     @property
     def counted_epochs(self) -> float:
-        """The cost in epochs; an untrained model looks at the data, too."""
+        """The cost in epochs; an untrained model costs its pass over the data."""
         return max(self.epochs, 1.0) * self.models
 
 

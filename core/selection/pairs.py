@@ -1,15 +1,14 @@
 """Similarities of all pairs of examples: distances or cosines of their vectors, in blocks.
 
-In float32, for solvers that read N x N pairs. Vectors whose difference float32 cannot resolve
-count as equal: otherwise duplicates would be sqrt(rounding) apart.
-
-Distances are made of differences of the factors, so that those of nearly equal gradients keep
-their digits. With f_i = [h_i, 1], A = |e_i - e_j|^2 and B = |h_i - h_j|^2,
+In float32, for solvers that read N x N pairs. Vectors whose difference float32 cannot resolve count
+as equal: otherwise duplicates would be sqrt(rounding) apart. Distances are computed from
+differences of the factors, which keeps the digits of nearly equal gradients. With f_i = [h_i, 1], A
+= |e_i - e_j|^2 and B = |h_i - h_j|^2,
 
     |e_i (x) f_i - e_j (x) f_j|^2 = A (|f_i|^2 + |f_j|^2) / 2 + B (|e_i|^2 + |e_j|^2) / 2
         - A B / 2 + (|e_i|^2 - |e_j|^2) (|f_i|^2 - |f_j|^2) / 2.
 
-A and B do not change when all errors, or all features, are shifted: these are centred.
+Errors and features are centred, which does not change A and B.
 
 Shapes: N examples, n and m of them, S of a sample, D columns.
 """
@@ -24,7 +23,7 @@ from torch import Tensor
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.vectors import CACHED_BYTES, Vectors, products, squared_norms
 
-# What a float32 product of some thousand terms resolves, relative to the squared norms.
+# Resolution of a float32 product of some thousand terms, relative to the squared norms.
 RESOLUTION = 2.0**-20
 
 
@@ -33,7 +32,7 @@ class Proximity:
     """Minus the Euclidean distance, 0 for equal vectors.
 
     errors, norms: None for vectors of one factor. The norms are |e_i|^2 / 2 and |f_i|^2 / 2, and
-        two N x 4: row i of one times row j of the other is (|e_i|^2 - |e_j|^2) (|f_i|^2 - |f_j|^2).
+    two N x 4: row i of one times row j of the other is (|e_i|^2 - |e_j|^2) (|f_i|^2 - |f_j|^2).
     limits_N: squared distances up to the sum of two of these are not resolved.
     """
 
@@ -50,12 +49,12 @@ class Proximity:
 
     @property
     def device(self) -> torch.device:
-        """Of the vectors."""
+        """The vectors' device."""
         return self.limits_N.device
 
     @property
     def width(self) -> int:
-        """Numbers in a vector's factors."""
+        """Number of values in a vector's factors."""
         num_errors = 0 if self.errors is None else self.errors.values_ND.shape[1]
         return self.features.values_ND.shape[1] + num_errors
 
@@ -70,12 +69,12 @@ class Proximity:
             torch.add(feature_halves_N[rows, None], feature_halves_N[columns], out=sums_nm)
             squares_nm.addcmul_(apart_nm, sums_nm)
             squares_nm.addmm_(offsets_N4[rows], mirrored_N4[columns].T, alpha=0.5)
-        # Below the resolution is 0; so is what rounding made negative.
+        # Distances below the resolution, or negative by rounding, are 0.
         unresolved_nm = squares_nm <= self.limits_N[rows, None] + self.limits_N[columns]
         return squares_nm.masked_fill_(unresolved_nm, 0.0).sqrt_().neg_()
 
     def take(self, ids_n: Tensor) -> Proximity:
-        """The same among some of the examples."""
+        """The proximities among some of the examples."""
         norms = self.norms
         return replace(
             self,
@@ -91,7 +90,7 @@ class ScaledCosine:
     """(1 + cosine) / 2: 1 for the same direction, 0 for opposite ones.
 
     lowest, highest: bounds of all pairs, times the weights.
-    weights_N: how much each example counts as a representative; all alike if None.
+    weights_N: weight of each example as a representative; None for equal weights.
     """
 
     vectors: Vectors
@@ -105,25 +104,25 @@ class ScaledCosine:
 
     @property
     def device(self) -> torch.device:
-        """Of the vectors."""
+        """The vectors' device."""
         return self.vectors.device
 
     @property
     def width(self) -> int:
-        """Numbers in a vector's factors."""
+        """Number of values in a vector's factors."""
         return self.vectors.width
 
     def block(self, rows: slice | Tensor, columns: slice | Tensor) -> Tensor:
-        """Without weights; n x m float32."""
+        """Similarities without weights; n x m float32."""
         left, right = (self.vectors[ids].to(torch.float32) for ids in (rows, columns))
         products_nm = products(left, right)
-        # Their product first: one after the other would round i, j differently from j, i.
+        # Multiply the norms first: one after the other would round i, j differently from j, i.
         products_nm.mul_(self.inverse_norms_N[rows, None] * self.inverse_norms_N[columns])
         products_nm.masked_fill_(products_nm >= 1 - RESOLUTION, 1.0).clamp_(min=-1.0)
         return products_nm.add_(1).mul_(0.5)
 
     def take(self, ids_n: Tensor) -> ScaledCosine:
-        """The same among some of the examples."""
+        """The similarities among some of the examples."""
         return replace(
             self,
             vectors=self.vectors[ids_n],
@@ -136,7 +135,7 @@ PairwiseSimilarity = Proximity | ScaledCosine
 
 
 def proximity(vectors: Vectors) -> Proximity:
-    """Minus the Euclidean distance; no pair is twice as far apart as the first's farthest."""
+    """Minus the Euclidean distance; no pair is farther apart than twice the first's farthest."""
     features = centred(vectors.features_ND)
     errors = None if vectors.errors_NC is None else centred(vectors.errors_NC)
     scales_N, norms = features.squares_N, None
@@ -163,7 +162,7 @@ def scaled_cosine(vectors: Vectors) -> ScaledCosine:
 
 
 def weighing(similarity: ScaledCosine, weights_N: Tensor) -> ScaledCosine:
-    """The same similarities, times the weights (not negative) of the representatives."""
+    """The same similarities, times non-negative weights of the representatives."""
     return replace(
         similarity,
         weights_N=weights_N.float(),
@@ -175,14 +174,14 @@ def weighing(similarity: ScaledCosine, weights_N: Tensor) -> ScaledCosine:
 def represented(
     similarity: PairwiseSimilarity, rows: slice | Tensor, columns: slice | Tensor
 ) -> Tensor:
-    """How well some examples represent others, weights included; n x m float32."""
+    """Weighted similarities of some examples with others; n x m float32."""
     return weighted(similarity, similarity.block(rows, columns), rows)
 
 
 def weighted(
     similarity: PairwiseSimilarity, similarities_nm: Tensor, rows: slice | Tensor
 ) -> Tensor:
-    """The similarities of some examples times their weights, not copied if there are none."""
+    """Similarities times the weights of the rows; not copied without weights."""
     if similarity.weights_N is None:
         return similarities_nm
     return similarities_nm * similarity.weights_N[rows, None]
@@ -191,7 +190,7 @@ def weighted(
 def _norms(
     error_squares_N: Tensor, feature_squares_N: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """From float64, less their medians: differences of norms keep their digits."""
+    """Norms from float64, minus their medians, so that their differences keep their digits."""
     u_N = error_squares_N - error_squares_N.median()
     v_N = feature_squares_N - feature_squares_N.median()
     ones_N = torch.ones_like(u_N)
@@ -208,7 +207,7 @@ _NUM_SAMPLED = 16
 
 @dataclass(frozen=True)
 class Centred:
-    """Rows less a common row, and their squared norms, float32.
+    """Rows minus a common row, and their squared norms, float32.
 
     centre_D: None if values_ND are centred; else they are in half precision, centred by block.
     """
@@ -218,12 +217,12 @@ class Centred:
     squares_N: Tensor
 
     def rows(self, ids: slice | Tensor) -> Tensor:
-        """Some centred rows; n x D float32, a view where it can be."""
+        """Some centred rows; n x D float32, a view where possible."""
         values_nD = self.values_ND[ids]
         return values_nD if self.centre_D is None else values_nD.float().sub_(self.centre_D)
 
     def squared_distances(self, rows: slice | Tensor, columns: slice | Tensor) -> Tensor:
-        """Rounding may leave them below 0; n x m float32."""
+        """Squared distances, possibly negative by rounding; n x m float32."""
         sums_nm = self.squares_N[rows, None] + self.squares_N[columns]
         return sums_nm.addmm_(self.rows(rows), self.rows(columns).T, alpha=-2)
 
@@ -233,11 +232,7 @@ class Centred:
 
 
 def centred(factor_ND: Tensor) -> Centred:
-    """Rows less the most central of a few evenly spaced ones.
-
-    Not less the mean: of a model that is nearly always right most errors are next to nothing, and
-    the mean, which the few others decide, is far from all.
-    """
+    """Rows minus the most central of a sample: few large errors would pull the mean away."""
     num_rows, num_columns = factor_ND.shape
     sample_SD = factor_ND[:: -(-num_rows // _NUM_SAMPLED)].float()
     distances_SS = torch.cdist(sample_SD, sample_SD, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,8 +1,7 @@
-"""Redundancy: how few examples stand for all, by facility location within each class.
+"""Redundancy: how few examples represent all, by facility location within each class.
 
-The examples of a class are chosen greedily; counted is how many carry 90% of the gain beyond the
-first. Of a large class a random sample is looked at, whose examples are farther apart: the share is
-then an upper bound.
+It counts the greedily chosen examples of a class that carry 90% of the gain beyond the first. Large
+classes are sampled; sampled examples are farther apart, so the share is an upper bound.
 
 Shapes: N examples, n of a class or its sample, D features.
 Source: facility location, Wei et al. 2015 (ICML).
@@ -28,7 +27,7 @@ _FEWEST_OF_CLASS = 200
 
 @dataclass(frozen=True)
 class Redundancy:
-    """How many examples carry 90% of the gain, in all and by label; how many were compared."""
+    """Number of examples that carry 90% of the gain, in all and by label, and number compared."""
 
     examples: int
     per_class: tuple[int, ...]
@@ -37,7 +36,7 @@ class Redundancy:
 
     @property
     def share(self) -> float:
-        """Of all examples."""
+        """Share of all examples."""
         return self.examples / self.num_examples
 
 
@@ -50,11 +49,7 @@ def redundancy(
     most_examples: int = _MOST_EXAMPLES,
     on_progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Redundancy:
-    """Count how many examples of each class stand for it.
-
-    Features are compared by cosine: centre them first. Large classes are sampled, so that no more
-    than `most_examples` are compared. Progress is the number of classes done, and of all.
-    """
+    """Count the representatives of each class by cosine of centred features; samples large ones."""
     most_of_class = max(_FEWEST_OF_CLASS, most_examples // max(1, num_classes))
     per_class = []
     looked_at = 0
@@ -71,7 +66,7 @@ def redundancy(
 
 
 def carrying(features_nD: Tensor, share: float = CARRIED) -> int:
-    """How many of the examples carry a share of the gain; one at least."""
+    """Number of examples that carry a share of the gain; at least one."""
     similarity = scaled_cosine(Vectors(features_nD))
     levels = store_levels(similarity, fit_scale(similarity, "24-bit"))
     best_n = torch.zeros_like(levels.matrix_NT[0])
@@ -79,6 +74,6 @@ def carrying(features_nD: Tensor, share: float = CARRIED) -> int:
     for place, row in enumerate(lazy_greedy(levels, len(levels)).tolist()):
         torch.maximum(best_n, levels.matrix_NT[row], out=best_n)
         values_n[place] = best_n.sum(dtype=torch.int64)
-    # The first's value is no gain: any choice has about as much.
+    # The first pick's value is no gain: any choice has about as much.
     wanted = values_n[0] + share * (values_n[-1] - values_n[0])
     return 1 + int((values_n < wanted).sum())

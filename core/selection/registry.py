@@ -1,7 +1,7 @@
 """Registry: every strategy by name, in the order of listings.
 
-Users' own strategies follow. `strategy` registers one when its module is imported; every process of
-the service imports the modules that entry points of the group `lipt.strategy` name.
+Users' own strategies follow. `strategy` registers one when its module is imported. All processes of
+the service import the modules that entry points of the group `lipt.strategy` name.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def strategy(**about: Any) -> Callable[[Callable[..., Selection]], Strategy]:
 
 
 def find_strategy(name: str) -> Strategy:
-    """The strategy of that name; UnknownNameError, with all names, if there is none."""
+    """The strategy of that name; UnknownNameError with all names if there is none."""
     if name not in STRATEGIES:
         raise UnknownNameError(
             f"there is no strategy {name!r}. Choose one of: {', '.join(STRATEGIES)}."

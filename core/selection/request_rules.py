@@ -1,8 +1,8 @@
 """Request rules: choices without labels, for other targets than classes, after a warm-up.
 
-Every refusal is made before anything is computed. Without labels a strategy sees features and
-near-duplicates. Refused is what was trained or measured on labels: errors, the soup, the
-learners, equal shares, and a choice among proxies by accuracy.
+Requests are rejected before anything is computed. Without labels a strategy sees features and
+near-duplicates. Anything trained or measured on labels is rejected: errors, the soup, the learners,
+equal shares, and a choice among proxies by accuracy.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.strategy import OF_A_MODEL, Balance, Need, Strategy
 
 _MADE_WITHOUT_LABELS = frozenset({Need.FEATURES, Need.COPIES})
-# theta* may have been trained on the run's data, and so may weights that it began with.
+# theta*, and the weights that it started from, may have been trained on the run's data.
 _TRAINED_ON_LABELS = (Kind.SOUP, Kind.INITIAL, Kind.LEARNERS)
-# Of strategies that compare examples by features or by gradients, which are made of errors.
+# Of strategies that compare examples by features or by gradients, which contain errors.
 _SPACE, _FEATURES = "space", "features"
 
 
@@ -34,7 +34,7 @@ class Labels(StrEnum):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """A request's `labels`, given if empty; InvalidRequestError for an unknown value."""
+        """Parse a request's `labels`, `given` if empty; InvalidRequestError if unknown."""
         if text and text not in set(cls):
             raise InvalidRequestError(f"labels = {text!r}: choose one of {', '.join(cls)}.")
         return cls(text or cls.GIVEN)
@@ -55,11 +55,7 @@ def without_labels(
     own_weights: bool,
     images: bool = True,
 ) -> tuple[Mapping[str, str], Proxy]:
-    """The options (with `space`) and the proxy of a request that no label may enter.
-
-    The arguments are as requested. `own_features` and `own_weights` say whether the request brings
-    some, `images` whether the examples are images. LiptError for what labels have gone into.
-    """
+    """The options (with `space`) and the proxy of a request; LiptError if they depend on labels."""
     resolved = _among_features(strategy, options)
     if not _can(strategy, resolved):
         raise InvalidRequestError(
@@ -107,7 +103,7 @@ def _among_features(strategy: Strategy, options: Mapping[str, str]) -> Mapping[s
 
 
 def _labels_in(proxy: Proxy) -> str:
-    """How labels have gone into a proxy's features; empty if they have not."""
+    """How a proxy's features depend on labels; empty if they do not."""
     if proxy.features is None:
         return "it is whichever is right about the most labels"
     trained = [kind for kind in _TRAINED_ON_LABELS if kind in (proxy.features or (Kind.SOUP,))]
@@ -120,7 +116,7 @@ def _choose(able: Callable[[Strategy], bool]) -> str:
 
 
 def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKind) -> None:
-    """InvalidRequestError where a strategy with these options cannot use the data's targets."""
+    """InvalidRequestError if the strategy with these options cannot use the data's targets."""
     kinds = strategy.kinds_for(strategy.parse_options(options))
     if kind in kinds:
         return
@@ -133,15 +129,12 @@ def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKin
 
 
 def asks_for_warm_up(options: Mapping[str, str]) -> bool:
-    """Whether options, not parsed yet, ask for an ordinary warm-up."""
+    """Whether unparsed options ask for an ordinary warm-up."""
     return options.get(PRETRAINING, LIPT) != LIPT
 
 
 def canonical(strategy: Strategy, options: Mapping[str, str]) -> dict[str, str]:
-    """The options with the warm-up's canonical text, none for LiPT's own.
-
-    StrategyOptionError if there is no such warm-up, or the strategy cannot have one.
-    """
+    """The options with the warm-up's canonical text; StrategyOptionError if it is invalid."""
     given = dict(options)
     if asks_for_warm_up(given):
         if not strategy.can_be_warmed_up:
@@ -167,11 +160,7 @@ def require_warm_up(
     own_features: bool,
     max_epochs: float,
 ) -> None:
-    """Refuse a warm-up that contradicts the rest of the request, or costs too much.
-
-    `needs` are the strategy's with its options, `max_epochs` the operator's limit; the other
-    arguments are as requested.
-    """
+    """Reject a warm-up that contradicts the rest of the request, or costs over `max_epochs`."""
     asked = f"{PRETRAINING}={warm_up}"
     both = f"{asked} and {{}} were both given: {{}}. Leave one of them out."
     if labels is Labels.NONE:

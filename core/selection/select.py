@@ -32,14 +32,11 @@ def select(
     seed: int,
     options: Mapping[str, Any],
 ) -> Selection:
-    """Choose exactly `budget` examples, or fewer and say why; rows ascending, on the CPU.
+    """Choose exactly `budget` examples, or fewer with a reason; rows ascending, on the CPU.
 
     Balanced, a strategy sees one class at a time, with the class's own seed and its quota of the
-    budget, unless it balances by itself. Options are all of `strategy.parse_options`.
-
-    Raises:
-        BudgetError: the budget is outside 1..N.
-        SignalsError: signals are missing, or not finite.
+    budget, unless it balances by itself. BudgetError if the budget is outside 1..N. SignalsError if
+    signals are missing, or not finite.
     """
     require_budget(budget, len(signals))
     for need in sorted(strategy.needs_for(options)):
@@ -64,7 +61,7 @@ def select(
         indices_K[order_K],
         weights_K[order_K],
         stopped_early=" ".join(part.stopped_early for part in parts if part.stopped_early),
-        # Of a strategy that saw all classes at once.
+        # From a strategy that saw all classes at once.
         findings=parts[0].findings if len(parts) == 1 else {},
     )
 
@@ -104,7 +101,7 @@ def _choose(strategy: Strategy, signals: Signals, budget: int, **given: Any) -> 
 def _require_finite(values: Tensor, name: str) -> None:
     row_bytes = values[0].numel() * values.element_size()
     blocks = list(row_blocks(len(values), row_bytes))
-    # A sum is not finite where one of its terms is not: most often there is no more to do.
+    # A sum is not finite if one of its terms is not: usually no further check is needed.
     sums = [
         values[rows].sum(dtype=torch.promote_types(values.dtype, torch.float32)) for rows in blocks
     ]

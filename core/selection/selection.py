@@ -1,4 +1,4 @@
-"""Selection: a strategy's answer, simple ways to make one, and shares of a budget.
+"""Selection: the chosen examples, simple ways to choose, and shares of a budget.
 
 Shapes: N examples, K budget, C classes, G groups.
 """
@@ -18,7 +18,7 @@ from lipt.common.errors import BudgetError
 
 @dataclass(frozen=True)
 class Selection:
-    """The chosen examples, as positions in the signals, and how much each counts.
+    """The chosen examples, as positions in the signals, and their weights.
 
     indices_K: int64, distinct, in the order of choice.
     weights_K: float32; ones where the strategy has no weights.
@@ -33,7 +33,7 @@ class Selection:
 
 
 def unweighted(indices_K: Tensor) -> Selection:
-    """A selection in which every example counts the same."""
+    """A selection with equal weights."""
     return Selection(indices_K, torch.ones(len(indices_K), device=indices_K.device))
 
 
@@ -43,10 +43,10 @@ def keep_largest(scores_N: Tensor, budget: int) -> Selection:
 
 
 def draw_by_weight(log_weights_N: Tensor, budget: int, *, generator: torch.Generator) -> Selection:
-    """Draw `budget` examples without replacement, in the order of the draw.
+    """Draw `budget` examples without replacement; weights of 0 (-inf) come last, by id.
 
     The K largest of log weight + Gumbel noise (Efraimidis & Spirakis 2006, "Weighted random
-    sampling with a reservoir"). Examples without weight (-inf) come last, by id.
+    sampling with a reservoir").
     """
     waits_N = torch.empty(len(log_weights_N), dtype=torch.float64)
     waits_N.exponential_(generator=generator)
@@ -68,8 +68,8 @@ def draw_from_groups(
 def class_quotas(counts_C: Sequence[int], budget: int) -> tuple[int, ...]:
     """Share a budget equally among classes, none above its size (water-filling).
 
-    What a small class cannot give is shared by the others. The rest of equal shares goes to the
-    largest classes, ties to the lowest. BudgetError for a budget outside 0..sum(counts_C).
+    Other classes share what a small class cannot give. The rest of equal shares goes to the largest
+    classes, ties to the lowest. BudgetError for a budget outside 0..sum(counts_C).
     """
     _require_enough(counts_C, budget)
     quotas = [0] * len(counts_C)
@@ -97,10 +97,7 @@ def class_shares(labels_N: Tensor, budget: int) -> Iterator[tuple[int, Tensor, i
 
 
 def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]:
-    """Share a budget among groups in proportion to their sizes; errors as `class_quotas`.
-
-    The rest goes to the largest remainders, ties to the lowest group.
-    """
+    """Share a budget by group size, rest to the largest remainders; errors as `class_quotas`."""
     _require_enough(counts_G, budget)
     total = max(1, sum(counts_G))
     shares = [divmod(budget * count, total) for count in counts_G]
@@ -114,11 +111,7 @@ def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]
 def worth_counting(
     counts_C: Sequence[int], wrong_C: Sequence[float], budget: int
 ) -> tuple[int, ...]:
-    """How many examples of each class count for its quota: those whose labels are right.
-
-    Else wrong labels could fill a rare class's equal share. If the budget needs more than are
-    right, all classes count more in proportion.
-    """
+    """Rightly labelled examples of each class, scaled up together if the budget needs more."""
     wrong = sum(share * count for share, count in zip(wrong_C, counts_C, strict=True))
     spared = min(1.0, (sum(counts_C) - budget) / wrong) if wrong else 0.0
     pairs = zip(wrong_C, counts_C, strict=True)

@@ -62,20 +62,18 @@ def needs_of_space(options: Mapping[str, Any]) -> frozenset[Need]:
 class Strategy:
     """A selection algorithm and its description for the service.
 
-    function: `f(signals, budget, *, options..., seed) -> Selection`, `seed` where it draws. Its
-        name is the strategy's. Balanced, it sees one class at a time; one that takes `balanced`
-        always sees all classes and shares the budget itself.
+    function: `f(signals, budget, *, options..., seed) -> Selection`, with `seed` if it draws. Its
+    name is the strategy's. Balanced, it sees one class at a time; one that takes `balanced` always
+    sees all classes and shares the budget itself.
     summary: a phrase for listings.
     cost: such as `N^2 (C + d)`, with N examples, C classes, d features, k budget.
-    needs, kinds: its inputs and targets; functions of all options' values where they depend on
-        them.
+    needs, kinds: its inputs and targets, or functions of all options' values.
     prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all examples before they
-        are split by class.
-    rechecks: a subset stays in use, when the weights have changed, as long as a quadratic model of
-        the loss around the old ones holds.
-    revision: raise it when the same request gets other examples than before: stored subsets of
-        older versions are then not reused.
-    proxy: what its signals are computed with by default.
+    are split by class.
+    rechecks: whether a quadratic loss model decides if a subset stays in use at new weights.
+    revision: raise it when the same request gets other examples than before. Stored subsets of
+    older revisions are then not reused.
+    proxy: computes its signals by default.
     averages: its score can be a mean over several models.
     """
 
@@ -95,12 +93,12 @@ class Strategy:
     kinds: frozenset[TargetKind] | Callable[[Mapping[str, Any]], frozenset[TargetKind]] = ALL_KINDS
 
     def __call__(self, *arguments: Any, **options: Any) -> Selection:
-        """The function itself, unchecked."""
+        """Call the function, unchecked."""
         return self.function(*arguments, **options)
 
     @property
     def is_linear(self) -> bool:
-        """Whether its cost is one look at every example."""
+        """Whether its cost is one pass over the examples."""
         letters = set(re.findall("[A-Za-z]+", self.cost))
         return bool(letters) and letters <= {"N", "C", "d", "log"} and "^" not in self.cost
 
@@ -116,7 +114,7 @@ class Strategy:
 
     @cached_property
     def options(self) -> tuple[Option, ...]:
-        """The options of its signatures, and the warm-up's where it can have one."""
+        """The options of its signatures, and the warm-up's if it can have one."""
         return (*self.own_options, *((WARM_UP_OPTION,) if self.can_be_warmed_up else ()))
 
     @cached_property
@@ -127,12 +125,12 @@ class Strategy:
 
     @cached_property
     def can_be_warmed_up(self) -> bool:
-        """Whether it looks at a model's own head, which an ordinary warm-up could train."""
+        """Whether it uses a model's own head, which an ordinary warm-up could train."""
         needs = self.needs_for(parse_options(self.name, self.own_options, {}))
         return bool(needs & OF_A_MODEL) and Need.DYNAMICS not in needs and self.proxy == "soup"
 
     def parse_options(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Every option's value, by name; errors as the function `parse_options`."""
+        """Values of all options by name; errors as the function `parse_options`."""
         return parse_options(self.name, self.options, given)
 
     def preset(self, name: str) -> Preset:
@@ -155,25 +153,22 @@ class Strategy:
         return self.needs_for(self.parse_options({}))
 
     def kinds_for(self, options: Mapping[str, Any]) -> frozenset[TargetKind]:
-        """The targets that it works with, given all options' values."""
+        """Its supported targets, given all options' values."""
         kinds = self.kinds(options) if callable(self.kinds) else self.kinds
         return kinds & CLASSES if Need.DYNAMICS in self.needs_for(options) else kinds
 
     def default_kinds(self) -> frozenset[TargetKind]:
-        """The targets that it works with by default."""
+        """Its supported targets by default."""
         return self.kinds_for(self.parse_options({}))
 
     @property
     def needs_in_words(self) -> list[str]:
-        """Its inputs by default, for listings: never empty."""
+        """Its inputs by default, for listings; never empty."""
         alone = "labels" if self.balance is Balance.ALWAYS else "nothing"
         return sorted(self.default_needs()) or [alone]
 
     def resolve_balance(self, balanced: bool | None) -> bool:  # noqa: FBT001 - the only argument
-        """Whether the classes get equal shares, by default for None.
-
-        StrategyOptionError for the opposite of always, or never, balanced.
-        """
+        """Whether the classes get equal shares; StrategyOptionError if that is unsupported."""
         fixed = {Balance.NEVER: False, Balance.ALWAYS: True}.get(self.balance)
         if balanced is not None and fixed is not None and balanced != fixed:
             other = "uniform" if fixed else "uniform_per_class"
@@ -187,5 +182,5 @@ class Strategy:
 
 
 def built_in(**about: Any) -> Callable[[Callable[..., Selection]], Strategy]:
-    """The decorated function as a strategy of this package, which the registry lists."""
+    """The decorated function as a strategy of this package, listed by the registry."""
     return lambda function: Strategy(function, **about)

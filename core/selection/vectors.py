@@ -1,8 +1,8 @@
 """Vectors of examples, by their factors: last-layer gradients, features or errors.
 
-The gradient of example i is the outer product e_i (x) [h_i, 1], so every product is
-(e_i . e_j)(h_i . h_j + 1), and a sum of gradients is one matrix of C x (D + 1). A layer without a
-bias has no 1. Features or errors alone are vectors with one factor.
+The gradient of example i is the outer product e_i (x) [h_i, 1]. So products are (e_i . e_j)(h_i .
+h_j + 1), and a sum of gradients is one C x (D + 1) matrix. A layer without a bias has no 1.
+Features or errors alone are vectors with one factor.
 
 Shapes: N examples, n and m of them, B of a block, C classes, D features.
 """
@@ -24,12 +24,12 @@ from lipt.core.signals.signals import Signals
 
 Space = Annotated[Literal["features", "gradients"], "compare features, or last-layer gradients"]
 
-# A block's products should stay in the processor's cache.
+# A block's products should stay in the CPU's cache.
 CACHED_BYTES = 4 * 1024**2
 
 
 def can_compile(device: torch.device) -> bool:
-    """Whether `compiled_loops` works on that device: numba is an extra."""
+    """Whether `compiled_loops` works on that device; numba is an extra."""
     return device.type == "cpu" and find_spec("numba") is not None
 
 
@@ -49,12 +49,12 @@ class Vectors:
 
     @property
     def device(self) -> torch.device:
-        """Of the factors."""
+        """The factors' device."""
         return self.features_ND.device
 
     @property
     def width(self) -> int:
-        """Numbers in a vector's factors."""
+        """Number of values in a vector's factors."""
         num_errors = 0 if self.errors_NC is None else self.errors_NC.shape[-1]
         return self.features_ND.shape[-1] + num_errors
 
@@ -66,7 +66,7 @@ class Vectors:
         return self.errors_NC
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Vectors:
-        """Change each factor."""
+        """Apply a function to each factor."""
         errors_NC = None if self.errors_NC is None else change(self.errors_NC)
         return Vectors(change(self.features_ND), errors_NC, self.bias)
 
@@ -77,13 +77,13 @@ class Vectors:
             self.errors_NC[rows] = vectors.errors_NC
 
     def to(self, dtype: torch.dtype) -> Vectors:
-        """The vectors in some precision."""
+        """The vectors with another dtype."""
         return self.map(lambda factor: factor.to(dtype))
 
 
 @dataclass(frozen=True)
 class LayerGradient:
-    """A vector written out: by the weight, and by the bias (zeros without one)."""
+    """An explicit vector: by the weight, and by the bias (zeros without one)."""
 
     weight_CD: Tensor
     bias_C: Tensor
@@ -95,7 +95,7 @@ class LayerGradient:
 
     @property
     def norm(self) -> float:
-        """The root of the square."""
+        """The Euclidean norm."""
         return math.sqrt(self.square)
 
     def minus(self, other: LayerGradient) -> LayerGradient:
@@ -103,11 +103,11 @@ class LayerGradient:
         return LayerGradient(self.weight_CD - other.weight_CD, self.bias_C - other.bias_C)
 
     def scaled(self, factor: float) -> LayerGradient:
-        """A multiple."""
+        """The gradient times a factor."""
         return LayerGradient(self.weight_CD * factor, self.bias_C * factor)
 
     def to(self, dtype: torch.dtype) -> LayerGradient:
-        """In some precision."""
+        """The gradient with another dtype."""
         return LayerGradient(self.weight_CD.to(dtype), self.bias_C.to(dtype))
 
 
@@ -117,12 +117,12 @@ def gradients_of(signals: Signals) -> Vectors:
 
 
 def in_space(signals: Signals, space: Space) -> Vectors:
-    """The examples' vectors in that space."""
+    """The examples' vectors in a space."""
     return gradients_of(signals) if space == "gradients" else Vectors(signals.features_ND)
 
 
 def with_bias(features_BD: Tensor, bias: float) -> Tensor:
-    """The features [h_i, bias], or h_i without a bias, in their own type."""
+    """The features [h_i, bias], or h_i without a bias, in their own dtype."""
     if not bias:
         return features_BD
     return torch.cat([features_BD, features_BD.new_full((len(features_BD), 1), bias)], dim=1)
@@ -188,20 +188,17 @@ def _inner(left: Tensor, right: Tensor) -> Tensor:
     return left @ (right if right.dim() == 1 else right.mT)
 
 
-# Relative to a squared norm: above the rounding of a squared distance, below what float32 features
-# that differ make of it.
+# Relative to a squared norm: above the rounding of a squared distance, below the distances of
+# different float32 features.
 _RESOLUTION = 1e-12
-# What a block of factors may take on the way to a sum.
+# Bytes of a block of factors for a sum.
 _SUM_BYTES = 32 * 1024**2
 # Factors up to this size in float64 are converted once instead of block by block.
 _HELD_BYTES = 256 * 1024**2
 
 
 class Rows:
-    """Products of some examples' vectors with all, in float64.
-
-    Vectors that are equal in the data compare equal in float32, on blocks of any size.
-    """
+    """Float64 products of examples' vectors with all; equal vectors compare equal in float32."""
 
     def __init__(self, vectors: Vectors) -> None:
         self._vectors = vectors.map(
@@ -231,7 +228,7 @@ class Rows:
         """|v_i - v_j|^2, 0 for equal ones; B x N float64."""
         distances_BN = self.products(positions_B)
         torch.add(self.squares_N, distances_BN, alpha=-2, out=distances_BN)
-        # Less what rounding may leave of the distance from an equal example.
+        # Minus the maximum rounding in the distance from an equal example.
         distances_BN += self.squares_N[positions_B, None] * (1 - _RESOLUTION)
         return distances_BN.clamp_(min=0.0)
 
@@ -261,7 +258,7 @@ class ScaledCosine:
         return similarities_BN.add_(1).div_(2)
 
     def to_themselves(self) -> Tensor:
-        """1, or 1/2 for a zero vector; N float64."""
+        """Self-similarities: 1, or 1/2 for a zero vector; N float64."""
         return (1 + (self._inverse_norms_N > 0).double()) / 2
 
     def column_sums(self) -> Tensor:

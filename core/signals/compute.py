@@ -1,7 +1,7 @@
 """Signals of one model: each example's error and feature, and the norm of its full gradient.
 
-Gradient norms are GraNd as its paper defines it: `torch.func` takes the gradient of each example's
-own loss, of several at once where that pays. In evaluation mode batch norm does not couple them.
+Gradient norms are GraNd as in its paper: `torch.func` takes the gradient of each example's own
+loss, of several at once where that is faster. In evaluation mode batch norm does not couple them.
 
 Shapes: N examples, B of a batch or chunk, C classes, D features.
 Source: Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075).
@@ -41,10 +41,8 @@ def compute_signals(
 ) -> Signals:
     """Errors and features by one forward pass over the examples.
 
-    Arrays over `limits.memory_bytes` are mapped files in the folder `scratch`.
-
-    Raises:
-        SignalsError: outputs are not finite, or features too large for float16; with the first ids.
+    Arrays over `limits.memory_bytes` are mapped files in the folder `scratch`. SignalsError, with
+    the first ids, if outputs are not finite or features too large for float16.
     """
     signals = empty_signals(model, batches.dataset, batches.ids_N, limits=limits, scratch=scratch)
     pass_over(model, batches, signals.errors_NC, signals.features_ND)
@@ -59,7 +57,7 @@ def empty_signals(
     limits: StorageLimits = STORAGE_LIMITS,
     scratch: Path | None = None,
 ) -> Signals:
-    """Signals of examples whose errors and features are yet to be written into them."""
+    """Signals with errors and features to be filled in."""
     _, head = find_head(model)
     room = partial(make_room, folder=scratch, memory_bytes=limits.memory_bytes)
     shapes = (len(ids_N), head.out_features), (len(ids_N), head.in_features)
@@ -73,7 +71,7 @@ def empty_signals(
 
 
 def errors_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-    """Of classes, the errors softmax - onehot, float32."""
+    """Errors softmax - onehot of classes, float32."""
     return SingleLabel(logits_NC.shape[-1]).residuals(logits_NC, labels_N)
 
 
@@ -83,11 +81,7 @@ _SMALL_CPU_MODEL, _CPU_CHUNK_SIZE = 1_000_000, 16
 
 
 def default_chunk_size(model: nn.Module, device: torch.device) -> int:
-    """How many gradients are taken at once.
-
-    Convolutions under `vmap` become grouped ones: on a CPU 2.5 times as slow as one by one with a
-    ResNet-18, and 2.5 times as fast with a ResNet-8, where the calls around them take the time.
-    """
+    """Gradients taken at once: on a CPU, `vmap` slows down large convolutions."""
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     if device.type == "cpu":
         return _CPU_CHUNK_SIZE if num_parameters < _SMALL_CPU_MODEL else 1
@@ -128,7 +122,7 @@ def per_example_norms(
     try:
         norms_B: Tensor = vmap(norm)(inputs_B, targets_B)
     except RuntimeError as error:
-        # Such a model looks at values to decide what to compute, as Hugging Face's do at masks.
+        # The model branches on values, as Hugging Face's do on masks.
         if "vmap" not in str(error):
             raise
         return one_by_one()
@@ -136,7 +130,7 @@ def per_example_norms(
 
 
 Parameters = dict[str, Tensor]
-# The SUM of the losses of a part of the examples, of the parameters.
+# The SUM of the losses of some examples, as a function of the parameters.
 LossSum = Callable[[Parameters], Tensor]
 
 
@@ -145,7 +139,7 @@ def loss_sum(model: nn.Module, target: Target, inputs_B: Inputs, targets_B: Tens
     args, keywords = arguments_of(inputs_B)
 
     def loss(parameters: Parameters) -> Tensor:
-        # What is not among the parameters, functional_call takes from the model.
+        # functional_call takes everything else from the model.
         logits_BC = logits_of(functional_call(model, parameters, args, keywords))
         return target.losses(logits_BC, targets_B).sum()
 
@@ -153,7 +147,7 @@ def loss_sum(model: nn.Module, target: Target, inputs_B: Inputs, targets_B: Tens
 
 
 def trainable(model: nn.Module) -> Parameters:
-    """The parameters that training changes, by name."""
+    """The trainable parameters, by name."""
     return {
         name: tensor.detach() for name, tensor in model.named_parameters() if tensor.requires_grad
     }

@@ -1,12 +1,10 @@
-"""Dynamics: the learners' outputs for every example on their way, and statistics over them.
+"""Dynamics: the learners' outputs for every example during training, and statistics over them.
 
 Strategies that watch training (forgetting, AUM, DUAL) were made for tens of epochs. The states of n
-learners that were trained for K steps give the same statistics. All learners share theta*, which is
-counted once. A learner that was trained on an example is sure of its label even where that is
-wrong, so it does not count for it, unless it is the only one.
-
-Sums are taken one state after the other: equal examples have equal statistics to the last bit,
-wherever they stand, as long as the same learners count.
+learners that were trained for K steps give the same statistics. All share theta*, which counts
+once. A learner is confident about its training examples even if their labels are wrong. So it does
+not count for them, unless it is the only one. Sums are taken state by state: equal examples have
+bit-equal statistics if the same learners count.
 
 Shapes: N examples, B of a batch, C classes, L learners, T moments of each (theta* first).
 """
@@ -34,9 +32,9 @@ from lipt.common.weights.files import load_tensors, save_tensors
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
 
-# Examples that are kept while all states look at them.
+# Bytes of examples kept in memory while all states process them.
 _BLOCK_BYTES = 512 * 1024**2
-# Learners whose outputs a variance is of.
+# Minimum number of learners for a variance.
 _NUM_TO_DISAGREE = 2
 
 Loader = Callable[[], Weights]
@@ -44,18 +42,18 @@ Loader = Callable[[], Weights]
 
 @dataclass(frozen=True)
 class Dynamics:
-    """Outputs of L learners at T moments for N examples.
+    """Outputs of L learners at T moments for N examples, float32.
 
-    A learner's first moment is theta*, its last one the state before pruning where the run took
-    snapshots, else its result. All are float32.
+    A learner's first moment is theta*, its last one the state before pruning if the run took
+    snapshots, else its result.
 
     probabilities_NLT: of the example's own label.
     margins_NLT: the logit of the own label minus the largest other one.
     error_norms_NL: |softmax - onehot| at the last moment.
-    disagreement_N: the unbiased variance of the softmax among the learners that count, at their
-        last moment, summed over the classes. Where there are not two others, the learner that was
-        trained on the example is one of them.
-    own_learner_N: the learner, from 0, that was trained on the example; -1 for none. int16.
+    disagreement_N: the unbiased variance of the softmax among the counted learners, at their last
+    moment, summed over the classes. The learner trained on the example counts if there are not two
+    others.
+    own_learner_N: index of the learner that was trained on the example; -1 for none. int16.
     """
 
     probabilities_NLT: Tensor
@@ -77,20 +75,17 @@ class Dynamics:
         return Dynamics(**{name: values[positions_K] for name, values in vars(self).items()})
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file; readers see all of it or nothing."""
+        """Write a safetensors file atomically."""
         save_tensors(path, vars(self))
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Map what `save` wrote into memory."""
+        """Map a file of `save` into memory."""
         return load_tensors(path, lambda tensors, _: cls(**tensors))
 
 
 def counted_learners(own_learner_N: Tensor, num_learners: int, *, num_needed: int = 1) -> Tensor:
-    """Which learners count for which examples: all but the one trained on it; N x L, bool.
-
-    All count where there are no more than `num_needed` learners.
-    """
+    """Which learners count: all but the example's own if over `num_needed`; N x L, bool."""
     learners_L = torch.arange(num_learners, device=own_learner_N.device)
     if num_learners <= num_needed:
         return learners_L.new_ones(len(own_learner_N), num_learners, dtype=torch.bool)
@@ -98,7 +93,7 @@ def counted_learners(own_learner_N: Tensor, num_learners: int, *, num_needed: in
 
 
 def mean_over_moments(values_NLT: Tensor, counted_NL: Tensor) -> Tensor:
-    """The mean over theta*, once, and the other states of the learners that count; N, float64."""
+    """The mean over theta*, once, and the other states of counted learners; N, float64."""
     return _mean(_moments(values_NLT, counted_NL))
 
 
@@ -111,7 +106,7 @@ def deviation_over_moments(values_NLT: Tensor, counted_NL: Tensor, means_N: Tens
 
 
 def mean_over_learners(values_NL: Tensor, counted_NL: Tensor) -> Tensor:
-    """The mean over the learners that count, at least one for each example; N, float64."""
+    """The mean over counted learners, at least one for each example; N, float64."""
     columns = zip(values_NL.unbind(dim=1), counted_NL.unbind(dim=1), strict=True)
     return _mean((values_N.double(), counted_N) for values_N, counted_N in columns)
 
@@ -149,7 +144,7 @@ class States:
         return 1 + sum(map(len, self.learners))
 
     def __iter__(self) -> Iterator[tuple[slice, int, Loader, str]]:
-        """Of each state its learners (all of theta*), its moment, itself, and words for it."""
+        """Each state's learners (all for theta*), moment, loader, and description."""
         yield slice(None), 0, self.initial, "outputs with the initial weights"
         for learner, loaders in enumerate(self.learners):
             for moment, load in enumerate(loaders, start=1):
@@ -168,8 +163,8 @@ def compute_dynamics(
 ) -> Dynamics:
     """One forward pass over the examples for every state, in evaluation mode.
 
-    Batch-norm statistics are estimated on `batch_norm_examples_M` for each state, but for those
-    named in `frozen`; None takes the states' own. Progress counts views of an example by a state.
+    Batch-norm statistics are estimated on `batch_norm_examples_M` for each state, except `frozen`
+    ones; None uses the states' own. Progress counts pairs of example and state.
     """
     num_examples, num_learners = len(batches), len(states.learners)
     shape_NLT = (num_examples, num_learners, states.num_moments)
@@ -181,7 +176,7 @@ def compute_dynamics(
         own_learner_N=own_learner_N,
     )
     viewer = _Viewer(model, batches, batch_norm_examples_M, frozen, num_examples * len(states))
-    # An example, and two numbers in float64 per class: the mean, and what is added to it.
+    # An example, and two float64 numbers per class: the mean, and its update.
     row_bytes = batches.dataset.inputs.num_bytes + 16 * len(batches.dataset.class_names)
     with evaluation_mode(model), pinned_kernels():
         # Whole batches, so that a block's size changes no batch.
@@ -223,7 +218,7 @@ def margins_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 @dataclass
 class _Viewer:
-    """A model that takes on one state after another."""
+    """A model that loads one state after another."""
 
     model: nn.Module
     batches: Batches
@@ -231,7 +226,7 @@ class _Viewer:
     frozen: frozenset[str]
     num_views: int
     num_viewed: int = 0
-    # By the state's words: the next block takes them as they are.
+    # By the state's description, reused by the next block.
     statistics: dict[str, Weights] = field(default_factory=dict)
 
     def take_on(self, load: Loader, words: str) -> None:
@@ -251,9 +246,9 @@ class _Viewer:
     def figures(
         self, block: list[Read], variances: list[_Variance], counted_N: Tensor | None
     ) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-        """Of each batch: finite or not, own probabilities, margins, error norms; all B.
+        """Each batch's finiteness, own probabilities, margins, error norms; B each.
 
-        Softmaxes are added to the variances where `counted_N` says so.
+        Softmaxes are added to the variances according to `counted_N`.
         """
         dataset, ids_N, device = self.batches.dataset, self.batches.ids_N, self.batches.device
         for read, variance in zip(block, variances, strict=True):
@@ -282,7 +277,7 @@ _ZERO = torch.zeros(())
 
 @dataclass
 class _Variance:
-    """Welford's: of a batch's softmax among the learners that count, summed over classes."""
+    """Welford's variance of a batch's softmax among counted learners, summed over classes."""
 
     mean_BC: Tensor = _ZERO
     squares_B: Tensor = _ZERO
@@ -290,7 +285,7 @@ class _Variance:
 
     def add(self, softmax_BC: Tensor, counted_B: Tensor) -> None:
         self.number_B = self.number_B + counted_B
-        # 0 where it does not count, and so is what it adds.
+        # Uncounted learners add 0.
         change_BC = (softmax_BC - self.mean_BC).where(counted_B[:, None], 0)
         self.mean_BC = self.mean_BC + change_BC / self.number_B.clamp_min(1)[:, None]
         added_BC = change_BC * (softmax_BC - self.mean_BC)

@@ -1,12 +1,12 @@
 """Signals: the values of each example on which every strategy selects.
 
-The last layer's gradient of example i is the outer product of its error e_i, the gradient of
-its loss by the outputs (softmax - onehot, sigmoid - labels, or output - number), and its feature
-with a one for the bias, [h_i, 1]. So its inner products are (e_i . e_j)(h_i . h_j + 1) and its
-norm is |e_i| sqrt(|h_i|^2 + 1), exactly: N x (C + d) numbers in place of N x C (d + 1).
+The last layer's gradient of example i is the outer product of its error e_i, the gradient of its
+loss by the outputs (softmax - onehot, sigmoid - labels, or output - number), and its feature with a
+one for the bias, [h_i, 1]. So inner products are (e_i . e_j)(h_i . h_j + 1) and the norm is |e_i|
+sqrt(|h_i|^2 + 1), exactly: N x (C + d) numbers in place of N x C (d + 1).
 
-Shapes: N examples, C classes (labels, or numbers), D features, P of the other half of a
-pair, K chosen rows.
+Shapes: N examples, C classes (labels, or numbers), D features, P of a pair's second half, K chosen
+rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lipt.core.signals.dynamics import Dynamics
 
 ValueT = TypeVar("ValueT")
 
-# Of a file.
+# In a file.
 _TENSORS = (
     *("errors_NC", "features_ND", "labels_N", "gradient_norms_N"),
     *("second_errors_NC", "trust_N"),
@@ -38,21 +38,20 @@ _TENSORS = (
 class Signals:
     """Signals of N examples; row i of every tensor is the same example.
 
-    errors_NC: N x 0 where they are not used. float32, or float16 where all examples together
-        would be too large: read it in blocks.
+    errors_NC: N x 0 if unused. float32, or float16 if all examples together would be too large:
+    read it in blocks.
     features_ND: inputs of the last layer, likewise.
-    labels_N: int64; zeros where no label may be used. Of examples without a single class the
-        strata that they are grouped in.
+    labels_N: int64; zeros if no label may be used; strata for other targets than classes.
     gradient_norms_N: of all parameters.
     has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
-    paired_features_NP: the other half of each example (a caption's features, say), float32.
+    paired_features_NP: the second half of each pair (a caption's features, say), float32.
     pictures_N: int64, the same for near-duplicates.
-    second_errors_NC: of a second head, on trusted labels, where others are surely wrong.
+    second_errors_NC: of a second head, on confident labels, if others are surely wrong.
     trust_N: weights of the labels in the second head's fit, float64 in (0, 1].
     validation: signals of the run's validation examples. They stay whole in `take`.
     others: the same examples' signals by other models, for scores that are means over models.
     kind: of the examples' targets.
-    facts: of the proxy that they were computed with, for a manifest, as JSON.
+    facts: of the proxy that computed them, for a manifest, as JSON.
     """
 
     errors_NC: Tensor
@@ -104,7 +103,7 @@ class Signals:
         return replace(taken, validation=self.validation.of_class(label))
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file; readers see all of it or nothing."""
+        """Write a safetensors file atomically."""
         tensors = {name: getattr(self, name) for name in _TENSORS}
         present = {name: values for name, values in tensors.items() if values is not None}
         told = {"has_bias": str(self.has_bias), "kind": self.kind, "facts": json.dumps(self.facts)}
@@ -112,10 +111,10 @@ class Signals:
 
     @classmethod
     def load(cls, path: Path) -> Signals:
-        """Map a file of `save` into memory: pages are read as they are used."""
+        """Map a file of `save` into memory; pages are read on use."""
 
         def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Signals:
-            # Files of older versions say less.
+            # Files of older versions lack some entries.
             kind = TargetKind(metadata.get("kind", TargetKind.CLASS))
             facts = json.loads(metadata.get("facts", "null"))
             return cls(**tensors, has_bias=metadata["has_bias"] == "True", kind=kind, facts=facts)
@@ -124,20 +123,20 @@ class Signals:
 
 
 def probabilities_of(errors: Tensor, labels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The softmax, as far as its errors have its digits: error + onehot, of any examples."""
+    """The softmax, at the precision of its errors: error + onehot, of any examples."""
     own = labels[..., None]
     return errors.to(dtype, copy=True).scatter_add_(-1, own, torch.ones_like(own, dtype=dtype))
 
 
 def given(values: ValueT | None, what: str) -> ValueT:
-    """Values that a strategy needs."""
+    """Values that a strategy requires."""
     if values is None:
         raise SignalsError(f"the signals have no {what}: compute them first, or give them.")
     return values
 
 
 def labels_only(labels_N: Tensor, kind: TargetKind = TargetKind.CLASS) -> Signals:
-    """Signals for strategies that use nothing but the labels."""
+    """Signals for strategies that use only the labels."""
     empty = torch.empty(len(labels_N), 0)
     return Signals(errors_NC=empty, features_ND=empty, labels_N=labels_N, kind=kind)
 
@@ -147,12 +146,12 @@ def unlabelled(num_examples: int) -> Signals:
     return labels_only(torch.zeros(num_examples, dtype=torch.int64))
 
 
-# The rest is the strategies'.
+# Strategies use the rest.
 _SHARE_OF_FREE_MEMORY = 0.5
 
 
 def place(signals: Signals, device: torch.device) -> Signals:
-    """The signals on the device where they fit, else where they are."""
+    """The signals on the device if they fit, else unchanged."""
     if device.type != "cuda":
         return signals
     free_bytes, _ = torch.cuda.mem_get_info(device)
@@ -161,7 +160,7 @@ def place(signals: Signals, device: torch.device) -> Signals:
 
 
 def num_bytes(signals: Signals) -> int:
-    """Bytes of all tensors, those of the validation split and of the learners included."""
+    """Bytes of all tensors, including the validation split's and the learners'."""
     sizes: list[int] = []
 
     def count(tensor: Tensor) -> Tensor:

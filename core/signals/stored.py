@@ -1,11 +1,9 @@
 """Stored signals: their precision, and files of a user's own features.
 
-ImageNet's errors take 5 GB in float32, so what is larger than `StorageLimits` is kept in float16: a
-relative error of 5e-4, and errors below 6e-8 are 0.
-
-User features (of text, of CLIP, of anything) take the place of the model's. They come as a
-safetensors file with the tensor `features` (N x d), and for strategies on pairs `paired_features`
-(N x p); row i is example i of the data set.
+ImageNet's errors take 5 GB in float32, so arrays larger than `StorageLimits` are kept in float16: a
+relative error of 5e-4, and errors below 6e-8 are 0. User features (of text, of CLIP, of anything)
+replace the model's. Their file is safetensors with the tensor `features` (N x d), and for
+strategies on pairs `paired_features` (N x p); row i is example i of the data set.
 
 Shapes: N examples, D and P features.
 """
@@ -29,10 +27,9 @@ from lipt.common.weights.specs import TensorSpec, quoted
 
 @dataclass(frozen=True)
 class StorageLimits:
-    """Bytes of all examples' values in float32, beyond which they are float16.
+    """Float32 bytes of all examples' values above which they are stored in float16.
 
-    memory_bytes: of errors, or of features, beyond which they are computed in a mapped file, which
-        is slower.
+    memory_bytes: of errors, or of features, above which a slower mapped file is used.
     """
 
     error_bytes: int = 2 * 1024**3
@@ -40,11 +37,11 @@ class StorageLimits:
     memory_bytes: int = 1024**3
 
     def error_dtype(self, num_values: int) -> torch.dtype:
-        """The type of so many errors."""
+        """The dtype for this number of errors."""
         return torch.float16 if 4 * num_values > self.error_bytes else torch.float32
 
     def feature_dtype(self, num_values: int) -> torch.dtype:
-        """The type of so many values of features."""
+        """The dtype for this number of feature values."""
         return torch.float16 if 4 * num_values > self.feature_bytes else torch.float32
 
 
@@ -53,7 +50,7 @@ STORAGE_LIMITS = StorageLimits()
 FEATURES = "features"
 PAIRED_FEATURES = "paired_features"
 
-# A few too many are named in the refusal; of more the header is not even read.
+# An error names a few extra tensors; with more of them the header is not even read.
 _MAX_TENSORS = 16
 _HOW = (
     "Write safetensors.torch.save_file({'features': N x d, 'paired_features': N x p}, PATH), the "
@@ -63,7 +60,7 @@ _HOW = (
 
 @dataclass(frozen=True)
 class UserFeatures:
-    """Float32, or float16 where they would be too large; finite."""
+    """Finite features, float32, or float16 if they would be too large."""
 
     features_ND: Tensor
     paired_features_NP: Tensor | None
@@ -76,15 +73,11 @@ def read_user_features(
     max_bytes: int,
     limits: StorageLimits = STORAGE_LIMITS,
 ) -> UserFeatures:
-    """Read a file of features, any floating-point dtype, of at most `max_bytes`.
-
-    Raises:
-        FeaturesError: other tensors than the two, shapes that do not fit, or values not finite.
-    """
+    """Read a file of features; FeaturesError for wrong tensors or shapes, or values not finite."""
     try:
         container = read_container(source, max_bytes=max_bytes, max_tensors=_MAX_TENSORS)
     except (WeightsError, BlobTooLargeError) as error:
-        # What else these say is about a model's weights.
+        # The rest of these errors' text is about a model's weights.
         raise FeaturesError(f"{error.problem}. {_HOW}") from error
     if FEATURES not in container.specs or container.specs.keys() - {FEATURES, PAIRED_FEATURES}:
         names = ", ".join(map(quoted, container.specs)) or "nothing"
@@ -96,7 +89,7 @@ def read_user_features(
 
 
 def features_of_pairs(dataset: Dataset) -> UserFeatures | None:
-    """Both halves of a data set's own pairs; None where its examples are none."""
+    """Both halves of a data set's own pairs; None if its examples are no pairs."""
     rows = dataset.rows
     if not isinstance(rows, FeatureRows) or rows.paired_NP is None:
         return None
@@ -125,7 +118,7 @@ def _read(container: Container, name: str, limits: StorageLimits) -> Tensor:
     finite_N = torch.empty(num_rows, dtype=torch.bool)
     row_bytes = width * spec.dtype.itemsize
     for rows in row_blocks(num_rows, row_bytes):
-        # Copied: a mapped file is read-only, and its values need not be aligned.
+        # Copied: a mapped file is read-only, and its values may be unaligned.
         block = torch.from_numpy(values[rows.start * row_bytes : rows.stop * row_bytes].copy())
         read_NF[rows] = block.view(spec.dtype).view(-1, width).to(read_NF.dtype)
         finite_N[rows] = read_NF[rows].isfinite().all(dim=-1)

@@ -1,4 +1,4 @@
-"""Choosing: the signals that a strategy asks for, of some weights, and then the strategy.
+"""Choosing: compute the signals that a strategy needs, and apply it.
 
 Shapes: K chosen examples.
 """
@@ -59,7 +59,7 @@ class Chosen:
 
     @property
     def examples(self) -> Examples:
-        """Ids, weights and soft labels, of which a subset's digest is taken."""
+        """Ids, weights and soft labels, the input of a subset's digest."""
         return Examples(
             self.selection.indices_K.to(torch.int64).numpy(),
             self.selection.weights_K.float().numpy(),
@@ -92,16 +92,12 @@ def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
 def choose(
     workspace: Workspace, question: Question, *, compute: ComputeSignals = model_signals
 ) -> Chosen:
-    """Compute the strategy's inputs, and select.
-
-    Raises:
-        SignalsError: the strategy chooses nothing, or the model's outputs are not finite.
-    """
+    """Compute the inputs and select; SignalsError for outputs not finite, or an empty selection."""
     strategy, needs = find_strategy(question.strategy), question.needs
     with span("signals", strategy=question.strategy):
         signals, warmed = _signals(workspace, question, needs, compute)
     workspace.report(f"selecting by {question.strategy}", 0, 1)
-    # What is drawn from labels alone is the same everywhere: no device has to be woken up.
+    # Draws from labels alone are the same on any device: no accelerator is needed.
     alone = not needs and question.features is None
     device = torch.device("cpu") if alone else workspace.device
     with (
@@ -138,7 +134,7 @@ def _signals(
     warm_up = WarmUp.among(dict(question.options))
     if warm_up is not None:
         warmed = warmed_up(workspace, question, warm_up)
-    # Before the model's pass over the data: they are refused for less.
+    # Validate them before the model's expensive pass over the data.
     own = _own_features(workspace, question, needs)
     if warmed is not None:
         signals = warmed.signals
@@ -163,11 +159,11 @@ def _with_more(
     signals: Signals,
     own: UserFeatures | None,
 ) -> Signals:
-    """The signals with the user's features, and with what is computed beside a model."""
+    """The signals with the user's features, and with inputs that need no model."""
     if own is not None:
         if question.labels is None:
             signals = replace(signals, paired_features_NP=own.paired_features_NP)
-        # A proxy's features are the ones asked for; pairs are those of one file.
+        # A proxy's features are the requested ones; pairs come from one file.
         if signals.facts is None or Need.PAIRED_FEATURES in needs:
             signals = replace(signals, features_ND=own.features_ND)
     config = question.config

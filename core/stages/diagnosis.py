@@ -36,10 +36,7 @@ from lipt.core.workspace import Workspace
 
 
 def copies_of(workspace: Workspace, cpu_threads: int) -> Copies:
-    """The duplicates of the data set, found once.
-
-    Pictures may be nearly the same; of other examples only equal ones are copies.
-    """
+    """The data set's duplicates, found once: near ones of images, equal ones of other examples."""
     dataset = workspace.dataset
 
     def compute() -> Copies:
@@ -64,11 +61,7 @@ def copies_of(workspace: Workspace, cpu_threads: int) -> Copies:
 
 
 def diagnose(workspace: Workspace, question: ProxyQuestion) -> Diagnosis:
-    """Look through the data by the signals of a proxy.
-
-    Raises:
-        ProxyError: its head has learned from the labels that it would judge.
-    """
+    """Diagnose by a proxy's signals; ProxyError if its head learned from the same labels."""
     if question.proxy.is_own_head:
         raise ProxyError(
             f"the proxy {question.proxy} cannot diagnose: its head has learned from the "

@@ -1,11 +1,9 @@
 """Proxied signals: those of a ridge head on a proxy's features, computed once, kept on disk.
 
-Errors are the calibrated softmax of leave-one-out outputs minus one-hot, features the scaled ones
-of the proxy. Where labels are surely wrong, a second head is fitted to those that the first one
-trusts. Of labels and numbers errors are the outputs' own residuals.
-
-Every kind of features becomes an extractor, made when it is first needed: filters, weights and
-batch-norm statistics are the same for a sample of the data and then for all of it.
+Errors are the calibrated softmax of leave-one-out outputs minus one-hot, features the proxy's after
+scaling. With surely wrong labels, a second head is fitted to the confident ones. For labels and
+numbers, errors are the outputs' residuals. Each kind of features has an extractor, made on first
+use, with the same filters, weights and batch-norm statistics for a sample and for all data.
 
 Shapes: N examples, B of a block, C classes, D features.
 """
@@ -48,7 +46,7 @@ from lipt.core.signals.signals import Signals, given, unlabelled
 from lipt.core.signals.stored import STORAGE_LIMITS
 from lipt.core.workspace import Workspace
 
-# Patches are drawn from as many images.
+# Patches are drawn from this many images.
 _IMAGES_FOR_FILTERS = 5_000
 
 Kinds = tuple[Kind, ...]
@@ -56,13 +54,13 @@ Kinds = tuple[Kind, ...]
 
 @dataclass(frozen=True)
 class ProxyQuestion:
-    """The signals that are wanted.
+    """The requested signals.
 
     inputs: the input format of the run's models; None without a run.
-    weights: of the model that the feature `soup` is of; None without a run.
-    features: the request's own, where it has some.
-    trajectories: the run's learners, where they led to `weights`.
-    initial: the run's theta*, where the feature `initial` may be used.
+    weights: of the model of the feature `soup`; None without a run.
+    features: the request's own, if any.
+    trajectories: the run's learners, if they led to `weights`.
+    initial: the run's theta*, if the feature `initial` may be used.
     """
 
     config: RunConfig
@@ -75,23 +73,20 @@ class ProxyQuestion:
 
     @property
     def num_learners(self) -> int:
-        """Learners whose features are available."""
+        """Number of learners with available features."""
         return 0 if self.trajectories is None else len(self.trajectories.learners)
 
 
 def proxied_signals(workspace: Workspace, question: ProxyQuestion) -> Signals:
     """Signals of a ridge head on the proxy's features, with facts for a manifest.
 
-    Raises:
-        ProxyError: features are unavailable.
-        FeaturesError: the request's features cannot be read.
-        SignalsError: features are not finite.
+    ProxyError or FeaturesError if features are unavailable; SignalsError if not finite.
     """
     return _kept("proxy", workspace, question, _with_heads)
 
 
 def proxied_features(workspace: Workspace, question: ProxyQuestion) -> Signals:
-    """The proxy's features alone: no label is used, all examples are of one class, no errors."""
+    """The proxy's features without labels or errors; all examples are of one class."""
     return _kept("proxy-features", workspace, question, _without_labels)
 
 
@@ -174,11 +169,11 @@ def _without_labels(features: _Features) -> Signals:
 
 
 def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Tried]]:
-    """The features of the proxy, or of the one that pays best on a sample, and their head."""
+    """The proxy's features, or the best proxy's on a sample, and their head."""
     wanted, dataset = features.question.proxy.features, features.workspace.dataset
     possible = candidates(features.available) if wanted is None else [wanted]
     kinds, tried = possible[0], list[Tried]()
-    # Of one alone there is nothing to try.
+    # A single candidate needs no comparison.
     if len(possible) > 1:
         generator = derive_generator(features.question.config.seed, "proxy sample")
         ids_N = torch.randperm(len(dataset), generator=generator)[:MAX_SAMPLE].sort().values
@@ -225,7 +220,7 @@ def _scale(features_ND: Tensor, labels_N: Tensor) -> None:
 
 
 class _Features:
-    """The features that a question may use, and heads on them."""
+    """The features available to a question, and heads on them."""
 
     def __init__(self, workspace: Workspace, question: ProxyQuestion) -> None:
         self.workspace, self.question = workspace, question
@@ -233,7 +228,7 @@ class _Features:
 
     @cached_property
     def _needed(self) -> Mapping[Kind, str]:
-        """The kinds of features that are unavailable, and what they need."""
+        """Unavailable kinds of features, and their missing inputs."""
         question, inputs = self.question, self.workspace.dataset.inputs
         of_images = self.workspace.has_backbone and isinstance(inputs, ImageSpec)
         kinds = [
@@ -253,11 +248,9 @@ class _Features:
 
     @property
     def available(self) -> frozenset[Kind]:
-        """The kinds of features with inputs."""
         return frozenset(set(Kind) - self._needed.keys())
 
     def require(self, proxy: Proxy) -> None:
-        """Refuse a proxy whose features are not all available."""
         for kind in proxy.features or ():
             if kind in self._needed:
                 raise ProxyError(
@@ -267,12 +260,11 @@ class _Features:
 
     @property
     def backbone_identity(self) -> str | None:
-        """The backbone's name and content, where there is one."""
+        """The backbone's name and content hash, if there is one."""
         backbone = self.workspace.backbone
         return backbone.identity if backbone is not None else None
 
     def facts(self, kinds: Kinds, features_ND: Tensor) -> dict[str, Any]:
-        """Facts for a manifest."""
         return {
             "proxy": str(self.question.proxy),
             "features": "+".join(kinds),
@@ -280,12 +272,11 @@ class _Features:
         }
 
     def of_all(self, kinds: Kinds) -> Tensor:
-        """The features of all examples."""
         every_N = torch.arange(len(self.workspace.dataset))
         return self.of(kinds, every_N, f"computing features ({'+'.join(kinds)})")
 
     def of(self, kinds: Kinds, ids_N: Tensor, activity: str) -> Tensor:
-        """These features of some examples, side by side."""
+        """Features of some examples, side by side."""
         for kind in kinds:
             if kind not in self._made:
                 self._made[kind] = self._extractor(kind)
@@ -333,8 +324,8 @@ class _Features:
             case Kind.SOUP:
                 return self._of_one_model(given(question.weights, "weights"), None)
             case Kind.INITIAL:
-                # Random weights have no statistics worth the name; measured, those of a trained
-                # backbone are better on other classes than an estimate from the run's images
+                # Statistics of random weights carry no information. For a trained backbone on other
+                # classes, its own statistics are better than an estimate from the run's images
                 # (82.9% and 80.7%).
                 trained = question.config.initialization.weights_sha256 is not None
                 examples_M = None if trained else workspace.batch_norm_examples(question.config)

@@ -1,6 +1,6 @@
-"""Asking for a subset: from a trainer's query to a question with weights and options.
+"""Questions: from a trainer's query to a question with weights and options.
 
-Every refusal that follows from the query alone is made here, before anything is computed.
+Every error that follows from the query alone is raised here, before anything is computed.
 """
 
 from __future__ import annotations
@@ -31,23 +31,21 @@ from lipt.core.selection.request_rules import (
 )
 from lipt.core.selection.strategy import OF_A_MODEL, Need, Strategy
 
-# Needs that a model's forward pass gives, or a proxy.
+# Needs that a model's forward pass or a proxy provides.
 OF_A_PROXY = OF_A_MODEL - {Need.GRADIENT_NORMS}
 
 
 @dataclass(frozen=True)
 class Question:
-    """The subset that is wanted: `budget` examples by a strategy on given weights.
+    """The requested subset: `budget` examples by a strategy on given weights.
 
-    weights: theta_p or the user's own; theta* where an ordinary warm-up begins with it.
+    weights: theta_p or the user's own; theta* if an ordinary warm-up starts from it.
     features: the user's own, in place of the model's.
-    trajectories: the learners, for strategies and proxies that use them.
-    preset: that gave the options, for the record.
-    proxy: that signals are computed with; None for the weights with their own head.
-    backbone: identity of the operator's network, where the proxy may use it.
-    labels: `none` where no label may enter the choice.
-    initial: theta*, where the proxy may use it.
-    teacher: the proxy whose head gives soft labels, where they are wanted.
+    preset: the source of the options, for the record.
+    proxy: computes the signals; None for the weights with their own head.
+    backbone: identity of the operator's network, if the proxy may use it.
+    trajectories, initial: the learners and theta*, if the strategy or proxy may use them.
+    teacher: the proxy whose head gives soft labels, if requested.
     """
 
     config: RunConfig
@@ -68,7 +66,7 @@ class Question:
 
     @property
     def judged_by(self) -> str | None:
-        """The proxy; None where neither a head nor a soup is used."""
+        """The proxy; None if neither a head nor a soup is used."""
         return self.proxy or (str(SOUP) if self.labels is None else None)
 
     @property
@@ -80,15 +78,15 @@ class Question:
 
 @dataclass(frozen=True)
 class SubsetQuery:
-    """The request of a trainer.
+    """A trainer's request.
 
     weights: of the run's model, in place of theta_p.
     features: the user's own, in place of the model's.
-    previous: digest of the subset that the trainer has; empty where it has none.
+    previous: digest of the trainer's current subset, or empty.
     preset: one of the strategy's, for options that are not given; empty for the defaults.
-    proxy: that signals are computed with; the strategy's default where empty.
-    labels: `none` where they may not enter the choice.
-    soft_labels: whether a ridge head's probabilities come with the examples, as training targets.
+    proxy: computes the signals; the strategy's default if empty.
+    labels: `none` if they may not enter the choice.
+    soft_labels: whether a ridge head's probabilities are added as training targets.
     """
 
     run: str
@@ -106,11 +104,11 @@ class SubsetQuery:
     soft_labels: bool = False
 
     def budget_of(self, num_examples: int) -> int:
-        """The number of examples that are wanted."""
+        """The number of requested examples."""
         return resolve_budget(fraction=self.fraction, budget=self.budget, num_examples=num_examples)
 
     def options_of(self, strategy: Strategy, num_examples: int) -> Mapping[str, str]:
-        """The preset's options for such a budget, and in their place those that are given."""
+        """The preset's options for this budget, overridden by given ones."""
         share = self.budget_of(num_examples) / num_examples
         preset = strategy.preset(self.preset)
         options: Mapping[str, str] = preset.options(share, canonical(strategy, self.options))
@@ -126,11 +124,7 @@ def question_of(
     kind: TargetKind = TargetKind.CLASS,
     max_warm_up_epochs: float = math.inf,
 ) -> Question:
-    """The question of a query about a run, whose data has targets of a kind.
-
-    Raises:
-        LiptError: the query cannot be answered, with what to ask instead.
-    """
+    """The question of a query about a run; LiptError, with a remedy, if it has no answer."""
     strategy = find_strategy(query.strategy)
     given = query.options_of(strategy, num_examples)
     labels, warm_up = Labels.parse(query.labels), WarmUp.among(given)
@@ -207,11 +201,7 @@ def _require_soft_labels(labels: Labels, kind: TargetKind) -> None:
 
 
 def initial_for(proxy: Proxy, run: Outcome) -> BlobName | None:
-    """A run's theta*, where a proxy uses it.
-
-    `auto` does where theta* began with given weights: features of random ones are worth less than
-    the others.
-    """
+    """A run's theta*, if a proxy uses it: `auto` only if theta* started from given weights."""
     given = run.config.initialization.weights_sha256 is not None
     asked = Kind.INITIAL in (proxy.features or ())
     return run.initial_weights if asked or (given and proxy.features is None) else None
@@ -226,7 +216,7 @@ class Training(Enum):
 
 
 def training_for(query: SubsetQuery, num_examples: int) -> Training:
-    """Training for a query: nothing where labels, columns or patches are enough."""
+    """Training for a query: nothing if labels, columns or patches are enough."""
     if needs_no_learners(query):
         return Training.INITIAL_WEIGHTS
     strategy = find_strategy(query.strategy)
@@ -251,7 +241,7 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
 
 
 def needs_no_learners(query: SubsetQuery) -> bool:
-    """Whether theta* is all that a query needs of its run."""
+    """Whether a query needs only theta* of its run."""
     if asks_for_warm_up(query.options):
         return True
     return bool(query.proxy) and Proxy.parse(query.proxy).judges_before_learners

@@ -1,16 +1,15 @@
-"""Recheck: does a subset that was selected on earlier weights still serve at new ones?
+"""Recheck: whether a subset that was selected on earlier weights can stay at new ones.
 
-CREST's question, on a random sample of the data. Around the earlier weights, the loss at a distance
+CREST's test, on a random sample of the data. Around the earlier weights, the loss at a distance
 delta is about F(delta) = L + g . delta + 1/2 delta . (h * delta), with the gradient g and the
 Hessian's diagonal h. Another subset is due when F no longer predicts the loss.
 
 h is Hutchinson's estimate: the mean of z * (H z) over Rademacher probes z, exact where H is
-diagonal. The paper smooths g and h over the steps of one training; here every call starts from the
-two weights that it is given.
+diagonal. The paper smooths g and h over training steps; here every call uses only its two weights.
 
 Shapes: weights, gradient and diagonal are by parameter name.
-Source: Yang et al. 2023, "Towards Sustainable Learning: Coresets for Data-efficient Deep
-Learning" (arXiv:2306.01244), section 4.2.
+Source: Yang et al. 2023, "Towards Sustainable Learning: Coresets for Data-efficient Deep Learning"
+(arXiv:2306.01244), section 4.2.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ NUM_PROBES = 4
 
 @dataclass(frozen=True)
 class Recheck:
-    """The loss that the quadratic model predicts, and the actual one."""
+    """The loss predicted by the quadratic model, and the actual one."""
 
     predicted_loss: float
     actual_loss: float
@@ -66,7 +65,7 @@ def recheck(
         for _, inputs_B, targets_B in batches:
             yield loss_sum(model, workspace.dataset.target, inputs_B, targets_B)
 
-    # In float32 to the end: two losses are compared.
+    # In float32 to the end, as two losses are compared.
     with pinned_kernels(config.evaluation_threads):
         ids = sample_ids(len(workspace.dataset), config.seed)
         old = workspace.loaded_model(config, anchor)
@@ -81,7 +80,7 @@ def recheck(
 
 
 def sample_ids(num_examples: int, seed: int) -> Tensor:
-    """The examples that the losses are means over: the same for every check of a run."""
+    """The examples for mean losses, the same for every check of a run."""
     size = min(num_examples, max(_MIN_SAMPLE, round(num_examples * _SHARE)))
     generator = derive_generator(seed, "quadratic model sample")
     return torch.randperm(num_examples, generator=generator)[:size].sort().values
@@ -97,7 +96,7 @@ class QuadraticModel:
     diagonal: Mapping[str, Tensor]
 
     def predict(self, parameters: Mapping[str, Tensor]) -> float:
-        """The loss that the model expects at other parameters; sums in float64."""
+        """The predicted loss at other parameters; sums in float64."""
         predicted = self.loss
         for name, anchor in self.parameters.items():
             delta = (parameters[name].detach() - anchor).double()
@@ -119,17 +118,14 @@ def fit_quadratic_model(
     seed: int,
     num_probes: int = NUM_PROBES,
 ) -> QuadraticModel:
-    """The quadratic model around `parameters`, by two backward passes per part and probe.
-
-    Parts are losses of some of the `num_examples`, cut so that they fit in memory.
-    """
+    """The quadratic model around `parameters`, by two backward passes per part and probe."""
     at = {name: tensor.detach().clone().requires_grad_() for name, tensor in parameters.items()}
     probes = [_probe(at, seed, index) for index in range(num_probes)]
     loss = 0.0
     gradient = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     diagonal = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
     for part in parts:
-        # Attention has second derivatives in its plain form alone.
+        # Attention has second derivatives only in its plain form.
         with sdpa_kernel(SDPBackend.MATH):
             part_loss = part(at)
         found = torch.autograd.grad(

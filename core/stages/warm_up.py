@@ -1,7 +1,7 @@
 """Passes of models over all of the data: of theta_p, of the learners, and of warmed-up models.
 
-An ordinary warm-up is kept at the end of every epoch, so that a coordinator that was killed goes on
-from there. Its seconds are kept with it: they are the same for all who choose by it later.
+An ordinary warm-up is stored after every epoch, so a killed coordinator resumes from there. Its
+total seconds are stored too, for all later choices.
 
 Shapes: N examples.
 """
@@ -48,7 +48,7 @@ def model_signals(
 def model_norms(
     workspace: Workspace, config: RunConfig, inputs: InputFormat, model: nn.Module
 ) -> Signals:
-    """The norms of all parameters' gradients, besides the labels; a backward pass per example."""
+    """Gradient norms of all parameters, and the labels; a backward pass per example."""
     chunk = default_chunk_size(model, workspace.device)
     chunks = workspace.batches(inputs, "computing per-example gradients", size=chunk)
     norms_N = full_gradient_norms(model, chunks, cpu_threads=config.evaluation_threads)
@@ -66,10 +66,7 @@ def signals_of(
     compute: ComputeSignals = model_signals,
     models: int = 0,
 ) -> Signals:
-    """The needs of a model that can be computed with it alone, besides the labels; each once.
-
-    `load` gives the model; `depends_on` and `models` are as for `Workspace.find`.
-    """
+    """The signals that one model provides, and the labels, each computed once."""
     config, dataset = question.config, workspace.dataset
 
     def cached(kind: str, compute: ComputeSignals) -> Signals:
@@ -90,12 +87,12 @@ def signals_of(
 def dynamics_of(
     workspace: Workspace, config: RunConfig, inputs: InputFormat, trajectories: Trajectories
 ) -> Dynamics:
-    """The learners' probabilities of every example on their way, computed once."""
+    """The learners' probabilities of every example during training, computed once."""
     soup = config.soup
     statistics = (soup.batch_norm_examples, config.validation, config.seed)
     depends_on = (
         trajectories,
-        # What shards are drawn by, besides the fingerprint.
+        # Inputs of the draw of shards, besides the fingerprint.
         (config.seed, config.validation, config.learners),
         workspace.dataset.fingerprint,
         config.model,
@@ -129,10 +126,7 @@ def dynamics_of(
 
 
 def own_learners(workspace: Workspace, config: RunConfig, trajectories: Trajectories) -> Tensor:
-    """The learner trained on each example, by its position among the learners; -1 for none.
-
-    Shards are drawn again, from the run's seed and configuration and the data's labels.
-    """
+    """Index of the learner trained on each example, -1 for none, from shards drawn again."""
     own_learner_N = torch.full((len(workspace.dataset),), -1, dtype=torch.int16)
     drawn = draw_shards(workspace.split(config).train_ids, config.learners, seed=config.seed)
     for place, learner in enumerate(trajectories.learners):
@@ -141,13 +135,13 @@ def own_learners(workspace: Workspace, config: RunConfig, trajectories: Trajecto
 
 
 def states_of(learner: CommittedLearner) -> tuple[BlobName, ...]:
-    """A learner's snapshots, the last one before pruning; without any its result."""
+    """A learner's snapshots, the last one before pruning; its result if there are none."""
     return learner.snapshots or (learner.result,)
 
 
 @dataclass(frozen=True)
 class WarmedUp:
-    """Signals of warmed-up models; seconds of their training, and of that this job's part."""
+    """Signals of warmed-up models; seconds of their training, in all and in this job."""
 
     signals: Signals
     seconds: float
@@ -155,10 +149,7 @@ class WarmedUp:
 
 
 def warmed_up(workspace: Workspace, question: Question, wanted: WarmUp) -> WarmedUp:
-    """Train the models that are not kept, and compute signals with each in turn.
-
-    The first model begins with theta*, which are the question's weights, the others at random.
-    """
+    """Train missing models and compute signals with each; the first starts from theta*."""
     config, found = question.config, list[Signals]()
     seconds = spent_seconds = 0.0
     for index in range(wanted.models):
@@ -175,7 +166,7 @@ def warmed_up(workspace: Workspace, question: Question, wanted: WarmUp) -> Warme
             index,
             str(workspace.device),
         )
-        # One at a time: its weights go with it.
+        # One at a time, to free its weights.
         warmed, spent = _warm_up(workspace, question, wanted, index, depends_on)
         seconds += warmed.seconds
         spent_seconds += spent

@@ -1,4 +1,4 @@
-"""Client of a coordinator, for a training script or a notebook: plain calls, frozen values."""
+"""Client of a coordinator, for training scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -76,23 +76,22 @@ from lipt.v1 import access_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, su
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
-# Largest download; far above any model that is selected with.
+# Largest download; far above any model that selects examples.
 _MAX_BYTES = 16 * 1024**3
 
 
 class Client(AbstractContextManager["Client"]):
-    """A connection to a coordinator; use it as a context manager, or `close` it.
+    """Connection to a coordinator; use it as a context manager, or `close` it.
 
-    Every call has a deadline and is repeated while the connection is broken, so a restarting
-    coordinator is waited for. The channel closes before this process forks (for a DataLoader's
-    workers, say), and the next call opens another.
+    Every call has a deadline, and is repeated while the coordinator restarts. The channel closes
+    before this process forks (for DataLoader workers, say); the next call opens another.
 
     Args:
         address: `host:port` of the coordinator.
         tls: certificates; None for an unencrypted connection.
         token: from `lipt token create`. The user of a coordinator on this machine needs none.
-        token_file: a file with the token; it is read for every call.
-        reconnect_seconds: how long a broken or postponed stream is retried.
+        token_file: a file with the token, read for every call.
+        reconnect_seconds: how long to retry a broken or postponed stream.
 
     Raises:
         ConfigError: `address` is not host:port, or the token is malformed.
@@ -120,14 +119,11 @@ class Client(AbstractContextManager["Client"]):
         self._connection.close()
 
     def info(self) -> InfoView:
-        """The coordinator's data, defaults, versions and workers."""
+        """Return the coordinator's data, defaults, versions and workers."""
         return self._ask(InfoView, lambda of: of.info.GetInfo, info_pb2.GetInfoRequest())
 
     def reach(self, seconds: float, *, on_pause: Callable[[str], object] = lambda _: None) -> None:
-        """Wait up to `seconds` until the coordinator answers, even with a refusal.
-
-        `on_pause` is called with a message before each pause between two attempts.
-        """
+        """Wait up to `seconds` for any answer; `on_pause` receives a message before each pause."""
         reconnection = Reconnection(seconds, expected=True, on_pause=on_pause)
         request = info_pb2.GetInfoRequest()
         timeout = min(CONTROL_SECONDS, max(seconds, 1.0))
@@ -151,11 +147,11 @@ class Client(AbstractContextManager["Client"]):
         """Start a run.
 
         Args:
-            overrides: of the coordinator's defaults, nested as in `RunConfig`:
-                {"model": "resnet8", "learners": {"num_steps": 5}}.
-            name: to find it again; the coordinator makes one up where empty.
-            initial_weights: theta*, as for `upload_weights`. Where its head has other classes,
-                set {"initialization": {"new_head": True}} as well.
+            overrides: changes to the coordinator's defaults, nested as in `RunConfig`: {"model":
+                "resnet8", "learners": {"num_steps": 5}}.
+            name: the run's name; the coordinator generates one if empty.
+            initial_weights: theta*, as in `upload_weights`. If its head has other classes, also set
+                {"initialization": {"new_head": True}}.
 
         Raises:
             ConfigError: a setting does not exist, or does not fit the data.
@@ -171,15 +167,14 @@ class Client(AbstractContextManager["Client"]):
         return view_of(RunView, answer.run)
 
     def run(self, run_id: str = "latest") -> RunView:
-        """A run's current state, by id, name, or "latest".
+        """Return a run's current state, by id, name, or "latest".
 
-        Raises:
-            UnknownRunError: there is no such run; so in all calls that take one.
+        All calls that take a run raise UnknownRunError where there is no such run.
         """
         return get_run(self._connection, run_id)
 
     def runs(self) -> list[RunView]:
-        """All runs, newest first, without their learners."""
+        """Return all runs, newest first, without their learners."""
         views: list[RunView] = []
         request = run_pb2.ListRunsRequest()
         while True:
@@ -190,10 +185,7 @@ class Client(AbstractContextManager["Client"]):
             request = run_pb2.ListRunsRequest(page_token=page.next_page_token)
 
     def ready_run(self, run_id: str = "latest") -> RunView:
-        """The run whose subsets and weights `run_id` names.
-
-        "latest" is the newest ready run, or the newest of all where none is ready.
-        """
+        """Return a run for subsets and weights; "latest" is the newest ready run, if any."""
         if run_id == "latest":
             ready = (run.run_id for run in self.runs() if run.state is RunState.READY)
             run_id = next(ready, run_id)
@@ -205,10 +197,10 @@ class Client(AbstractContextManager["Client"]):
         return view_of(RunView, self._connection.unary(lambda of: of.runs.CancelRun, request).run)
 
     def watch(self, run_id: str = "latest", after_revision: int = 0) -> Iterator[RunView]:
-        """Yield a run after every change until it has ended; a held run has not.
+        """Yield a run after every change until it ends; a held run has not ended.
 
-        A broken stream is opened again for `reconnect_seconds`, and continues after the last
-        revision. "latest" stays the run that it was at first.
+        A broken stream is reopened for `reconnect_seconds`. "latest" is resolved once, at the
+        start.
         """
         reconnection = Reconnection(self._reconnect_seconds)
         yield from watch_run(self._connection, run_id, after_revision, reconnection)
@@ -223,8 +215,8 @@ class Client(AbstractContextManager["Client"]):
         """Yield the coordinator's state now and after every change, without end.
 
         Args:
-            interval_seconds: between two views, at least; 0.2 to 60.
-            num_runs: of the newest runs, at most 200; and all that have not ended.
+            interval_seconds: minimum time between two views; 0.2 to 60.
+            num_runs: number of newest runs, at most 200; all that have not ended come as well.
             on_pause: called with a message before each reconnection.
         """
         reconnection = Reconnection(self._reconnect_seconds, on_pause=on_pause)
@@ -234,8 +226,8 @@ class Client(AbstractContextManager["Client"]):
         """Wait until a run is ready, and return it.
 
         Raises:
-            RunFailedError: it failed or was cancelled.
-            OtherDataError: it is held until the coordinator serves the run's own data.
+            RunFailedError: the run failed or was cancelled.
+            OtherDataError: the run is held because the coordinator serves other data.
         """
         view = self.run(run_id)
         if view.goes_on:
@@ -265,38 +257,39 @@ class Client(AbstractContextManager["Client"]):
         previous: Subset | str | None = None,
         on_progress: OnProgress | None = None,
     ) -> Subset:
-        """Select examples on a run's model; the coordinator caches the result.
+        """Select examples with a run's model; the coordinator caches the result.
 
         Args:
-            run: id, name, or "latest", the newest that is ready.
+            run: id, name, or "latest", the newest ready run.
             strategy: one of `strategies()`.
-            fraction: of the data set, in (0, 1]; a tenth where neither this nor `budget` is given.
+            fraction: share of the data set, in (0, 1]; 0.1 where neither this nor `budget` is
+                given.
             budget: number of examples.
             balanced: equal shares per class; None for the strategy's default.
-            options: the strategy's own, by name.
-            preset: the strategy's, such as "paper": defaults for `options` and `balanced`.
+            options: the strategy's options, by name.
+            preset: the strategy's preset, such as "paper": defaults for `options` and `balanced`.
             weights: a safetensors file, or its content, in place of theta_p.
-            features: in place of the model's: a tensor or array (N x d), a safetensors file, its
-                content, or {"features": N x d}, on pairs with "paired_features" as well.
-            proxy: proxy model: "soup" (theta_p or `weights`), "auto", or "ridge:" and some of
-                patches, learners, soup, initial (theta*), user, backbone, joined by "+"; None
-                for the strategy's default.
-            labels: "none" chooses by features alone.
-            soft_labels: whether `Subset.soft_labels` come along, as targets to train on: each
-                example's probabilities by a ridge head that has not seen it.
-            previous: the subset in use, or its digest; `crest` returns it, `kept`, while it still
-                serves the changed weights.
+            features: replace the model's: a tensor or array (N x d), a safetensors file, its
+                content, or {"features": N x d}, for pairs with "paired_features" as well.
+            proxy: proxy model: "soup" (theta_p or `weights`), "auto", or "ridge:" with patches,
+                learners, soup, initial (theta*), user, backbone, joined by "+"; None for the
+                strategy's default.
+            labels: "none" selects by features alone.
+            soft_labels: return `Subset.soft_labels` as well: probabilities by a ridge head fitted
+                without the example.
+            previous: the subset in use, or its digest; `crest` returns it, marked `kept`, while it
+                still suits the changed weights.
             on_progress: called with the computation's progress.
 
         Raises:
-            InvalidRequestError: both fraction and budget, or a strategy that needs labels
-                without them.
+            InvalidRequestError: both fraction and budget, or a strategy that needs labels without
+                them.
             UnknownNameError: no such strategy or preset.
             BudgetError: the data set has fewer examples.
-            StrategyOptionError: no such option, or a value that it does not take.
+            StrategyOptionError: no such option, or an invalid value.
             ProxyError: no such proxy, or the run lacks its inputs.
             RunNotReadyError: the run has no weights yet.
-            SubsetError: the answer differs from its announcement.
+            SubsetError: the answer differs from its description.
             WeightsError, FeaturesError: not safetensors, or of another model or data set.
             QueueFullError: the coordinator was too busy for `reconnect_seconds`.
         """
@@ -338,17 +331,17 @@ class Client(AbstractContextManager["Client"]):
         Needs neither a run nor a worker; the coordinator caches the result.
 
         Args:
-            run: id, name, or "latest", whose learners improve the diagnosis; None for the data
-                alone.
+            run: id, name, or "latest": a run whose learners improve the diagnosis; None uses the
+                data alone.
             proxy: proxy model as HEAD:FEATURES ("ridge:patches"); None for the default.
-            features: your own, as for `subset`.
+            features: your own features, as in `subset`.
             on_progress: called with the computation's progress.
 
         Raises:
             RunNotReadyError: the run has no learners yet.
             UnknownNameError: no such proxy.
             FeaturesError: not safetensors, or of another data set.
-            DiagnosisError: the answer differs from its announcement.
+            DiagnosisError: the answer differs from its description.
         """
         request = diagnosis_pb2.DiagnoseRequest(run_id=run, proxy=proxy)
         if features is not None:
@@ -358,7 +351,7 @@ class Client(AbstractContextManager["Client"]):
         )
 
     def strategies(self) -> list[StrategyView]:
-        """The selection strategies that the coordinator offers."""
+        """Return the selection strategies that the coordinator offers."""
         request = subset_pb2.ListStrategiesRequest()
         answer = self._connection.unary(lambda of: of.subsets.ListStrategies, request)
         return [view_of(StrategyView, item) for item in answer.strategies]
@@ -377,15 +370,15 @@ class Client(AbstractContextManager["Client"]):
         return BlobView(**asdict(self._upload(checkpoint_source(weights), on_bytes)))
 
     def weights(self, run: str = "latest", kind: str = WeightsKind.PRETRAINED) -> bytes:
-        """A run's weights as the content of a safetensors file.
+        """Return a run's weights as the content of a safetensors file.
 
         Args:
-            run: id, name, or "latest", the newest that is ready.
+            run: id, name, or "latest", the newest ready run.
             kind: "initial" or "theta*", or "pretrained" or "theta_p".
 
         Raises:
-            RunNotReadyError: it has none yet.
-            OtherDataError: they are lost, and the data to recompute them is not there.
+            RunNotReadyError: the run has no weights yet.
+            OtherDataError: the weights are lost, and the data to recompute them is not served.
             InvalidRequestError: no such kind.
         """
         name = self._find_weights(run, kind)
@@ -401,7 +394,7 @@ class Client(AbstractContextManager["Client"]):
         *,
         on_bytes: OnBytes | None = None,
     ) -> BlobView:
-        """Write a run's weights to a safetensors file, whole or not at all; else as `weights`."""
+        """Write a run's weights to a safetensors file atomically; else as `weights`."""
         name, target = self._find_weights(run, kind), Path(path)
         # Beside the file, so that the last step is a rename.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".lipt-") as folder:
@@ -413,28 +406,24 @@ class Client(AbstractContextManager["Client"]):
         return BlobView(**asdict(name))
 
     def who_am_i(self) -> CallerView:
-        """This client's name and roles, as the coordinator sees them."""
+        """Return this client's name and roles, as seen by the coordinator."""
         return self._ask(CallerView, lambda of: of.access.WhoAmI, access_pb2.WhoAmIRequest())
 
     def open_page(self) -> PageLinkView:
-        """A link to the coordinator's page; needs the role trainer or admin.
-
-        Raises:
-            ConfigError: the coordinator serves no page.
-        """
+        """Return a link to the coordinator's page; ConfigError if it serves none."""
         return self._ask(PageLinkView, lambda of: of.access.OpenPage, access_pb2.OpenPageRequest())
 
     def create_token(self, role: str, *, name: str = "", days: float = 0.0) -> GivenTokenView:
-        """Create a token; only this answer has its secret.
+        """Create a token; only this answer contains its secret.
 
         Args:
             role: "worker", "trainer" or "admin".
             name: shown in the list of tokens.
-            days: how long it is valid; 0 until it is revoked.
+            days: validity; 0 means until it is revoked.
 
         Raises:
             InvalidRequestError: `days` is out of range.
-            PermissionDeniedError: the caller is no admin; so in the other calls about tokens.
+            PermissionDeniedError: the caller is no admin; the other token calls raise it as well.
         """
         request = access_pb2.CreateTokenRequest(
             role=enum_to_proto(access_pb2.Role.DESCRIPTOR, Role(role)), name=name, days=days
@@ -442,13 +431,13 @@ class Client(AbstractContextManager["Client"]):
         return self._ask(GivenTokenView, lambda of: of.access.CreateToken, request)
 
     def tokens(self) -> list[TokenView]:
-        """All tokens, oldest first."""
+        """Return all tokens, oldest first."""
         request = access_pb2.ListTokensRequest()
         answer = self._connection.unary(lambda of: of.access.ListTokens, request)
         return [view_of(TokenView, token) for token in answer.tokens]
 
     def revoke_token(self, token_id: str) -> TokenView:
-        """End a token at once."""
+        """Revoke a token immediately."""
         request = access_pb2.RevokeTokenRequest(token_id=token_id)
         answer = self._connection.unary(lambda of: of.access.RevokeToken, request)
         return view_of(TokenView, answer.token)
@@ -474,7 +463,7 @@ class Client(AbstractContextManager["Client"]):
         return blob_from_proto(answer.weights)
 
     def _upload(self, source: Path | bytes, on_bytes: OnBytes | None = None) -> BlobName:
-        # A transfer retries for long; this fails at once where nothing answers.
+        # A transfer retries for long; this call fails at once without a coordinator.
         self.info()
         return self._connection.transfer(
             lambda blobs: Transfers(blobs, on_bytes=on_bytes).upload(source)

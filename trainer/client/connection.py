@@ -1,8 +1,7 @@
 """Connection: one gRPC channel with deadlines, idle limits and reconnection.
 
-gRPC's threads do not survive a fork, while their locks and sockets do, and a fork during a call can
-deadlock the child. So every channel is closed before a fork (for a DataLoader's workers, say), and
-the next call opens another.
+gRPC's threads do not survive a fork, but its locks and sockets do, so a fork during a call can
+deadlock the child. Every channel closes before a fork, and the next call opens another.
 """
 
 from __future__ import annotations
@@ -41,28 +40,28 @@ from lipt.v1 import (
     subset_pb2_grpc,
 )
 
-# How long cut calls have to release the channel. A stream that the forking thread itself left open
-# cannot.
+# Limit for interrupted calls to release the channel. A stream that the forking thread itself left
+# open cannot.
 _UNWIND_SECONDS = 2.0
 
-# For gRPC's threads to release the buffers of cut calls. They need the interpreter's lock, which
+# Time for gRPC's threads to release the buffers of interrupted calls. They need the GIL, which
 # `fork` holds while gRPC's own handler waits up to a minute for these threads.
 _RELEASE_SECONDS = 0.05
 
 _channels: weakref.WeakSet[ForkAwareChannel] = weakref.WeakSet()
 
-# Kept in a child so that nothing there runs their destructors.
+# References that keep a child from running destructors of the parent's channels.
 _of_the_parent: list[object] = []
 
 
 class ForkAwareChannel:
-    """A channel that closes before a fork, or with `close`, and is opened again when held."""
+    """A channel that closes before a fork or by `close`; `held` opens it again."""
 
     def __init__(self, open_channel: Callable[[], Any]) -> None:
         self._open = open_channel
         self._changed = threading.Condition()
         self._channel: Any = open_channel()
-        # One entry for each holder.
+        # One entry per holder.
         self._held: list[Any] = []
         self._num_forks, self._forking = 0, False
         _channels.add(self)
@@ -70,7 +69,7 @@ class ForkAwareChannel:
 
     @contextmanager
     def held(self) -> Iterator[Any]:
-        """The channel, open until the end of the block; ForkedError where a fork closed it."""
+        """Keep the channel open during the block; ForkedError if a fork closed it."""
         with self._changed:
             self._changed.wait_for(lambda: not self._forking)
             if self._channel is None:
@@ -80,7 +79,7 @@ class ForkAwareChannel:
         try:
             yield channel
         except Exception as error:
-            # Of any kind: a closed channel fails with ValueError, a cut call as cancelled.
+            # Any error: a closed channel raises ValueError, an interrupted call is cancelled.
             if self._num_forks != num_forks:
                 raise ForkedError("this process forked during a call. Call again.") from error
             raise
@@ -91,12 +90,12 @@ class ForkAwareChannel:
                     changed.notify_all()
 
     def close(self) -> None:
-        """Close the channel and end all calls on it."""
+        """Close the channel and end all its calls."""
         with self._changed:
             self._end()
 
     def before_fork(self) -> None:
-        """Close the channel, wait for its holders, and admit none until the fork is over."""
+        """Close the channel, wait for its holders, and block new ones until the fork is over."""
         with self._changed:
             self._forking = True
             self._num_forks += 1
@@ -106,13 +105,13 @@ class ForkAwareChannel:
             time.sleep(_RELEASE_SECONDS)
 
     def in_parent(self) -> None:
-        """Admit holders again."""
+        """Allow holders again."""
         with self._changed:
             self._forking = False
             self._changed.notify_all()
 
     def in_child(self) -> None:
-        """Forget the parent's holders and its lock."""
+        """Forget the parent's holders and lock."""
         _of_the_parent.append(self._held)
         self._changed = threading.Condition()
         self._held, self._forking = [], False
@@ -126,7 +125,7 @@ class ForkAwareChannel:
 
 @functools.cache
 def _watch_forks() -> None:
-    # Once, with the first channel: it cannot be undone.
+    # Registered once, with the first channel: it cannot be undone.
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
             before=functools.partial(_each, ForkAwareChannel.before_fork),
@@ -140,13 +139,13 @@ def _each(act: Callable[[ForkAwareChannel], None]) -> None:
         act(channel)
 
 
-# A coordinator answers within milliseconds; this is for one that is swapping.
+# A coordinator answers within milliseconds; this limit allows for swapping.
 CONTROL_SECONDS = 30.0
 
 # Creating a run checks it against the data and builds the model once.
 CREATE_SECONDS = 120.0
 
-# Damaged weights are recomputed first.
+# The coordinator may have to recompute damaged weights.
 RESTORE_SECONDS = 600.0
 
 # gRPC's messages about peers that speak another protocol; the second for HTTP/1 before 1.76.
@@ -164,7 +163,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Stubs:
-    """A channel's services; `close` closes the channel."""
+    """The service stubs of one channel; `close` closes the channel."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.runs = run_pb2_grpc.RunServiceStub(channel)
@@ -177,7 +176,7 @@ class Stubs:
 
 
 class Connection:
-    """The services at one address; `unary` and `transfer` repeat calls that a fork cuts."""
+    """The services at one address; `unary` and `transfer` repeat calls that a fork interrupts."""
 
     def __init__(
         self, address: str, tls: TlsFiles | None, token: TokenSource | None = None
@@ -197,7 +196,7 @@ class Connection:
         *,
         seconds: float = CONTROL_SECONDS,
     ) -> ResponseT:
-        """One request, one answer, within `seconds`; repeated later where calls are limited."""
+        """Call a unary method within `seconds`; repeat it later where calls are limited."""
 
         def attempt() -> ResponseT:
             try:
@@ -214,7 +213,7 @@ class Connection:
         *,
         idle_seconds: float,
     ) -> Generator[ResponseT]:
-        """One request, any number of answers, each at most `idle_seconds` after the last."""
+        """Yield a stream's messages, each at most `idle_seconds` after the last."""
         with self._channel.held() as stubs:
             call = method(stubs)(request)
             watchdog = IdleWatchdog(idle_seconds)
@@ -230,7 +229,7 @@ class Connection:
                 raise self.explain(error) from None
 
     def transfer(self, act: Callable[[blob_pb2_grpc.BlobServiceStub], ResultT]) -> ResultT:
-        """Transfer blobs by `act`; an error about a lost connection gets the address."""
+        """Transfer blobs by `act`; adds the address to connection errors."""
         try:
             return self._whole(lambda stubs: act(stubs.blobs))
         except UnreachableError as error:
@@ -245,7 +244,7 @@ class Connection:
                 continue
 
     def explain(self, error: grpc.RpcError) -> LiptError:
-        """A failed call's error, with the address and what to check."""
+        """Convert a failed call's error, with the address and what to check."""
         known = from_rpc_error(error)
         code = error.code() if isinstance(error, grpc.Call) else None
         if type(known) is LiptError and code is grpc.StatusCode.UNIMPLEMENTED:
@@ -278,8 +277,8 @@ class Connection:
 class Reconnection:
     """Limits the retries of one stream to `limit_seconds` since the last message.
 
-    A coordinator that never answered is retried only if it is `expected`: its address may be wrong.
-    A busy one says when to ask again. `on_pause` gets a message before each pause.
+    A coordinator that never answered is retried only if `expected`: its address may be wrong. A
+    busy coordinator sets the pause itself. `on_pause` receives a message before each pause.
     """
 
     def __init__(
@@ -297,14 +296,14 @@ class Reconnection:
         self._num_failures, self._since = 0, 0.0
 
     def heard(self, messages: Iterable[MessageT]) -> Iterator[MessageT]:
-        """`messages`, each of which ends an interruption."""
+        """Yield `messages`; each one resets the count of failures."""
         for message in messages:
             self._connected = True
             self._num_failures = 0
             yield message
 
     def pause(self, error: UnreachableError | QueueFullError | TooManyCallsError) -> None:
-        """Wait before the next attempt, unless this process forked; raise `error` at the limit."""
+        """Wait before the next attempt, except after a fork; raise `error` at the limit."""
         if isinstance(error, ForkedError):
             return
         if not self._num_failures:

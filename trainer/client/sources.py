@@ -1,6 +1,6 @@
-"""Sources of an upload: a user's own weights or features, as safetensors.
+"""Upload sources: a user's own weights or features, as safetensors.
 
-Files of another format are refused before they are sent; the coordinator checks shapes and values.
+Other formats are refused before upload; the coordinator checks shapes and values.
 """
 
 from __future__ import annotations
@@ -18,22 +18,19 @@ _HOW = (
 )
 
 Source = str | Path | bytes
-# A file, its content, tensors by name, or the tensor or array of features itself.
+# A file, its content, tensors by name, or a tensor or array of features.
 Features = Source | Mapping[str, Any] | Any
 
 
 def weights_source(weights: Source) -> Path | bytes:
-    """A path, or the content of a safetensors file; WeightsError for other formats."""
+    """Return a path, or a safetensors file's content; WeightsError for other formats."""
     source = Path(weights) if isinstance(weights, str) else weights
     require_safetensors(source)
     return source
 
 
 def checkpoint_source(weights: Source) -> Path | bytes:
-    """As `weights_source`, and safetensors of the state dict in a file of `torch.save`.
-
-    Of such a file only tensors and plain containers are read.
-    """
+    """As `weights_source`, but also accepts a `torch.save` file, of which it reads only tensors."""
     try:
         return weights_source(weights)
     except WeightsError as error:
@@ -50,20 +47,12 @@ def checkpoint_source(weights: Source) -> Path | bytes:
 
 
 def features_source(features: Features) -> Path | bytes:
-    """A path, or the content of a safetensors file.
-
-    Args:
-        features: as of `Client.subset`.
-
-    Raises:
-        FeaturesError: a file of another format, or values that are no tensors.
-        OSError: the file cannot be read.
-    """
+    """Return a path, or a safetensors file's content; FeaturesError for other values."""
     if isinstance(features, Source):
         try:
             return weights_source(features)
         except WeightsError as error:
-            # The rest of its message is about a model's weights.
+            # The rest of the message is about model weights.
             raise FeaturesError(f"{error.problem}. {_HOW}") from error
     named = features if isinstance(features, Mapping) else {"features": features}
     import numpy as np  # noqa: PLC0415 - as torch
@@ -83,5 +72,5 @@ def features_source(features: Features) -> Path | bytes:
 
 
 def option_text(value: object) -> str:
-    """A strategy's option as on the command line."""
+    """Format a strategy's option as on the command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)

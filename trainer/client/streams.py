@@ -1,6 +1,6 @@
-"""Streams that are opened again when they break: subsets and diagnoses, runs and the service.
+"""Streams that reopen after an interruption: subsets, diagnoses, runs and the service.
 
-Announced sizes are checked before a file is fetched, and its content before it is returned.
+Sizes are checked before a file is fetched, and its content before it is returned.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import ProgressView, RunView, ServiceView, view_of
 from lipt.v1 import diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
-# A computation reports its progress, but one step of it may take a while.
+# A computation reports progress, but a single step may take a while.
 _COMPUTING_SECONDS = 300.0
-# The coordinator repeats the last revision every few seconds as a sign of life.
+# The coordinator repeats the last revision every few seconds as a heartbeat.
 _IDLE_SECONDS = 30.0
 
 OnProgress = Callable[[ProgressView], object]
@@ -36,7 +36,7 @@ def fetch_subset(
     on_progress: OnProgress | None,
     reconnection: Reconnection,
 ) -> Subset:
-    """Request a subset, through broken streams, and check it against its description."""
+    """Request a subset, through interruptions, and check it against its description."""
     described, manifest = _described(
         connection, lambda of: of.subsets.GetSubset, request, on_progress, reconnection, SubsetError
     )
@@ -67,7 +67,7 @@ def fetch_diagnosis(
     on_progress: OnProgress | None,
     reconnection: Reconnection,
 ) -> Diagnosis:
-    """Request a diagnosis, as `fetch_subset` does a subset."""
+    """Request a diagnosis, as `fetch_subset` does for a subset."""
     described, manifest = _described(
         connection,
         lambda of: of.diagnoses.Diagnose,
@@ -100,10 +100,9 @@ def _described(
     reconnection: Reconnection,
     refusal: Refusal,
 ) -> tuple[Any, dict[str, Any]]:
-    """The description that ends an answer's progress, and the manifest in it."""
     while True:
         try:
-            # Closed here: the stream holds the channel until it has ended.
+            # Closed explicitly: the stream holds the channel until it ends.
             stream = connection.stream(method, request, idle_seconds=_COMPUTING_SECONDS)
             with closing(stream) as responses:
                 for response in reconnection.heard(responses):
@@ -150,13 +149,13 @@ def watch_run(
         try:
             for view in reconnection.heard(_watch_once(connection, run_id, revision)):
                 run_id = view.run_id
-                # Not `>`: a restart after the clock was set back starts lower.
+                # Not `>`: revisions start lower if the clock was set back before a restart.
                 if view.revision != revision or view.waiting != waiting:
                     revision, waiting = view.revision, view.waiting
                     yield view
                 if view.ended:
                     return
-            # A coordinator that shuts down ends its streams in order.
+            # A coordinator ends its streams normally when it shuts down.
             raise UnreachableError(f"{connection.address} ends the stream of {run_id}.")
         except INTERRUPTIONS as error:
             reconnection.pause(error)
@@ -168,12 +167,12 @@ def _watch_once(connection: Connection, run_id: str, revision: int) -> Iterator[
         lambda of: of.runs.WatchRun, request, idle_seconds=_IDLE_SECONDS
     ):
         yield view_of(RunView, response.run)
-    # A run that had ended before has nothing after its last revision.
+    # The stream of an ended run has no messages after its last revision.
     yield get_run(connection, run_id)
 
 
 def while_going_on(changes: Iterable[RunView]) -> Iterator[RunView]:
-    """A run's changes up to the first at which it has ended or is held."""
+    """Yield a run's changes up to the one where it ends or is held."""
     for view in changes:
         yield view
         if not view.goes_on:

@@ -1,1 +1,1 @@
-"""Diagnosis: what is wrong with a data set, as a value; its file, and the tables made of it."""
+"""The trainer's view of a diagnosis: its columns, findings and file."""

@@ -1,10 +1,8 @@
-"""Diagnosis: what was found in a data set and of each of its examples, and its file.
+"""Diagnosis: findings about a data set and each of its examples, and its file.
 
-The file is safetensors: a tensor of N values for each column, and the findings as JSON in its
-metadata under "diagnosis". It comes from another machine, so sizes are checked first, then names,
-types and shapes, then every value.
-
-Shapes: N examples.
+The file is safetensors: one tensor of N values per column, and the findings as JSON in its metadata
+under "diagnosis". It comes from another machine, so sizes are checked first, then names, types and
+shapes, then values. Shapes: N examples.
 """
 
 from __future__ import annotations
@@ -36,22 +34,19 @@ COLUMNS: Mapping[str, type[np.generic]] = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Diagnosis:
-    """A data set's diagnosis; columns and findings fit each other.
+    """A data set's diagnosis; DiagnosisError unless columns and findings are consistent.
 
     Attributes:
-        findings: the numbers of the whole data set.
+        findings: results for the whole data set.
         given_label: int32 N, the labels of the data.
-        suggested_label: int32 N, the label that fits best.
+        suggested_label: int32 N, the best-fitting label.
         label_quality: float32 N, low where the given label does not fit.
-        suspect: uint8 N, 1 where the given label is likely to be wrong.
-        duplicate_of: int32 N, the example that is kept of a group of duplicates, else its own id.
+        suspect: uint8 N, 1 where the given label is probably wrong.
+        duplicate_of: int32 N, id of the example kept from a group of duplicates, else its own id.
         outlier_score: float32 N, distance to the nearest examples; 1 for the median example.
-        fingerprint: of the data set.
-        run_id: the run whose learners joined in; else empty.
+        fingerprint: fingerprint of the data set.
+        run_id: run whose learners were used; empty without one.
         manifest: data source, versions and settings.
-
-    Raises:
-        DiagnosisError: columns, findings and N do not fit each other.
     """
 
     findings: Findings
@@ -80,17 +75,17 @@ class Diagnosis:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """A name for every label."""
+        """Name of every label."""
         return self.findings.class_names
 
     @property
     def source(self) -> str:
-        """The name of the data set; empty where it is not known."""
+        """Name of the data set; empty if unknown."""
         data = self.manifest.get("data")
         return str(data.get("source", "")) if isinstance(data, dict) else ""
 
     def label_issues(self, *, sure: bool = False) -> tuple[LabelIssue, ...]:
-        """Every example whose label looks wrong, the worst first; `sure` keeps the surest."""
+        """Return the suspected wrong labels, worst first; `sure` keeps the surest."""
         return tuple(
             LabelIssue(
                 id=row,
@@ -102,35 +97,32 @@ class Diagnosis:
         )
 
     def duplicate_groups(self) -> tuple[NDArray[np.int64], ...]:
-        """The ids of each group of duplicates, ascending; the largest group first."""
+        """Return the ids of each group of duplicates, ascending; the largest group first."""
         order = np.argsort(self.duplicate_of, kind="stable")
         starts = np.flatnonzero(np.diff(self.duplicate_of[order], prepend=-1))
         groups = [group for group in np.split(order, starts[1:]) if len(group) > 1]
         return tuple(sorted(groups, key=lambda group: (-len(group), int(group[0]))))
 
     def surplus(self) -> NDArray[np.int64]:
-        """The ids of duplicates but for the one of each group that is kept, ascending."""
+        """Return the ids of all duplicates except one per group, ascending."""
         return np.flatnonzero(self.duplicate_of != np.arange(len(self)))
 
     def outliers(self) -> NDArray[np.int64]:
-        """The ids of examples far from everything, the farthest first."""
+        """Return the ids of examples far from all others, the farthest first."""
         farthest_first = np.argsort(-self.outlier_score, kind="stable")
         return farthest_first[: self.findings.outliers.count]
 
     def clean(self) -> NDArray[np.int64]:
-        """The ids without sure label issues and surplus duplicates, ascending."""
+        """Return the ids without sure label issues and surplus duplicates, ascending."""
         left_out = (self._suspects(sure=True), self.surplus())
         return np.setdiff1d(np.arange(len(self)), np.concatenate(left_out))
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The columns by name: `pandas.DataFrame(diagnosis.columns())`."""
+        """Return the columns by name: `pandas.DataFrame(diagnosis.columns())`."""
         return {name: getattr(self, name) for name in COLUMNS}
 
     def show(self, data: Any, number: int = 16) -> Gallery:
-        """The worst labels with their pictures, for a notebook.
-
-        `data` is what was diagnosed, in any form that `lipt.diagnose` takes.
-        """
+        """Show the worst labels in a notebook; `data` is the diagnosed data in any form."""
         from lipt.trainer.subsets.data import map_style  # noqa: PLC0415 - pictures need it
 
         rows, names = map_style(data), self.class_names
@@ -159,7 +151,7 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures with captions as HTML, which a notebook shows."""
+    """Images with captions as HTML, for a notebook."""
 
     html: str = field(repr=False)
 
@@ -215,13 +207,13 @@ def _require_findings(findings: Findings) -> None:
 
 
 VERSION = 1
-# Columns, lists of ids in the findings, and the header's description of the columns.
+# Columns, lists of ids in the findings, and the columns' entries in the file's header.
 _BYTES_PER_EXAMPLE = sum(np.dtype(kind).itemsize for kind in COLUMNS.values()) + 32
 _BYTES_OF_FINDINGS = 16 * 1024**2
 
 
 def max_file_bytes(num_examples: int) -> int:
-    """The largest size that a diagnosis of so many examples can need."""
+    """Return the largest possible size of a diagnosis of `num_examples`."""
     return num_examples * _BYTES_PER_EXAMPLE + _BYTES_OF_FINDINGS
 
 
@@ -233,11 +225,7 @@ def read_diagnosis(
     run_id: str = "",
     manifest: Mapping[str, Any] | None = None,
 ) -> Diagnosis:
-    """Read a diagnosis' file of `num_examples`; the other arguments are those of `Diagnosis`.
-
-    Raises:
-        DiagnosisError: the file is of another format or version, or contradicts itself.
-    """
+    """Read and check a diagnosis' file; DiagnosisError for another format, version or data."""
     from lipt.common.weights.files import read_container  # noqa: PLC0415
 
     try:
@@ -285,12 +273,12 @@ _MOST_OTHERS = 10
 
 
 def export_issues(diagnosis: Diagnosis, filepaths: Sequence[str] | None = None) -> bytes:
-    """The examples as a .csv file for cleanlab's, FiftyOne's and pandas' users.
+    """Export the examples as a .csv file for cleanlab, FiftyOne and pandas.
 
-    The columns have the names and the meaning of those of cleanlab's `Datalab.get_issues()`: a
-    score lies in 0..1, and low is bad. `near_duplicate_sets` has the row numbers of up to ten
-    others, as JSON; an `outlier_score` of 0.5 is that of the median example, 0 is far away.
-    `filepaths` are absolute, in the order of the data; None where examples are no files.
+    Columns have the names and meaning of cleanlab's `Datalab.get_issues()`: scores lie in 0..1, and
+    low is bad. `near_duplicate_sets` has up to ten row numbers as JSON. An `outlier_score` is 0.5
+    for the median example and 0 far away. `filepaths` are absolute, in data order; None without
+    files.
     """
     names = np.array(diagnosis.class_names, dtype=object)
     others: list[list[int]] = [[] for _ in range(len(diagnosis))]

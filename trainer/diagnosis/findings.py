@@ -1,7 +1,7 @@
-"""Findings: the faults of a whole data set, as frozen values and in a few words each.
+"""Findings: the faults of a whole data set, as frozen values and as short texts.
 
-The fields are the keys of the JSON in a diagnosis' file, which pydantic reads strictly; unknown
-keys are ignored. Classes are numbers; `Findings.class_names` has their names.
+Fields are the JSON keys of a diagnosis' file. pydantic reads them strictly, and ignores unknown
+keys. Classes are numbers; `Findings.class_names` has their names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Value(BaseModel):
 
 
 class LabelIssue(_Value):
-    """An example whose label is likely to be wrong."""
+    """An example whose label is probably wrong."""
 
     id: int
     given: int
@@ -44,7 +44,7 @@ class ClassNoise(_Value):
 
 
 class LabelErrors(_Value):
-    """Suspected wrong labels, and the estimated share of wrong ones with a 95% interval."""
+    """Suspected wrong labels, and the estimated share of wrong labels with a 95% interval."""
 
     num_suspects: Count
     noise_rate: Share
@@ -54,7 +54,7 @@ class LabelErrors(_Value):
 
 
 class Confusion(_Value):
-    """Two classes that are confused; `share` is of the given class."""
+    """A pair of confused classes; `share` is relative to the given class."""
 
     given: Count
     suggested: Count
@@ -63,7 +63,7 @@ class Confusion(_Value):
 
 
 class Duplicates(_Value):
-    """Groups of equal and of nearly equal examples."""
+    """Groups of duplicates and near-duplicates."""
 
     exact_groups: Count
     near_groups: Count
@@ -73,7 +73,7 @@ class Duplicates(_Value):
 
 
 class Imbalance(_Value):
-    """The ratio of the largest class to the smallest."""
+    """Ratio of the largest class to the smallest."""
 
     ratio: Finite
     smallest: Count
@@ -87,7 +87,7 @@ class Outliers(_Value):
 
 
 class ClassRedundancy(_Value):
-    """How many examples of a class cover 90% of it."""
+    """Number of examples that cover 90% of a class."""
 
     label: Count
     count: Count
@@ -95,7 +95,7 @@ class ClassRedundancy(_Value):
 
 
 class Redundancy(_Value):
-    """How few examples cover 90% of the data, by facility location on a sample."""
+    """Number of examples that cover 90% of the data, by facility location on a sample."""
 
     share_for_90: Share
     examples_for_90: Count
@@ -104,7 +104,7 @@ class Redundancy(_Value):
 
 
 class Learnability(_Value):
-    """Leave-one-out accuracy by number of examples, and the fraction worth asking for."""
+    """Leave-one-out accuracy by number of examples, and a suggested fraction."""
 
     sizes: tuple[Count, ...]
     accuracies: tuple[Share, ...]
@@ -113,13 +113,7 @@ class Learnability(_Value):
 
 
 class Findings(_Value):
-    """The findings about one data set.
-
-    proxy: its features and accuracy.
-    seconds: by stage.
-    target_kind: of other targets than classes, strata take the place of classes.
-    worst_fitting: some of the examples with the largest errors.
-    """
+    """The findings about one data set; for non-class targets, classes are strata."""
 
     version: int
     num_examples: Annotated[int, Field(ge=1)]
@@ -139,13 +133,13 @@ class Findings(_Value):
 
     @property
     def num_sure(self) -> int:
-        """Suspects that are surely wrong: half of the lower estimate of wrong labels."""
+        """Number of surely wrong labels: half of the lower estimate of wrong labels."""
         lowest = int(0.5 * self.label_errors.noise_low * self.num_examples)
         return min(lowest, self.label_errors.num_suspects)
 
 
 class Fact(NamedTuple):
-    """One kind of finding in words; `clear` where nothing has to be done about it."""
+    """One kind of finding as text; `clear` means that no action is needed."""
 
     name: str
     text: str
@@ -153,7 +147,7 @@ class Fact(NamedTuple):
 
 
 def facts(findings: Findings) -> list[Fact]:
-    """Every kind of finding, the most important first."""
+    """Describe every kind of finding, the most important first."""
     pairs, balance = findings.confusion, findings.imbalance
     needed, curve = findings.redundancy, findings.learnability
     name, counts, far = findings.class_names, findings.class_counts, findings.outliers.count
@@ -219,7 +213,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def proxy_text(findings: Findings) -> str:
-    """The proxy model and its score; empty where it is not known."""
+    """Describe the proxy model and its score; empty if unknown."""
     features, accuracy = findings.proxy.get("features"), findings.proxy.get("accuracy")
     if not isinstance(features, str):
         return ""
@@ -233,5 +227,5 @@ def proxy_text(findings: Findings) -> str:
 
 
 def fit_text(quality: float) -> str:
-    """How well a label fits, in 0..1, with as many digits as mean something."""
+    """Format a label's quality, in 0..1, with its significant digits."""
     return "<0.01" if quality < 0.01 else f"{quality:.2f}"

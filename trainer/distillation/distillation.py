@@ -1,14 +1,13 @@
-"""Distillation: `distill` makes a folder of synthetic images, one stage after another.
+"""Distillation: `distill` makes a folder of synthetic images in stages.
 
-At states that networks reach when they are trained on the images so far, each class's gradient by
-all of its synthetic images is matched with that by real ones. Only the stage's own images change.
+Networks are trained on the images so far. At their states, each class's gradient by its synthetic
+images is matched with that by real images. Only the stage's own images change.
 
 Shapes: N synthetic images, B examples of a class, S of the stage and a class, R outputs of a layer.
-
 Sources: Zhao, Mopuri and Bilen 2021, "Dataset Condensation with Gradient Matching"
 (arXiv:2006.05929), the distance of equation 10; Zhao and Bilen 2021, "Dataset Condensation with
-Differentiable Siamese Augmentation" (arXiv:2102.08259), of whose transformations it has the two of
-main training; Chen et al. 2024 (arXiv:2310.06982), the stages.
+Differentiable Siamese Augmentation" (arXiv:2102.08259), here with main training's two
+transformations; Chen et al. 2024 (arXiv:2310.06982), the stages.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from lipt.trainer.writing.formatting import differences
 _BATCH_SIZE = 256
 _MOMENTUM = 0.9
 
-# Called with (matches done, matches in all, the distance of the last).
+# Called with (matches done, matches in all, last distance).
 OnMatch = Callable[[int, int, float], object]
 
 
@@ -105,11 +104,11 @@ class Networks:
     allowed_modules: Collection[str] = ()
 
     def generator(self, purpose: str, index: int, stage: int) -> torch.Generator:
-        """The generator of some draws of a stage."""
+        """Return the generator for one purpose and index in a stage."""
         return derive_generator(self.settings.seed, f"distillation-{purpose}-{stage}", index)
 
     def normalized(self, pixels_BCHW: Tensor) -> Tensor:
-        """Pixels from 0 to 1 on the device, normalized; differentiable."""
+        """Normalize pixels in 0..1 on the device; differentiable."""
         mean, std = (
             torch.tensor(figures, device=self.device)[:, None, None]
             for figures in (self.image.mean, self.image.std)
@@ -117,18 +116,18 @@ class Networks:
         return (pixels_BCHW.to(self.device) - mean) / std
 
     def augmented(self, images_BCHW: Tensor, generator: torch.Generator, *, alike: bool) -> Tensor:
-        """Shifted and perhaps mirrored images: each by itself, or all `alike`."""
+        """Shift and perhaps mirror images: each differently, or all `alike`."""
         settings = self.settings
         if settings.augmentation == "none":
             return images_BCHW
-        # As channels of one image, they have one crop.
+        # As channels of one image, they share one crop.
         given = images_BCHW.flatten(0, 1)[None] if alike else images_BCHW
         flip = settings.augmentation == "crop_flip"
         found = crop_flip(given, generator=generator, padding=settings.padding, flip=flip)
         return found.view_as(images_BCHW)
 
     def untrained(self, number: int) -> nn.Module:
-        """A network with its first weights; ConfigError where the model has batch norm."""
+        """Return a network with its initial weights; ConfigError for a model with batch norm."""
         network = build_model(
             self.model,
             num_classes=self.num_classes,
@@ -145,7 +144,7 @@ class Networks:
         return network
 
     def enter(self, stage: int, number: int, synthetic: SyntheticSet) -> nn.Module:
-        """A network that was trained on the stages before, one after another."""
+        """Return a network trained on each earlier stage in turn."""
         network = self.untrained(number)
         for before in range(stage):
             images_NCHW, labels_N = synthetic.until(before)
@@ -163,7 +162,7 @@ class Networks:
         num_steps: int,
         generator: torch.Generator,
     ) -> None:
-        """Train in place by SGD on images from 0 to 1."""
+        """Train in place by SGD on images with pixels in 0..1."""
         rate = self.settings.learning_rate
         optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=_MOMENTUM)
         for _ in range(num_steps):
@@ -185,10 +184,7 @@ def gradients(
     *,
     differentiable: bool = False,
 ) -> tuple[Tensor, ...]:
-    """A class's gradient: of its weighted mean cross-entropy by each weight of two dimensions up.
-
-    Where `differentiable`, the gradients can be differentiated by `inputs_B`.
-    """
+    """Return a class's gradient of the weighted mean cross-entropy, for all weight matrices."""
     labels_B = torch.full((len(inputs_B),), label, device=inputs_B.device)
     weights_B = weights_B.to(inputs_B.device)
     losses_B = functional.cross_entropy(model(inputs_B), labels_B, reduction="none")
@@ -198,9 +194,9 @@ def gradients(
 
 
 def distance(real: Sequence[Tensor], synthetic: Sequence[Tensor]) -> Tensor:
-    """The distance of two gradients, 0-d: the sum of 1 - cos over layers and their R rows.
+    """Return the distance of two gradients, 0-d: the sum of 1 - cos over layers and their R rows.
 
-    A row of zeros counts 1. Biases and normalizations are left out.
+    A row of zeros counts 1. Biases and normalization layers are left out.
     """
     similarities = [
         functional.cosine_similarity(one.flatten(1), other.flatten(1))
@@ -212,7 +208,7 @@ def distance(real: Sequence[Tensor], synthetic: Sequence[Tensor]) -> Tensor:
 def make_stage(
     synthetic: SyntheticSet, real: RealExamples, networks: Networks, on_match: OnMatch
 ) -> SyntheticSet:
-    """The set with one more stage, distilled from `real`."""
+    """Return the set with one more stage, distilled from `real`."""
     settings, stage, device = networks.settings, synthetic.num_stages, networks.device
     ids_S = [
         real.draw(label, settings.per_stage, networks.generator("first-images", label, stage))
@@ -252,11 +248,11 @@ def _match(
     pixels_NCHW: Tensor,
     generator: torch.Generator,
 ) -> float:
-    """The distance of all classes together; adds its gradient to the stage's pixels'."""
+    """Return the distance over all classes; adds its gradient to that of the stage's pixels."""
     total, found_NCHW = 0.0, torch.zeros_like(pixels_NCHW)
     for label in range(networks.num_classes):
         ids_B = real.draw(label, networks.settings.real_batch, generator)
-        # Both sides are shifted and mirrored alike.
+        # Both sides have the same shift and mirroring.
         before = generator.get_state()
         pixels_BCHW = networks.augmented(real.pixels(ids_B), generator, alike=True)
         wanted = gradients(network, networks.normalized(pixels_BCHW), label, real.weights_N[ids_B])
@@ -267,7 +263,7 @@ def _match(
         ones = torch.ones(len(own_BCHW))
         found = gradients(network, own_BCHW, label, ones, differentiable=True)
         apart = distance(wanted, found)
-        # By the images alone: the network's weights get no gradient of it.
+        # The gradient by the images only, not by the network's weights.
         found_NCHW += torch.autograd.grad(apart, [pixels_NCHW])[0]
         total += apart.item()
     pixels_NCHW.grad = found_NCHW
@@ -286,16 +282,16 @@ def distill(
     allowed_modules: Collection[str] = (),
     tell: Callable[[str], object] = lambda _: None,
 ) -> SyntheticSet:
-    """Make the synthetic images, continuing after the last whole stage in the folder.
+    """Make synthetic images; continues after the last complete stage in the folder.
 
-    The same data, settings, kind of device and number of threads give the same bytes, however
-    often it was stopped.
+    The same data, settings, kind of device and number of threads give the same bytes, however often
+    it was interrupted.
 
     Args:
-        data: images with a class each.
+        data: images with one class each.
         model: a name such as "convnet", of a model without batch norm.
-        settings: how many images, and how.
-        out: a folder, which is made; it has the set after every stage.
+        settings: number of images, and optimizer settings.
+        out: a folder, created if missing; the set is saved after every stage.
         subset: the distilled examples; all of `data` where None.
         later: the examples of stages after the first, such as the hardest ones.
         device: "auto", "cpu", "cuda" or "cuda:N".
@@ -303,11 +299,9 @@ def distill(
         tell: called with a line of progress.
 
     Raises:
-        DataError: no images, no classes, or fewer of one than asked for; or the folder holds
-            another kind of file.
+        DataError: no images or classes, too few images of a class, or other files in the folder.
         SubsetError: a subset is another data set's.
-        ConfigError: the model has batch norm, the folder holds another distillation, or there is
-            no such device.
+        ConfigError: batch norm, another distillation in the folder, or no such device.
         OSError: the folder cannot be written to.
     """
     place = resolve_device(device)
@@ -335,7 +329,7 @@ def distill(
         synthetic = _begun(out, data, image, identity)
         for stage in range(synthetic.num_stages, settings.stages):
             began, real = monotonic(), sources[min(stage, 1)]
-            # The same draws of layers such as dropout after a restart.
+            # Layers such as dropout draw the same values after a restart.
             layers = derive_seed(settings.seed, "distillation-layers", stage)
             with seeded_generators(layers, place):
                 made = make_stage(synthetic, real, networks, partial(on_match, stage))
@@ -347,7 +341,6 @@ def distill(
 
 
 def _begun(out: Path, data: Dataset, image: ImageFormat, identity: dict[str, Any]) -> SyntheticSet:
-    """The folder's set of the same distillation, or an empty one."""
     if not (out / FILE_NAME).is_file():
         out.mkdir(parents=True, exist_ok=True)
         figures = {"source": data.source, "mean": image.mean, "std": image.std}

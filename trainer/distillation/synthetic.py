@@ -1,4 +1,4 @@
-"""Image sets of a distillation: real ones by class, and synthetic ones.
+"""Image sets of a distillation: real images by class, and synthetic ones.
 
 Shapes: N examples, B drawn ones, M of a class.
 """
@@ -38,7 +38,7 @@ from lipt.trainer.writing.files import write_atomically
 
 @dataclass(frozen=True)
 class RealExamples:
-    """Row numbers of images by class, int64, ascending, and each row's weight in a gradient."""
+    """Ascending row numbers of images by class, int64, and each row's weight in a gradient."""
 
     dataset: Dataset
     ids: tuple[Tensor, ...]
@@ -46,12 +46,7 @@ class RealExamples:
 
     @classmethod
     def of(cls, dataset: Dataset, subset: Subset | None, *, at_least: int) -> RealExamples:
-        """All of a data set's images, or those of a subset with its weights.
-
-        Raises:
-            DataError: there are no images, no classes, or fewer than `at_least` of one.
-            SubsetError: the subset is another data set's.
-        """
+        """Take all images, or a weighted subset's; DataError for too few images of a class."""
         if not isinstance(dataset.inputs, ImageSpec) or dataset.target.kind is not TargetKind.CLASS:
             raise DataError(
                 f"{dataset.source} has {dataset.inputs} and {dataset.target.kind.words} targets; "
@@ -75,18 +70,18 @@ class RealExamples:
         return cls(dataset, ids, weights_N)
 
     def draw(self, label: int, size: int, generator: torch.Generator) -> Tensor:
-        """Distinct row numbers of a class; all of it where it has no more."""
+        """Draw up to `size` distinct row numbers of a class."""
         ids_M = self.ids[label]
         return ids_M[torch.randperm(len(ids_M), generator=generator)[:size]]
 
     def pixels(self, ids_B: Tensor) -> Tensor:
-        """Images as float32 from 0 to 1, B x C x H x W."""
+        """Return images as float32 in 0..1, B x C x H x W."""
         return self.dataset.images(ids_B).to(torch.float32) / 255
 
 
 @dataclass(frozen=True)
 class SyntheticSet:
-    """Images (uint8, by stage, then by class) of some stages, counted from 0."""
+    """Images (uint8, by stage, then by class) of finished stages, counted from 0."""
 
     images_NCHW: Tensor
     labels_N: Tensor
@@ -96,14 +91,14 @@ class SyntheticSet:
 
     @classmethod
     def empty(cls, shape: tuple[int, int, int], class_names: tuple[str, ...]) -> Self:
-        """The set before the first stage, of images of C x H x W."""
+        """Return the set before the first stage, with images of C x H x W."""
         none = torch.empty(0, dtype=torch.int64)
         images_NCHW = torch.empty(0, *shape, dtype=torch.uint8)
         return cls(images_NCHW, none, none, class_names)
 
     @property
     def num_stages(self) -> int:
-        """Finished stages."""
+        """Number of finished stages."""
         return int(self.stages_N.max()) + 1 if len(self.stages_N) else 0
 
     @property
@@ -113,7 +108,7 @@ class SyntheticSet:
         return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
 
     def extended(self, images_NCHW: Tensor, labels_N: Tensor) -> Self:
-        """With the images of one more stage."""
+        """Add the images of one stage."""
         stages_N = torch.full((len(labels_N),), self.num_stages)
         return type(self)(
             torch.cat([self.images_NCHW, images_NCHW]),
@@ -124,12 +119,12 @@ class SyntheticSet:
         )
 
     def until(self, stage: int) -> tuple[Tensor, Tensor]:
-        """The images and labels of all stages up to one, included."""
+        """Return the images and labels of all stages up to and including `stage`."""
         within_N = self.stages_N <= stage
         return self.images_NCHW[within_N], self.labels_N[within_N]
 
     def save(self, folder: Path) -> None:
-        """Write `synthetic.safetensors`, and `manifest.json` and `sheet.png` for people."""
+        """Write `synthetic.safetensors`, and `manifest.json` and `sheet.png` for inspection."""
         tensors = {IMAGES: self.images_NCHW, LABELS: self.labels_N, STAGES: self.stages_N}
         manifest = dict(self.manifest)
         metadata = {
@@ -145,14 +140,14 @@ class SyntheticSet:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote; DataError where the folder holds no such set."""
+        """Read what `save` wrote; DataError if the folder holds no such set."""
         found = read_distilled(folder)
         return cls(
             found.images_NCHW, found.labels_N, found.stages_N, found.class_names, found.manifest
         )
 
     def sheet(self) -> bytes:
-        """A PNG with a row for each class, its images by stage from left to right."""
+        """Return a PNG with one row per class, its images by stage from left to right."""
         rows = []
         for label in range(len(self.class_names)):
             images = self.images_NCHW[self.labels_N == label]

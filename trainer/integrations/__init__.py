@@ -1,8 +1,5 @@
-"""Integrations: re-selection and redrawing in the training loops of other frameworks.
+"""Integrations: re-selection and resampling in other frameworks' training loops.
 
-    lightning     pip install 'lipt[lightning]'
-    huggingface   pip install 'lipt[huggingface]'
-
-A loop of one's own, with accelerate or without, calls `sampler.set_epoch(epoch)` before each
-epoch and needs neither.
+`lightning` needs the extra lipt[lightning], `huggingface` the extra lipt[huggingface]. Your own
+loop, with or without accelerate, calls `sampler.set_epoch(epoch)` before each epoch instead.
 """

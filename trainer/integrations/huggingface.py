@@ -1,14 +1,11 @@
-"""Hugging Face integration: subsets, re-selection, redrawing under `transformers.Trainer`.
-
-    from lipt.trainer.integrations.huggingface import train_on
+"""Hugging Face integration: subsets, re-selection and resampling in `transformers.Trainer`.
 
     trainer = Trainer(model, arguments, train_dataset=data)
     train_on(trainer, ReselectingSampler(client, model, "craig", fraction=0.1))
     trainer.train()
 
-With accelerate alone, prepare a DataLoader that has the sampler, and call
-`sampler.set_epoch(epoch)` before each epoch. Either way the sampler is that of one process:
-accelerate deals out its batches among all.
+With accelerate alone, prepare a DataLoader with the sampler, and call `sampler.set_epoch(epoch)`
+before each epoch. In both cases use a single-process sampler: accelerate shards its batches.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ _TrainerCallback: Any = import_extra(
 
 
 class SamplerStateWarning(UserWarning):
-    """A checkpoint lacks its sampler's state; training goes on without it."""
+    """A checkpoint lacks the sampler's state; training continues without it."""
 
 
 def train_on(trainer: Any, sampler: SubsetSampler | EpochSampler) -> None:
@@ -46,12 +43,10 @@ def train_on(trainer: Any, sampler: SubsetSampler | EpochSampler) -> None:
 
     Args:
         trainer: of any subclass, before `train()`; its `train_dataset` is the whole data set.
-        sampler: follows the Trainer's epochs and checkpoints. Where its subset has weights, they
-            multiply the examples' losses.
+        sampler: follows the Trainer's epochs and checkpoints; its subset's weights multiply losses.
 
     Raises:
-        ConfigError: the sampler is that of one rank among several, or its epochs differ in
-            length.
+        ConfigError: the sampler has several ranks, or its epochs differ in length.
     """
     if isinstance(sampler, InfoBatchSampler):
         raise ConfigError(
@@ -63,16 +58,15 @@ def train_on(trainer: Any, sampler: SubsetSampler | EpochSampler) -> None:
             f"the sampler is dealt out among {sampler.num_ranks} ranks, and accelerate would deal "
             "out the rest once more. Make it without rank and num_ranks."
         )
-    # Trainer's own subclasses override this method to sample in another way.
+    # Trainer's own subclasses override this method to change sampling.
     trainer._get_train_sampler = lambda *_: sampler  # noqa: SLF001
     trainer.add_callback(SamplerCallback(trainer, sampler))
 
 
 class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
-    """Sets a sampler's epochs, keeps its state in checkpoints, and weighs losses in `compute_loss`.
+    """Sets a sampler's epochs, saves its state, and weights the losses in `compute_loss`.
 
-    `train_on` adds it. On several processes, where batches are dealt out, losses stay unweighted,
-    with a warning.
+    `train_on` adds it. With several processes losses stay unweighted, with a warning.
     """
 
     def __init__(self, trainer: Any, sampler: SubsetSampler | EpochSampler) -> None:
@@ -82,9 +76,9 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
             self._weighting = _weighting_in(trainer, sampler)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Find the first epoch, and load the checkpoint's state where training is resumed."""
+        """Find the first epoch, and restore the sampler's state when training resumes."""
         done = state.epoch or 0.0
-        # Epochs are counted in fractions, which may fall short of a whole one by rounding.
+        # Epochs are fractions, and rounding may leave them slightly below a whole number.
         self._epoch = int(done + 1e-6)
         self._skipped = 0.0 if args.ignore_data_skip else max(0.0, done - self._epoch)
         sampler = self._sampler
@@ -103,7 +97,7 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
             )
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Draw the epoch's examples, and ask for a subset where one is due."""
+        """Draw the epoch's examples, and request a subset if one is due."""
         self._sampler.set_epoch(self._epoch)
         self._epoch += 1
         if self._weighting is not None:
@@ -112,12 +106,12 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
         self._skipped = 0.0
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Exchange the epoch's losses among ranks, before one of them writes a checkpoint."""
+        """Exchange the epoch's losses between ranks, before one rank writes a checkpoint."""
         if isinstance(self._sampler, LossSampler):
             self._sampler.gather()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Save the sampler's state beside the checkpoint's other files."""
+        """Save the sampler's state in the checkpoint's folder."""
         sampler = self._sampler
         if state.is_world_process_zero and isinstance(sampler, ReselectingSampler | EpochSampler):
             with replacing(_path(args, state)) as temporary:
@@ -125,7 +119,6 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
 
 
 def _weighting_in(trainer: Any, sampler: SubsetSampler) -> Weighting:
-    """Puts a sampler's weights into the Trainer's `compute_loss`."""
     weighting, plain, arguments = Weighting(sampler), trainer.compute_loss, trainer.args
     alone = arguments.world_size == 1
     weighted = weighting.step(plain, lambda: arguments.train_batch_size if alone else None)

@@ -1,13 +1,11 @@
-"""Lightning integration: subsets, re-selection and redrawing by one callback.
-
-    from lipt.trainer.integrations.lightning import SamplerCallback
+"""Lightning integration: subsets, re-selection and resampling with one callback.
 
     sampler = ReselectingSampler(client, module.net, "craig", fraction=0.1, every=20)
     loader = DataLoader(data, batch_size=256, sampler=sampler)
     Trainer(max_epochs=200, callbacks=[SamplerCallback(sampler)]).fit(module, loader)
 
 On several devices, give the sampler `rank`, `num_ranks` and `uneven="drop"`, and the Trainer
-`use_distributed_sampler=False`: Lightning's own wrapper does not follow a subset's size.
+`use_distributed_sampler=False`: Lightning's own wrapper ignores changes of the subset's size.
 """
 
 from __future__ import annotations
@@ -26,16 +24,11 @@ _Callback: Any = import_extra(
 
 
 class SamplerCallback(_Callback):  # type: ignore[misc]
-    """Sets a sampler's epochs, keeps it in checkpoints, and weighs losses in `training_step`.
+    """Sets a sampler's epochs, saves its state, and weights the losses in `training_step`.
 
-    With a `ReselectingSampler` it logs `subset_waited_seconds`: how long training has waited for
-    subsets.
-
-    Args:
-        sampler: the training DataLoader's.
-
-    Raises:
-        ConfigError: in `fit`, where Lightning would cut InfoBatch's epochs to one length.
+    `sampler` is the training DataLoader's. With a `ReselectingSampler` it logs
+    `subset_waited_seconds`, the time that training has waited for subsets. `fit` raises ConfigError
+    where Lightning would cut InfoBatch's epochs to one length.
     """
 
     def __init__(self, sampler: SubsetSampler | EpochSampler) -> None:
@@ -44,7 +37,7 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
         self._weighting = Weighting(sampler) if isinstance(sampler, SubsetSampler) else None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Refuse settings under which epochs would be cut short."""
+        """Raise ConfigError for settings that would cut epochs short."""
         reloaded = trainer.reload_dataloaders_every_n_epochs
         if isinstance(self._sampler, InfoBatchSampler) and reloaded != 1:
             raise ConfigError(
@@ -54,10 +47,10 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
             )
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Wrap the module's training step, where the sampler has a subset."""
+        """Wrap the module's training step, if the sampler has a subset."""
 
         def batch_size() -> int | None:
-            # Of a DataLoader that makes its batches itself.
+            # Known only for a DataLoader that makes its own batches.
             size = getattr(trainer.train_dataloader, "batch_size", None)
             return size if isinstance(size, int) and not isinstance(size, bool) else None
 
@@ -69,11 +62,11 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
         vars(pl_module).pop("training_step", None)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Restore it after an error, too."""
+        """Restore the training step after an error."""
         self.on_fit_end(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Ask for a subset where one is due; raises as `Reselection.before_epoch`."""
+        """Request a subset if one is due; raises as `Reselection.before_epoch`."""
         if self._weighting is not None:
             self._weighting.begin()
             self._set_epoch(trainer, trainer.current_epoch)
@@ -89,9 +82,9 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
             self._weighting.next_batch()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Draw the next epoch's examples, by the losses of all ranks.
+        """Draw the next epoch's examples, from the losses of all ranks.
 
-        Lightning reads an epoch's length and starts reloaded workers before it sets the epoch.
+        Lightning reads an epoch's length and restarts workers before it sets the epoch.
         """
         if isinstance(self._sampler, EpochSampler):
             self._set_epoch(trainer, _following(trainer))
@@ -103,17 +96,14 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
             checkpoint["lipt_sampler"] = saved
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Load the sampler's state, and set the next epoch.
-
-        Lightning sets it only after it has started the loader's workers.
-        """
+        """Restore the sampler's state and epoch, before Lightning starts the loader's workers."""
         saved = checkpoint.get("lipt_sampler")
         if saved is not None and isinstance(self._sampler, ReselectingSampler | EpochSampler):
             self._sampler.load_state_dict(saved["sampler"])
             self._set_epoch(trainer, saved["following"])
 
     def _set_epoch(self, trainer: Any, epoch: int) -> None:
-        # -1 where steps or time end training.
+        # max_epochs is -1 where steps or time end training.
         known = trainer.max_epochs is not None and trainer.max_epochs >= 0
         if known and isinstance(self._sampler, ReselectingSampler):
             self._sampler.reselection.num_epochs = trainer.max_epochs

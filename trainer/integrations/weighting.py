@@ -1,9 +1,7 @@
 """Weighting: example weights and soft labels in the losses of a framework's training step.
 
-Losses of torch.nn.functional within a step are computed for each example, weighted, and reduced as
-the step asked; the targets of cross-entropies become soft. The sampler's order says which examples
-a batch has.
-
+Losses of torch.nn.functional within a step are computed per example, weighted, and reduced as
+requested. Cross-entropy gets soft targets. The sampler's order identifies a batch's examples.
 Shapes: B examples of a batch.
 """
 
@@ -41,8 +39,7 @@ _LOSSES = frozenset(
 class WeightedLosses(TorchFunctionMode):
     """Weights each example's loss within the block, and mixes soft labels into its target.
 
-    Losses of other shapes, and those without a reduction, stay unweighted; `num_weighted` counts
-    the others, `num_softened` the cross-entropies with soft targets.
+    Losses of another length or without a reduction stay unweighted; two counters count the others.
     """
 
     def __init__(
@@ -55,7 +52,6 @@ class WeightedLosses(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Call a function of torch's."""
         given = dict(kwargs or {})
         if func not in _LOSSES:
             return func(*args, **given)
@@ -78,7 +74,7 @@ class WeightedLosses(TorchFunctionMode):
 
 
 class Weighting:
-    """Puts a sampler's weights into the losses of training steps; logs this at the first."""
+    """Applies a sampler's weights to the losses of training steps; logs it at the first one."""
 
     def __init__(self, sampler: SubsetSampler) -> None:
         self._sampler = sampler
@@ -86,20 +82,17 @@ class Weighting:
         self._said: set[str] = set()
 
     def begin(self, batch: int = 0) -> None:
-        """Begin an epoch with one of its batches."""
+        """Begin an epoch at batch number `batch`."""
         self._batch = batch - 1
 
     def next_batch(self) -> None:
-        """Take the epoch's next batch."""
+        """Advance to the epoch's next batch."""
         self._batch += 1
 
     def step(
         self, compute: Callable[..., Any], batch_size: Callable[[], int | None]
     ) -> Callable[..., Any]:
-        """A training step with weights in its losses; call `next_batch` before each.
-
-        `batch_size` gives B of all but the last batch; None where it is unknown.
-        """
+        """Wrap a training step with weighted losses; `batch_size` returns None if unknown."""
 
         @functools.wraps(compute)
         def weighted(*args: Any, **kwargs: Any) -> Any:
@@ -117,7 +110,7 @@ class Weighting:
             if not losses.num_weighted or (sampler.alpha and not losses.num_softened):
                 self._warn("the training step computes no loss of torch.nn.functional's for them")
             elif sampler.is_weighted and self._is_new("weighted"):
-                # As a warning, so that it is seen where no log is configured.
+                # A warning is visible without a logging configuration.
                 logger.warning(
                     "lipt: each example's loss is multiplied by the weight that %s gave it.",
                     sampler.subset.strategy,

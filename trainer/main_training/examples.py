@@ -1,4 +1,4 @@
-"""Examples of main training: which ones an epoch has, and how they get to the device.
+"""Examples of main training: the examples of each epoch, and their batches on the device.
 
 Shapes: N examples of the subset, B of a batch, M trained on in an epoch.
 """
@@ -20,40 +20,33 @@ from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted import normalized_weights
 
-# Examples up to these sizes stay on the device; on an accelerator, a share of its free memory.
+# Largest examples kept on the device; on an accelerator, as a share of its free memory.
 _MAX_CPU_BYTES = 4 * 1024**3
 _MAX_DEVICE_SHARE = 0.5
 
-# In a subset's manifest: its weights count unchanged, whatever their mean.
+# Manifest key: use the subset's weights without normalization.
 ABSOLUTE_WEIGHTS = "absolute_weights"
 
 
 class SubsetSource(Protocol):
-    """Source of another subset before each epoch, such as a `Reselection`.
-
-    subset: the present one; resumed training sets the checkpoint's.
-    num_epochs: of the whole training, where known; main training sets it before every epoch.
-    """
+    """Source of another subset before each epoch; main training sets `num_epochs` beforehand."""
 
     subset: Subset
     num_epochs: int | None
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What decides the subsets, as JSON; a checkpoint is continued only where it is equal."""
+        """Settings that determine the subsets, as JSON; resuming requires equal ones."""
         ...
 
     def before_epoch(self, epoch: int) -> Subset:
-        """The subset of an epoch, counted from 0."""
+        """Return the subset of an epoch, counted from 0."""
         ...
 
 
 @runtime_checkable
 class LossDriven(SubsetSource, Protocol):
-    """A source that selects by training losses, and so has a state.
-
-    budget: examples of the fixed subset whose number of steps is taken.
-    """
+    """A source that selects by training losses; `budget` examples set the number of steps."""
 
     budget: int
 
@@ -62,7 +55,7 @@ class LossDriven(SubsetSource, Protocol):
         ...
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The state for a checkpoint."""
+        """Return the state for a checkpoint."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -70,13 +63,13 @@ class LossDriven(SubsetSource, Protocol):
         ...
 
 
-# From the model in training and the first subset; None where the source chooses that too.
+# Called with the model in training and the first subset; None if the source selects that too.
 MakeSubsetSource = Callable[[nn.Module, Subset | None], SubsetSource]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples of one step on the device, with their targets and weights (float32)."""
+    """One step's examples on the device, with targets and weights (float32)."""
 
     examples_B: Stored
     targets_B: Tensor
@@ -87,8 +80,8 @@ class Batch:
 class Examples:
     """A subset of a data set, or all of it, batch by batch on the device.
 
-    Examples that fit stay on the device. Otherwise a thread decodes the next batch during the
-    present step. Positions in batches refer to the order of `ids_N`, int64 row numbers.
+    Examples that fit stay on the device; otherwise a thread decodes the next batch during the
+    current step. Positions in batches index `ids_N`, int64 row numbers.
     """
 
     def __init__(
@@ -124,12 +117,12 @@ class Examples:
 
     @property
     def digest(self) -> str:
-        """The subset's; empty for all examples."""
+        """The subset's digest; empty for all examples."""
         return "" if self.subset is None else self.subset.digest
 
     def batches(self, positions: Sequence[Tensor]) -> Iterator[Batch]:
-        """The examples at each batch of positions, in order; int64, on the CPU."""
-        # All positions travel at once, and are not waited for.
+        """Yield the examples at each batch of positions (int64, on the CPU), in order."""
+        # One asynchronous copy of all positions.
         there_N = torch.cat(list(positions)).to(self._device, non_blocking=True)
         there = torch.split(there_N, list(map(len, positions)))
         for there_B, examples_B in zip(there, self._examples(positions, there), strict=True):
@@ -163,7 +156,7 @@ def _room_bytes(device: torch.device) -> int:
 
 
 def require_for(subset: Subset, dataset: Dataset) -> None:
-    """Refuse a subset that is empty, or another data set's, by SubsetError."""
+    """Raise SubsetError for a subset that is empty or of another data set."""
     if not len(subset):
         raise SubsetError("the subset is empty, so there is nothing to train on. Get another.")
     own = dataset.fingerprint_like(subset.fingerprint)
@@ -175,10 +168,10 @@ def require_for(subset: Subset, dataset: Dataset) -> None:
 
 
 def require_comparable(test: Dataset, train: Dataset) -> None:
-    """Refuse a test set with other inputs or targets by DataError."""
+    """Raise DataError for a test set with other inputs or targets."""
     pairs: list[tuple[object, object]] = [(test.inputs, train.inputs)]
     if train.rows.targets is not None or test.rows.targets is not None:
-        # Classes may differ: they are strata of each data set's own.
+        # Classes may differ: each data set has its own strata.
         pairs.append((_targets(test), _targets(train)))
     else:
         theirs, ours = test.class_names, train.class_names

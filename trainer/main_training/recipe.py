@@ -1,7 +1,7 @@
-"""Recipe and schedule of main training: how it trains, and when it evaluates and saves.
+"""Recipe and schedule of main training: optimizer settings, evaluations and checkpoints.
 
-Source: LiPT (Ro et al. 2023), section 4: SGD, momentum 0.9, weight decay 5e-4, batch
-256, cosine decay from 0.1, 200 epochs, 4-pixel random crop and flip.
+Source: LiPT (Ro et al. 2023), section 4: SGD, momentum 0.9, weight decay 5e-4, batch 256, cosine
+decay from 0.1, 200 epochs, 4-pixel random crop and flip.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lipt.core.learner.augmentation import NUM_MAGNITUDE_BINS
 
 
 class Recipe(BaseModel):
-    """Main training's settings."""
+    """Settings of main training."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -72,21 +72,18 @@ class Recipe(BaseModel):
     """Seed of the initial weights, the order, and the augmentation."""
 
     def num_steps(self, num_examples: int) -> int:
-        """Optimizer steps in all, on a subset of this size."""
+        """Return the optimizer steps of the whole training, for a subset's size."""
         if self.steps is not None:
             return self.steps
         return self.epochs * self.steps_per_epoch(num_examples)
 
     def steps_per_epoch(self, num_examples: int) -> int:
-        """Optimizer steps in one pass."""
+        """Return the optimizer steps of one epoch."""
         full, left = divmod(num_examples, self.batch_size)
         return max(1, full + (left > 1 and not self.drop_last))
 
     def batches(self, order_N: Tensor) -> list[Tensor]:
-        """An epoch's order in batches; a single last example joins the batch before it.
-
-        It has no variance, which batch norm refuses.
-        """
+        """Split an epoch's order into batches; a single last example joins the previous batch."""
         batches = list(torch.split(order_N, self.batch_size))
         if self.drop_last:
             full = [batch for batch in batches if len(batch) == self.batch_size]
@@ -96,7 +93,7 @@ class Recipe(BaseModel):
         return batches
 
     def learning_rate_at(self, step: int, num_steps: int) -> float:
-        """The learning rate of a step, counted from 0."""
+        """Return the learning rate of a step, counted from 0."""
         if step < self.warmup_steps:
             return self.learning_rate * (step + 1) / self.warmup_steps
         if self.schedule == "constant":
@@ -106,7 +103,7 @@ class Recipe(BaseModel):
 
 
 def evenly(times: int) -> tuple[float, ...]:
-    """The marks between equal parts of all steps: 0.25, 0.5 and 0.75 for 4."""
+    """Return the marks between equal parts of all steps: 0.25, 0.5 and 0.75 for 4."""
     return tuple(part / times for part in range(1, times))
 
 
@@ -115,7 +112,7 @@ class Schedule:
     """When main training evaluates and saves.
 
     test_at: shares of all steps, in (0, 1), after which the test set is evaluated; and at the end.
-    subset_at: likewise for the subset, without augmentation; None: never, not even at the end.
+    subset_at: the same for the subset, without augmentation; None never evaluates it.
     checkpoint_seconds: time between checkpoints; 0 writes one after every epoch.
     """
 
@@ -125,8 +122,8 @@ class Schedule:
 
 
 def marks(shares: Sequence[float] | None, num_steps: int) -> frozenset[int]:
-    """The steps of some shares, and the last one; none where `shares` is None."""
+    """Convert shares to step numbers, with the last step; none where `shares` is None."""
     if shares is None:
         return frozenset()
-    # In floating point 1/49 of 49 steps is a little less than one.
+    # In floating point, 1/49 of 49 steps is slightly below 1.
     return frozenset(math.floor(share * num_steps + 1e-9) for share in (*shares, 1.0))

@@ -1,4 +1,4 @@
-"""Records of main training: one per epoch, the result, and the checkpoint to go on from."""
+"""Records of main training: epochs, the result, and the checkpoint."""
 
 from __future__ import annotations
 
@@ -24,13 +24,9 @@ from lipt.trainer.writing.formatting import differences
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Training after an epoch.
+    """Metrics after an epoch, counted from 1; `accuracy` is on augmented images.
 
-    epoch: from 1. step: optimizer steps so far, of num_steps.
-    loss: weighted mean over the epoch's examples.
-    accuracy: on the epoch's augmented images.
-    test_accuracy: the last one in this epoch, if the test set was evaluated.
-    subset_accuracy: likewise on the subset's images without augmentation.
+    `test_accuracy` and `subset_accuracy` (not augmented) are the epoch's last evaluations, if any.
     """
 
     epoch: int
@@ -50,7 +46,7 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class Look:
-    """One evaluation on the test set, after `step`; `seconds` of training exclude evaluations."""
+    """One evaluation on the test set after `step`; training `seconds` exclude evaluations."""
 
     step: int
     seconds: float
@@ -59,11 +55,9 @@ class Look:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far training has come.
+    """Progress of training; `seconds` include evaluations.
 
-    evaluation_seconds: those of `seconds` that evaluations took.
-    subset_accuracies: (step, accuracy on the subset without augmentation), in order.
-    looks: every evaluation on the test set, in order.
+    `subset_accuracies` are (step, accuracy without augmentation), in order.
     """
 
     epoch: int
@@ -77,18 +71,14 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained(Progress):
-    """The result of main training.
-
-    weights: the model's state dict, on the CPU.
-    kind: of the targets; an accuracy of others than classes is another score.
-    """
+    """Result of main training; `weights` is the model's state dict, on the CPU."""
 
     weights: Weights
     kind: TargetKind
 
     @property
     def test_accuracy(self) -> float | None:
-        """After the last step; None without a test set."""
+        """Accuracy after the last step; None without a test set."""
         return self.looks[-1].accuracy if self.looks else None
 
 
@@ -97,10 +87,7 @@ OnStep = Callable[[int, int], None]
 
 
 class JsonLines:
-    """Appends every record to a file, one JSON object per line.
-
-    Resumed training writes the epochs since its checkpoint again: the later line counts.
-    """
+    """Appends records as JSON lines; after a resumption, the later line of an epoch is valid."""
 
     def __init__(self, path: Path) -> None:
         self._file: TextIO = path.open("a", encoding="utf-8")
@@ -116,8 +103,8 @@ class JsonLines:
 
 
 # A checkpoint is a safetensors file with `model/NAME`, `momentum/NAME`, `source/NAME`, the subset's
-# columns `subset/NAME`, and the states of the CPU's `generator` and the `cuda_generator`. The
-# metadata holds the rest as JSON.
+# columns `subset/NAME`, and the states of `generator` (CPU) and `cuda_generator`. The metadata
+# contains the rest as JSON.
 
 _FORMAT = "lipt-checkpoint-2"
 _MAX_TENSORS = 200_000
@@ -136,11 +123,7 @@ class TrainingPaused(Exception):  # noqa: N818 - it was asked for, and nothing w
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A training's whole state.
-
-    identity: recipe, model and data, which must be equal to continue.
-    source: the state of the subset source, if it has one.
-    """
+    """Whole state of a training; resuming requires an equal `identity`."""
 
     progress: Progress
     model: Weights
@@ -152,7 +135,7 @@ class Checkpoint:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Replace the file, whole or not at all."""
+    """Replace the file atomically."""
     tensors = {
         **{f"model/{name}": tensor for name, tensor in checkpoint.model.items()},
         **{f"momentum/{name}": tensor for name, tensor in checkpoint.momentum.items()},
@@ -211,7 +194,7 @@ def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -
 
 
 def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint whose identity differs from `wanted`."""
+    """Raise ConfigError for a checkpoint whose identity differs from `wanted`."""
     part = {name: found.get(name) for name in wanted}
     differing = differences(part, json.loads(json.dumps(wanted)))
     if differing:
@@ -222,7 +205,7 @@ def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]
 
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:
-    """States of torch's generators, from which layers such as dropout draw."""
+    """Return the states of torch's generators, which layers such as dropout use."""
     states = {"generator": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda_generator"] = torch.cuda.get_rng_state(device)
@@ -230,7 +213,7 @@ def generator_states(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
-    """Continue the checkpoint's draws."""
+    """Restore the generators' states from a checkpoint."""
     torch.set_rng_state(states["generator"])
     if device.type == "cuda" and "cuda_generator" in states:
         torch.cuda.set_rng_state(states["cuda_generator"], device)

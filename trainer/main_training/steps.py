@@ -1,9 +1,7 @@
 """Steps of main training: augmentation, forward pass, loss and optimizer.
 
-Nothing here waits for the device. Everything random comes from the recipe's seed and the step's
-number, so that resumed training continues to the bit.
-
-Shapes: B examples of a batch, C classes, N examples.
+Nothing waits for the device. All randomness derives from the recipe's seed and the step, so resumed
+training is bit-identical. Shapes: B examples of a batch, C classes, N examples.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _EVALUATION_BATCH_SIZE, _GPU_EVALUATION_BATCH_SIZE = 256, 2048
 
 
 def augmented(recipe: Recipe, step: int, examples_B: Stored) -> Stored:
-    """The augmented images of a step, counted from 0; other examples stay unchanged."""
+    """Augment the images of a step, counted from 0; other examples stay unchanged."""
     if not isinstance(examples_B, Tensor) or recipe.augmentation == "none":
         return examples_B
     generator = derive_generator(recipe.seed, "main-augmentation", step)
@@ -55,7 +53,7 @@ def place_model(
     device: torch.device,
     allowed_modules: Collection[str],
 ) -> tuple[nn.Module, ForwardPass]:
-    """The model on its device, built where it is a name, and its forward pass."""
+    """Place the model, built from its name if needed, and return its forward pass."""
     bfloat16 = recipe.precision is Precision.BFLOAT16
     if recipe.precision is Precision.AUTO and device.type == "cuda":
         bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
@@ -80,7 +78,7 @@ def place_model(
 
 
 def accuracy(model: nn.Module, dataset: Dataset, ids_N: Tensor, forward_pass: ForwardPass) -> float:
-    """The share of right classes without augmentation, in [0, 1]; for numbers R², at most 1."""
+    """Return the accuracy without augmentation, in [0, 1]; R², at most 1, for regression."""
     tally, device = forward_pass.target.tally(), forward_pass.device
     size = _EVALUATION_BATCH_SIZE if device.type == "cpu" else _GPU_EVALUATION_BATCH_SIZE
     with evaluation_mode(model), torch.inference_mode():
@@ -91,7 +89,7 @@ def accuracy(model: nn.Module, dataset: Dataset, ids_N: Tensor, forward_pass: Fo
 
 
 class Steps:
-    """The optimizer steps of one training, which change `model` in place."""
+    """The optimizer steps of one training; they change `model` in place."""
 
     def __init__(
         self, model: nn.Module, forward_pass: ForwardPass, recipe: Recipe, num_steps: int
@@ -99,7 +97,7 @@ class Steps:
         self._forward_pass, self._recipe, self.num_steps = forward_pass, recipe, num_steps
         self._call: Callable[..., Any] = model
         if recipe.compile:
-            # For each shape anew: code for any shape is slower for the one that nearly all have.
+            # One compilation per shape: dynamic-shape code is slower for the most common shape.
             mode = "reduce-overhead" if recipe.cuda_graphs else "default"
             self._call = torch.compile(model, dynamic=False, mode=mode)
         self._graphs = recipe.compile and recipe.cuda_graphs
@@ -115,9 +113,8 @@ class Steps:
     def take(self, step: int, batch: Batch) -> tuple[Tensor, Tensor]:
         """Take a step, counted from 0.
 
-        Returns:
-            Sums over the batch of weighted losses and merits (of classes: right answers), float64,
-            and each example's loss without its weight, float32; both on the device.
+        Returns, on the device, float64 sums of weighted losses and merits (correct classes), and B
+        losses.
         """
         recipe, target, targets_B = self._recipe, self._forward_pass.target, batch.targets_B
         if self._graphs:

@@ -1,9 +1,7 @@
-"""Main training: `fit` prepares a model and its data, `Training` runs the epochs.
+"""Main training: `fit` prepares a model and its data, and `Training` runs the epochs.
 
-Everything random comes from the recipe's seed and the number of the epoch or step, so resumed
-training continues to the bit.
-
-Shapes: N examples of the subset, B of a batch.
+All randomness derives from the recipe's seed and the epoch or step, so resumed training is
+bit-identical. Shapes: N examples of the subset, B of a batch.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ from lipt.trainer.subsets.subset import Subset
 
 
 class Training:
-    """The state of one training between epochs; `subset` is the first one, None for all."""
+    """State of one training between epochs; `subset` None means all examples."""
 
     def __init__(
         self,
@@ -84,7 +82,7 @@ class Training:
         self._began = 0.0
         # Steps after which the test set and the subset are evaluated.
         self._marks: list[frozenset[int]] = []
-        # Also of evaluations since `progress` was last updated.
+        # Includes evaluations since `progress` was last updated.
         self._evaluation_seconds = 0.0
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -114,7 +112,7 @@ class Training:
         while self._progress.step < num_steps:
             epoch_began = monotonic()
             if self._source is not None:
-                # With subsets as large as the present one.
+                # Assumes that later subsets have the current size.
                 per_epoch = self._recipe.steps_per_epoch(len(self._examples))
                 epochs_left = math.ceil((num_steps - self._progress.step) / per_epoch)
                 self._source.num_epochs = self._progress.epoch + epochs_left
@@ -145,7 +143,7 @@ class Training:
         order_N = torch.randperm(len(examples), generator=generator)
         batches = recipe.batches(order_N)[: num_steps - step]
         end = step + len(batches)
-        # Summed on the device: reading each batch's loss would make it wait.
+        # Summed on the device, so that no batch waits for it.
         sums = torch.zeros(2, dtype=torch.float64, device=self._device)
         losses: list[Tensor] = []
         evaluated, started = self._evaluation_seconds, monotonic()
@@ -198,12 +196,11 @@ class Training:
         )
 
     def _evaluate(self, step: int) -> None:
-        """Take the accuracies that are due after a step, once."""
         at_test, at_subset = self._marks
         looks, on_subset = self._progress.looks, self._progress.subset_accuracies
         if self._test is not None and step in at_test and step not in {one.step for one in looks}:
             if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)  # the steps' time is not the evaluation's
+                torch.cuda.synchronize(self._device)  # finish the steps before timing
             seconds = monotonic() - self._began - self._evaluation_seconds
             found = self._accuracy(self._test, torch.arange(len(self._test)))
             looks = (*looks, Look(step, seconds, found))
@@ -252,28 +249,29 @@ def fit(
     """Train a model on a subset.
 
     Args:
-        model: a name such as "resnet18", built with the recipe's seed, or a module, which
-            is trained in place.
-        train: the data set that the subset was chosen from.
+        model: a name such as "resnet18", built with the recipe's seed, or a module, which is
+            trained in place.
+        train: the data set that the subset was selected from.
         subset: the examples; None for those of `reselect`, or all of `train`.
-        test: for the accuracy.
-        recipe: how to train.
-        schedule: when to evaluate and to write checkpoints.
+        test: test set for the accuracy.
+        recipe: settings of training.
+        schedule: times of evaluations and checkpoints.
         device: "auto", "cpu", "cuda" or "cuda:N".
         initial: initial weights, such as theta* or theta_p.
-        checkpoint: a file to write, and to continue from where it exists.
-        max_seconds: pause after the last epoch that ends by then, after one epoch at least.
-        reselect: source of the subset before every epoch, such as a `RedrawnRandom`, or a function
+        checkpoint: file to write, and to continue from where it exists.
+        max_seconds: pause after the last epoch that ends by then, but at least one epoch.
+        reselect: source of the subset before every epoch, such as a `RedrawnRandom`. Or a function
             of the model and the first subset (or None) that makes one, such as a `Reselection`.
         on_epoch: each is called with every epoch's record.
-        on_step: called after every step with (steps done, steps in all); must not wait.
+        on_step: called after every step with (steps done, steps in all); must not block.
         on_resume: called with the checkpoint's progress before training continues.
         allowed_modules: modules that `model` may be imported from.
 
     Raises:
-        SubsetError, DataError: a subset is empty or of other data; other inputs or targets to test.
-        ConfigError: settings that do not fit the data, the device or the checkpoint.
-        TrainingPaused: the time is up, and the checkpoint is written.
+        SubsetError, DataError: a subset is empty or of other data; `test` has other inputs or
+            targets.
+        ConfigError: settings do not fit the data, the device or the checkpoint.
+        TrainingPaused: the time limit is reached, and the checkpoint is written.
         TrainingDivergedError, WeightsError: infinite loss; `initial` is another model's.
     """
     ends_at = math.inf if max_seconds is None else monotonic() + max_seconds

@@ -1,1 +1,1 @@
-"""Examples of each epoch: drawn anew or selected again, for main training and for DataLoaders."""
+"""Sources and samplers that resample or re-select the examples of each epoch."""

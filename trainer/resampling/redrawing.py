@@ -1,7 +1,7 @@
-"""Redrawing: other examples in every epoch, at random (RS2), by InfoBatch, or by stale losses.
+"""Resampling every epoch: at random (RS2), by InfoBatch, or by each example's last loss.
 
-Training takes the steps of a fixed subset of the same budget and sees more of the data. Samplers
-and main training's sources share these draws.
+Training takes as many steps as on a fixed subset of the same budget, and sees more of the data.
+Samplers and `fit` share these draws.
 
 Shapes: N examples, K budget or examples of an epoch, E easy, S of the pool, B of a batch.
 """
@@ -25,15 +25,13 @@ from lipt.trainer.subsets.subset import Subset
 
 
 class Cycles:
-    """Random examples in every epoch, without replacement over the epochs.
+    """Random examples in every epoch, without replacement across epochs.
 
-    A permutation of all examples is walked through a budget at a time. Where it ends within an
-    epoch, the epoch takes its rest from the next permutation, less its own examples. (The authors'
-    code returns to the old permutation's beginning, and repeats its first examples.) With labels,
-    every epoch has its share of each class.
-
-    Source: Okanovic et al. 2024, "Repeated Random Sampling for Minimizing the Time-to-Accuracy
-    of Learning" (arXiv:2305.18424), RS2 without replacement.
+    Epochs take consecutive parts of a permutation. An epoch that reaches its end continues in the
+    next permutation and skips its own examples. (The authors' code repeats the old permutation's
+    start.) With `labels_N`, every epoch is stratified by class.
+    Source: Okanovic et al. 2024, "Repeated Random Sampling for Minimizing the Time-to-Accuracy of
+    Learning" (arXiv:2305.18424), RS2 without replacement.
     """
 
     def __init__(
@@ -48,7 +46,7 @@ class Cycles:
         self._known = -1, torch.empty(0, dtype=torch.int64)
 
     def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """An epoch's examples: K distinct row numbers, int64, and K weights, float32."""
+        """Return an epoch's K distinct row numbers, int64, and K weights, float32."""
         cycle, start = divmod(epoch * self._budget, self._num_examples)
         here = self._order(cycle)[start : start + self._budget]
         missing = self._budget - len(here)
@@ -58,8 +56,8 @@ class Cycles:
     def _order(self, cycle: int) -> Tensor:
         known, order_N = self._known
         if known != cycle:
-            # Lending moves only a cycle's own first K examples. So the end of one that is at
-            # least two budgets long depends on no cycle before it.
+            # A shared epoch reorders only a cycle's first K examples. So the end of a cycle of
+            # at least two budgets does not depend on earlier cycles.
             first = max(cycle - 1, 0) if 2 * self._budget <= self._num_examples else 0
             if not first <= known < cycle:
                 known, order_N = first, self._permutation(first)
@@ -69,7 +67,6 @@ class Cycles:
         return order_N
 
     def _following(self, order_N: Tensor, cycle: int) -> Tensor:
-        """A cycle's order after `order_N`: what the shared epoch has already comes later."""
         next_N = self._permutation(cycle)
         num_left = cycle * self._num_examples % self._budget
         if not num_left:
@@ -89,10 +86,9 @@ class Cycles:
 
 
 def _spread(order_N: Tensor, labels_N: Tensor, generator: torch.Generator) -> Tensor:
-    """Spread each class evenly over an order, and keep the order within the class.
+    """Spread each class evenly over an order; the order within a class stays.
 
-    The j-th of a class with n examples comes at (j + u) / n of the way, with one u in [0, 1) for
-    the class. So any stretch has about each class's share.
+    Example j of a class of n goes to position (j + u) / n, with one random u in [0, 1) per class.
     """
     classes, class_of_N = torch.unique(labels_N[order_N], return_inverse=True)
     offsets_C = torch.rand(len(classes), generator=generator, dtype=torch.float64)
@@ -106,7 +102,7 @@ def _spread(order_N: Tensor, labels_N: Tensor, generator: torch.Generator) -> Te
 
 
 class Options(BaseModel):
-    """Options of a way to redraw; random examples have none."""
+    """Options of a resampling method; random resampling has none."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -120,7 +116,7 @@ class InfoBatchOptions(Options):
     """Share of all epochs, at the end, that are on all examples."""
 
     def share(self, epoch: int, num_epochs: int | None) -> float:
-        """Share of the easy examples that an epoch, counted from 0, leaves out."""
+        """Return the share of the easy examples that an epoch, counted from 0, leaves out."""
         early = num_epochs is None or epoch + 1 <= (1 - self.annealing) * num_epochs
         return self.prune if early else 0.0
 
@@ -128,16 +124,14 @@ class InfoBatchOptions(Options):
 def draw_pruned(
     losses_N: Tensor, prune: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """InfoBatch: an epoch without a share of the easy examples, whose rest is heavier.
+    """InfoBatch: leave out a share of the easy examples, and increase the weights of the others.
 
-    Easy is a last loss below the mean; an infinite one is unknown. Of n easy examples m stay, at
-    least one, each with weight n/m, so that the expected gradient is that of all examples.
-
-    Returns:
-        K distinct row numbers, int64, in random order; and N weights, float32, 0 where left out.
-
+    Easy examples have a last loss below the mean; infinite losses are unknown. Of n easy examples m
+    stay, at least one, each with weight n/m, so the expected gradient is that of all examples.
+    Returns K distinct row numbers, int64, in random order; and N weights, float32, 0 where left
+    out.
     Source: Qin et al. 2024, "InfoBatch: Lossless Training Speed Up by Unbiased Dynamic Data
-    Pruning" (arXiv:2303.04947). As in the authors' code a fixed number of easy examples stays.
+    Pruning" (arXiv:2303.04947). As in the authors' code, a fixed number of easy examples stays.
     """
     known_N = losses_N.isfinite()
     mean = losses_N[known_N].double().mean()
@@ -153,7 +147,7 @@ def draw_pruned(
 
 
 class StaleOptions(Options):
-    """Options of drawing by stale losses."""
+    """Options of resampling by last losses."""
 
     pool: float = Field(default=2.0, ge=1)
     """Size of an epoch's random pool, in budgets."""
@@ -164,15 +158,12 @@ class StaleOptions(Options):
 def draw_by_losses(
     losses_N: Tensor, budget: int, options: StaleOptions, generator: torch.Generator
 ) -> Tensor:
-    """The examples of an epoch's random pool with the highest last losses, unseen ones first.
+    """Draw a random pool, and keep the K examples with the highest last losses, unseen ones first.
 
-    Unseen examples have infinite losses; none of them is left out at the hard end.
-
-    Returns:
-        K distinct row numbers, int64, in random order.
-
+    Unseen examples have infinite losses, and `hardest_out` never excludes them. Returns K distinct
+    row numbers, int64, in random order.
     Source: Jin et al. 2026, "OrderDP: A Theoretically Guaranteed Lossless Dynamic Data Pruning
-    Framework" (arXiv:2606.08574). Leaving the hardest out, against wrong labels, is ours.
+    Framework" (arXiv:2606.08574). Excluding the hardest, against wrong labels, is ours.
     """
     num_examples = len(losses_N)
     pool_size = min(num_examples, max(budget, round(options.pool * budget)))
@@ -187,31 +178,30 @@ def draw_by_losses(
 
 
 class LastLosses:
-    """Each example's loss when it was last trained on: `known_N`, infinite before that.
+    """Each example's loss in its last training step; `known_N` is infinite for unseen examples.
 
-    Losses are noted batch by batch and taken over between epochs, so no batch waits for the device.
-    Each of several ranks notes its own; those of all are taken over.
+    `note` stores a rank's losses without waiting; `settle` adds those of all ranks to `known_N`.
     """
 
     def __init__(self, num_examples: int) -> None:
         self.known_N = torch.full((num_examples,), torch.inf)
         self._noted: list[tuple[Tensor, Tensor]] = []
-        # Those of all ranks, not taken over yet.
+        # Losses of all ranks that are not in `known_N` yet.
         self._gathered: list[tuple[Tensor, Tensor]] = []
 
     def note(self, ids_B: Tensor, losses_B: Tensor) -> None:
-        """Keep a batch's losses, on any device, until the next `settle`."""
+        """Store a batch's losses, on any device, until the next `settle`."""
         if ids_B.ndim != 1 or ids_B.shape != losses_B.shape:
             raise ConfigError(
                 f"row numbers of shape {list(ids_B.shape)} and losses of shape "
                 f"{list(losses_B.shape)} are not one loss per example. Compute the loss with "
                 'reduction="none".'
             )
-        # Copies: the caller may change its tensors, and the graph is let go.
+        # Copies: the caller may change its tensors. `detach` frees the graph.
         self._noted.append((ids_B.detach().clone(), losses_B.detach().clone()))
 
     def gather(self) -> None:
-        """Exchange noted losses; with several ranks, call it on every one."""
+        """Exchange noted losses between ranks; call it on every rank."""
         mine = [_together(self._noted)]
         self._noted = []
         everybodys: list[list[tuple[Tensor, Tensor]]] = [mine]
@@ -221,15 +211,15 @@ class LastLosses:
         self._gathered += [part for rank in everybodys for part in rank]
 
     def settle(self) -> None:
-        """Take over all ranks' losses; with several ranks, call it on every one."""
+        """Add all ranks' losses to `known_N`; call it on every rank."""
         self.gather()
         ids, losses = _together(self._gathered)
-        # In NumPy, the last of several values for one index stays.
+        # NumPy keeps the last of several values for one index.
         self.known_N.numpy()[ids.numpy()] = losses.numpy()
         self._gathered = []
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The known losses, and those that this rank has noted."""
+        """Return the known losses, and those that this rank has noted."""
         ids, losses = _together([*self._gathered, *self._noted])
         return {"known": self.known_N.clone(), "noted_ids": ids, "noted_losses": losses}
 
@@ -246,14 +236,13 @@ class LastLosses:
 
 
 def _together(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Row numbers, int64, and losses, float32, on the CPU, in order."""
     ids = [torch.empty(0, dtype=torch.int64), *(part[0].cpu().long() for part in parts)]
     losses = [torch.empty(0), *(part[1].cpu().float() for part in parts)]
     return torch.cat(ids), torch.cat(losses)
 
 
 class StaleDraws(LastLosses):
-    """Draws by `draw_by_losses`."""
+    """Draws of `draw_by_losses`."""
 
     def __init__(self, num_examples: int, budget: int, seed: int, options: StaleOptions) -> None:
         require_budget(budget, num_examples)
@@ -261,14 +250,14 @@ class StaleDraws(LastLosses):
         self._budget, self._seed, self._options = budget, seed, options
 
     def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """As `Cycles.draw`, by the losses so far."""
+        """Draw as `Cycles.draw`, by the losses so far."""
         generator = derive_generator(self._seed, "redrawing-stale", epoch)
         ids_K = draw_by_losses(self.known_N, self._budget, self._options, generator)
         return ids_K, torch.ones(len(ids_K))
 
 
 class InfoBatchDraws(LastLosses):
-    """Draws by `draw_pruned`; `weights_N` are those of the last draw."""
+    """Draws of `draw_pruned`; `weights_N` belongs to the last draw."""
 
     def __init__(self, num_examples: int, seed: int, options: InfoBatchOptions) -> None:
         super().__init__(num_examples)
@@ -276,7 +265,7 @@ class InfoBatchDraws(LastLosses):
         self.weights_N = torch.ones(num_examples)
 
     def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:
-        """As `Cycles.draw`, by the losses so far."""
+        """Draw as `Cycles.draw`, by the losses so far."""
         generator = derive_generator(self._seed, "redrawing-infobatch", epoch)
         prune = self._options.share(epoch, num_epochs)
         ids_K, self.weights_N = draw_pruned(self.known_N, prune, generator)
@@ -294,7 +283,7 @@ def subset_from(
     strategy: str,
     manifest: Mapping[str, Any] | None = None,
 ) -> Subset:
-    """A subset of examples in any order."""
+    """Make a subset of examples in any order."""
     ids_K, order_K = ids_K.sort()
     indices, weights = ids_K.numpy(), weights_K[order_K].numpy()
     digest = subset_digest(indices, weights)
@@ -303,7 +292,7 @@ def subset_from(
 
 class _Redrawn:
     num_epochs: int | None = None
-    # Of each subset.
+    # Manifest of each subset.
     _manifest: Mapping[str, Any] = {}
 
     def __init__(
@@ -316,24 +305,13 @@ class _Redrawn:
         self.subset = self.before_epoch(0)
 
     def before_epoch(self, epoch: int) -> Subset:
-        """The subset of an epoch, counted from 0."""
         ids_K, weights_K = self._draws.draw(epoch, self.num_epochs)
         self.subset = subset_from(ids_K, weights_K, self._fingerprint, self._name, self._manifest)
         return self.subset
 
 
 class RedrawnRandom(_Redrawn):
-    """Source for `fit`: random examples with each class's share, drawn anew every epoch.
-
-    Args:
-        train: the data set.
-        budget: examples per epoch.
-        seed: of the draws.
-        options: none.
-
-    Raises:
-        BudgetError: the budget is outside 1..N.
-    """
+    """Source for `fit`: a random stratified subset of `budget` examples, resampled every epoch."""
 
     def __init__(self, train: Dataset, budget: int, seed: int, options: Options = _RANDOM) -> None:
         draws = Cycles(len(train), budget, seed, train.labels_N)
@@ -344,24 +322,18 @@ class _RedrawnByLosses(_Redrawn):
     _draws: StaleDraws | InfoBatchDraws
 
     def update(self, ids_M: Tensor, losses_M: Tensor) -> None:
-        """Take an epoch's losses."""
         self._draws.note(ids_M, losses_M)
         self._draws.settle()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The losses so far."""
         return self._draws.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue with these losses."""
         self._draws.load_state_dict(state)
 
 
 class RedrawnStale(_RedrawnByLosses):
-    """Source for `fit`: the examples of a random pool with the highest last losses.
-
-    Arguments and errors are those of `RedrawnRandom`.
-    """
+    """Source for `fit`: the examples of a random pool with the highest last losses."""
 
     def __init__(
         self, train: Dataset, budget: int, seed: int, options: StaleOptions = _STALE
@@ -371,13 +343,12 @@ class RedrawnStale(_RedrawnByLosses):
 
 
 class RedrawnInfoBatch(_RedrawnByLosses):
-    """Source for `fit`: all but a share of the easy examples; the rest of these count more.
+    """Source for `fit`: leaves out a share of the easy examples, and reweights the others.
 
-    The budget decides the number of steps, the losses the size of each epoch. Arguments and errors
-    are those of `RedrawnRandom`.
+    The budget sets the number of steps, the losses the size of each epoch.
     """
 
-    # Their mean is above 1: fewer steps then move the model as far.
+    # The mean weight is above 1, which makes up for fewer steps.
     _manifest: Mapping[str, Any] = {ABSOLUTE_WEIGHTS: True}
 
     def __init__(
@@ -398,7 +369,7 @@ _WAYS: Mapping[str, tuple[Callable[..., SubsetSource], type[Options]]] = {
 def redraw(
     name: str, options: Mapping[str, object] | None = None
 ) -> Callable[[Dataset, int, int], SubsetSource]:
-    """A function of data set, budget and seed that makes the source of `lipt train --redraw`."""
+    """Return the maker of a `lipt train --redraw` source, from data set, budget and seed."""
     if name not in _WAYS:
         raise UnknownNameError(
             f"there is no way {name!r} to redraw. Choose from: {', '.join(_WAYS)}."

@@ -1,9 +1,8 @@
-"""Re-selection: the subset chosen again every R epochs, on the model's present weights.
+"""Re-selection: select a new subset every R epochs, with the model's current weights.
 
-While the coordinator is away the old subset stays, one warning says so, and the next epoch asks
-again. With several processes, rank 0 asks and broadcasts the answer.
-
-Source: LiPT (Ro et al. 2023), section 4: every 20 epochs.
+While the coordinator is unreachable, training keeps the old subset, warns once, and asks again
+before the next epoch. With several processes, rank 0 asks and broadcasts the answer. Source: LiPT
+(Ro et al. 2023), section 4: every 20 epochs.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class ReselectionWarning(UserWarning):
-    """A due subset is unavailable; training goes on with the old one."""
+    """A due subset is unavailable; training continues on the old one."""
 
 
 @dataclass(frozen=True)
 class Selected:
-    """One re-selection: the age of its weights in epochs, and how long training waited for it."""
+    """One re-selection; `stale_epochs` is the age of its weights."""
 
     epoch: int
     digest: str
@@ -66,22 +65,20 @@ class SelectionOptions(SubsetRequest, total=False):
 
 
 class Reselection:
-    """Asks a coordinator for a model's subset whenever one is due.
+    """Requests a subset for the model's current weights every R epochs.
 
     Args:
         client: its `reconnect_seconds` limits how long an epoch waits for the coordinator.
-        model: in training; the coordinator selects on its state dict, without wrappers
-            (DistributedDataParallel, torch.compile).
+        model: model in training; its state dict is sent without wrappers (DDP, torch.compile).
         strategy: one of `client.strategies()`.
         every: epochs between selections, R.
-        prefetch: ask one epoch early, in a thread, on weights one epoch old.
-        num_epochs: of the whole training, where known: no subset is requested for later ones.
-        first: the subset of the first epochs; selected on theta_p where None.
-        request: as in `client.subset`: run, fraction or budget, options, preset, balanced, proxy,
-            soft_labels. A warm-up (the option `pretraining`) is that of the first subset alone.
+        prefetch: ask one epoch early, in a thread, with weights one epoch old.
+        num_epochs: length of training, where known; no subset is requested for later epochs.
+        first: the subset of the first epochs; None selects it with theta_p.
+        request: keywords of `client.subset`; `pretraining` applies to the first subset only.
 
     Raises:
-        ConfigError: `every` is below 1, or the strategy does not use weights in training.
+        ConfigError: `every` is below 1, or the strategy selects by a run's learners.
         LiptError: the first subset is refused.
     """
 
@@ -114,11 +111,11 @@ class Reselection:
             "every": every,
             "prefetch": prefetch,
         }
-        # Weights in training have their own pre-training.
+        # A model in training needs no warm-up.
         later = {name: value for name, value in options.items() if name != "pretraining"}
         self._ask: Callable[..., Subset] = partial(client.subset, **asked, options=later)
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="reselect")
-        # The prefetched subset; on other ranks than 0, never waited for.
+        # The prefetched subset; only rank 0 waits for it.
         self._asked: Future[Subset] | None = None
         self._due = self._warned = False
         self._last_epoch: int | None = None
@@ -136,10 +133,11 @@ class Reselection:
         return sum(selected.waited_seconds for selected in self.history)
 
     def before_epoch(self, epoch: int) -> Subset:
-        """The subset of an epoch, counted from 0; asks where one is due.
+        """Return the subset of an epoch, counted from 0; request one where it is due.
 
-        Call it before every epoch, on every rank, with growing numbers; repeating a number changes
-        nothing. Resumed training sets `subset` first, and begins with the next epoch's number.
+        Call it before every epoch, on every rank, with increasing numbers; a repeated number
+        changes nothing. Resumed training sets `subset` first, and starts with the next epoch's
+        number.
         """
         if epoch == self._last_epoch or not self._comes(epoch):
             return self.subset
@@ -161,11 +159,11 @@ class Reselection:
         return self.subset
 
     def state_dict(self) -> dict[str, Any]:
-        """A checkpoint's state, as JSON values."""
+        """Return a checkpoint's state, as JSON values."""
         return {"epoch": self._last_epoch, "due": self._due, "subset": self.subset.to_json()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; a prefetched subset is dropped."""
+        """Continue from a `state_dict`; discards a prefetched subset."""
         self.subset = Subset.from_json(state["subset"])
         self._last_epoch, self._due = state["epoch"], state["due"]
         self._asked = None
@@ -220,7 +218,7 @@ class Reselection:
 
 
 def require_reselectable(client: Client, strategy: str) -> None:
-    """Refuse, by ConfigError, a strategy that uses a run's learners."""
+    """Raise ConfigError for a strategy that selects by a run's learners."""
     views = [view for view in client.strategies() if view.name == strategy]
     if views and "learners" in views[0].needs:
         raise ConfigError(
@@ -248,24 +246,17 @@ def _weights_of(model: nn.Module) -> bytes:
 
 
 class ReselectingSampler(SubsetSampler):
-    """A subset that is chosen again every R epochs, on the model's present weights.
-
-    `set_epoch` asks when it is due, so call it before each epoch, on every rank.
+    """A subset that is selected again every R epochs, with the model's current weights.
 
         sampler = ReselectingSampler(client, model, "craig", fraction=0.1, every=20)
         loader = DataLoader(data, batch_size=256, sampler=sampler)
         for epoch in range(200):
-            sampler.set_epoch(epoch)
+            sampler.set_epoch(epoch)  # on every rank; requests a subset where it is due
             for images, labels in loader: ...
 
-    `shuffle`, `seed`, `rank`, `num_ranks`, `uneven` and `alpha` are those of `SubsetSampler`; all
-    other arguments, such as `fraction`, `every` and `prefetch`, those of `Reselection`.
-
-    Attributes:
-        reselection: what was selected when, and how long training waited for it.
-
-    Raises:
-        ConfigError, LiptError: as `Reselection` and `SubsetSampler`.
+    `shuffle`, `seed`, `rank`, `num_ranks`, `uneven` and `alpha` are those of `SubsetSampler`. All
+    other arguments, such as `fraction`, `every` and `prefetch`, and errors are those of
+    `Reselection`. The attribute `reselection` has the history of selections.
     """
 
     def __init__(
@@ -296,12 +287,12 @@ class ReselectingSampler(SubsetSampler):
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Take this epoch's order, and its subset where one is due."""
+        """Set the epoch's order, and request its subset where it is due."""
         super().set_epoch(epoch)
         self.subset = self.reselection.before_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """A checkpoint's state, as JSON values."""
+        """Return a checkpoint's state, as JSON values."""
         return {"epoch": self._epoch, "reselection": self.reselection.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,8 +1,7 @@
-"""Samplers for a DataLoader of one's own: a subset, or other examples for every epoch.
+"""Samplers for your own DataLoader: a subset, or other examples in every epoch.
 
-The process that owns the DataLoader draws; its workers receive row numbers. So a subset may change
-under `persistent_workers=True` too. All ranks know an epoch's whole order, and each takes every
-`num_ranks`-th example of it.
+The main process draws, and DataLoader workers receive row numbers, so a subset may change under
+`persistent_workers=True`. Every rank knows the whole order and takes every `num_ranks`-th example.
 
 Shapes: N examples of an order, K of a subset, B of a batch.
 """
@@ -32,20 +31,20 @@ from lipt.trainer.subsets.data import MapStyle
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted import normalized_weights
 
-# What happens to the examples that do not divide evenly among the ranks.
+# Policy for examples that do not divide evenly among the ranks.
 Uneven = Literal["keep", "drop", "repeat"]
 
-# This many row numbers become Python's ints at a time.
+# Row numbers converted to Python ints at a time.
 _BLOCK = 16_384
 
 
 def with_ids(dataset: MapStyle[Any]) -> WithIds:
-    """The same data set, with each example's row number: `for ids, (images, labels) in loader`."""
+    """Add row numbers to a data set: `for ids, (images, labels) in loader`."""
     return WithIds(dataset)
 
 
 class WithIds(Dataset[tuple[int, Any]]):
-    """A map-style data set whose examples come as (row number, example)."""
+    """A map-style data set of (row number, example)."""
 
     def __init__(self, dataset: MapStyle[Any]) -> None:
         self._dataset = dataset
@@ -58,7 +57,7 @@ class WithIds(Dataset[tuple[int, Any]]):
 
 
 def deal(order_N: Tensor, rank: int, num_ranks: int, uneven: Uneven) -> Tensor:
-    """A rank's part of an order that is the same on every rank: see `SubsetSampler`."""
+    """Return a rank's part of an order that all ranks share; see `SubsetSampler`."""
     left_over = len(order_N) % num_ranks
     if left_over and uneven == "drop":
         order_N = order_N[: len(order_N) - left_over]
@@ -70,14 +69,14 @@ def deal(order_N: Tensor, rank: int, num_ranks: int, uneven: Uneven) -> Tensor:
 
 
 def num_dealt(num_examples: int, rank: int, num_ranks: int, uneven: Uneven) -> int:
-    """The length of `deal`'s part, without an order."""
+    """Return the length of `deal`'s part."""
     fewest, left_over = divmod(num_examples, num_ranks)
     one_more = bool(left_over) if uneven == "repeat" else uneven == "keep" and rank < left_over
     return fewest + one_more
 
 
 class RankSampler(Sampler[int]):
-    """One rank's part of every epoch; arguments as of `SubsetSampler`."""
+    """One rank's part of every epoch; arguments as in `SubsetSampler`."""
 
     def __init__(self, rank: int, num_ranks: int, uneven: Uneven) -> None:
         if not 0 <= rank < num_ranks:
@@ -94,23 +93,22 @@ class RankSampler(Sampler[int]):
 
 
 class SubsetSampler(RankSampler):
-    """A subset's indices in a new order every epoch.
+    """A subset's indices, in a new order every epoch.
 
     Args:
-        subset: whose indices.
-        shuffle: whether the order changes; ascending otherwise.
-        seed: of the order, together with the epoch; the same on every rank.
-        rank: which of the processes this is, from 0.
-        num_ranks: how many processes train together.
-        uneven: where the examples do not divide by `num_ranks`: "keep" gives the first
-            ranks one more, "drop" leaves the last ones of the order out, and "repeat" gives
-            its first ones to the other ranks again, as `DistributedSampler` does.
-            Synchronized training needs one of the last two.
-        alpha: the soft label's share of a training target, for the callbacks of Lightning and
-            Hugging Face; 0 trains on labels alone.
+        subset: the subset.
+        shuffle: whether to shuffle; ascending indices otherwise.
+        seed: seed of the order, with the epoch; the same on every rank.
+        rank: this process' rank, from 0.
+        num_ranks: number of processes that train together.
+        uneven: policy where `num_ranks` does not divide the examples. "keep" gives the first ranks
+            one more, "drop" leaves out the last examples, and "repeat" repeats the first ones, as
+            `DistributedSampler` does. Synchronized training needs "drop" or "repeat".
+        alpha: the soft label's share of the target, in the Lightning and Hugging Face callbacks; 0
+            trains on labels alone.
 
     Raises:
-        ConfigError: `rank` is not one of `num_ranks`, or the subset is empty, or lacks the soft
+        ConfigError: `rank` is outside 0..num_ranks - 1, or the subset is empty or lacks the soft
             labels for `alpha`.
     """
 
@@ -140,29 +138,29 @@ class SubsetSampler(RankSampler):
 
     @property
     def is_weighted(self) -> bool:
-        """Whether examples of the present epoch count differently in the loss."""
+        """Whether the current epoch's examples have different weights."""
         dealt_N = self._dealt_weights_N
         return bool(len(dealt_N)) and bool(dealt_N.min() != dealt_N.max())
 
     def weights(self, batch: int, batch_size: int) -> Tensor:
-        """The weights of the present epoch's `batch`-th batch, float32, of mean 1 in the subset."""
+        """Return a batch's weights in the current epoch, float32, of mean 1 over the subset."""
         return self._dealt_weights_N[batch * batch_size : (batch + 1) * batch_size]
 
     def soft_labels(self, batch: int, batch_size: int) -> Tensor | None:
-        """The soft labels of one of the present epoch's batches; None where `alpha` is 0."""
+        """Return a batch's soft labels in the current epoch; None where `alpha` is 0."""
         if self._dealt_soft_labels_NC is None:
             return None
         return self._dealt_soft_labels_NC[batch * batch_size : (batch + 1) * batch_size]
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw the order of this epoch from the next `iter` on; call it before each epoch."""
+        """Set the epoch of the next `iter`; call it before each epoch."""
         self._epoch = epoch
 
     def __len__(self) -> int:
         return num_dealt(len(self.subset), self._rank, self.num_ranks, self._uneven)
 
     def __iter__(self) -> Iterator[int]:
-        # Of this epoch, whatever subset the next one has.
+        # `set_epoch` may replace `self.subset` before the iterator ends.
         subset, order_K = self.subset, torch.arange(len(self.subset))
         if self._shuffle:
             generator = derive_generator(self._seed, "sampler-order", self._epoch)
@@ -179,7 +177,7 @@ class SubsetSampler(RankSampler):
 
 
 class EpochSampler(RankSampler):
-    """Draws an epoch's examples when `set_epoch` names it."""
+    """Draws an epoch's examples in `set_epoch`."""
 
     num_epochs: int | None = None
 
@@ -202,7 +200,7 @@ class EpochSampler(RankSampler):
             yield from share_B.tolist()
 
     def state_dict(self) -> dict[str, Any]:
-        """A checkpoint's state, for `torch.save`."""
+        """Return a checkpoint's state, for `torch.save`."""
         return {"epoch": self._epoch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -216,7 +214,9 @@ class EpochSampler(RankSampler):
 
 
 class RedrawingSampler(EpochSampler):
-    """Random examples, drawn anew for every epoch, all of them before one comes again.
+    """Random examples, resampled every epoch; every example is drawn once before any repeats.
+
+    RS2 without replacement (Okanovic et al. 2024, arXiv:2305.18424).
 
         sampler = RedrawingSampler(len(data), fraction=0.1)
         loader = DataLoader(data, batch_size=256, sampler=sampler)
@@ -225,17 +225,15 @@ class RedrawingSampler(EpochSampler):
             for images, labels in loader: ...
 
     Args:
-        num_examples: of the data set.
-        fraction: of the data set, per epoch; this or `budget`.
-        budget: examples per epoch; this or `fraction`.
-        seed: of the draws; the same on every rank.
-        labels: one integer per example; where given, every epoch has its share of each class.
-        rank: as in `SubsetSampler`, and so are `num_ranks` and `uneven`.
+        num_examples: size of the data set.
+        fraction: share of the data set per epoch; give this or `budget`.
+        budget: examples per epoch.
+        seed: seed of the draws; the same on every rank.
+        labels: one integer per example; stratifies every epoch by class.
+        rank: as in `SubsetSampler`, like `num_ranks` and `uneven`.
 
     Raises:
-        BudgetError: not one of `fraction` and `budget`, or one out of range.
-
-    Source: Okanovic et al. 2024 (arXiv:2305.18424), RS2 without replacement.
+        BudgetError: none or both of `fraction` and `budget` are given, or one is out of range.
     """
 
     def __init__(
@@ -256,7 +254,7 @@ class RedrawingSampler(EpochSampler):
 
 
 class LossSampler(EpochSampler):
-    """Draws an epoch by the examples' last losses, which the training loop tells it.
+    """Draws an epoch by the examples' last losses, which the training loop passes to `update`.
 
     loader = DataLoader(with_ids(data), batch_size=256, sampler=sampler)
     for epoch in range(200):
@@ -275,15 +273,15 @@ class LossSampler(EpochSampler):
         super().set_epoch(epoch)
 
     def update(self, ids_B: Tensor, losses_B: Tensor) -> None:
-        """Note the losses (`reduction="none"`, without weights) of a batch's row numbers."""
+        """Note the losses (`reduction="none"`, unweighted) of a batch's row numbers."""
         self._draws.note(ids_B, losses_B)
 
     def gather(self) -> None:
-        """Exchange the present epoch's losses, on every rank, before one rank's checkpoint."""
+        """Exchange the epoch's losses, on every rank, before one rank writes a checkpoint."""
         self._draws.gather()
 
     def state_dict(self) -> dict[str, Any]:
-        """A checkpoint's state, for `torch.save`."""
+        """Return a checkpoint's state, for `torch.save`."""
         return super().state_dict() | {"losses": self._draws.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -293,16 +291,14 @@ class LossSampler(EpochSampler):
 
 
 class StaleLossSampler(LossSampler):
-    """The examples of a random pool with the highest last losses; use it as `LossSampler` shows.
+    """The examples of a random pool with the highest last losses; used like `LossSampler`.
 
-    The other arguments and errors are those of `RedrawingSampler`.
+    The other arguments and errors are those of `RedrawingSampler`. Source: Jin et al. 2026
+    (arXiv:2606.08574), OrderDP.
 
     Args:
         pool: size of an epoch's random pool, in budgets.
-        hardest_out: share of the pool that is left out at the hard end; 0.05 where labels
-            are noisy.
-
-    Source: Jin et al. 2026 (arXiv:2606.08574), OrderDP.
+        hardest_out: share of the pool to exclude at the hard end; 0.05 where labels are noisy.
     """
 
     def __init__(
@@ -324,17 +320,16 @@ class StaleLossSampler(LossSampler):
 
 
 class InfoBatchSampler(LossSampler):
-    """Every epoch without half of the easy examples; the other half counts twice.
+    """Leaves out half of the easy examples in every epoch; the other half has weight 2.
 
-    Use it as `LossSampler` shows, with the loss `(losses * sampler.weights(ids)).mean()`. The
-    other arguments and errors are those of `RedrawingSampler`.
+    Used like `LossSampler`, with the loss `(losses * sampler.weights(ids)).mean()`. The other
+    arguments and errors are those of `RedrawingSampler`. Source: Qin et al. 2024
+    (arXiv:2303.04947).
 
     Args:
-        num_epochs: of the whole training.
-        prune: share of the easy examples, of losses below the mean, that an epoch leaves out.
-        annealing: share of all epochs, at the end, that are on all examples.
-
-    Source: Qin et al. 2024 (arXiv:2303.04947).
+        num_epochs: epochs of the whole training.
+        prune: share of the easy examples (loss below the mean) that an epoch leaves out.
+        annealing: share of all epochs, at the end, on all examples.
     """
 
     _draws: InfoBatchDraws
@@ -357,6 +352,6 @@ class InfoBatchSampler(LossSampler):
         self.num_epochs = num_epochs
 
     def weights(self, ids_B: Tensor) -> Tensor:
-        """The weights of a batch's examples in the present epoch; float32, on `ids_B`'s device."""
-        self._share()  # drawn by now
+        """Return a batch's weights in the current epoch, float32, on `ids_B`'s device."""
+        self._share()  # draws the epoch if needed
         return self._draws.weights_N[ids_B.cpu()].to(ids_B.device)

@@ -1,7 +1,4 @@
-"""Subsets: the value itself, its files, the data that it belongs to, and its weights in a loss.
+"""Subsets: the value, its files, its data and its loss weights; needs no coordinator."""
 
-Imported by everything that gets, keeps or trains on a subset; needs no coordinator.
-"""
-
-# Where a subset's examples are written out, and nobody has said how many go into one file.
+# Default number of examples per shard of an exported subset.
 EXAMPLES_PER_SHARD = 10_000

@@ -1,13 +1,12 @@
-"""Data of a subset: the forms that users have, and whether it is the data that was selected from.
+"""Data of a subset: the accepted forms, and a check that a subset was selected from it.
 
     (X, y)                          arrays, tensors, lists, a pandas frame and series
     datasets.Dataset                Hugging Face's; its image, else all columns but the label
     a map-style data set            unchanged; torchvision's without its transforms
 
-Indices mean nothing on other data. A data set of `lipt.common.data` knows its fingerprint; others
-get the coordinator's, of labels and encoded bytes (`datasets.Dataset`, `samples` of torchvision's
-ImageFolder) or of labels and pixels. A coordinator may have opened an image folder as files or as
-pixels, so one set can have two.
+A data set of `lipt.common.data` knows its fingerprint. For others, the check computes the
+coordinator's: of labels and encoded bytes (`datasets.Dataset`, ImageFolder's `samples`), or of
+labels and pixels. An image folder can have both.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from lipt.common.errors import DataError, LiptError, SubsetError
 _TRANSFORMS = ("transform", "target_transform", "transforms")
 _LABELS = ("label", "labels", "fine_label", "target", "class")
 
-# Errors of reading a foreign data set that is not of the expected form.
+# Errors of reading a data set of an unexpected form.
 _UNREADABLE = (LiptError, OSError, TypeError, ValueError, LookupError, AttributeError)
 
 ExampleT_co = TypeVar("ExampleT_co", covariant=True)
 
 
 class MapStyle(Protocol[ExampleT_co]):
-    """A data set with a length and a row for every number below it."""
+    """A data set with a length, and a row for every number below it."""
 
     def __len__(self) -> int: ...
 
@@ -42,7 +41,7 @@ class MapStyle(Protocol[ExampleT_co]):
 
 
 class RowNumbers(Sequence[int]):
-    """An int64 array as a sequence of Python's ints, without copying it."""
+    """An int64 array as a sequence of Python ints, without a copy."""
 
     def __init__(self, indices_N: NDArray[np.int64]) -> None:
         self._indices_N = indices_N
@@ -56,10 +55,7 @@ class RowNumbers(Sequence[int]):
 
 
 class Pairs:
-    """Rows of (example, label) of two columns.
-
-    `targets` are all labels; text is numbered in alphabetical order, and `classes` are its names.
-    """
+    """Rows of (example, label) from two columns; text labels are numbered alphabetically."""
 
     def __init__(self, examples: Any, labels: Any) -> None:
         columns = examples if isinstance(examples, Mapping) else {"": examples}
@@ -95,7 +91,7 @@ class Pairs:
 
 
 class TablePairs:
-    """Rows of (example, label) of a Hugging Face `datasets.Dataset`; attributes as of `Pairs`."""
+    """Rows of (example, label) from a Hugging Face `datasets.Dataset`; attributes as in `Pairs`."""
 
     def __init__(self, table: Any) -> None:
         features = table.features
@@ -118,14 +114,14 @@ class TablePairs:
 
 
 def map_style(data: Any) -> Any:
-    """Data as rows of (example, label), without random transforms; DataError without labels."""
+    """Return rows of (example, label), without random transforms; DataError without labels."""
     rows = rows_of(data)
     return TablePairs(rows) if is_table(rows) else without_transforms(rows)
 
 
 def rows_of(data: Any) -> Any:
-    """(X, y) as pairs, other data unchanged."""
-    # A tuple of two (image, label) is a data set of two rows.
+    """Return (X, y) as pairs, and other data unchanged."""
+    # A tuple of two (image, label) pairs is a data set of two rows.
     columns = (
         isinstance(data, tuple)
         and len(data) == 2
@@ -137,12 +133,12 @@ def rows_of(data: Any) -> Any:
 
 
 def is_table(data: Any) -> bool:
-    """Whether data is a Hugging Face `datasets.Dataset`, whose package may not be installed."""
+    """Whether data is a Hugging Face `datasets.Dataset`; its package need not be installed."""
     return hasattr(data, "features") and hasattr(data, "with_format")
 
 
 def without_transforms(dataset: Any) -> Any:
-    """A shallow copy without torchvision's transforms; the set itself where it has none."""
+    """Return a data set without torchvision transforms, as a shallow copy if it has any."""
     given = [name for name in _TRANSFORMS if getattr(dataset, name, None) is not None]
     if not given:
         return dataset
@@ -150,7 +146,7 @@ def without_transforms(dataset: Any) -> Any:
     for name in given:
         try:
             setattr(plain, name, None)
-        except AttributeError:  # a property, which torchvision's is not
+        except AttributeError:  # a property, unlike torchvision's attribute
             return dataset
     return plain
 
@@ -159,7 +155,7 @@ def _array(values: Any) -> Any:
     if not hasattr(values, "to_numpy"):
         return values
     found = values.to_numpy()
-    # Tables give read-only views, which torch warns of.
+    # Tables give read-only views, and torch warns about them.
     return found if found.flags.writeable else found.copy()
 
 
@@ -176,10 +172,9 @@ def _label_column(features: Mapping[str, Any]) -> str:
 
 
 def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
-    """Refuse, by SubsetError, a data set that a `Subset` was not selected from.
+    """Raise SubsetError for a data set that a `Subset` was not selected from.
 
-    Lengths are compared, and with `check` fingerprints: 64 rows are read; all of them for a full
-    fingerprint, or for pairs of image and label without `targets`.
+    Compares lengths, and with `check` fingerprints, of 64 rows or all; see `Subset.apply`.
     """
     data, num_rows = subset.manifest.get("data"), len(dataset)
     expected = data.get("num_examples") if isinstance(data, Mapping) else None
@@ -220,12 +215,12 @@ def _require_fingerprint(expected: str, dataset: Any) -> None:
 
 
 def _candidates(dataset: Any) -> Iterator[Callable[[str], str]]:
-    """Functions that compute a fingerprint of the kind of another, the likeliest first."""
+    """Yield functions that compute the fingerprint, the most likely first."""
     if hasattr(dataset, "fingerprint_like"):
         yield dataset.fingerprint_like
     elif is_table(dataset):
         yield partial(_of_table, dataset)
-        # As pixels, where a user's program reads the table; and as rows of tensors.
+        # As pixels, where the user's program reads the table; and as rows of tensors.
         yield lambda like: _of_pairs(map_style(dataset), like)
         yield partial(_of_pairs, dataset)
     else:
@@ -234,7 +229,7 @@ def _candidates(dataset: Any) -> Iterator[Callable[[str], str]]:
         plain = without_transforms(dataset)
         yield partial(_of_pairs, plain)
         if plain is not dataset:
-            # A user's own set may not work without its transform.
+            # The user's data set may not work without its transform.
             yield partial(_of_pairs, dataset)
 
 
@@ -264,7 +259,7 @@ def _of_files(dataset: Any, like: str) -> str:
 
 
 def _of_table(table: Any, like: str) -> str:
-    """Of a `datasets.Dataset`'s storage, without its own decoding."""
+    """Compute the fingerprint from a `datasets.Dataset`'s storage, without decoding."""
     from lipt.common.data.sources.parquet import IMAGE_COLUMNS, LABEL_COLUMNS  # noqa: PLC0415 - torch
 
     features = table.features

@@ -1,15 +1,14 @@
 """File formats of a subset: exact, and readable without this package.
 
-The suffix decides. Every format has N indices (int64, ascending), N weights (float32), perhaps
-N x C soft labels (float16), and a metadata object {"format": "lipt-subset", "version": 1,
+The suffix selects the format. Every format has N indices (int64, ascending), N weights (float32),
+optional N x C soft labels (float16), and a metadata object {"format": "lipt-subset", "version": 1,
 "strategy", "fingerprint", "digest", "manifest"}.
 
-.npy      npy records one after the other in one file, as `numpy.save` on an open file writes
-          them: `<i8` N, `<f4` N, `|u1` with the metadata as UTF-8 JSON, and `<f2` N x C.
-          `numpy.load(path)` reads the first: the indices.
-.csv      header `index,weight,soft_0,...`, one row per example. The metadata is JSON in a file
-          beside it: NAME.manifest.json of NAME.csv.
-.json     the metadata object with more keys, "indices", "weights" and "soft_labels".
+.npy      consecutive npy records, as `numpy.save` on an open file writes them: `<i8` N, `<f4` N,
+          `|u1` with the metadata as UTF-8 JSON, and `<f2` N x C. `numpy.load` reads the indices.
+.csv      header `index,weight,soft_0,...`, one row per example. The metadata of NAME.csv is JSON
+          in NAME.manifest.json.
+.json     the metadata object, with the keys "indices", "weights" and "soft_labels".
 .parquet  columns `index` int64, `weight` float32 and `soft_labels`, lists of float32; the metadata
           is JSON in the schema's metadata under the key `lipt`.
 
@@ -35,16 +34,16 @@ _FORMAT = {"format": "lipt-subset", "version": 1}
 _TEXTS = ("fingerprint", "digest", "strategy")
 _CSV_HEADER = ["index", "weight"]
 _NEEDED_FOR = "A subset as .parquet"
-# This many rows become Python's numbers at a time.
+# Rows converted to Python numbers at a time.
 _ROWS = 16_384
 
-# A subset's fields by name: `indices`, `weights`, perhaps `soft_labels`, the texts and `manifest`.
+# A subset's fields by name: `indices`, `weights`, optional `soft_labels`, texts and `manifest`.
 Fields = Mapping[str, Any]
 Codec = tuple[Callable[[Fields, BinaryIO], None], Callable[[BinaryIO], dict[str, Any]]]
 
 
 def codec_of(path: Path) -> Codec:
-    """The writer and reader of a file of this name; SubsetError for another suffix."""
+    """Return the writer and reader for a path; SubsetError for another suffix."""
     codec = _CODECS.get(path.suffix.lower())
     if codec is None:
         raise SubsetError(
@@ -55,22 +54,17 @@ def codec_of(path: Path) -> Codec:
 
 
 def manifest_beside(path: Path) -> Path | None:
-    """The file with the metadata of a .csv; None for other formats."""
+    """Return the metadata file of a .csv; None for other formats."""
     return path.with_suffix(".manifest.json") if path.suffix.lower() == ".csv" else None
 
 
 def metadata_text(fields: Fields) -> str:
-    """The metadata object as JSON."""
+    """Format the metadata object as JSON."""
     return _json(_FORMAT | {name: fields[name] for name in (*_TEXTS, "manifest")})
 
 
 def decode(file: BinaryIO, path: Path, beside: bytes | None = None) -> dict[str, Any]:
-    """A subset's fields from a file of that name, and from the content of the file beside a .csv.
-
-    Raises:
-        SubsetError: the suffix is none of the four, or the file is damaged.
-        MissingExtraError: .parquet without pyarrow.
-    """
+    """Read a subset's fields, a .csv's with the metadata `beside`; SubsetError if damaged."""
     _, read = codec_of(path)
     try:
         fields = read(file)
@@ -78,7 +72,7 @@ def decode(file: BinaryIO, path: Path, beside: bytes | None = None) -> dict[str,
             fields |= _object(beside)
     except MissingExtraError:
         raise
-    # numpy, csv, json and pyarrow raise all kinds for damaged bytes, MemoryError included.
+    # numpy, csv, json and pyarrow raise any error for damaged bytes, MemoryError included.
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise SubsetError(

@@ -1,4 +1,4 @@
-"""Subset: which examples, with which weights, of which data."""
+"""Subset: selected examples of a data set, with their weights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lipt.common.data.parallel import Progress
     from lipt.trainer.subsets.weighted import WeightedData
 
-# The name in messages of a subset without a file of its own.
+# The name in messages of a subset without a file.
 _JSON = Path("subset.json")
 
 _COLUMNS = (("indices", np.int64), ("weights", np.float32), ("soft_labels", np.float16))
@@ -41,26 +41,26 @@ _COLUMNS = (("indices", np.int64), ("weights", np.float32), ("soft_labels", np.f
 
 @dataclass(frozen=True)
 class Subset:
-    """Chosen examples of one data set, checked against their digest.
+    """Selected examples of one data set, checked against their digest.
 
     Attributes:
         indices: int64, ascending and distinct: row numbers in the data set.
-        weights: float32, one per index: how much each counts in the loss.
-        fingerprint: of the data set that the indices belong to.
-        digest: SHA-256 of the indices as little-endian int64 followed by the
-            weights as little-endian float32, and by the soft labels as little-endian float16.
-        strategy: the algorithm that chose them.
+        weights: float32, one loss weight per index.
+        fingerprint: fingerprint of the data set.
+        digest: SHA-256 of the little-endian columns: indices int64, weights float32, then soft
+            labels float16.
+        strategy: name of the selection strategy.
         manifest: provenance: configuration, versions, seconds.
-        soft_labels: float16, one row of probabilities per index, as training targets beside the
-            labels; None where none were requested.
-        kept: whether this answer is the request's `previous` subset; neither compared nor saved.
-        handed_over: whether the arrays are kept without a copy.
+        soft_labels: float16, one row of probabilities per index, as training targets; None where
+            none were requested.
+        kept: whether the request's `previous` subset was returned; neither compared nor saved.
+        handed_over: whether to keep the arrays without a copy.
 
     Raises:
         SubsetError: the columns do not fit each other, or not the digest.
     """
 
-    # Equal digests are equal columns.
+    # Equal digests imply equal columns.
     indices: NDArray[np.int64] = field(compare=False)
     weights: NDArray[np.float32] = field(compare=False)
     fingerprint: str
@@ -97,7 +97,7 @@ class Subset:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """A summary by name."""
+        """Summary as (name, text) pairs."""
         data, costs = self.manifest.get("data"), self.manifest.get("costs")
         num_examples = data.get("num_examples") if isinstance(data, Mapping) else None
         share = f" of {num_examples:,} ({len(self) / num_examples:.1%})" if num_examples else ""
@@ -116,14 +116,14 @@ class Subset:
 
     @property
     def recommended_alpha(self) -> float:
-        """How much of a training target should be the soft label, in [0, 1]."""
+        """Recommended share of the soft label in a training target, in [0, 1]."""
         head = self.manifest.get("soft_labels")
         alpha = head.get("recommended_alpha") if isinstance(head, Mapping) else None
         return float(alpha) if isinstance(alpha, int | float) and 0 <= alpha <= 1 else 0.0
 
     @property
     def stopped_early(self) -> str:
-        """Why there are fewer examples than the budget; empty otherwise."""
+        """Reason for fewer examples than the budget; empty otherwise."""
         return str(self.manifest.get("stopped_early") or "")
 
     @property
@@ -154,21 +154,21 @@ class Subset:
 
     @property
     def is_weighted(self) -> bool:
-        """Whether its examples count differently in the loss."""
+        """Whether its examples have different loss weights."""
         return bool(len(self)) and bool(self.weights.min() != self.weights.max())
 
     def dataset(self, data: Any, *, check: bool = True, normalized: bool = True) -> WeightedData:
-        """The chosen examples with their weights: (image, label, weight).
+        """Return the selected examples with their weights: (image, label, weight).
 
-        Where there are soft labels, they follow: (image, label, weight, soft label). An example
-        that is a dictionary gets them under "weight" and "soft_label". `WeightedSubsetLoss` and
-        `SoftTargetLoss` take them, `WeightedCollate` a collate function of your own.
+        Soft labels, if any, come last: (image, label, weight, soft label). A dictionary example
+        gets them under "weight" and "soft_label". `WeightedSubsetLoss` and `SoftTargetLoss` take
+        them; `WeightedCollate` wraps your own collate function.
 
         Args:
-            data: the data that the subset was chosen from, in any form that `lipt.select` takes.
-            check: as in `apply`; errors too.
-            normalized: whether weights are scaled to mean 1, which keeps the learning rate's
-                meaning.
+            data: the data that the subset was selected from, in any form that `lipt.select` takes.
+            check: as in `apply`; raises the same errors.
+            normalized: whether to scale weights to mean 1, which preserves the learning rate's
+                scale.
         """
         import torch  # noqa: PLC0415 - slow
 
@@ -186,32 +186,31 @@ class Subset:
     def apply(
         self, dataset: MapStyle[ExampleT_co], *, check: bool = True
     ) -> torch.utils.data.Subset[ExampleT_co]:
-        """The chosen examples of a data set, in the order of `indices`, without their weights.
+        """Return the selected examples in the order of `indices`, without their weights.
 
-        Warns where there are weights: `dataset` gives the examples with them.
+        Warns where there are weights; `dataset` returns them.
 
         Args:
-            dataset: the one that the subset was chosen from: of `lipt.common.data`, torchvision
+            dataset: the one that the subset was selected from: of `lipt.common.data`, torchvision
                 or Hugging Face, pairs of image and label, or (X, y).
-            check: whether its fingerprint is compared, which reads 64 rows, or all where it has
-                no `targets` or the fingerprint is a full one. Its length always is.
+            check: whether to compare fingerprints, besides lengths. It reads 64 rows, or all for a
+                full fingerprint or for data without `targets`.
 
         Raises:
-            SubsetError: it is other data, or its fingerprint cannot be computed.
+            SubsetError: other data, or the fingerprint cannot be computed.
         """
         from torch.utils.data import Subset as Chosen  # noqa: PLC0415 - slow
 
-        # torch's annotation asks for its own Dataset, and uses no more than this.
+        # torch's annotation requires its own Dataset, but uses no more than this.
         source: Any = rows_of(dataset)
         require_same_data(source, self, check=check)
         self._warn_of_weights()
         return Chosen(source, RowNumbers(self.indices))
 
     def hf_select(self, dataset: Any, *, check: bool = True) -> Any:
-        """The chosen rows of a Hugging Face `datasets.Dataset`, by its own `select`.
+        """Return the selected rows of a Hugging Face `datasets.Dataset`, by its own `select`.
 
-        The fingerprint is that of a coordinator on `parquet:PATH` with the same images and labels;
-        else as `apply`.
+        Its fingerprint is that of `parquet:PATH` with the same images and labels; else as `apply`.
         """
         require_same_data(dataset, self, check=check)
         self._warn_of_weights()
@@ -230,14 +229,11 @@ class Subset:
             )
 
     def save(self, path: str | Path) -> Path:
-        """Write .npy, .csv, .json or .parquet, whole or not at all.
+        """Write .npy, .csv, .json or .parquet atomically.
 
-        `numpy.load` of a .npy gives the indices; `pandas.read_csv` and `read_parquet` the columns
-        index and weight. The manifest of NAME.csv is in NAME.manifest.json.
-
-        Raises:
-            SubsetError: the suffix is none of the four.
-            MissingExtraError: .parquet without pyarrow.
+        `numpy.load` of a .npy returns the indices; `pandas.read_csv` and `read_parquet` return the
+        columns index and weight. The manifest of NAME.csv is in NAME.manifest.json. SubsetError:
+        another suffix. MissingExtraError: .parquet without pyarrow.
         """
         target = Path(path)
         write, _ = codec_of(target)  # checked before there is a file
@@ -250,11 +246,7 @@ class Subset:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote, equal in every field.
-
-        Raises:
-            SubsetError: the suffix is none of the four, or the file is damaged.
-        """
+        """Read what `save` wrote, equal in every field; SubsetError for a damaged file."""
         source = Path(path)
         codec_of(source)  # before it is read
         with source.open("rb") as file:
@@ -262,7 +254,7 @@ class Subset:
         return cls(**fields, handed_over=True)
 
     def to_json(self) -> str:
-        """The content of a .json file."""
+        """Return the content of a .json file."""
         write, _ = codec_of(_JSON)
         file = io.BytesIO()
         write(vars(self), file)
@@ -270,7 +262,7 @@ class Subset:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what `to_json` gave."""
+        """Read the output of `to_json`."""
         return cls(**decode(io.BytesIO(text.encode()), _JSON), handed_over=True)
 
     def to_webdataset(
@@ -281,23 +273,20 @@ class Subset:
         examples_per_shard: int = EXAMPLES_PER_SHARD,
         on_progress: Progress | None = None,
     ) -> list[Path]:
-        """Write the chosen images themselves, as tar shards in WebDataset's convention.
+        """Write the selected images as tar shards in WebDataset's convention, atomically.
 
-        Image files are copied byte for byte; pixels become PNG. The folder appears whole or not at
-        all, with `subset.json` and `classes.txt` beside the shards.
+        Image files are copied byte for byte; pixels become PNG. `subset.json` and `classes.txt` lie
+        beside the shards, and `webdataset:FOLDER` opens them. Returns the shards in order.
 
         Args:
-            dataset: the one that the subset was chosen from, of `lipt.open_dataset`.
+            dataset: the one that the subset was selected from, of `lipt.open_dataset`.
             folder: a new or empty one.
-            examples_per_shard: at most.
+            examples_per_shard: maximum size of a shard.
             on_progress: called with (examples done, examples in all).
 
-        Returns:
-            The shards, in order; `webdataset:FOLDER` opens them.
-
         Raises:
-            SubsetError: it is other data, or the subset is empty.
-            DataError: an image cannot be read, or there are none.
+            SubsetError: other data, or an empty subset.
+            DataError: an image cannot be read, or the data has none.
             FileExistsError: the folder is not empty.
         """
         from lipt.trainer.subsets.written_out import write_out  # noqa: PLC0415 - Pillow
@@ -312,7 +301,7 @@ class Subset:
         examples_per_shard: int = EXAMPLES_PER_SHARD,
         on_progress: Progress | None = None,
     ) -> list[Path]:
-        """Write the chosen images themselves, as Parquet files in Hugging Face's convention.
+        """Write the selected images as Parquet files in Hugging Face's convention.
 
         Columns: image, label, id (the row number) and weight. Else as `to_webdataset`;
         `parquet:FOLDER` and `datasets.load_dataset` open them.
@@ -350,13 +339,13 @@ def _require_consistent(
             "a subset's indices are row numbers in ascending order, each once; these are not. "
             "Sort them with their weights and drop duplicates."
         )
-    # One of these two is not finite where any is.
+    # A NaN or infinity shows in the minimum or maximum.
     if len(weights_N) and not np.isfinite([weights_N.min(), weights_N.max()]).all():
         raise SubsetError(
             "a subset's weights have to be finite; these are not. Give one number per index."
         )
     if soft_labels_NC is not None:
-        # Not all of them at once: a comparison is as large as they are.
+        # min and max need no temporary array as large as the labels.
         in_range = soft_labels_NC.min(initial=0) >= 0 and soft_labels_NC.max(initial=0) <= 1
         if soft_labels_NC.ndim != 2 or len(soft_labels_NC) != len(indices_N) or not in_range:
             raise SubsetError(

@@ -28,7 +28,7 @@ def example_losses(
     *,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Each example's cross-entropy, float32, without weights; `alpha` as of `SoftTargetLoss`."""
+    """Return each example's unweighted cross-entropy, float32; `alpha` as in `SoftTargetLoss`."""
     targets = labels_B
     if soft_labels_BC is not None:
         targets = soft_targets(labels_B, soft_labels_BC, alpha)
@@ -38,7 +38,7 @@ def example_losses(
 
 
 def soft_targets(labels_B: Tensor, soft_labels_BC: Tensor, alpha: float) -> Tensor:
-    """(1 - alpha) onehot + alpha soft label; B x C float32."""
+    """Return (1 - alpha) onehot + alpha soft label; B x C float32."""
     hard_BC = functional.one_hot(labels_B, soft_labels_BC.shape[1])
     return torch.lerp(hard_BC.float(), soft_labels_BC.float(), alpha)
 
@@ -48,30 +48,27 @@ def weighted_cross_entropy(
 ) -> Tensor:
     """Mean over the batch of each example's cross-entropy times its weight, 0-d, float32.
 
-    The sum is divided by B, not by the weights' sum: a batch of heavy examples moves the model
-    further, as in training on all that they stand for. Weights of mean 1 over the subset
-    (`normalized_weights`) keep the learning rate's meaning.
+    The sum is divided by B, not by the sum of weights: an example of weight w counts as w examples.
+    Weights of mean 1 over the subset (`normalized_weights`) preserve the learning rate's scale.
     """
     losses_B = example_losses(logits_BC, labels_B, label_smoothing=label_smoothing)
     return (losses_B * weights_B).mean()
 
 
 def normalized_weights(weights_N: Tensor) -> Tensor:
-    """A subset's weights scaled to mean 1, float32; all ones where they sum to 0."""
+    """Scale a subset's weights to mean 1, float32; all ones where they sum to 0."""
     mean = weights_N.double().mean()
     return (weights_N / mean).float() if mean > 0 else weights_N.new_ones(len(weights_N))
 
 
 class WeightedSubsetLoss(nn.Module):
-    """A loss in which every example counts by its weight in the subset.
+    """A loss that multiplies each example by its weight in the subset.
 
         loss_of = WeightedSubsetLoss()
         for images, labels, weights in DataLoader(subset.dataset(data), batch_size=64):
             loss = loss_of(model(images), labels, weights)
 
-    Args:
-        criterion: gives one loss for each example; None for
-            `nn.CrossEntropyLoss(reduction="none")`.
+    `criterion` returns one loss per example; None for `nn.CrossEntropyLoss(reduction="none")`.
     """
 
     def __init__(self, criterion: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
@@ -79,11 +76,7 @@ class WeightedSubsetLoss(nn.Module):
         self._criterion = criterion or example_losses
 
     def forward(self, outputs: Tensor, targets: Tensor, weights_B: Tensor) -> Tensor:
-        """Mean over the batch of each example's loss times its weight, 0-d.
-
-        Raises:
-            ConfigError: `criterion` does not give one loss for each example.
-        """
+        """Return the mean of loss times weight, 0-d; ConfigError unless one loss per example."""
         losses_B = self._criterion(outputs, targets)
         if losses_B.shape != weights_B.shape:
             raise ConfigError(
@@ -101,11 +94,7 @@ class SoftTargetLoss(nn.Module):
         for images, labels, weights, soft_labels in DataLoader(subset.dataset(data)):
             loss = loss_of(model(images), labels, weights, soft_labels)
 
-    Args:
-        alpha: the soft label's share of the target, in [0, 1].
-
-    Raises:
-        ConfigError: alpha is outside [0, 1].
+    `alpha` is the soft label's share of the target; ConfigError outside [0, 1].
     """
 
     def __init__(self, alpha: float = 0.5) -> None:
@@ -117,20 +106,17 @@ class SoftTargetLoss(nn.Module):
     def forward(
         self, logits_BC: Tensor, labels_B: Tensor, weights_B: Tensor, soft_labels_BC: Tensor
     ) -> Tensor:
-        """Mean over the batch of each example's loss times its weight, 0-d."""
+        """Return the mean over the batch of each example's loss times its weight, 0-d."""
         losses_B = example_losses(logits_BC, labels_B, soft_labels_BC, self.alpha)
         return (losses_B * weights_B).mean()
 
 
 class UnweightedWarning(UserWarning):
-    """A weighted subset's examples are taken without their weights."""
+    """A weighted subset's examples are used without their weights."""
 
 
 class WeightedData(Dataset[Any]):
-    """The chosen examples, each with its weight as the last of a tuple or under "weight".
-
-    Soft labels follow the weight, or are under "soft_label"; all columns have K rows, float32.
-    """
+    """Selected examples, each with its weight and soft label last, or under their own keys."""
 
     def __init__(
         self,
@@ -156,22 +142,20 @@ class WeightedData(Dataset[Any]):
 
 
 class WeightedCollate:
-    """Makes batches of weighted examples by a function that takes unweighted ones.
+    """Adds weights and soft labels to the batches of your own collate function.
 
         loader = DataLoader(subset.dataset(data), collate_fn=WeightedCollate(pad))
 
-    A batch has its weights, and soft labels, as the last of a tuple, or under "weight" and
-    "soft_label" of a dictionary. The DataLoader's default collate needs no such wrapper.
-
-    Args:
-        collate: makes a batch of the data set's own examples, such as one that pads.
+    Weights and soft labels come last in a batch's tuple, or under "weight" and "soft_label" in a
+    dictionary. The DataLoader's default collate needs no such wrapper. `collate` makes a batch of
+    the data set's own examples.
     """
 
     def __init__(self, collate: Callable[[list[Any]], Any] = default_collate) -> None:
         self._collate = collate
 
     def __call__(self, examples: Sequence[Any]) -> Any:
-        """A batch with its B weights, and B x C soft labels where there are some."""
+        """Return a batch with its B weights, and B x C soft labels if any."""
         if isinstance(examples[0], Mapping):
             plain = [dict(example) for example in examples]
             keys = [key for key in (WEIGHT, SOFT_LABEL) if key in plain[0]]
@@ -179,7 +163,7 @@ class WeightedCollate:
             batch = self._collate(plain)
             batch.update(more)
             return batch
-        # A weight is one number, a soft label a row of them.
+        # A weight is one number, a soft label a row of numbers.
         last = 2 if examples[0][-1].ndim else 1
         batch = self._collate([tuple(example[:-last]) for example in examples])
         columns = zip(*(example[-last:] for example in examples), strict=True)

@@ -1,17 +1,16 @@
-"""A subset's images written to a folder of shards, for training elsewhere.
+"""Export of a subset's images to a folder of shards, for training elsewhere.
 
-The folder appears whole or not at all; equal subsets of equal data give equal bytes. `subset.json`
-in it loads as the subset. Image files are copied byte for byte; pixels become PNG.
+The folder appears atomically; equal subsets of equal data give equal bytes. `subset.json` in it
+loads as the subset. Image files are copied byte for byte; pixels become PNG.
 
-Tar shards (WebDataset): each example has the members ID.cls, its class's number; ID.jpg, or the
-image's other suffix; and ID.json: {"id": row number in the data, "weight": the strategy's}. ID is
-the row number in twelve digits. Examples with several labels, or with numbers, have a "target" in
-their .json in place of ID.cls. classes.txt beside the shards, which `webdataset:` reads, has the
-name of each class on a line.
+Tar shards (WebDataset): each example has the members ID.cls (class number), ID.jpg or another image
+suffix, and ID.json: {"id": row number in the data, "weight": the strategy's}. ID is the row number
+in twelve digits. Multi-label and regression examples have a "target" in ID.json instead of ID.cls.
+classes.txt, which `webdataset:` reads, has one class name per line.
 
-Parquet shards (Hugging Face): `image`, a struct of `bytes` and `path`; `label`, int64, with the
-classes' names where `datasets` looks for them; `id`, int64, the row number; `weight`, float32.
-Examples with several labels, or with numbers, have a list `target` in place of the label.
+Parquet shards (Hugging Face): `image`, a struct of `bytes` and `path`; `label`, int64, with class
+names in the `datasets` metadata; `id`, int64, the row number; `weight`, float32. Multi-label and
+regression examples have a list `target` instead of the label.
 
 Source: Aizman, Maltby & Breuel 2019, "High Performance I/O For Large Scale Deep Learning"
 (arXiv:2001.01858).
@@ -42,7 +41,7 @@ from lipt.trainer.writing.files import import_pyarrow, making
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
 
-# Of formats whose suffix is not their name.
+# Suffixes of formats whose name is not their suffix.
 _SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}
 # Concurrent reads from a disk or a network.
 _NUM_READERS = 8
@@ -51,7 +50,7 @@ _ROWS_PER_GROUP = 100
 
 
 class ChosenImage(NamedTuple):
-    """One example: `content` is an image file, `target` a class's number, or numbers or labels."""
+    """One example; `content` is an image file, `target` a class number or a list of numbers."""
 
     row: int
     weight: float
@@ -68,10 +67,7 @@ def write_out(
     examples_per_shard: int,
     on_progress: Progress | None,
 ) -> list[Path]:
-    """Write a subset's images as shards; see `Subset.to_webdataset`.
-
-    `subset` is a `Subset`, whose module imports this one.
-    """
+    """Write a `Subset`'s images as shards; see `Subset.to_webdataset`."""
     if examples_per_shard < 1:
         raise SubsetError(
             f"examples_per_shard = {examples_per_shard}: a shard holds at least one example."
@@ -89,13 +85,13 @@ def write_out(
     with making(folder) as unfinished:
         images = _chosen_images(subset, dataset, on_progress)
         for name in names:
-            # The first is read here, so that no shard begins without one.
+            # The first image is read before the shard's file is made.
             own = islice(images, examples_per_shard)
             write(unfinished / name, chain([next(own)], own))
         if form == "tar" and dataset.rows.targets is None:
-            # A name's line breaks become spaces, so that line and number stay the same.
+            # Line breaks in a name become spaces, so that line numbers stay class numbers.
             lines = (" ".join(name.splitlines()) + "\n" for name in dataset.class_names)
-            # Folders' names that are not UTF-8 are escaped.
+            # Folder names that are not UTF-8 are escaped.
             content = "".join(lines).encode(errors="backslashreplace")
             (unfinished / CLASSES).write_bytes(content)
         subset.save(unfinished / "subset.json")
@@ -105,7 +101,6 @@ def write_out(
 def _chosen_images(
     subset: Any, dataset: Dataset, on_progress: Progress | None
 ) -> Iterator[ChosenImage]:
-    """A subset's examples in row order, a few of them in memory at a time."""
     rows = dataset.source_rows
     if isinstance(rows, EncodedRows):
         read = partial(_file_of, rows)
@@ -146,7 +141,7 @@ def _png_of(rows: PixelRows, row: int) -> tuple[bytes, str]:
 
 
 def _write_tar(path: Path, images: Iterator[ChosenImage]) -> None:
-    # Without times and owners: equal images give equal bytes.
+    # No times or owners, so that equal images give equal bytes.
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as archive:
         for image in images:
             said: dict[str, Any] = {"id": image.row, "weight": image.weight}

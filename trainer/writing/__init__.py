@@ -1,1 +1,1 @@
-"""Writing: whole files, JSON, numbers for people, and differences in words."""
+"""Atomic files, JSON values, and formatted numbers and differences."""

@@ -1,4 +1,4 @@
-"""Atomic files and folders: the old one or the new one, never half."""
+"""Atomic files and folders."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from lipt.common.imports import import_extra
 
 @contextmanager
 def replacing(path: Path, *, mode: int | None = None) -> Iterator[Path]:
-    """A temporary name beside `path` that replaces it when the block succeeds.
+    """A temporary file, private at first, that replaces `path` when the block succeeds.
 
-    It is private until then, and gets the permissions `mode`, or those of a user's own file. The
-    content is on the disk before the rename; a block that raises leaves `path` unchanged.
+    It is synced before the rename. A block that raises leaves `path` unchanged.
     """
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     os.close(descriptor)
@@ -34,23 +33,20 @@ def replacing(path: Path, *, mode: int | None = None) -> Iterator[Path]:
 
 
 def place(temporary: Path, path: Path, *, mode: int | None = None) -> None:
-    """Rename a finished temporary file, with permissions `mode` or those of a user's own file."""
+    """Rename a finished temporary file, with permissions `mode` or a user's default ones."""
     temporary.chmod(0o666 & ~_umask() if mode is None else mode)
     temporary.replace(path)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path`, whole or not at all."""
+    """Write `data` to `path` atomically."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 
 
 @contextmanager
 def making(folder: Path) -> Iterator[Path]:
-    """A temporary folder beside `folder` that replaces it, durably, when the block succeeds.
-
-    FileExistsError: `folder` is not empty, or a file.
-    """
+    """A temporary folder that durably replaces `folder`, which is absent or empty, on success."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} is there already. Name a folder that is not, or empty it.")
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +70,7 @@ def _umask() -> int:
 
 
 def import_pyarrow(needed_for: str) -> tuple[Any, Any]:
-    """The modules `pyarrow` and `pyarrow.parquet`, or an error that names `needed_for`."""
+    """Import `pyarrow` and `pyarrow.parquet`, or raise an error that names `needed_for`."""
     arrow, parquet = (
         import_extra(module, package="pyarrow", extra="parquet", needed_for=needed_for)
         for module in ("pyarrow", "pyarrow.parquet")

@@ -1,4 +1,4 @@
-"""Formatting: percentages, tables, differences, HTML for a notebook, and JSON values."""
+"""Formatting: percentages, tables, differences, notebook HTML, and JSON values."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MAX_PIXELS, _SHOWN_PIXELS = 96, 56
 
 
 def format_percent(share: float) -> str:
-    """An accuracy: 0.4567 is "45.7%"."""
+    """Format an accuracy: 0.4567 is "45.7%"."""
     return f"{100 * share:.1f}%"
 
 
 def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell, two spaces apart; a cell cannot begin a row."""
+    """Format columns as wide as their widest cell, two spaces apart; cells have no line breaks."""
     lines = [tuple(map(printable, row)) for row in (header, *rows)]
     widths = [max(len(row[column]) for row in lines) for column in range(len(header))]
     return [
@@ -37,7 +37,7 @@ def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[st
 
 
 def differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """Each setting whose JSON values differ, nested too: "its recipe.steps is 3, now it is 4"."""
+    """List settings whose JSON values differ, nested too: "its recipe.steps is 3, now it is 4"."""
     return "; ".join(_each(found, wanted, within=""))
 
 
@@ -51,10 +51,7 @@ def _each(found: Mapping[str, Any], wanted: Mapping[str, Any], within: str) -> I
 
 
 def to_jsonable(value: Any) -> Any:
-    """A view, or a container of views, as values that `json.dumps` takes.
-
-    Field names are the keys; times are ISO 8601; infinities and NaN are null.
-    """
+    """Convert views to JSON values: times become ISO 8601, infinities and NaN null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: to_jsonable(getattr(value, field.name))
@@ -75,7 +72,7 @@ def to_jsonable(value: Any) -> Any:
 
 
 def as_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
-    """HTML for a notebook: a table of names and texts."""
+    """Format a table of names and texts as HTML for a notebook."""
     left = "style='text-align:left'"
     cells = "".join(
         f"<tr><th {left}>{escape(name)}</th><td {left}>{escape(text)}</td></tr>"
@@ -85,7 +82,7 @@ def as_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
 
 
 def thumbnails(pictures: Sequence[tuple[Any, str]]) -> str:
-    """HTML for a notebook: images in a row, each with its caption; the caption alone of others."""
+    """Format images in a row with captions as HTML; other examples show only the caption."""
     cells = "".join(
         "<figure style='display:inline-block;margin:4px;text-align:center'>"
         f"{_picture(example)}<figcaption>{escape(text)}</figcaption></figure>"
@@ -115,7 +112,7 @@ def _image(example: Any) -> Image | None:
     if "uint8" not in str(getattr(example, "dtype", "")):
         return None
     pixels = np.asarray(example)
-    # Tensors have their channels first, arrays last.
+    # Channels come first in tensors, last in arrays.
     if pixels.ndim == 3 and pixels.shape[0] in (1, 3) and pixels.shape[-1] not in (1, 3):
         pixels = pixels.transpose(1, 2, 0)
     if pixels.ndim == 3 and pixels.shape[-1] == 1:

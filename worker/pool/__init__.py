@@ -1,15 +1,14 @@
-"""Worker pool: as many `lipt-worker` processes as there are learners for, here or on Ray.
+"""Worker pool: as many `lipt-worker` processes as open learners, here or on Ray.
 
-What workers do is between them and the coordinator, so a killed pool, or one that loses half of its
-machines, costs nothing but time. Imports go down this list only:
+Workers depend only on the coordinator: a killed pool, or the loss of half its machines, costs only
+time. Imports go down this list only:
 
     up           `lipt up` and `lipt-worker-pool`
-    pool         the loop: what is wanted, what is there, what has ended
+    pool         the loop: demand, running workers, ended workers
     ray_engine   workers as tasks of a Ray cluster
 
-Here are workers on this machine that do not outlive their starter: the kernel sends a child SIGTERM
-when the thread that started it has ended, so that it gives its learner back. Imports nothing heavy:
-it runs before each worker.
+This module runs workers on this machine. The kernel sends a child SIGTERM when its starter's thread
+ends, so that it releases its learner. Imports stay light: the module runs before each worker.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-# Time for a worker to give its learner back to a slow coordinator.
+# Time for a worker to release its learner at a slow coordinator.
 STOP_SECONDS = 15.0
 _TAIL_LINES = 15
 _SET_PARENT_DEATH_SIGNAL = 1
@@ -33,7 +32,7 @@ _BOUND = "from lipt.worker.pool import become; become()"
 
 
 class Child:
-    """`python -m MODULE ARGUMENTS`; another thread passes its lines to `say`."""
+    """`python -m MODULE ARGUMENTS`; another thread passes its output lines to `say`."""
 
     def __init__(
         self,
@@ -44,7 +43,7 @@ class Child:
     ) -> None:
         self._say = say
         self._lines: deque[str] = deque(maxlen=_TAIL_LINES)
-        # Ctrl-C must reach the starter alone, which ends it in order.
+        # Ctrl-C reaches only the starter, which ends the child in order.
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter, no shell
             [sys.executable, "-c", _BOUND, str(os.getpid()), module, *arguments],
             stdin=subprocess.DEVNULL,
@@ -64,11 +63,11 @@ class Child:
         return self._process.pid
 
     def poll(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
+        """The exit status, negative for a signal; None while it runs."""
         return self._process.poll()
 
     def wait(self, seconds: float) -> int | None:
-        """Its exit status; None after so long."""
+        """The exit status; None after `seconds`."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -79,14 +78,14 @@ class Child:
         self._process.terminate()
 
     def end(self, seconds: float) -> int:
-        """Its exit status; its session is killed after so long."""
+        """The exit status; kills its session after `seconds`."""
         if self.wait(seconds) is None:
-            # Not reaped yet, so its id still names its session and nobody else's.
+            # Not reaped yet, so the id is still its session's.
             os.killpg(self._process.pid, signal.SIGKILL)
         return self._process.wait()
 
     def tail(self) -> str:
-        """Its last lines."""
+        """The last output lines."""
         self._reader.join(1.0)
         return "\n".join(self._lines)
 
@@ -99,7 +98,7 @@ class Child:
 
 
 def become() -> None:
-    """In the new process with the arguments PARENT MODULE ...: become the program."""
+    """Become the program, in a new process with the arguments PARENT MODULE ...."""
     _, parent, module, *arguments = sys.argv
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
@@ -110,7 +109,7 @@ def become() -> None:
 
 @dataclass(frozen=True)
 class Ended:
-    """A worker that has ended; `status` is negative for a signal, and None where it is unknown."""
+    """A worker that has ended; `status` is negative for a signal, None if unknown."""
 
     number: int
     status: int | None
@@ -118,11 +117,7 @@ class Ended:
 
 
 class LocalEngine:
-    """Runs workers as children of this process.
-
-    gpus_per_worker: 0 for the CPU; 1 gives worker n the device `cuda:n`, 0.5 has two share one.
-    say: takes each line that a worker prints.
-    """
+    """Runs workers as children of this process; two with 0.5 `gpus_per_worker` share a GPU."""
 
     def __init__(self, gpus_per_worker: float, say: Callable[[str], object]) -> None:
         self._gpus = gpus_per_worker
@@ -132,7 +127,7 @@ class LocalEngine:
     def start(self, number: int, arguments: Sequence[str]) -> None:
         """Start a worker now."""
         device = f"cuda:{int(number * min(self._gpus, 1.0))}" if self._gpus else "cpu"
-        # In front, so that a device that the user names comes later and wins.
+        # First, so that a device in the user's arguments overrides it.
         arguments = ["--device", device, *arguments]
         self._children[number] = Child(
             "lipt.worker",
@@ -153,12 +148,12 @@ class LocalEngine:
         return found
 
     def stop(self, numbers: Collection[int]) -> None:
-        """Ask workers to end."""
+        """Send workers SIGTERM."""
         for number in numbers:
             self._children[number].terminate()
 
     def close(self) -> None:
-        """End all, slow ones with SIGKILL."""
+        """End all workers, slow ones by SIGKILL."""
         self.stop(self._children)
         deadline = time.monotonic() + STOP_SECONDS
         for child in self._children.values():

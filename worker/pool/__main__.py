@@ -1,4 +1,4 @@
-"""`lipt-worker-pool`, and `python -m lipt.worker.pool`: signals first, as imports take seconds."""
+"""`lipt-worker-pool` and `python -m lipt.worker.pool`: signals first, as imports take seconds."""
 
 from __future__ import annotations
 

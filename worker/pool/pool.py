@@ -1,8 +1,8 @@
-"""Pool: as many workers as there are learners for, until it is told to stop.
+"""Pool: as many workers as open learners, until stopped.
 
-It grows as soon as there are more open learners than workers. It shrinks slowly, and ends no worker
-that has a learner: one without a learner for a while leaves by itself, and the pool ends workers
-only where no learner is open at all. So a short pause between two runs costs no worker.
+It grows at once, and shrinks slowly without ending a busy worker. Idle workers leave by themselves;
+the pool ends workers only when no learner is open. A short pause between runs therefore costs no
+worker.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 
 Demand = worker_pb2.GetDemandResponse
 
-# The longest wait for news of learners before the pool looks after its workers again.
+# Longest wait for demand before workers are checked again.
 _POLL_SECONDS = 2.0
 _RETRY_SECONDS = 1.0
 _CALL_SECONDS = 20.0
-# The exit status of a wrong command line.
+# Exit status for invalid arguments.
 _USAGE = 2
-# A worker that failed before it was so old has probably never worked.
+# A worker that fails earlier has probably never worked.
 _YOUNG_SECONDS = 60.0
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=60.0)
 
@@ -49,7 +49,7 @@ class DemandSource:
         self._polls = LongPoll()
 
     def wait(self, known: Demand | None, *, wait_seconds: float) -> Demand:
-        """The demand as soon as it is not `known`, at the time-out, or when interrupted."""
+        """The demand once it differs from `known`, at the time-out, or when interrupted."""
         request = worker_pb2.GetDemandRequest(wait_seconds=wait_seconds, known=known)
         timeout = wait_seconds + _CALL_SECONDS
         call = self._polls.answered(
@@ -58,15 +58,12 @@ class DemandSource:
         return call.result() if call else known or Demand()
 
     def interrupt(self) -> None:
-        """End a wait now, and every later one; may be called in a signal handler."""
+        """End the current wait, and every later one; for signal handlers."""
         self._polls.interrupt()
 
 
 class Pool:
-    """One pool; the caller closes its engine.
-
-    Ranges of examples count as open learners where `has_data`.
-    """
+    """One pool; ranges of examples count as open learners if `has_data`."""
 
     def __init__(
         self,
@@ -85,7 +82,7 @@ class Pool:
         self._has_data = has_data
         self._clock = clock
         self._stopping = threading.Event()
-        # By number: when each was started.
+        # Start times by number.
         self._workers: dict[int, float] = {}
         self._leaving: set[int] = set()
         self._num_failed, self._not_before = 0, -math.inf
@@ -94,12 +91,12 @@ class Pool:
         self._complained_of: type[LiptError] | None = None
 
     def stop(self) -> None:
-        """Return from `run` soon; made for signal handlers."""
+        """Return from `run` soon; for signal handlers."""
         self._stopping.set()
         self._source.interrupt()
 
     def run(self, check: Callable[[], object] = lambda: None) -> None:
-        """Work until `stop`, until `check` raises, or until a worker refuses its arguments."""
+        """Work until `stop`, an error of `check`, or a worker that refuses its arguments."""
         while not self._stopping.is_set():
             check()
             try:
@@ -116,7 +113,7 @@ class Pool:
                 self.tend(found)
 
     def tend(self, demand: Demand) -> None:
-        """Forget workers that have ended, and start or end as many as the demand asks for."""
+        """Remove ended workers, and start or end others by demand."""
         now, settings = self._clock(), self._settings
         num_open = demand.num_queued + demand.num_leased + demand.num_coming
         num_open += demand.num_ranges if self._has_data else 0
@@ -143,7 +140,7 @@ class Pool:
         for _ in range(count):
             while number in self._workers:
                 number += 1
-            # The fewest stay; others leave by themselves.
+            # The minimum stays; others leave when idle.
             leaves = ["--max-idle-seconds", f"{settings.idle_seconds:g}"]
             own = leaves if number >= settings.min_workers else []
             self._engine.start(number, [*own, *self._arguments])
@@ -171,7 +168,7 @@ class Pool:
         if ended.status is not None:
             if age_seconds >= _YOUNG_SECONDS:
                 self._num_failed, self._not_before = 0, -math.inf
-            # Workers that fail together are one reason to wait.
+            # Simultaneous failures count as one.
             elif now >= self._not_before:
                 self._num_failed += 1
                 self._not_before = now + _BACKOFF.pause_seconds(self._num_failed)
@@ -197,10 +194,7 @@ def _counts(demand: Demand) -> str:
 def opened(
     settings: PoolSettings, worker_arguments: Sequence[str], *, say: Callable[[str], object]
 ) -> Iterator[Pool]:
-    """A pool whose workers end with the block.
-
-    Every worker gets `worker_arguments` besides its own; `say` takes the lines of local ones.
-    """
+    """A pool whose workers end with the block; `say` gets the output lines of local ones."""
     split_address(settings.coordinator)
     tls = TlsFiles.from_options(settings.tls_cert, settings.tls_key, settings.tls_ca)
     token = TokenSource.from_options(settings.token_file, settings.token)
@@ -217,7 +211,7 @@ def opened(
 
 
 def own_arguments(settings: PoolSettings) -> list[str]:
-    """The pool's own settings as flags of its workers: paths, and no secret."""
+    """The pool's own settings as worker flags: paths, never secrets."""
     files = {
         "--tls-cert": settings.tls_cert,
         "--tls-key": settings.tls_key,

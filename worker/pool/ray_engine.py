@@ -1,7 +1,7 @@
 """Ray engine: workers as tasks of a Ray cluster, which places and restarts them.
 
-A task is one `lipt-worker`. Ray finds a node with room for it, or adds one, and starts it again
-elsewhere when the node is gone. Nothing is left on the cluster.
+A task is one `lipt-worker`. Ray finds or adds a node for it, and restarts it elsewhere if the node
+is lost. Nothing stays on the cluster.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from lipt.worker.settings import PoolSettings
 _LOCAL = "local"
 _CLIENT_SCHEME = "ray://"
 _KNOCK_SECONDS = 10.0
-# Beyond the worker's own: cancelling goes through several processes of Ray's.
+# Beyond the worker's own: a cancellation passes several Ray processes.
 _CLOSE_SECONDS = STOP_SECONDS + 10.0
-# How soon a task notices that it is cancelled.
+# Longest time until a task notices its cancellation.
 _SLICE_SECONDS = 0.2
 
 
@@ -75,13 +75,13 @@ class RayEngine:
             )
 
     def start(self, number: int, arguments: Sequence[str]) -> None:
-        """Have Ray place a worker as soon as there is room."""
-        # In front, so that a device that the user names comes later and wins.
+        """Submit a worker; Ray places it once there is room."""
+        # First, so that a device in the user's arguments overrides it.
         words = ["--device", self._device, *arguments]
         self._tasks[number] = self._run(words, dict(self._environment))
 
     def ended(self) -> list[Ended]:
-        """The workers that have ended since the last call, for good."""
+        """The workers that have ended for good since the last call."""
         if not self._tasks:
             return []
         tasks = list(self._tasks.values())
@@ -99,19 +99,19 @@ class RayEngine:
         except self._ray.exceptions.TaskCancelledError:
             return Ended(number, 0)
         except self._ray.exceptions.RayTaskError as error:
-            # No worker began: lipt is not installed there, for example.
+            # No worker started, for example because lipt is not installed there.
             return Ended(number, 1, str(error))
         except self._ray.exceptions.RayError as error:
             return Ended(number, None, str(error))
         return Ended(number, status, tail)
 
     def stop(self, numbers: Collection[int]) -> None:
-        """Cancel tasks that wait for room, and end workers that run."""
+        """Cancel waiting tasks, and end running workers."""
         for number in numbers:
             self._ray.cancel(self._tasks[number])
 
     def close(self) -> None:
-        """Stop all, and leave the cluster."""
+        """Stop all workers, and disconnect."""
         self.stop(self._tasks)
         tasks = list(self._tasks.values())
         if tasks:
@@ -133,7 +133,7 @@ def _resource(text: str) -> tuple[str, float]:
 def _runtime_env(path: Path | None, working_dir: Path | None) -> dict[str, Any]:
     made: Any = {}
     if path is not None:
-        # It comes with Ray; JSON is YAML.
+        # Ray installs PyYAML; JSON is YAML.
         yaml = import_extra("yaml", package="pyyaml", extra="ray", needed_for="--runtime-env")
         try:
             made = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -152,15 +152,15 @@ def _connect(ray: Any, address: str, runtime_env: dict[str, Any]) -> None:
         started_here = {"include_dashboard": False}
     try:
         if address not in (_LOCAL, "auto"):
-            # Ray itself would try for more than a minute.
-            with suppress(ConfigError):  # an address of another form is Ray's to judge
+            # Ray itself would retry for more than a minute.
+            with suppress(ConfigError):  # Ray checks other address forms
                 listener = split_address(address.removeprefix(_CLIENT_SCHEME))
                 socket.create_connection(listener, timeout=_KNOCK_SECONDS).close()
         ray.init(
             address=address,
             runtime_env=runtime_env or None,
             namespace="lipt",
-            # Hundreds of workers may print: their lines stay in Ray's logs.
+            # Lines of many workers stay in Ray's logs.
             log_to_driver=False,
             logging_level=logging.WARNING,
             **started_here,
@@ -173,11 +173,8 @@ def _connect(ray: Any, address: str, runtime_env: dict[str, Any]) -> None:
 
 
 def run_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-    """Run a worker to its end; its exit status and last lines.
-
-    A cancelled task gives its learner back first.
-    """
-    # Ray cancels a task by an interrupt, which background processes ignore by default.
+    """Run a worker to its end; returns its exit status and last lines."""
+    # Ray cancels a task by SIGINT, which background processes ignore by default.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     child = Child("lipt.worker", arguments, os.environ | environment, _log)
     try:
@@ -193,6 +190,6 @@ def run_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> tupl
 
 
 def _log(line: str) -> None:
-    # Where `ray logs` finds it.
+    # For `ray logs`.
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

@@ -29,7 +29,7 @@ _DEFAULT_ADDRESS = "127.0.0.1:50051"
 # Longer than the coordinator's `drain_seconds`.
 _STOP_SECONDS = 30.0
 _LOOK_SECONDS = 0.2
-# Variables of workers and trainers.
+# Variables only for workers and trainers.
 _PEERS_OWN = ("LIPT_TLS_", "LIPT_TOKEN")
 _FLAGS = (
     "workers min_workers idle_seconds ray gpus_per_worker cpus_per_worker runtime_env working_dir "
@@ -72,7 +72,7 @@ def _run_pool(flags: dict[str, Any], worker_arguments: list[str]) -> None:
     configure_logging(settings.log_level)
     say_here = logging.getLogger(__name__).info
     with opened(settings, worker_arguments, say=partial(say, err=True)) as pool:
-        # Connecting to Ray sets handlers.
+        # Connecting to Ray replaces handlers.
         _on_signals(pool.stop)
         most, where = settings.workers, settings.where
         say_here("up to %d workers for %s, %s", most, settings.coordinator, where)
@@ -138,7 +138,7 @@ def up(
         words += [flag, str(value)] if value is not None else []
     for own in filter(None, map(module_of, filter(None, (data, model)))):
         modules += ["--allow-module", own]
-    # Wrong flags of the pool are refused before anything starts.
+    # Refuse wrong pool flags before anything starts.
     settings = load_settings(PoolSettings, config=None, flags=flags)
     configure_logging(settings.log_level)
     stopping = threading.Event()
@@ -155,7 +155,7 @@ def up(
                 stopping.set()
                 pool.stop()
 
-            # Again: connecting to Ray sets handlers.
+            # Again: connecting to Ray replaces handlers.
             _on_signals(stop)
             _tell(data or "the data", listening, settings)
             if not stopping.is_set():
@@ -173,7 +173,7 @@ def _on_signals(stop: Callable[[], object]) -> None:
 def _coordinator(
     arguments: list[str], stopping: threading.Event, print_line: Callable[[str], object]
 ) -> Iterator[tuple[Child, str]]:
-    """A coordinator and its address; "" where this process was stopped before."""
+    """A coordinator and its address; "" if this process was stopped first."""
     import tempfile
 
     from lipt.worker.pool import Child
@@ -206,7 +206,6 @@ def _require_alive(child: Child) -> None:
 
 
 def _reachable(listening: str, host: str | None, *, here: bool) -> str:
-    """The address for workers."""
     from lipt.common.network.tls import split_address
 
     served, port = split_address(listening)

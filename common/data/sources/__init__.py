@@ -1,1 +1,1 @@
-"""Sources: where examples come from, one format a module, opened by the registry."""
+"""Sources: readers of examples, one format a module, opened by the registry."""

@@ -1,7 +1,7 @@
-"""Bundled data: sets that come with installed packages, for tests and first steps.
+"""Bundled data: sets from installed packages, for tests and first steps.
 
-scikit-learn's files are read without importing it, which would take a second in every process of a
-demo. A name ends in "-test" for every fifth row of each class, in "-train" for the rest.
+scikit-learn's files are read without importing it, which would take a second in every process. A
+name that ends in "-test" takes every fifth row of each class, "-train" the rest.
 
 Shapes: N rows, D columns.
 """
@@ -36,11 +36,11 @@ _NUM_DIGITS = 10
 # ImageNet's validation set has 6% (Northcutt et al. 2021, arXiv:2103.14749).
 _MISLABELLED_SHARE = 0.05
 
-# Packages with 250 paragraphs and more, which no distribution leaves out.
+# Packages with at least 250 paragraphs, present in all distributions.
 _TOPICS = ("asyncio", "decimal", "email", "http", "importlib", "logging", "unittest", "xml")
 _FILE_OF = {"decimal": "_pydecimal.py"}
 _FEWEST_WORDS = 8
-# Three in four paragraphs are shorter.
+# Longer than three in four paragraphs.
 _LENGTH = 32
 _VOCABULARY = 2**13
 
@@ -55,7 +55,7 @@ def _bundled_file(source: str, name: str) -> Path:
 def _rows_of_part(source: str, labels_N: NDArray[np.int64]) -> NDArray[np.int64]:
     if "-" not in source:
         return np.arange(len(labels_N))
-    places_N = np.empty_like(labels_N)  # of each row among those of its class
+    places_N = np.empty_like(labels_N)  # position of each row in its class
     for label in np.unique(labels_N):
         of_class = labels_N == label
         places_N[of_class] = np.arange(of_class.sum())
@@ -66,18 +66,18 @@ def _rows_of_part(source: str, labels_N: NDArray[np.int64]) -> NDArray[np.int64]
 def digits_rows(source: str) -> ArrayRows:
     """1,797 handwritten digits as 1 x 8 x 8 images with brightness scaled to 0..255.
 
-    Of "digits-mislabelled", the training part, 5% of the labels are wrong, always the same ones.
+    In "digits-mislabelled", a fixed 5% of the training labels are wrong.
 
     Source: Alpaydin & Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI.
     """
     file = _bundled_file("digits", "digits.csv.gz")
     stamp = Stamp.of([file])
-    # A line has 64 brightnesses and the label.
+    # A line has 64 brightness values and the label.
     lines_NL = np.loadtxt(file, delimiter=",")
     brightness_NCHW = lines_NL[:, :-1].reshape(-1, 1, 8, 8)
     images_NCHW = np.rint(brightness_NCHW * (255 / _MAX_BRIGHTNESS)).astype(np.uint8)
     labels_N = lines_NL[:, -1].astype(np.int64)
-    # The order of the file is by writer, so every part has digits of all of them.
+    # The file is ordered by writer, so both parts have all writers.
     rows = _rows_of_part(source, labels_N)
     given_N = torch.from_numpy(labels_N[rows])
     if source == "digits-mislabelled":
@@ -86,7 +86,7 @@ def digits_rows(source: str) -> ArrayRows:
 
 
 def _with_wrong_labels(labels_N: torch.Tensor) -> torch.Tensor:
-    """A copy in which some rows, drawn at random, have another class, each one as likely."""
+    """A copy with random wrong classes, uniform, in random rows."""
     generator = derive_generator(0, "digits-mislabelled")
     num_wrong = round(_MISLABELLED_SHARE * len(labels_N))
     rows_W = torch.randperm(len(labels_N), generator=generator)[:num_wrong]
@@ -105,7 +105,7 @@ def bundled_table_rows(source: str) -> ColumnRows:
     file = _bundled_file(name, _TABLES[name])
     stamp = Stamp.of([file])
     with file.open(encoding="utf-8", newline="") as opened:
-        # The first line has the numbers of rows and columns, and the class names.
+        # The first line has the row and column counts, and the class names.
         (_, num_columns, *names), *lines = csv.reader(opened)
     values_NL = np.array(lines, dtype=np.float64)
     labels_N = values_NL[:, -1].astype(np.int64)
@@ -119,12 +119,12 @@ def bundled_table_rows(source: str) -> ColumnRows:
 def pydocs_rows(source: str) -> ColumnRows:
     """Paragraphs of the docstrings of Python's standard library, by package, as tokens.
 
-    They are read from the sources of eight packages: every paragraph of 8 words and more, once.
-    Another version of Python has other paragraphs, and another fingerprint.
+    Read from the sources of eight packages: every distinct paragraph of at least 8 words. Another
+    version of Python has other paragraphs, and another fingerprint.
     """
     files = {topic: _files(topic) for topic in _TOPICS}
     stamp = Stamp.of([file for of_topic in files.values() for file in of_topic])
-    # A paragraph of two packages is the later one's.
+    # For a paragraph in two packages, the later one counts.
     labelled = {
         text: label
         for label, of_topic in enumerate(files.values())
@@ -149,7 +149,7 @@ def _files(topic: str) -> list[Path]:
             f"pydocs: there are no sources of {topic} in {place.parent}. Use a Python that comes "
             "with the sources of its standard library, or other data."
         )
-    # Some distributions leave a package's tests out.
+    # Some distributions omit packages' tests.
     return [file for file in files if not {"test", "tests"} & set(file.relative_to(place).parts)]
 
 

@@ -1,13 +1,13 @@
-"""Feature file: vectors that another model has made, in one file with their labels.
+"""Feature file: vectors of another model, in one file with their labels.
 
     X                 N x d, or N x anything: numbers of any type
     y                 N class numbers from 0; floats for regression; N x C of 0 and 1 for labels
-    paired_features   N x p, where each example is a pair, such as an image and its caption: the
-                      other half, for strategies on pairs; not a model's input
+    paired_features   N x p, the other half of each pair, such as an image's caption; for
+                      strategies on pairs, not a model's input
     class_names       the class names: a JSON list in the metadata of a safetensors file, or an
                       array of texts in an npz file
 
-Nothing is allocated before the header was compared with the file's size, and nothing unpickled.
+Headers are compared with the file's size before allocation, and nothing is unpickled.
 
 Shapes: N examples, P features of a pair's other half.
 """
@@ -36,7 +36,7 @@ from lipt.common.weights.files import read_container
 _EXAMPLES, _LABELS, _PAIRED, _NAMES = "X", "y", "paired_features", "class_names"
 _KNOWN = {_EXAMPLES, _LABELS, _PAIRED, _NAMES}
 
-# The file may be of any size, its header may not.
+# The file may have any size, its header may not.
 _MAX_BYTES = 2**50
 _MAX_TENSORS = 16
 _MAX_NAMES_BYTES = 2**22
@@ -48,22 +48,18 @@ _HOW = (
 
 @dataclass(frozen=True)
 class FeatureRows(ColumnRows):
-    """Examples of one nameless column.
-
-    Attributes:
-        paired_NP: the other halves of pairs, float32; None where the file has none.
-    """
+    """Examples of one nameless column; `paired_NP` are float32, or None in a file without pairs."""
 
     paired_NP: Tensor | None = None
 
     def raw(self, row: int) -> bytes:
-        """The bytes of the row's values, then those of its other half."""
+        """The bytes of the row's values, then of its other half."""
         paired = b"" if self.paired_NP is None else self.paired_NP[row].numpy().tobytes()
         return super().raw(row) + paired
 
 
 def features_rows(source: str, path: str) -> FeatureRows:
-    """The examples of a file, float32, standardized unless `?standardize=no` follows its name."""
+    """A file's examples, float32, standardized unless `?standardize=no` follows its name."""
     name, query = split_query(source, path, ("standardize",))
     file = Path(name)
     standardized = query.one_of("standardize", ("yes", "no")) == "yes"
@@ -106,7 +102,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
             max_metadata_bytes=_MAX_NAMES_BYTES,
         )
     except (WeightsError, BlobTooLargeError) as error:
-        # Their remedy is about a model's weights.
+        # Its remedy is about a model's weights.
         raise DataError(f"{error.problem}. {_HOW}") from error
     try:
         names: Any = json.loads(container.metadata.get(_NAMES, "[]"))
@@ -117,7 +113,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
             f"{path}: {_NAMES} in its metadata is not a JSON list of texts. Write "
             f"metadata={{'{_NAMES}': json.dumps(names)}}."
         )
-    # Unknown tensors are refused by their names, and not read.
+    # Unknown tensors are refused by name, unread.
     return {
         name: container.tensor(name) if name in _KNOWN else torch.empty(0)
         for name in container.specs
@@ -136,7 +132,7 @@ def _read_npz(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
 
 
 def _require_sizes(path: Path) -> None:
-    """Compare the sizes that arrays' headers declare with the file's, before any is read."""
+    """Compare the sizes in arrays' headers with the file's, before reading."""
     read_header = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
@@ -155,7 +151,6 @@ def _require_sizes(path: Path) -> None:
 
 
 def _targets(path: Path, labels: Tensor, names: tuple[str, ...]) -> TargetValues | None:
-    """Numbers or labels; None for classes."""
     if labels.ndim == 2:
         binary = bool(((labels == 0) | (labels == 1)).all())
         values_of = number_values if labels.is_floating_point() and not binary else label_values

@@ -4,9 +4,9 @@
 
     images_NCHW   uint8, by stage, then by class
     labels_N      int64, class numbers from 0
-    stages_N      int64, the stage that each image was made in, from 0
+    stages_N      int64, the stage of each image, from 0
 
-and in its metadata `class_names`, a JSON list, and `manifest`, JSON of how they were made.
+and in its metadata `class_names`, a JSON list, and `manifest`, JSON of their creation.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -40,7 +40,7 @@ FILE_NAME = "synthetic.safetensors"
 IMAGES, LABELS, STAGES = "images_NCHW", "labels_N", "stages_N"
 CLASS_NAMES, MANIFEST = "class_names", "manifest"
 
-# The file may be of any size, its header may not.
+# The file may have any size, its header may not.
 _MAX_BYTES = 2**40
 _MAX_METADATA_BYTES = 2**22
 
@@ -51,12 +51,7 @@ _HOW = "It has to hold a directory for each class with at least one image in it.
 
 @dataclass(frozen=True)
 class EncodedRows(ImageRows):
-    """Labelled image files; errors name the row and the file.
-
-    Attributes:
-        open: a row's file, seekable, from any thread; raises OSError or DataError.
-        where: a row's file, for messages.
-    """
+    """Labelled image files; `open` may run in any thread, and raises OSError or DataError."""
 
     open: Callable[[int], BinaryIO]
     where: Callable[[int], str]
@@ -73,7 +68,7 @@ class EncodedRows(ImageRows):
     def read(
         self, row: int, channels: int, size: tuple[int, int]
     ) -> tuple[Header, NDArray[np.uint8]]:
-        # At once: a remote file costs a request for each part.
+        # In one read: a remote file costs a request for each part.
         with self._file(row) as file:
             return decode_file(io.BytesIO(file.read()), channels, size)
 
@@ -90,14 +85,11 @@ class EncodedRows(ImageRows):
 
 
 def cifar_rows(source: str, path: str) -> ArrayRows:
-    """CIFAR's images, 3 x 32 x 32, in their files' order; CIFAR-100's labels are the fine ones.
+    """CIFAR's images, 3 x 32 x 32, in file order; CIFAR-100's labels are the fine ones.
 
-    torchvision's reader compares every file's digest before it unpickles it.
-
-    Args:
-        source: CIFAR-100 where it begins with "cifar100"; the 10,000 test images where it has
-            "-test" before its colon, else the 50,000 training images.
-        path: `cifar-10-batches-py` or `cifar-100-python`, or the directory that holds it.
+    `source` begins with "cifar10" or "cifar100"; "-test" before its colon takes the 10,000 test
+    images. `path` is `cifar-10-batches-py` or `cifar-100-python`, or its parent directory.
+    torchvision's reader checks every file's digest before it unpickles it.
 
     Source: Krizhevsky 2009, "Learning Multiple Layers of Features from Tiny Images".
     """
@@ -108,7 +100,7 @@ def cifar_rows(source: str, path: str) -> ArrayRows:
     stamp = Stamp.of(sorted((root / reader.base_folder).glob("*")))
     try:
         with warnings.catch_warnings():
-            # The published pickles predate NumPy 2.4, which says so for each array.
+            # The published pickles predate NumPy 2.4, which warns for each array.
             warnings.simplefilter("ignore", np.exceptions.VisibleDeprecationWarning)
             data = reader(root, train="-test:" not in source, download=False)
     except (RuntimeError, OSError) as error:
@@ -124,8 +116,8 @@ def cifar_rows(source: str, path: str) -> ArrayRows:
 def imagefolder_rows(source: str, path: str) -> EncodedRows:
     """The images in a directory per class, in the order of torchvision's `ImageFolder`.
 
-    So ids mean the same images in a training script that uses it. torchvision itself is not
-    imported: that takes as long as torch.
+    Ids are then the same in training scripts. torchvision is not imported: that is as slow as
+    torch.
     """
     if not Path(path).is_dir():
         raise DataError(
@@ -154,7 +146,6 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
 
 
 def _images_in(folder: Path) -> list[str]:
-    """The images anywhere below a class's directory, as torchvision orders them."""
     return [
         str(Path(directory) / name)
         for directory, _, names in sorted(os.walk(folder, followlinks=True))

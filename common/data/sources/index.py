@@ -2,8 +2,8 @@
 
     NAME.DIGEST.safetensors    NAME is a digest of the dependencies, DIGEST that of the content
 
-A file appears as a whole, and two processes that make one at once write the same. A damaged one no
-longer has its digest, and is made again.
+Files appear atomically, and concurrent writers write the same. A damaged file no longer matches its
+digest, and is rebuilt.
 """
 
 from __future__ import annotations
@@ -31,35 +31,28 @@ from lipt.common.weights.files import write_packed
 
 logger = logging.getLogger(__name__)
 
-# The files used last stay. An index of a million images takes about 60 MB, a million pairs of 512
-# features 4 GB.
+# The most recently used stay. An index of a million images takes about 60 MB, a million pairs of
+# 512 features 4 GB.
 MOST_FILES = 64
 MOST_BYTES = 32 * 2**30
 
-# A stamp of so many takes 0.1 to 0.3 s on a local disk.
+# Stamping this many takes 0.1 to 0.3 s on a local disk.
 MAX_FILES = 20_000
 
-# Larger values of all rows are in a mapped file of the cache directory.
+# Larger row values go to a mapped file in the cache directory.
 MEMORY_BYTES = 2**28
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """Names, sizes, inodes and times of files at one moment; sizes and versions of URLs.
-
-    ctime counts as well as mtime, which a copy may keep.
-    """
+    """Names, sizes, inodes, mtimes and ctimes of files at one moment; versions of URLs."""
 
     paths: tuple[str, ...]
     digest: str
 
     @classmethod
     def of(cls, files: Sequence[str | os.PathLike[str]], folders: Sequence[str] = ()) -> Stamp:
-        """The stamp now.
-
-        Of too many files, evenly spaced ones count, and `folders`: a replaced file changes its
-        folder's times.
-        """
+        """The current stamp; with too many files, of evenly spaced ones and of `folders`."""
         step = max(1, -(-len(files) // MAX_FILES))
         paths = (*(os.fspath(file) for file in files[::step]), *(folders if step > 1 else ()))
         return cls(paths, _digest(paths))
@@ -89,19 +82,14 @@ def _digest(paths: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class PackedNames:
-    """Very many texts as one block of bytes, which can be mapped from a file.
-
-    Attributes:
-        letters: uint8, all texts as UTF-8.
-        ends_N: int64, where each ends in `letters`.
-    """
+    """Many texts in one mappable block: UTF-8 `letters`, uint8, and their `ends_N`, int64."""
 
     letters: Tensor
     ends_N: Tensor
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Self:
-        """Pack texts, also file names that are not UTF-8."""
+        """Pack texts, including file names that are not UTF-8."""
         encoded = [name.encode(errors="surrogateescape") for name in names]
         lengths_N = torch.tensor([len(name) for name in encoded], dtype=torch.int64)
         joined = bytearray(b"".join(encoded))
@@ -124,10 +112,7 @@ def _folder() -> Path:
 def kept(
     kind: str, depends_on: tuple[object, ...], make: Callable[[], Mapping[str, Tensor]]
 ) -> Mapping[str, Tensor]:
-    """The tensors in the cache, mapped into memory; else those of `make`, which are then cached.
-
-    `depends_on` is everything that they depend on, compared by `repr`.
-    """
+    """Map tensors from the cache by the `repr` of `depends_on`; else make and cache them."""
     folder = _folder()
     name = f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]}"
     found = _find(folder, name)
@@ -167,7 +152,7 @@ def _find(folder: Path, name: str) -> Mapping[str, Tensor] | None:
 
 
 def _file_name(name: str, path: Path) -> str:
-    """The name that a file should have for its content."""
+    """A file name with the digest of the content."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return f"{name}.{digest[:32]}.safetensors"
@@ -184,7 +169,7 @@ def _forget_oldest(folder: Path) -> None:
     num_bytes = 0
     for place, (_, path, size) in enumerate(sorted(found, reverse=True)):
         num_bytes += size
-        # The newest is in use, however large it is.
+        # The newest is in use, whatever its size.
         if place >= MOST_FILES or (place and num_bytes > MOST_BYTES):
             path.unlink(missing_ok=True)
 
@@ -192,11 +177,11 @@ def _forget_oldest(folder: Path) -> None:
 def make_room(
     shape: tuple[int, ...], dtype: torch.dtype, folder: Path | None, *, memory_bytes: int
 ) -> Tensor:
-    """An uninitialized tensor on the CPU: in memory, or above `memory_bytes` in a mapped file.
+    """An uninitialized CPU tensor: in memory, or above `memory_bytes` in a mapped file.
 
-    Pages of a file go to the disk when memory runs short. The file has no name: it is gone with
-    the last tensor on it, however the process ends. Memory is taken without a folder, where it
-    has no room, and where room cannot be reserved, as on macOS.
+    The file's pages go to disk when memory is short. It is unnamed, so it disappears with its last
+    tensor or with the process. Memory is used without a folder, or where disk space cannot be
+    reserved, as on macOS.
     """
     num_bytes = math.prod(shape) * dtype.itemsize
     can_reserve = hasattr(os, "posix_fallocate")
@@ -205,7 +190,7 @@ def make_room(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
-            # Reserved at once: a full disk would end the process when a page is written.
+            # Reserved now: on a full disk, writing a page would kill the process.
             os.posix_fallocate(file.fileno(), 0, num_bytes)
             mapped = mmap.mmap(file.fileno(), num_bytes)
     except OSError as error:
@@ -220,5 +205,5 @@ def make_room(
 
 
 def room_for(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An uninitialized tensor; a large one is in a file of the cache directory."""
+    """An uninitialized tensor; large ones go to a file in the cache directory."""
     return make_room(shape, dtype, _folder(), memory_bytes=MEMORY_BYTES)

@@ -1,23 +1,22 @@
-"""Image-text pairs: the features of two towers, made once and kept, and latent classes as labels.
+"""Image-text pairs: cached features of two towers, with latent classes as labels.
 
     FOLDER/any/name.jpg      FOLDER/any/name.txt       the whole text is the caption
-    FOLDER/captions.csv      or .tsv, .jsonl, .parquet, also named itself: a row for each pair, with
-                             the file's name, from the table's folder on, and its caption
+    FOLDER/captions.csv      or .tsv, .jsonl, .parquet, also given directly: a row for each pair,
+                             with its caption and its file's path relative to the table's folder
 
-The rows are those of a feature file with `paired_features`. They are made again when the pairs'
-files, the towers' names, the files of their modules or those of `weights=` have changed.
+Rows are those of a feature file with `paired_features`. They are recomputed when the pairs' files,
+the towers' names, their modules' files or the `weights=` files change.
 
-A tower's name is `module:function`. The function is called once, without arguments, and returns an
-encoder of batches, such as a module of PyTorch's, which is set to `eval`:
+A tower's name is `module:function`. The function takes no arguments and is called once. It returns
+a batch encoder, such as a PyTorch module, which is set to `eval`:
 
     image tower    float32, B x 3 x S x S, RGB, 0 to 1, on the CPU    ->  B x D, floating point
     text tower     a list of B texts                                  ->  B x D, floating point
 
-The result may be on any device, and is divided by its length here. Row i must depend on example i
-alone.
+The result may be on any device; its rows are normalized here. Row i must depend on example i alone.
 
-Named classes are zero-shot: each image's is the nearest text. Without names they are clusters:
-spherical k-means on a sample of the images, at most 256 for each cluster.
+Named classes are zero-shot: each image gets the nearest text's class. Without names, classes are
+clusters: spherical k-means on at most 256 sampled images for each cluster.
 
 Shapes: N pairs, B of a batch, C classes, M of the sample, S pixels a side, D features.
 """
@@ -60,7 +59,7 @@ _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".t
 _TABLES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.parquet")
 _HOW = "Put name.txt beside each name.jpg, or name a table with a column of files and of captions."
 
-# What the kept tensors mean; raised whenever the same pairs would get other ones.
+# Version of the cached tensors; raise it whenever the same pairs would give others.
 _FORMAT = 1
 _SIZE, _BATCH = 224, 256
 _MOST_CLUSTERS, _PAIRS_PER_CLUSTER = 100, 50
@@ -71,10 +70,7 @@ _BLOCK_VALUES = 2**24
 
 @dataclass(frozen=True)
 class FoundPairs:
-    """Image files and captions by row number.
-
-    `captions` is None where each is in a file beside its image, which is read when asked for.
-    """
+    """Image files and captions by row number; `captions` is None if each has its own file."""
 
     source: str
     images: Sequence[str]
@@ -105,7 +101,7 @@ class FoundPairs:
 
 
 def open_pairs(source: str) -> FoundPairs:
-    """The image files and captions themselves, in the order of the rows; no tower is imported."""
+    """The image files and captions in row order; imports no tower."""
     kind, _, path = source.partition(":")
     if kind != "pairs" or not path:
         raise ConfigError(f"{source!r} names no pairs. Write pairs:FOLDER or pairs:TABLE.")
@@ -114,7 +110,7 @@ def open_pairs(source: str) -> FoundPairs:
 
 
 def _find_pairs(query: Query, path: Path) -> FoundPairs:
-    """All pairs: of a folder by their sorted paths, of a table in its order."""
+    """All pairs: a folder's by sorted path, a table's in its order."""
     if not path.exists():
         raise DataError(f"{query.source}: there is no folder or table {path}. {_HOW}")
     tables = [path / name for name in _TABLES if (path / name).exists()]
@@ -202,10 +198,7 @@ def _columns(query: Query) -> tuple[str, str]:
 def pairs_rows(
     source: str, path: str, allowed_modules: Collection[str], progress: Progress | None = None
 ) -> FeatureRows:
-    """The features of all pairs, with their latent classes as labels.
-
-    `progress` is called with (done, total) pairs while they are embedded.
-    """
+    """The features of all pairs, with their latent classes as labels."""
     place, query = split_query(source, path, _OPTIONS)
     specs = [query.text(option) for option in TOWERS]
     for option, spec in zip(TOWERS, specs, strict=True):
@@ -219,7 +212,7 @@ def pairs_rows(
     num_clusters = max(2, min(asked, len(pairs)))
     size = query.number("size", _SIZE, maximum=4096)
     batch = query.number("batch", _BATCH, maximum=2**16)
-    # The towers' modules are imported by now.
+    # The towers' modules were imported above.
     modules = [getattr(sys.modules[module_of(spec)], "__file__", None) or "" for spec in specs]
     towers = Stamp.of([*modules, *query.names("weights")])
     depends_on = (
@@ -252,7 +245,6 @@ def pairs_rows(
 
 
 def _classes(query: Query) -> tuple[str, ...]:
-    """The lines of the file of class prompts; none without one."""
     if "classes" not in query:
         return ()
     if "clusters" in query:
@@ -282,7 +274,6 @@ def _embedded(
     batch: int,
     progress: Progress | None,
 ) -> dict[str, Tensor]:
-    """Images and captions, N x D of length 1."""
     rows: dict[str, Tensor] = {}
     for start in range(0, len(pairs), batch):
         if progress is not None:
@@ -335,7 +326,7 @@ class Tower:
     encode: Callable[[Any], Any]
 
     def rows(self, batch: Any, size: int) -> Tensor:
-        """A batch's rows of length 1, size x D, float32 on the CPU; zeros stay zeros."""
+        """Features of a batch, size x D, float32 on the CPU, with unit length; zeros stay zeros."""
         try:
             with torch.no_grad():
                 found = torch.as_tensor(self.encode(batch))
@@ -358,7 +349,7 @@ class Tower:
 
 
 def find_tower(spec: str, allowed_modules: Collection[str]) -> Callable[[], Tower]:
-    """Import a tower's factory; the tower is made when it is needed."""
+    """Import a tower's factory; the tower is built on demand."""
     factory = load_factory(spec, allowed_modules=allowed_modules)
 
     def make() -> Tower:
@@ -380,7 +371,7 @@ def find_tower(spec: str, allowed_modules: Collection[str]) -> Callable[[], Towe
 
 
 def nearest(rows_ND: Tensor, centres_CD: Tensor) -> Tensor:
-    """The centre with the largest inner product, the first of equals; N, int64."""
+    """Index of the centre with the largest inner product, the first of ties; N, int64."""
     labels_N = torch.empty(len(rows_ND), dtype=torch.int64)
     step = max(1, _BLOCK_VALUES // max(centres_CD.shape))
     with pinned_kernels(1):
@@ -391,7 +382,7 @@ def nearest(rows_ND: Tensor, centres_CD: Tensor) -> Tensor:
 
 
 def clusters(rows_ND: Tensor, num_clusters: int) -> Tensor:
-    """Centres of clusters, C x D of length 1, the same for the same rows."""
+    """Cluster centres, C x D with unit length; deterministic."""
     generator = torch.Generator().manual_seed(0)
     size = min(len(rows_ND), _SAMPLED_PER_CLUSTER * num_clusters)
     sample_M = torch.randperm(len(rows_ND), generator=generator)[:size].sort().values
@@ -401,20 +392,20 @@ def clusters(rows_ND: Tensor, num_clusters: int) -> Tensor:
         for _ in range(_ROUNDS):
             labels_M = nearest(sample_MD, centres_CD)
             sums_CD = torch.zeros_like(centres_CD).index_add_(0, labels_M, sample_MD)
-            # A centre without rows stays where it is.
+            # A centre without rows does not move.
             found_C = sums_CD.norm(dim=1) > 0
             centres_CD[found_C] = functional.normalize(sums_CD[found_C], dim=1)
     return centres_CD
 
 
 def _spread(rows_MD: Tensor, num_clusters: int, generator: torch.Generator) -> Tensor:
-    """Rows to begin with, each drawn by its squared distance from those before (k-means++)."""
+    """Initial rows, each drawn by its squared distance from earlier ones (k-means++)."""
     chosen = [int(torch.randint(len(rows_MD), (1,), generator=generator))]
     distances_M = torch.full((len(rows_MD),), torch.inf)
     while len(chosen) < num_clusters:
         to_last_M = (2 - 2 * rows_MD @ rows_MD[chosen[-1]]).clamp(min=0)
         distances_M = torch.minimum(distances_M, to_last_M)
-        # Only duplicates are left: any will do.
+        # Only duplicates are left: draw uniformly.
         weights_M = distances_M if bool(distances_M.sum() > 0) else torch.ones_like(distances_M)
         chosen.append(int(weights_M.multinomial(1, generator=generator)))
     return rows_MD[chosen].clone()

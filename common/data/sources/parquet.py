@@ -1,8 +1,8 @@
 """Parquet files in Hugging Face's convention: a column of image files, and one of labels.
 
-The image column is a `struct<bytes: binary, path: string>` called img or image, or the only one of
-that type. The labels are integers in a column called label, labels, fine_label or fine_labels.
-Class names come from the "huggingface" entry of the schema's metadata.
+The image column is a `struct<bytes: binary, path: string>` named img or image, or the only one of
+that type. Labels are integers in a column named label, labels, fine_label or fine_labels. The
+schema's "huggingface" metadata has the class names.
 """
 
 from __future__ import annotations
@@ -35,11 +35,7 @@ _LARGEST = np.iinfo(np.int64).max
 
 
 class RowGroups:
-    """The `bytes` field of a struct column, by row number over several files.
-
-    A row group is the least that Parquet can read. As many as fit a budget stay in memory, those of
-    a small set all, so that a pass in order reads every group once.
-    """
+    """The `bytes` field of a struct column, by row number, with a cache of whole row groups."""
 
     def __init__(
         self, readers: Mapping[str, Any], column: str, *, max_bytes: int = _CACHE_BYTES
@@ -69,7 +65,7 @@ class RowGroups:
         return value
 
     def where(self, row: int) -> str:
-        """The file, and the row's number in it."""
+        """The row's file and its number there."""
         group = bisect_right(self._starts, row) - 1
         name, number, _ = self._groups[group]
         return f"{name}, row {row - self._starts[group - number]}"
@@ -85,10 +81,7 @@ class RowGroups:
 
 
 def parquet_rows(source: str, path: str) -> EncodedRows:
-    """The images of one Parquet file, or of a directory's training split, files in sorted order.
-
-    Of a URL only the row groups that are read are fetched.
-    """
+    """The images of a Parquet file, or of a directory's training split, files in sorted order."""
     paths = find_files(source, path)
     stamp = Stamp.of(paths)
     readers, (image_column, label_column) = open_files(source, paths, _columns_of)
@@ -110,7 +103,7 @@ def parquet_rows(source: str, path: str) -> EncodedRows:
 
 
 def find_files(source: str, path: str) -> list[str]:
-    """One Parquet file, or a directory's: train*.parquet, those in a folder train, else all."""
+    """A Parquet file, or a directory's: train*.parquet, those in a folder train, else all."""
     storage = storage_of(source, path)
     if storage.is_file(path):
         return [path]
@@ -140,7 +133,7 @@ def find_files(source: str, path: str) -> list[str]:
 def open_files(
     source: str, paths: list[str], columns_of: Callable[[Any, str], tuple[str, ...]]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Readers of files by name, and the columns that `columns_of` finds in each one's schema."""
+    """Readers by file name, and the columns that `columns_of` finds in each schema."""
     parquet = import_extra(
         "pyarrow.parquet", package="pyarrow", extra="parquet", needed_for=f"the data set {source}"
     )
@@ -166,7 +159,6 @@ def open_files(
 
 
 def _columns_of(schema: Any, name: str) -> tuple[str, str]:
-    """The names of the image and the label column."""
     listed = ", ".join(f"{field.name} ({field.type})" for field in schema)
     struct = re.compile(r"struct<(.*, )?bytes: (large_)?binary\b")
     images = [str(field.name) for field in schema if struct.match(str(field.type))]
@@ -205,7 +197,7 @@ def _read_labels(name: str, reader: Any, label_column: str) -> Tensor:
 
 
 def class_names(schema: Any, label_column: str) -> tuple[str, ...]:
-    """The names of a column's numbers in Hugging Face's metadata, or none."""
+    """The class names in Hugging Face's metadata, or none."""
     try:
         described = json.loads((schema.metadata or {})[b"huggingface"])
         names = described["info"]["features"][label_column]["names"]

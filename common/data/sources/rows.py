@@ -1,6 +1,6 @@
-"""Rows: a source's examples by number, before anything is resized.
+"""Rows: a source's examples by number, before resizing.
 
-Pixels are NumPy arrays here, because Pillow's are; data sets return tensors.
+Pixels are NumPy arrays, as Pillow's are; data sets return tensors.
 
 Shapes: N examples, C channels, H x W pixels.
 """
@@ -28,9 +28,9 @@ from lipt.common.images.formats import Header, fit_pixels
 from lipt.common.inputs.specs import Column
 from lipt.common.targets.values import TargetValues
 
-# No labelled image set has more classes: a larger label is a mistake.
+# A larger label is a mistake: no labelled image set has more classes.
 _MAX_CLASSES = 100_000
-# For files, whose bytes come from a disk or a network.
+# For files from a disk or network.
 _NUM_HASHING_THREADS = 4
 
 
@@ -38,16 +38,15 @@ _NUM_HASHING_THREADS = 4
 class Rows(ABC):
     """Labelled examples by row number.
 
-    A user's images may bring their labels: `labels_N` and `class_names` are then complete once
+    A user's images may contain their labels. `labels_N` and `class_names` are then complete once
     every row was read, or after `complete_labels`.
 
     Attributes:
-        source: the name under which the user opened the data.
         names: the class names; None numbers the classes.
         labels_N: int64, on the CPU; with `targets`, the stratum of each example.
-        stamp: of the source's files, taken before they are read; None without files.
+        stamp: of the source's files, before reading; None without files.
         targets: of examples without a single class.
-        encoded: whether rows are image files rather than pixels or other values.
+        encoded: whether rows are image files rather than values.
         concurrent: whether several threads may read rows.
     """
 
@@ -68,14 +67,14 @@ class Rows(ABC):
 
     @property
     def whole(self) -> Rows:
-        """The rows of the whole set, where images are excluded from this one."""
+        """The whole set's rows, if this set excludes images."""
         return self
 
     def __len__(self) -> int:
         return len(self.labels_N)
 
     def complete_labels(self) -> None:
-        """Read every row where labels are still missing."""
+        """Read every row if labels are missing."""
         if bool((self.labels_N < 0).any()):
             for row in range(len(self)):
                 self.raw(row)
@@ -83,7 +82,7 @@ class Rows(ABC):
     def fingerprint(
         self, kind: FingerprintKind = FingerprintKind.SAMPLED, progress: Progress | None = None
     ) -> str:
-        """The digest of complete labels and of all or of sampled rows."""
+        """The digest of complete labels and of all or sampled rows."""
         return fingerprint(
             self.labels_N,
             len(self.class_names),
@@ -96,15 +95,15 @@ class Rows(ABC):
 
     @abstractmethod
     def raw(self, row: int) -> bytes:
-        """The row as the source has it: an image file, or the bytes of all its values."""
+        """The source's bytes of a row: an image file, or all values."""
 
 
 class ImageRows(Rows):
-    """Labelled images; a broken one raises a DataError that names it."""
+    """Labelled images; a broken one raises a DataError with its name."""
 
     @abstractmethod
     def check(self, row: int) -> Header:
-        """The image's format, after a check of its file as far as that is cheap."""
+        """The image's format, after a cheap check of its file."""
 
     @abstractmethod
     def read(
@@ -114,7 +113,7 @@ class ImageRows(Rows):
 
 
 class PixelRows(ImageRows):
-    """Images that are pixels already."""
+    """Images that need no decoding."""
 
     @abstractmethod
     def pixels(self, row: int) -> NDArray[np.uint8]:
@@ -152,12 +151,7 @@ class ArrayRows(PixelRows):
 
 @dataclass(frozen=True)
 class ColumnRows(Rows):
-    """Examples other than images, in memory.
-
-    Attributes:
-        columns: the tensors' formats, in the order of a row's bytes.
-        tensors: by column name, N x shape, contiguous, on the CPU.
-    """
+    """Examples other than images, in memory; `tensors` are N x shape by column, on the CPU."""
 
     columns: tuple[Column, ...]
     tensors: Mapping[str, Tensor]
@@ -171,7 +165,7 @@ class ColumnRows(Rows):
 
 
 def numbered_classes(labels_N: Tensor, source: str) -> tuple[str, ...]:
-    """Names "0", "1", ... up to the largest label, for a source without class names."""
+    """Names "0", "1", ... up to the largest label."""
     largest = int(labels_N.max())
     if largest >= _MAX_CLASSES:
         raise DataError(
@@ -184,7 +178,7 @@ def numbered_classes(labels_N: Tensor, source: str) -> tuple[str, ...]:
 def labels_of_names(
     labels: Sequence[str], names: tuple[str, ...] | None, source: str
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """The number of each label, int64, and the class names; without names, the sorted labels."""
+    """Label numbers, int64, and class names, by default the sorted labels."""
     names = tuple(sorted(set(labels))) if names is None else names
     numbers = {name: number for number, name in enumerate(names)}
     try:
@@ -199,7 +193,7 @@ def labels_of_names(
 
 
 def require_labels(labels_N: Tensor, num_classes: int, source: str) -> None:
-    """Check that every label is a class number and that there are two classes."""
+    """Require class numbers as labels, and at least two classes."""
     outside_N = (labels_N < 0) | (labels_N >= num_classes)
     if bool(outside_N.any()):
         row = int(outside_N.to(torch.uint8).argmax())

@@ -1,8 +1,8 @@
-"""Storage: files on a disk or behind a URL of fsspec's, and the options behind a source's path.
+"""Storage: files on disk or behind fsspec URLs, and the options after a source's path.
 
 Files are listed and read in ranges. Options follow a question mark, as in
-`csv:PATH?label=grade&drop=id,name`. Values are percent-decoded, each part of a list on its own: a
-comma in a column's name is `%2C`.
+`csv:PATH?label=grade&drop=id,name`. Values are percent-decoded after lists are split: a comma in a
+column's name is `%2C`.
 """
 
 # ruff: noqa: D102 - methods of io and of `LocalFiles` are described once
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
 _URL = re.compile(r"(?P<kind>[A-Za-z][A-Za-z0-9+.-]*)://")
 _SECRET = re.compile(r"://[^/@]*:[^/@]*@")
 
-# Attributes by which servers tell versions of a file apart.
+# Attributes that servers use as file versions.
 _MARKS = ("etag", "mtime", "lastmodified", "last_modified", "created", "md5hash", "generation")
 
 _STAT_THREADS = 16
 _OPEN_FILES = 64
-# The header of most image formats fits into it.
+# Fits the header of most image formats.
 _BUFFER_BYTES = 4096
-# A request costs about as long as a hundred kilobytes take.
+# A request costs about as much as transferring 100 KB.
 _LEAST_AHEAD, _MOST_AHEAD = 16 * 2**10, 4 * 2**20
-# The header of the next file, behind the end of one, lies in the part before.
+# The next file's header is often in the part before the last one.
 _KEPT_PARTS = 3
 
 
 class Window(io.RawIOBase):
-    """A seekable file over a part of another, which reads nothing ahead."""
+    """A seekable view of a part of a file, without read-ahead."""
 
     def __init__(self, read: Callable[[int, int], bytes], offset: int, size: int) -> None:
         super().__init__()
         self._read, self._offset, self._size, self._place = read, offset, size, 0
 
     def buffered(self) -> io.BufferedReader:
-        """With a small buffer, so that short reads cost little."""
+        """Add a small buffer, for cheap short reads."""
         return io.BufferedReader(self, _BUFFER_BYTES)
 
     def readable(self) -> bool:
@@ -78,7 +78,7 @@ class Window(io.RawIOBase):
         return len(part)
 
     def readall(self) -> bytes:
-        """The rest, in one read where the file allows that."""
+        """The rest, in one read if the file allows it."""
         return b"".join(iter(lambda: self._next(self._size), b""))
 
     def _next(self, size: int) -> bytes:
@@ -89,7 +89,7 @@ class Window(io.RawIOBase):
 
 
 class Ranges:
-    """A remote file, read in parts that double while reads follow each other."""
+    """A remote file, read in parts that double during sequential reads."""
 
     def __init__(self, fetch: Callable[[int, int], bytes]) -> None:
         self._fetch = fetch
@@ -98,7 +98,7 @@ class Ranges:
         self._lock = threading.Lock()
 
     def read(self, offset: int, size: int) -> bytes:
-        """A range, from any thread; shorter where the file ends."""
+        """Read a range, from any thread; shorter at the end of the file."""
         with self._lock:
             follows = False
             for start, part in self._parts:
@@ -112,7 +112,7 @@ class Ranges:
 
 
 class LocalFiles:
-    """Files of this machine; the last ones read stay open."""
+    """Files of this machine; keeps the last ones open."""
 
     threads = 1
 
@@ -123,7 +123,7 @@ class LocalFiles:
         return Path(name).is_file()
 
     def listed(self, folder: str, suffix: str, *, below: bool) -> list[str] | None:
-        """The files of a folder whose names end in `suffix`, sorted; None without a folder."""
+        """The files in a folder with a suffix, sorted; None without the folder."""
         path = Path(folder)
         if not path.is_dir():
             return None
@@ -134,7 +134,7 @@ class LocalFiles:
         return Path(name).stat().st_size
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """A range of a file, from any thread; shorter where the file ends. Raises OSError."""
+        """Read a range, from any thread; shorter at the end of the file. Raises OSError."""
         file = self._open(name)  # held, so that nobody closes it meanwhile
         return os.pread(file.number, size, offset)
 
@@ -151,7 +151,7 @@ class _Descriptor:
 
 
 class RemoteFiles:
-    """Files behind URLs of one kind, with the methods of `LocalFiles`."""
+    """Files behind URLs of one scheme, with the methods of `LocalFiles`."""
 
     threads = 16
 
@@ -220,7 +220,6 @@ class RemoteFiles:
 
 @contextmanager
 def _os_errors() -> Iterator[None]:
-    """Stores' clients raise anything when they cannot reach them."""
     try:
         yield
     except OSError:
@@ -243,7 +242,7 @@ def storage_of(source: str, name: str) -> Storage:
 
 
 def open_remote(source: str, url: str) -> RemoteFiles:
-    """The files behind URLs of one kind, which share connections."""
+    """The files behind URLs of one scheme, sharing connections."""
     if _SECRET.search(url):
         raise ConfigError(
             f"{_SECRET.sub('://', source)}: everybody on this machine could read the password in "
@@ -275,7 +274,7 @@ def stat_remote(urls: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def read_exactly(storage: Storage, name: str, offset: int, size: int) -> bytes:
-    """A range of a file, all of it."""
+    """Read a full range of a file."""
     content = b""
     while len(content) < size:
         try:
@@ -302,15 +301,13 @@ class Query:
         return name in self.values
 
     def text(self, name: str, default: str = "") -> str:
-        """An option's value."""
         return unquote(self.values[name]) if name in self.values else default
 
     def names(self, name: str) -> tuple[str, ...]:
-        """The parts of a list between commas; none without the option."""
+        """The comma-separated parts of a list; empty without the option."""
         return tuple(unquote(part) for part in self.values.get(name, "").split(",") if part)
 
     def number(self, name: str, default: int, *, minimum: int = 1, maximum: int) -> int:
-        """A whole number."""
         text = self.text(name, str(default))
         if not text.isascii() or not text.isdigit() or not minimum <= int(text) <= maximum:
             raise ConfigError(
@@ -320,7 +317,7 @@ class Query:
         return int(text)
 
     def one_of(self, name: str, choices: Sequence[str]) -> str:
-        """One of some words, the first by default."""
+        """One of several words; the first is the default."""
         text = self.text(name, choices[0])
         if text not in choices:
             raise ConfigError(
@@ -349,7 +346,7 @@ def split_query(source: str, path: str, options: Collection[str]) -> tuple[str, 
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """A sentence with the closest names, after a space; empty where none is close."""
+    """A sentence with the closest names, after a space, or ""."""
     close = difflib.get_close_matches(name.lower(), [other.lower() for other in known], n=3)
     meant = [other for other in known if other.lower() in close]
     return f" Did you mean {' or '.join(meant)}?" if meant else ""

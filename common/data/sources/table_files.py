@@ -1,7 +1,4 @@
-"""Table files: CSV, JSON lines and Parquet, by columns of cells.
-
-A file is read again for each pass, in chunks of rows: it is never in memory as a whole.
-"""
+"""Table files: CSV, JSON lines and Parquet, read by columns in chunks of rows."""
 
 from __future__ import annotations
 
@@ -21,17 +18,17 @@ from lipt.common.data.sources.parquet import class_names, find_files, open_files
 from lipt.common.data.sources.storage import did_you_mean
 from lipt.common.errors import ConfigError, DataError
 
-# None for a null, for not-a-number, and where a line has nothing.
+# None for a null, NaN or absent value.
 Cell = str | int | float | None
 
 CHUNK_ROWS = 8192
 
-# As people and programs write it; in any case, and with spaces around it.
+# Matched in any case, ignoring spaces around them.
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 
 
 class Table(ABC):
-    """A file, or several of one data set, by columns."""
+    """A data set's file or files, by columns."""
 
     name: str
     files: Sequence[Path | str]
@@ -39,7 +36,7 @@ class Table(ABC):
     class_names: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def chunks(self, names: Sequence[str]) -> Iterator[list[list[Cell]]]:
-        """The cells of some columns, in chunks of rows: a list for each of `names`."""
+        """Chunks of rows, with a list of cells for each of `names`."""
         rows = self._rows(names)
         while chunk := list(islice(rows, CHUNK_ROWS)):
             yield [list(column) for column in zip(*chunk, strict=True)]
@@ -69,16 +66,13 @@ def require_columns(table: Table, names: Sequence[str], option: str) -> None:
 
 
 def named_rows(rows: Sequence[int]) -> str:
-    """The first 20 row numbers, and how many more there are."""
+    """The first 20 row numbers, and the count of the rest."""
     more = f" and {len(rows) - 20} more" if len(rows) > 20 else ""
     return ", ".join(map(str, rows[:20])) + more
 
 
 class CsvTable(Table):
-    """Lines of cells below a line of column names, UTF-8, also gzipped.
-
-    Columns without a name, such as the row numbers that pandas writes, are left out.
-    """
+    """CSV with a header line, UTF-8, also gzipped; ignores nameless columns, such as pandas's."""
 
     def __init__(self, path: Path, delimiter: str = ",") -> None:
         if len(delimiter) != 1 or delimiter in '"\r\n':
@@ -130,7 +124,6 @@ class CsvTable(Table):
 
 @contextmanager
 def _text_file(path: Path) -> Iterator[TextIO]:
-    """A file of text; a byte order mark is passed over."""
     try:
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
@@ -153,7 +146,6 @@ def _is_number(text: str) -> bool:
 
 
 def _cell(value: Any, where: str, name: str) -> Cell:
-    """A value of JSON or Parquet as a cell."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and math.isnan(value):
@@ -167,11 +159,11 @@ def _cell(value: Any, where: str, name: str) -> Cell:
 
 
 class JsonlTable(Table):
-    """An object on each line, UTF-8, also gzipped; its columns are the names of all lines."""
+    """An object on each line, UTF-8, also gzipped; columns are the names of all lines."""
 
     def __init__(self, path: Path) -> None:
         self.name, self.files, self._path = str(path), (path,), path
-        # A dictionary keeps the order, and a set does not.
+        # A dictionary keeps the order; a set does not.
         self.columns = tuple(dict.fromkeys(name for line in self._objects() for name in line))
 
     def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
@@ -200,7 +192,7 @@ class JsonlTable(Table):
 
 
 class ParquetTable(Table):
-    """A file, or those of a directory's training split, one below the other."""
+    """A file, or those of a directory's training split, concatenated."""
 
     def __init__(self, source: str, path: str) -> None:
         self.name, self.files = path, find_files(source, path)

@@ -1,13 +1,12 @@
 """Tables: a label or targets, and texts or features as columns.
 
-Classes are in the order of their names, numbers by value, so that a training and a test file agree
-where both have all classes; `classes=a,b,c` names them for files that lack some.
+Classes are sorted by name, numbers by value, so files with the same classes agree; `classes=a,b,c`
+names them for files that lack some.
 
-A column whose cells are all numbers or missing is numeric and is standardized. Every other one is
-categorical: a cell's code is its text's digest, salted with its column's name, modulo the number
-of buckets. So files that are opened apart agree without a vocabulary, and one embedding table
-serves all columns. A missing category is a category; a missing number is the mean of its column in
-the same file.
+A column of only numbers or missing cells is numeric and is standardized. Any other is categorical:
+a cell's code is its text's digest, salted with the column's name, modulo the number of buckets.
+Files opened separately then agree without a vocabulary, and all columns share one embedding table.
+A missing category is its own category; a missing number is its column's mean in the same file.
 
 Shapes: N rows, D columns of numbers, C columns of categories, T targets.
 """
@@ -51,14 +50,14 @@ from lipt.common.targets.values import TargetValues, label_values, number_values
 
 logger = logging.getLogger(__name__)
 
-# A source has one of them; without any, the column `label` is a class.
+# A source has at most one; without any, the column `label` is a class.
 _TARGETS = ("label", "target", "labels")
 _OF_FEATURES = ("drop", "numbers", "categories", "buckets")
 _OF_TEXT = ("text", "max_length", "tokenizer", "vocabulary", "names")
 _OPTIONS = (*_TARGETS, "classes", *_OF_FEATURES, *_OF_TEXT)
 _DEFAULT_BUCKETS = 2**12
 
-# A column with more different fractions than this is a measurement, not a class.
+# A column with more distinct fractions is a measurement, not a class.
 _MOST_FRACTIONS = 100
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -135,7 +134,7 @@ def read_labels(
         _require_classes(found, len(labels), table, column)
     named = table.class_names.get(column, ())
     names = tuple(classes) or named or tuple(sorted(found, key=_order))
-    # In a file that has names for its numbers the cells are numbers.
+    # In a file that names its numbers, cells are numbers.
     cells_of_names = tuple(map(str, range(len(named)))) if named and not classes else names
     return labels_of_names(labels, cells_of_names, table.name)[0], names
 
@@ -167,7 +166,7 @@ def _number(name: str) -> float | None:
 
 
 def _order(name: str) -> tuple[bool, float, str]:
-    """Numbers by value, before words by their letters."""
+    """Sort key: numbers by value, then words alphabetically."""
     number = _number(name)
     return number is None, number or 0.0, name
 
@@ -178,7 +177,7 @@ def _features(
     for option in ("drop", "numbers", "categories"):
         require_columns(table, query.names(option), option)
     left_out = {*target_columns, *query.names("drop")}
-    # Sorted: another order of columns in a file is no difference.
+    # Sorted, so that column order does not matter.
     used = sorted(set(table.columns) - left_out)
     if not used:
         raise DataError(
@@ -212,7 +211,7 @@ def _features(
 def read_numbers(
     table: Table, columns: Sequence[str], *, required: Sequence[str]
 ) -> dict[str, NDArray[np.float32]]:
-    """The columns of numbers among some, N values each, NaN where a cell is missing."""
+    """The numeric columns among some, N values each, NaN where a cell is missing."""
     parts: dict[str, list[NDArray[np.float32]]] = {name: [] for name in columns}
     begin = 0
     for chunk in table.chunks(columns):
@@ -239,7 +238,7 @@ def read_numbers(
                 parts[name].append(values_N.astype(np.float32))
         begin += len(chunk[0]) if chunk else 0
     found = {name: np.concatenate(values) for name, values in parts.items() if values}
-    # A column of missing cells alone is categorical.
+    # A column with only missing cells is categorical.
     return {
         name: values_N
         for name, values_N in found.items()
@@ -259,7 +258,7 @@ def _numbers(cells: Sequence[Cell]) -> list[float] | None:
 
 
 def numbers_tensor(numbers: Sequence[NDArray[np.float32]]) -> Tensor:
-    """Columns of numbers side by side, N x D, with the means in place of missing ones."""
+    """Numeric columns side by side, N x D; means replace missing values."""
     values_ND = np.empty((len(numbers[0]), len(numbers)), np.float32)
     for place, values_N in enumerate(numbers):
         missing_N = np.isnan(values_N)
@@ -270,7 +269,7 @@ def numbers_tensor(numbers: Sequence[NDArray[np.float32]]) -> Tensor:
 
 
 def categories_tensor(table: Table, columns: Sequence[str], buckets: int) -> Tensor:
-    """Columns of categories side by side, N x C, int64 in 0..buckets-1."""
+    """Categorical columns side by side, N x C, int64 in 0..buckets-1."""
     bucket, parts = cache(bucket_of), list[NDArray[np.int64]]()
     for chunk in table.chunks(columns):
         codes_NC = np.empty((len(chunk[0]), len(columns)), np.int64)

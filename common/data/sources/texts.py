@@ -1,13 +1,13 @@
 """Text columns: texts as tokens of one length, cut or padded.
 
-The built-in tokenizer needs no file and no vocabulary: a lower-cased word or a single mark has the
-number of its digest, so that files that are opened apart agree; 0 is padding.
+The built-in tokenizer needs no file or vocabulary. A lower-cased word or single punctuation mark
+gets the number of its digest, so that files opened separately agree; 0 is padding.
 
-A user's is a file of Hugging Face's `tokenizers`. Its own padding token and number 0 change places;
-without a padding token, all numbers are 1 more. With `names=huggingface` the numbers stay, for a
-model that was trained on them.
+A user's tokenizer is a file of Hugging Face's `tokenizers`. Its padding token and number 0 are
+swapped; without a padding token, all numbers increase by 1. `names=huggingface` keeps the numbers,
+for a model trained on them.
 
-Shapes: N texts, L places.
+Shapes: N texts, L positions.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _PADDING_TOKENS = ("[PAD]", "<pad>", "<PAD>", "<|pad|>", "<|padding|>", "PAD")
 
 
 def bucket_of(salt: str, text: str, buckets: int) -> int:
-    """The bucket of a text, the same in every process: its BLAKE2b digest modulo `buckets`."""
-    # A key has at most 64 bytes, and a column's name any number.
+    """A text's bucket, stable across processes: its BLAKE2b digest modulo `buckets`."""
+    # A key has at most 64 bytes; a column's name may be longer.
     key = hashlib.blake2b(salt.encode(), digest_size=32).digest()
     digest = hashlib.blake2b(text.encode(), digest_size=8, key=key).digest()
     return int.from_bytes(digest, "little") % buckets
@@ -49,13 +49,7 @@ def bucket_of(salt: str, text: str, buckets: int) -> int:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Turns texts into numbers.
-
-    Attributes:
-        encode: each text's numbers, up to a length, and whether some were cut off.
-        padding: the number that fills a row up.
-        num_values: all numbers are below it.
-    """
+    """Converts texts to numbers below `num_values`; `encode` also tells whether any was cut."""
 
     encode: Callable[[Sequence[str]], Iterator[tuple[list[int], bool]]]
     padding: int
@@ -63,7 +57,7 @@ class Tokenizer:
 
 
 def hashing_tokenizer(max_length: int, vocabulary: int = DEFAULT_VOCABULARY) -> Tokenizer:
-    """The built-in one, with numbers in 1..vocabulary-1."""
+    """The built-in tokenizer, with numbers in 1..vocabulary-1."""
 
     @cache
     def number(word: str) -> int:
@@ -78,7 +72,7 @@ def hashing_tokenizer(max_length: int, vocabulary: int = DEFAULT_VOCABULARY) -> 
 
 
 def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokenizer:
-    """A user's tokenizer.json; special tokens count, and those at the end survive a cut."""
+    """A user's tokenizer.json; special tokens count, and final ones survive a cut."""
     tokenizers = import_extra(
         "tokenizers", package="tokenizers", extra="text", needed_for=f"the tokenizer {path}"
     )
@@ -86,7 +80,7 @@ def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokeni
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
         tokenizer.no_padding()
         tokenizer.enable_truncation(max_length)
-    except Exception as error:  # it raises Exception itself
+    except Exception as error:  # tokenizers raises Exception itself
         raise DataError(
             f"the tokenizer {path} cannot be read: {error}. Name a tokenizer.json of Hugging "
             "Face's tokenizers."
@@ -116,15 +110,10 @@ def text_columns(
     length: int,
     huggingface: bool = False,
 ) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
-    """Texts as tokens, N x L; L does not depend on the texts, so that files opened apart agree.
+    """Texts as tokens, N x L; joins several columns with a space.
 
-    Args:
-        name: of their file, for the log; empty logs nothing.
-        chunks: rows of cells by column; the columns' texts are joined with a space.
-        tokenizer: made for this length.
-        num_texts: N, the rows of all chunks.
-        length: L.
-        huggingface: whether the columns are input_ids and attention_mask.
+    L does not depend on the texts, so that files opened separately agree. `name` is for the log;
+    empty logs nothing. `huggingface` makes the columns input_ids and attention_mask.
     """
     tokens_NL = room_for((num_texts, length), torch.int64)
     sizes_N, num_cut, begin = np.zeros(num_texts, np.int32), 0, 0

@@ -1,22 +1,19 @@
-"""Users' own data: any map-style data set, lists and torchvision's included, or a factory of one.
+"""Users' own data: a map-style data set, such as a list or one of torchvision's, or its factory.
 
-It needs `len()` and `data[row]`, a pair of example and label. Row 0 decides what examples are:
-images (see `is_image`), or tensors of other kinds, which models get as they are. Attributes may
-say more:
+It needs `len()` and `data[row]`, a pair of example and label. Row 0 decides whether examples are
+images (see `is_image`) or other tensors, which models get unchanged. Optional attributes:
 
-    targets        the labels of all rows, which saves a pass
+    targets        the labels of all rows; saves a pass
     classes        the class names
-    standardize    True, or the names of the columns that are standardized
-    num_values     how many values whole numbers may have, by column or for all
+    standardize    True, or the names of the columns to standardize
+    num_values     the number of values of whole numbers, by column or for all
 
 The type of a row's target decides the kind:
 
     an int                                one class                   single-label
-    a vector of 0 and 1                   a place for every label     multi-label
-    a list of names                       the labels that it has      multi-label
+    a vector of 0 and 1                   a position for each label   multi-label
+    a list of names                       the example's labels        multi-label
     a float, or a vector of floats        numbers to predict          regression
-
-Shapes: N examples.
 """
 
 from __future__ import annotations
@@ -74,10 +71,7 @@ def data_of_factory(source: str, allowed_modules: Collection[str]) -> Any:
 
 
 def is_image(example: object) -> bool:
-    """Whether an example is an image: one of Pillow's, or uint8 of H x W or with 1 or 3 channels.
-
-    Channels at the wrong end make it an image too, which is then refused.
-    """
+    """Whether it is a Pillow image, or uint8 of H x W or with 1 or 3 channels at either end."""
     if isinstance(example, Image.Image):
         return True
     if not isinstance(example, Tensor | np.ndarray):
@@ -102,10 +96,7 @@ def _length(source: str, data: Any) -> int:
 
 
 def _read_row(source: str, data: Any, row: int) -> tuple[Any, Any]:
-    """A row's example and label; of a dictionary, all but "label" is the example.
-
-    A dictionary with a single image is that image.
-    """
+    """A row's example and label; a dictionary's example is all but "label", or its single image."""
     try:
         item = data[row]
     except Exception as error:
@@ -147,7 +138,6 @@ def _classes(data: Any) -> tuple[str, ...] | None:
 
 
 def _labels_of_targets(source: str, data: Any, num_rows: int) -> _Labels | None:
-    """The labels of a data set's `targets`; None without them."""
     targets: Any = getattr(data, "targets", None)
     if targets is None:
         return None
@@ -164,7 +154,7 @@ def _labels_of_targets(source: str, data: Any, num_rows: int) -> _Labels | None:
 
 def _labels_of_rows(labels: Sequence[Any], names: tuple[str, ...] | None, source: str) -> _Labels:
     try:
-        # Most often all are whole numbers.
+        # Fast path: usually all are whole numbers.
         numbers_N = np.asarray(labels)
     except (TypeError, ValueError, RuntimeError):
         numbers_N = np.empty(0)
@@ -189,7 +179,7 @@ def _class_number(label: Any, source: str, row: int) -> int:
 
 
 def is_class(target: Any) -> bool:
-    """Whether a row's target is a whole number, and so a class."""
+    """Whether a row's target is a whole number, that is, a class."""
     if isinstance(target, Tensor | np.ndarray | np.generic):
         array = _array(target)
         return array.size == 1 and array.ndim <= 1 and array.dtype.kind in "biu"
@@ -197,7 +187,7 @@ def is_class(target: Any) -> bool:
 
 
 def read_targets(targets: Sequence[Any], names: Sequence[str] | None, source: str) -> TargetValues:
-    """The targets of all rows, which are not all classes; `names` of labels or numbers."""
+    """The targets of all rows, where not all are classes; `names` of labels or numbers."""
     if any(_is_names(target) for target in targets):
         return _named_labels(targets, names, source)
     vectors = [_vector(target, source, row) for row, target in enumerate(targets)]
@@ -211,7 +201,7 @@ def read_targets(targets: Sequence[Any], names: Sequence[str] | None, source: st
     single = all(isinstance(t, numbers.Real) or _array(t).ndim == 0 for t in targets)
     whole = all(vector.dtype.kind in "biu" for vector in vectors)
     binary = bool(((stacked == 0) | (stacked == 1)).all())
-    # A whole number alone is a class; among floats it is a number like them.
+    # A lone whole number is a class; among floats it is a number.
     if not single and (whole or binary):
         return label_values(stacked, names, source)
     return number_values(stacked, names, source)
@@ -263,14 +253,11 @@ def _array(target: Any) -> np.ndarray:
     return np.asarray(target)
 
 
-# Images: rows read when they are asked for.
+# Images: rows are read on demand.
 
 
 class FactoryRows(PixelRows):
-    """The images of a user's data set, which need not be thread-safe.
-
-    Without `targets`, class numbers come from the rows, as they are read.
-    """
+    """The images of a user's data set; without `targets`, labels are noted as rows are read."""
 
     concurrent = False
 
@@ -278,12 +265,12 @@ class FactoryRows(PixelRows):
         num_rows = _length(source, data)
         given = _labels_of_targets(source, data, num_rows)
         if given is None and num_rows and not is_class(_read_row(source, data, 0)[1]):
-            # Names and other targets mean nothing before all are known.
+            # Names and other targets need all rows to be interpreted.
             labels = [_read_row(source, data, row)[1] for row in range(num_rows)]
             given = _labels_of_rows(labels, _classes(data), source)
         self._labels_known = given is not None
         if given is None:
-            # Rows that were not read yet have no class.
+            # -1: the row has not been read.
             given = _Labels(torch.full((num_rows,), -1, dtype=torch.int64), _classes(data))
         super().__init__(source, given.names, given.labels_N, targets=given.targets)
         self._data = data
@@ -291,7 +278,7 @@ class FactoryRows(PixelRows):
             raise DataError(f"{source}: {_RANDOM}")
 
     def pixels(self, row: int) -> NDArray[np.uint8]:
-        """The image; its label is noted where there are no `targets`."""
+        """The image; notes its label where there are no `targets`."""
         image, label = _read_row(self.source, self._data, row)
         if not self._labels_known:
             self.labels_N[row] = _class_number(label, self.source, row)
@@ -324,8 +311,8 @@ def _pixels_of(image: Any, source: str, row: int) -> NDArray[np.uint8]:
     return pixels
 
 
-# Columns: tensors, or dictionaries of tensors, stacked. Those shorter than the longest along their
-# first dimension are padded with zeros at their end.
+# Columns: tensors, or dictionaries of tensors, stacked. Shorter ones are zero-padded at the end of
+# their first dimension.
 
 
 def column_rows(source: str, data: Any, progress: Progress | None = None) -> ColumnRows:
@@ -361,7 +348,7 @@ def column_rows(source: str, data: Any, progress: Progress | None = None) -> Col
 
 
 def bytes_of_first(source: str, data: Any) -> int:
-    """The bytes of row 0 as columns; 0 for an image, or without rows."""
+    """The bytes of row 0 as columns; 0 for an image or an empty data set."""
     if _length(source, data) == 0:
         return 0
     example, _ = _read_row(source, data, 0)
@@ -458,7 +445,7 @@ def _require_same(tensors: Mapping[str, Tensor], again: Mapping[str, Tensor], so
     same = tensors.keys() == again.keys() and all(
         torch.equal(tensor, again[name]) for name, tensor in tensors.items()
     )
-    # NaN equals nothing, and is refused by its row later.
+    # NaN never equals itself; it is refused later, with its row.
     finite = all(bool(tensor.isfinite().all()) for tensor in tensors.values())
     if finite and not same:
         raise DataError(f"{source}: {_RANDOM}")

@@ -1,12 +1,11 @@
 """WebDataset: images and labels in tar shards, read in place, in any order.
 
-`photos/0001.jpg` and `photos/0001.cls` are the image and the label of the sample `photos/0001`: a
-name ends at the first dot after the last slash, and the rest is the member's extension. Names
-that begin with a dot, or have none, belong to no sample.
+`photos/0001.jpg` and `photos/0001.cls` are image and label of the sample `photos/0001`. A name ends
+at the first dot after the last slash; the rest is the extension. Names that begin with a dot, or
+have none, are ignored.
 
-An index of the images' offsets is made in one pass over the headers, and kept. The standard library
-reads the headers. What it silently passes over is refused here: a file that is cut off or goes on
-with something else, and sizes that lead outside of it.
+One pass over the headers builds an index of image offsets, which is cached. Truncated files,
+trailing content and sizes beyond the file are refused; the standard library ignores them.
 
 Shapes: N samples, S shards, C classes that have names.
 Source: Aizman, Maltby & Breuel 2019, "High Performance I/O For Large Scale Deep Learning"
@@ -44,10 +43,10 @@ from lipt.common.data.sources.storage import (
 from lipt.common.errors import ConfigError, DataError
 
 _OPTIONS = ("image", "label", "classes_file")
-# The file beside the shards that names their classes, unless `classes_file` names another.
+# File of class names beside the shards, unless `classes_file` names another.
 CLASSES = "classes.txt"
 
-# What the index's tensors mean; raised whenever shards would be read otherwise.
+# Version of the index; raise it whenever shards would be read differently.
 _FORMAT = 2
 _MOST_SHARDS = 1_000_000
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -58,21 +57,20 @@ _IMAGES = frozenset(
 )
 _MOST_LABEL_BYTES = 2**20
 _LARGEST_LABEL = 2**63 - 1
-# Headers take 512 bytes; a long name, or a member's PAX records, some more.
+# A header takes 512 bytes; long names and PAX records take more.
 _MOST_AT_ONCE = 2**20
 _AGAIN = "Make the shard again, or fetch it again."
 
 
 def webdataset_rows(source: str, path: str, progress: Progress | None = None) -> EncodedRows:
-    """The samples of tar shards, shards in sorted order and samples as they stand in them.
+    """The samples of tar shards: shards in sorted order, samples in file order.
 
-    Args:
-        source: the name under which the user opens them.
-        path: a .tar, a directory of them, or several as `shards-{000000..000099}.tar`; a path or
-            a URL. After a question mark its options: `image`, the extension of image members;
-            `label`, the key of the label in .json members, else .cls members have it; and
-            `classes_file`, a text file with a class name on each line.
-        progress: called with (done, total) shards while the index is made.
+    `path` is a .tar, a directory of them, or a pattern as `shards-{000000..000099}.tar`, on disk or
+    at a URL. Options follow a question mark:
+
+        image          extension of image members; by default the only one
+        label          the label's key in .json members; by default .cls members, else "label"
+        classes_file   a text file with a class name on each line
     """
     path, query = split_query(source, path, _OPTIONS)
     storage = storage_of(source, path)
@@ -130,7 +128,7 @@ def _shard_number(ends_S: Tensor, row: int) -> int:
     return int(np.searchsorted(ends_S.numpy(), row, side="right"))
 
 
-# Files: the shards that a pattern or a folder names, and the file of their classes.
+# Files: the shards of a pattern or folder, and their class names.
 
 
 def _shards(source: str, storage: Storage, path: str) -> list[str]:
@@ -151,8 +149,8 @@ def _shards(source: str, storage: Storage, path: str) -> list[str]:
 
 
 def expand_braces(source: str, pattern: str) -> Iterator[str]:
-    """The names that a pattern stands for: {000..099} counts, {train,val} lists."""
-    # Every second part is the content of braces.
+    """Expand a pattern: {000..099} counts, {train,val} lists."""
+    # Odd positions are the contents of braces.
     parts = _BRACES.split(pattern)
     if any("{" in text or "}" in text for text in parts[::2]):
         raise ConfigError(f"{source}: a brace is left open in {pattern}. Close it.")
@@ -176,7 +174,6 @@ def _choices(source: str, text: str) -> list[str]:
 
 
 def _classes_beside(storage: Storage, shards: list[str]) -> list[str]:
-    """The file of class names in the shards' folder, where they are in one."""
     folders = {posixpath.dirname(shard) for shard in shards}
     if len(folders) > 1:
         return []
@@ -196,7 +193,7 @@ def _lines(source: str, name: str) -> tuple[str, ...]:
     return tuple(content.splitlines())
 
 
-# Index: the offsets of all images and their labels.
+# Index: offsets and labels of all images.
 
 
 def _tensors(shards: Sequence[str], found: Sequence[list[_Sample]]) -> Mapping[str, Tensor]:
@@ -239,13 +236,7 @@ class _Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class _Shard:
-    """One tar file, of which the headers and the members of labels are read.
-
-    Attributes:
-        image: the extension of image members; empty takes the only one that is an image's.
-        label: the key of the label in .json members; empty takes .cls members where there are
-            any, else the key "label".
-    """
+    """One tar file; reads only headers and label members."""
 
     storage: Storage
     name: str
@@ -352,11 +343,11 @@ class _Shard:
         raise self._refused(f"{_called(member)} is {kind}. Store the file itself.")
 
     def _members(self) -> Iterator[tarfile.TarInfo]:
-        """All entries but folders, from one pass over the headers, which reads no content."""
+        """All entries but folders, from one pass over the headers."""
         file = Window(self._read, 0, self.size).buffered()
         last, behind = -1, ""
         try:
-            # A file object of any other kind would be read from its start to its end.
+            # tarfile reads any other file object from start to end.
             archive = tarfile.open(  # noqa: SIM115 - nothing in it has to be closed
                 fileobj=file, mode="r:", encoding="utf-8"
             )
@@ -364,7 +355,7 @@ class _Shard:
                 behind = f", behind {_called(info)},"
                 self._require_inside(info, last)
                 last = info.offset_data
-                # It would keep them all.
+                # tarfile would otherwise keep all members.
                 archive.members.clear()  # type: ignore[attr-defined]
                 if not info.isdir():
                     yield info
@@ -372,7 +363,7 @@ class _Shard:
             block = self.storage.read(self.name, after, tarfile.BLOCKSIZE)
         except DataError:
             raise
-        # A broken file can make the standard library raise nearly anything.
+        # tarfile can raise nearly anything on a broken file.
         except Exception as error:
             raise DataError(
                 f"{self.name} cannot be read as a tar file{behind}: {error}. {_AGAIN} A compressed "
@@ -394,7 +385,7 @@ class _Shard:
 
     def _require_inside(self, info: tarfile.TarInfo, last: int) -> None:
         end = info.offset_data + info.size
-        # Each lies behind the one before: a negative size would lead back to it for ever.
+        # Offsets must rise: a negative size would loop forever.
         if info.size < 0 or info.offset_data <= last or end > self.size:
             raise self._refused(
                 f"{_called(info)} ends at byte {end} of {self.size}: the shard is cut off or "

@@ -29,11 +29,10 @@ from lipt.core.results import Ingredient, open_learner, pack_initial
 
 @dataclass(frozen=True)
 class DataDescription:
-    """The data set without its examples.
+    """The data set's figures and labels, without its inputs.
 
-    Runs are bound to `fingerprint`, older ones perhaps to `sampled_fingerprint`. `labels` are of
-    every id, the quarantined as well, as little-endian int32. With an `other_target`, classes are
-    strata.
+    Runs are bound to `fingerprint`, older ones perhaps to `sampled_fingerprint`. `labels` are
+    little-endian int32 of all ids, also excluded ones. With `other_target`, classes are strata.
     """
 
     source: str
@@ -50,33 +49,33 @@ class DataDescription:
 
     @property
     def target(self) -> Target:
-        """The target of a model."""
+        """The models' target."""
         return self.other_target or SingleLabel(len(self.class_names))
 
     @property
     def num_examples(self) -> int:
-        """N, of those that can be used."""
+        """N: the usable examples."""
         return sum(self.class_counts)
 
     @property
     def num_rows(self) -> int:
-        """All that the source has: ids are below this."""
+        """All examples of the source; ids are below this."""
         return self.num_examples + len(self.quarantined)
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
-        """All that it is known by."""
+        """All fingerprints of the data."""
         return tuple(filter(None, (self.fingerprint, self.sampled_fingerprint)))
 
     def fingerprint_like(self, other: str) -> str:
-        """The fingerprint of the other one's kind; empty where there is none."""
+        """The fingerprint of the same kind as `other`; empty if there is none."""
         kind = FingerprintKind.of(other)
         return next((own for own in self.fingerprints if FingerprintKind.of(own) is kind), "")
 
 
 @dataclass(frozen=True)
 class DescribeData:
-    """Open the data set; a missing or damaged one is refused here, before any run."""
+    """Open the data set; a missing or damaged one is refused before any run."""
 
     def run(self, context: Context) -> DataDescription:
         """Open and describe it."""
@@ -102,7 +101,7 @@ class DescribeData:
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """theta*, and what models are given."""
+    """theta*, and the format of the models' inputs."""
 
     weights: BlobName
     inputs: InputFormat
@@ -130,7 +129,7 @@ class CutShards:
     config: RunConfig
 
     def run(self, context: Context) -> tuple[LearnerRecord, ...]:
-        """Cut and store the shards; the learners as they wait for workers."""
+        """Cut and store the shards; return the learners, queued."""
         cuts = cut_shards(context, self.config)
         report = context.progress("cutting shards")
         records: list[LearnerRecord] = []
@@ -143,7 +142,7 @@ class CutShards:
 
 @dataclass(frozen=True)
 class SoupResult:
-    """theta_p, and how it came about; `ingredients` by the learners' own indices."""
+    """theta_p and its measurements; `ingredients` by learner index."""
 
     weights: BlobName
     record: SoupRecord
@@ -152,7 +151,7 @@ class SoupResult:
 
 @dataclass(frozen=True)
 class Offered:
-    """A learner that was offered to the soup, by its own index, and what became of it."""
+    """A learner offered to the soup, by index, and its outcome."""
 
     index: int
     ingredient: Ingredient
@@ -160,14 +159,14 @@ class Offered:
 
 @dataclass(frozen=True)
 class DamagedLearners:
-    """Learners whose results the disk has changed or lost, by their own indices."""
+    """Learners whose results the disk has changed or lost, by index."""
 
     indices: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class MakeSoup:
-    """Merge the learners that are in, or say which of them are not whole any more."""
+    """Merge the committed learners, or return those that are damaged."""
 
     config: RunConfig
     inputs: InputFormat
@@ -180,7 +179,7 @@ class MakeSoup:
         try:
             return self._merge(context)
         except (CorruptBlobError, UnknownBlobError):
-            # All of them, so that they are trained again together.
+            # All of them, so that they are retrained together.
             damaged = tuple(
                 index for index, name in self.learners if not context.blobs.keep_if_whole(name)
             )
@@ -195,7 +194,7 @@ class MakeSoup:
         specs = specs_of(initial)
 
         def opener(name: BlobName) -> OpenWeights:
-            # Each time: the disk may change it between two openings.
+            # Checked each time: the disk may change the file between two openings.
             return lambda: open_learner(context.blobs.verified_path(name), specs, frozen)
 
         merged = merge_learners(

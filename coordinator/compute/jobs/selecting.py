@@ -1,4 +1,4 @@
-"""Jobs for trainers: choose a subset, recheck one, diagnose the data, show examples."""
+"""Jobs for trainers: select or recheck a subset, diagnose the data, show examples."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ from lipt.core.workspace import Workspace
 
 @dataclass(frozen=True)
 class Selected:
-    """A stored subset.
+    """A stored subset; `told` is the manifest's account of the selection.
 
-    `told` is its manifest's account of the choice. `seconds` are the job's without its turn in the
-    queue, `warming_seconds` of them those of training the warm-up that took `warm_up_seconds`.
+    `seconds` exclude the queue; `warming_seconds` of them trained a warm-up.
     """
 
     blob: BlobName
@@ -55,7 +54,7 @@ class Selected:
     def stored(
         cls, blobs: BlobStore, question: Question, chosen: Chosen, *, seconds: float = 0.0
     ) -> Self:
-        """Store a choice."""
+        """Store a selection."""
         examples, warmed = chosen.examples, chosen.warmed
         return cls(
             blobs.put_bytes(pack(examples)),
@@ -71,16 +70,16 @@ class Selected:
 
 @dataclass(frozen=True)
 class SelectSubset(Question):
-    """Answer a question."""
+    """Answer a selection query."""
 
     @classmethod
     def answering(cls, question: Question) -> Self:
-        """The job for a question."""
+        """The job for a query."""
         return cls(**vars(question))
 
     @property
     def cost(self) -> Cost:
-        """Whether it is done in a moment, where its signals are kept."""
+        """The needs of its strategy, options and features."""
         strategy = find_strategy(self.strategy)
         large = self.features is not None and self.features.size_bytes > MAX_CHEAP_BYTES
         if large or not strategy.is_linear or WarmUp.among(dict(self.options)) is not None:
@@ -89,12 +88,12 @@ class SelectSubset(Question):
         if self.teacher is not None:
             needs |= {Need.SIGNALS}
         if Need.PAIRED_FEATURES in needs and self.features is None:
-            # They are the data set's own.
+            # The data set's own features.
             return Cost.DEAR
         return Cost.SIGNALS if needs or self.features is not None else Cost.LABELS
 
     def run(self, context: Context) -> Selected:
-        """Choose and store."""
+        """Select and store."""
         started = monotonic()
         chosen = choose(context, self, compute=partial(_scan, weights=self.weights))
         return Selected.stored(context.blobs, self, chosen, seconds=monotonic() - started)
@@ -108,7 +107,6 @@ def _scan(
     *,
     weights: BlobName,
 ) -> Signals:
-    """A pass that workers share."""
     if not isinstance(context, Context):
         raise TypeError(f"{type(context).__name__} is no job's context")
     return scanned_signals(context, config, inputs, model, weights=weights)
@@ -116,11 +114,11 @@ def _scan(
 
 @dataclass(frozen=True)
 class RecheckSubset:
-    """Compare the loss at `weights` with what the loss around `anchor` foretells."""
+    """Compare the loss at `weights` with the loss predicted around `anchor`."""
 
     config: RunConfig
     inputs: InputFormat
-    # What the earlier subset was selected on.
+    # The weights of the earlier selection.
     anchor: BlobName
     weights: BlobName
 
@@ -139,24 +137,24 @@ class Diagnosed:
 
 @dataclass(frozen=True)
 class DiagnoseData:
-    """Diagnose the data by the signals of a proxy."""
+    """Diagnose the data by a proxy model's signals."""
 
     question: ProxyQuestion
 
     def run(self, context: Context) -> Diagnosed:
-        """Compute all findings and store them."""
+        """Compute and store all findings."""
         diagnosis = diagnose(context, self.question)
         return Diagnosed(context.blobs.put_bytes(diagnosis.pack()), device_name(context.device))
 
 
-# Larger pictures are scaled down to this.
+# Larger images are scaled down to this.
 _MAX_PIXELS = 224
 _MAX_VALUES, _MAX_CHARACTERS = 12, 300
 
 
 @dataclass(frozen=True)
 class ShownExample:
-    """An example: a data URL where it is an image, or else its first values as text."""
+    """An example: a data URL of an image, or else its first values as text."""
 
     picture: str | None
     text: str
@@ -164,12 +162,12 @@ class ShownExample:
 
 @dataclass(frozen=True)
 class ShowExamples:
-    """Show some examples, in this order."""
+    """Show some examples, in the given order."""
 
     ids: tuple[int, ...]
 
     def run(self, context: Context) -> tuple[ShownExample, ...]:
-        """Read them."""
+        """Read the examples."""
         dataset = context.dataset
         if not self.ids:
             return ()

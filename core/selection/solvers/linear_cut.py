@@ -2,29 +2,25 @@
 
     F(S) = sum_{i in S} own_i + scale * sum_{i in S, j not in S} z_i . m(z_j)
 
-m is the identity, or another symmetric map that keeps lengths. The gain of adding e,
+m is the identity, or another symmetric map that keeps lengths. The gain of adding e is
 
-    own_e + scale * (z_e . m(sum_all z - 2 sum_S z) - z_e . m(z_e)),
+    own_e + scale * (z_e . m(sum_all z - 2 sum_S z) - z_e . m(z_e)).
 
-needs no matrix of similarities: O(N P) for all examples. Picks are made from a pool of the best
-gains, which alone are updated, until a gain outside may have risen above the pool's best. Picks
-whose mapped rows sum to u lower a gain by 2 scale z_e . u. With c the direction of the mean mapped
-row,
+Picks come from a pool of the largest gains. The pool is rebuilt when a gain outside may exceed its
+best. With u the sum of the picks' mapped rows and c the direction of the mean mapped row,
 
     z_e . u >= (z_e . c)(u . c) - |z_e across c| |u across c|
 
-bounds the gains outside without reading their rows. The answer is plain greedy's, ties by the
-lowest position, for a pass over all rows in about a hundred picks.
+bounds the gains outside. The picks equal plain greedy's, ties to the lowest position.
 
-Unit rows are rounded to multiples of 2**-bits, so that float64 adds their products without
-rounding: the answer does not depend on blocks, threads, the device or the order of the data. The
-error in a cosine is about 2**-bits: 2e-6 for 2,000 rows, 8e-6 for 20,000. Spherical k-means on
-such rows, with k-means++, finds latent classes.
+Unit rows are rounded to multiples of 2**-bits, so float64 sums of their products are exact. The
+picks do not depend on blocks, threads, device or data order. The error of a cosine is about
+2**-bits: 2e-6 for 2,000 rows, 8e-6 for 20,000.
 
 Shapes: N rows, P coordinates or D features of a row, M examples in the pool, O outside, B of a
 block, G clusters.
-Source: Dhillon & Modha 2001, "Concept Decompositions for Large Sparse Text Data Using
-Clustering"; Arthur & Vassilvitskii 2007, "k-means++: The Advantages of Careful Seeding".
+Source: Dhillon & Modha 2001, "Concept Decompositions for Large Sparse Text Data Using Clustering";
+Arthur & Vassilvitskii 2007, "k-means++: The Advantages of Careful Seeding".
 """
 
 from __future__ import annotations
@@ -38,12 +34,12 @@ from torch.nn import functional
 
 from lipt.common.signals.blocks import row_blocks
 
-# A coordinate and its sign have to fit into float32.
+# A coordinate and its sign fit into float32.
 _MOST_BITS = 22
 _EXACT_BITS = 53
 _MOST_ROUNDS = 50
 POOL_SIZE = 256
-# Above what rounding can hide: relative to a gain, and in a squared length before its root.
+# Above rounding errors: relative to a gain, and in a squared length before its root.
 _GAIN_SLACK = 1e-9
 _SQUARE_SLACK = 1e-12
 
@@ -51,17 +47,13 @@ Map = Callable[[Tensor], Tensor]
 
 
 def exact_bits(num_rows: int) -> int:
-    """The finest grid on which sums of products over `num_rows` rows are exact.
-
-    Products are at most 2, and gains twice their sum: below 4 (num_rows + 1), with a bit to spare
-    for rows rounded above 1.
-    """
+    """The finest grid on which gains, below 4 (num_rows + 1), are exact sums."""
     sum_bits = 3 + (num_rows + 1).bit_length()
     return min(_MOST_BITS, (_EXACT_BITS - sum_bits) // 2)
 
 
 def unit_rows(rows_ND: Tensor, bits: int) -> Tensor:
-    """Each row at length 1, rounded to multiples of 2**-bits, float32; zeros stay zeros."""
+    """Rows scaled to length 1 and rounded to multiples of 2**-bits, float32; zeros stay zeros."""
     unit_ND = torch.empty(rows_ND.shape, device=rows_ND.device)
     for rows in row_blocks(len(rows_ND), rows_ND.shape[1] * 16):
         block_BD = rows_ND[rows].double()
@@ -79,10 +71,10 @@ def cut_picks(
     map_rows: Map = lambda rows_BP: rows_BP,
     pool_size: int = POOL_SIZE,
 ) -> Iterator[tuple[float, int]]:
-    """Every example, on demand, in the order of greedy choice with its gain, negative or not.
+    """Yield all examples in greedy order, each with its gain, which may be negative.
 
-    z is from `unit_rows` with `exact_bits(N)` at most, own_N float64, the scale positive. m maps
-    one row or several in float64.
+    z is from `unit_rows` with at most `exact_bits(N)` bits, own_N float64, scale positive. m maps
+    one or several float64 rows.
     """
     blocks = list(row_blocks(len(rows_NP), rows_NP.shape[1] * 8))
     cut_N, falls = _first_pass(rows_NP, map_rows, blocks)
@@ -115,7 +107,7 @@ def cut_picks(
 
 @dataclass(frozen=True)
 class _Falls:
-    """Bounds of how much gains fall: each row's parts along c and across it."""
+    """Bounds on the decrease of gains, from each row's components along c and across it."""
 
     common_P: Tensor
     along_N: Tensor
@@ -125,7 +117,6 @@ class _Falls:
         return _Falls(self.common_P, self.along_N[positions_O], self.across_N[positions_O])
 
     def at_least(self, mapped_sum_P: Tensor) -> Tensor:
-        """A lower bound of z_e . u for every example e, given u; N."""
         along = mapped_sum_P @ self.common_P
         square = mapped_sum_P @ mapped_sum_P
         across = _root(square - along * along, square)
@@ -133,7 +124,6 @@ class _Falls:
 
 
 def _within_reach(best: float, gains_O: Tensor, falls_O: Tensor) -> bool:
-    """Whether a gain outside the pool may reach the pool's best."""
     if not len(gains_O):
         return False
     highest = float((gains_O - falls_O).max())
@@ -141,12 +131,11 @@ def _within_reach(best: float, gains_O: Tensor, falls_O: Tensor) -> bool:
 
 
 def _root(square: Tensor, scale: Tensor) -> Tensor:
-    """The root of a difference of squares, rounded up."""
     return (square.clamp(min=0) + _SQUARE_SLACK * scale).sqrt()
 
 
 def _first_pass(rows_NP: Tensor, map_rows: Map, blocks: list[slice]) -> tuple[Tensor, _Falls]:
-    """The cut of each example alone, N float64, and the bounds of its fall."""
+    """The cut of each example alone, N float64, and the bounds on its decrease."""
     total_P = torch.zeros(rows_NP.shape[1], dtype=torch.float64, device=rows_NP.device)
     for rows in blocks:
         total_P += rows_NP[rows].double().sum(dim=0)
@@ -164,7 +153,7 @@ def _first_pass(rows_NP: Tensor, map_rows: Map, blocks: list[slice]) -> tuple[Te
 
 
 def spherical_kmeans(rows_ND: Tensor, num_clusters: int, *, generator: torch.Generator) -> Tensor:
-    """The cluster of every row; N, int64. One may end empty."""
+    """The cluster of every row; N, int64. Clusters may end empty."""
     bits = exact_bits(len(rows_ND))
     unit_ND = unit_rows(rows_ND, bits)
     centres_GD = _far_rows(unit_ND, num_clusters, generator)
@@ -173,7 +162,7 @@ def spherical_kmeans(rows_ND: Tensor, num_clusters: int, *, generator: torch.Gen
         sums_GD = torch.zeros_like(centres_GD)
         for rows in row_blocks(len(unit_ND), unit_ND.shape[1] * 8):
             sums_GD.index_add_(0, clusters_N[rows], unit_ND[rows].double())
-        # A cluster without rows, or whose rows cancel out, stays where it is.
+        # A cluster without rows, or with rows that cancel out, keeps its centre.
         moved_G1 = sums_GD.any(dim=-1, keepdim=True)
         centres_GD = torch.where(moved_G1, unit_rows(sums_GD, bits).double(), centres_GD)
         previous_N, clusters_N = clusters_N, _nearest(unit_ND, centres_GD)
@@ -183,7 +172,7 @@ def spherical_kmeans(rows_ND: Tensor, num_clusters: int, *, generator: torch.Gen
 
 
 def _far_rows(unit_ND: Tensor, num_rows: int, generator: torch.Generator) -> Tensor:
-    """k-means++: rows drawn by 1 - cosine with the nearest one so far; float64."""
+    """k-means++: rows drawn by 1 - cosine with the nearest centre so far; float64."""
     distances_N = torch.ones(len(unit_ND), dtype=torch.float64)
     centres = []
     for _ in range(min(num_rows, len(unit_ND))):
@@ -196,7 +185,7 @@ def _far_rows(unit_ND: Tensor, num_rows: int, generator: torch.Generator) -> Ten
         centres.append(centre_D)
         blocks = row_blocks(len(unit_ND), unit_ND.shape[1] * 8)
         cosines_N = torch.cat([unit_ND[rows].double() @ centre_D for rows in blocks]).cpu()
-        # The grid leaves equal rows a cosine that is not quite 1.
+        # On the grid, the cosine of equal rows is slightly below 1.
         rounding = float(1 - (centre_D @ centre_D).cpu())
         distances_N = torch.minimum(distances_N, (1 - rounding - cosines_N).clamp_(min=0))
     return torch.stack(centres)
@@ -208,7 +197,7 @@ def _nearest(unit_ND: Tensor, centres_GD: Tensor) -> Tensor:
     nearest = []
     for rows in row_blocks(len(unit_ND), 8 * (width + 3 * num_centres)):
         cosines_BG = unit_ND[rows].double() @ centres_GD.T
-        # Ties go to the first cluster, which argmax does not promise.
+        # Ties go to the first cluster; argmax does not guarantee that.
         best_BG = cosines_BG == cosines_BG.amax(dim=-1, keepdim=True)
         nearest.append(torch.where(best_BG, places_G, num_centres).amin(dim=-1))
     return torch.cat(nearest)

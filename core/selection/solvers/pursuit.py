@@ -1,21 +1,20 @@
 """Matching pursuit: orthogonal, with non-negative weights, on last-layer gradients.
 
-Each round takes the atom that correlates best with the residual, then fits all weights anew. Atoms
-whose weights would turn negative leave during the pursuit, and their places are filled again: the
-residual is always that of the exact non-negative optimum.
+Each round takes the atom with the largest correlation with the residual, then refits all weights.
+Atoms whose weights would turn negative are dropped and replaced. An atom is the gradient e_i (x)
+[h_i, 1] of one example, or the sum over consecutive ones.
 
-An atom is the gradient e_i (x) [h_i, 1] of one example, or the sum over consecutive ones. Products
-with the residual are estimated in single precision, and computed in double where rounding could
-decide: the choice does not depend on blocks or the order of the atoms, and ties go to the lowest.
+Products with the residual are estimated in float32, and computed in float64 where rounding could
+change the choice. The choice does not depend on blocks or the order of atoms; ties go to the
+lowest.
 
-The fit minimizes |sum w_i a_i - b|^2 + ridge |w|^2 over w >= 0 from inner products alone. The Gram
-matrix G of the atoms in use is kept as a root of its inverse, T with T' T = G^-1: a new atom
-costs two products with T, a dropped one a reflection.
+The fit minimizes |sum w_i a_i - b|^2 + ridge |w|^2 over w >= 0 from inner products alone. It keeps
+T with T' T = G^-1 for the Gram matrix G of the active atoms.
 
-Shapes: N atoms of G examples, n examples, C classes, D features, K atoms in use, M asked about.
+Shapes: N atoms of G examples, n examples, C classes, D features, K active atoms, M queried atoms.
 Source: Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123), algorithm 2; Pati et al. 1993,
-"Orthogonal Matching Pursuit"; Lawson and Hanson 1974, "Solving Least Squares Problems", chapter
-23, for the step that keeps the weights feasible.
+"Orthogonal Matching Pursuit"; Lawson and Hanson 1974, "Solving Least Squares Problems", chapter 23,
+for the step that keeps the weights feasible.
 """
 
 from __future__ import annotations
@@ -37,23 +36,22 @@ from lipt.core.selection.vectors import (
     weighted_sum,
 )
 
-# Above what float32 products of some thousand terms are off, relative to the norms.
+# Above the rounding error of float32 products of some thousand terms, relative to the norms.
 _ROUNDING = 2e-6
-# What a block of examples may take: several copies of it are alive at a time.
+# Bytes of a block of examples; several copies of it exist at a time.
 BLOCK_BYTES = 16 * 1024**2
-# What the kept rows of products may take.
+# Bytes of the stored rows of products.
 _ROWS_BYTES = 256 * 1024**2
-# A round by rows reads C + D + K / 2 numbers an example; by the sum it multiplies C D, of
-# which a core does some 4 in the time of reading one.
+# A round by rows reads C + D + K / 2 numbers an example. A round by the sum multiplies C D numbers,
+# and a core does about 4 products in the time of one read.
 _PRODUCTS_PER_READ = 4
 
 
 class GradientAtoms:
-    """Gradients that are known by their inner products, some of them in use, by position.
+    """Gradients accessed through inner products; active atoms have positions.
 
-    Each round needs the products of all atoms with a weighted sum of those in use. Either one
-    row of products per atom in use is kept, N (C + D) once and N K a round; or the sum is
-    written out, one C x (D + 1) matrix, N C D a round: the faster way is taken.
+    Stores each active atom's row of products, N (C + D) once and N K a round, or else their sum as
+    one C x (D + 1) matrix, N C D a round, whichever is cheaper.
     """
 
     def __init__(
@@ -64,17 +62,13 @@ class GradientAtoms:
         capacity: int,
         group_size: int = 1,
     ) -> None:
-        """Compute the atoms' norms and products with the target, float64.
-
-        `capacity` is how many atoms can be in use at a time. The last atom may have fewer
-        examples than `group_size`.
-        """
+        """Compute the norms and target products of the atoms; at most `capacity` get active."""
         self._gradients, self._target = gradients, target
         self._group_size = group_size
         self.target_square = target.square
         self.target_products_N = self._products_with(target)
         self.squares_N, self._norms_N = self._squares_and_norms()
-        # Their examples, one atom's after another's.
+        # Their examples, grouped by atom.
         self._used = gradients.map(
             lambda factor: factor.new_empty(
                 capacity * group_size, factor.shape[1], dtype=torch.float64
@@ -93,7 +87,7 @@ class GradientAtoms:
             self._target_estimates_N = self.target_products_N.float()
 
     def use(self, atom: int) -> None:
-        """Give an atom the next position."""
+        """Activate an atom at the next position."""
         position, self._num_used = self._num_used, self._num_used + 1
         examples_G = self._examples(torch.tensor([atom], device=self._norms_N.device))
         self._used.put(self._places(position), examples_G)
@@ -106,7 +100,7 @@ class GradientAtoms:
                 self._rows_KN[position, rows] = products(block, single)
 
     def drop(self, position: int) -> None:
-        """Free a position; the last atom in use takes it."""
+        """Deactivate the atom at a position; the last active one takes the position."""
         last = self._num_used = self._num_used - 1
         self._used.put(self._places(position), self._used[self._places(last)])
         self._used_norms_K[position] = self._used_norms_K[last]
@@ -114,19 +108,19 @@ class GradientAtoms:
             self._rows_KN[position] = self._rows_KN[last]
 
     def num_examples(self, atoms: Sequence[int]) -> int:
-        """How many examples some atoms have; the last atom may be short."""
+        """Number of examples of some atoms; the last atom may be short."""
         missing = -len(self._gradients) % self._group_size
         last = len(self._gradients) // self._group_size
         return len(atoms) * self._group_size - (missing if missing and last in atoms else 0)
 
     def products(self, atoms_M: Tensor) -> Tensor:
-        """Products of some atoms with all in use, float64; M x K."""
+        """Products of some atoms with all active ones, float64; M x K."""
         products_nm = products(self._examples(atoms_M), self._in_use())
         shape = (len(atoms_M), self._group_size, self._num_used, self._group_size)
         return products_nm.reshape(shape).sum(dim=(1, 3))
 
     def estimate(self, weights_K: Tensor) -> tuple[Tensor, Tensor]:
-        """All atoms' products with what is missing of the target, and error bounds; N float32."""
+        """Products of all atoms with the residual, and error bounds; N float32."""
         if self._rows_KN is not None:
             size, weights_k = self._num_used, weights_K.float()
             products_N = weights_k @ self._rows_KN[:size]
@@ -151,7 +145,6 @@ class GradientAtoms:
         return functional.pad(products_n, (0, missing)).reshape(-1, self._group_size).sum(dim=1)
 
     def _squares_and_norms(self) -> tuple[Tensor, Tensor]:
-        """Each atom's squared norm, float64, and its examples' norms summed, float32."""
         num_atoms = -(-len(self._gradients) // self._group_size)
         row_bytes = self._group_size * (8 * self._gradients.width + 16 * self._group_size)
         squares, norms = [], []
@@ -166,7 +159,7 @@ class GradientAtoms:
         return torch.cat(squares), torch.cat(norms)
 
     def _examples(self, atoms_M: Tensor) -> Vectors:
-        """The atoms' examples, M G in float64; the last atom's missing ones have no error."""
+        """The atoms' M G examples in float64; missing examples of the last atom have no error."""
         if self._group_size == 1:
             return self._gradients[atoms_M].to(torch.float64)
         members_G = torch.arange(self._group_size, device=atoms_M.device)
@@ -176,11 +169,11 @@ class GradientAtoms:
         return replace(examples, errors_NC=examples.outer_NC * (ids_n <= last)[:, None])
 
 
-# A residual below this share of the target cannot be seen in weights of single precision.
+# A residual below this share of the target does not show in float32 weights.
 _REPRODUCED = 1e-7
-# The same, of its square: the least that a round has to explain of the target's.
+# The same squared: the least share of the target's square that a round has to explain.
 _PROGRESS = 1e-15
-# What double precision leaves of a correlation that is zero, as a share of its factors.
+# Rounding of a zero correlation in float64, as a share of its factors.
 _ZERO = 1e-12
 
 
@@ -197,16 +190,14 @@ class Pursuit:
 
 
 def pursue(atoms: GradientAtoms, *, ridge: float, budget: int) -> Pursuit:
-    """Approximate the target by few atoms with positive weights, of `budget` examples.
+    """Approximate the target by atoms with positive weights, `budget` examples at most.
 
-    Minimizes |sum w_i a_i - b|^2 + ridge s |w|^2, s the mean of the squared norms. It ends early
-    where no atom brings the sum closer to the target.
+    Minimizes |sum w_i a_i - b|^2 + ridge s |w|^2, s the mean of the squared norms.
     """
     return _Pursuer(atoms, ridge).run(budget)
 
 
-# An atom that could be taken next, its product with the residual, and its products with the atoms
-# in use.
+# A candidate atom, its product with the residual, and its products with the active atoms.
 _Candidate = tuple[int, float, Tensor]
 
 
@@ -218,7 +209,7 @@ class _Pursuer:
         self._fit = NonNegativeFit(device)
         self._used: list[int] = []
         self._rounds: list[int] = []
-        # In use, or tried in vain since the last round that came closer.
+        # Active, or tried in vain since the last round that improved the fit.
         self._closed_N = torch.zeros(len(atoms.squares_N), dtype=torch.bool, device=device)
         self._zeros_N = _ZERO * atoms.target_square**0.5 * atoms.squares_N.sqrt()
 
@@ -230,7 +221,7 @@ class _Pursuer:
             if not enough and self._residual() > _REPRODUCED:
                 candidate = self._best()
             if candidate is None:
-                # An atom that leaves makes room for another one.
+                # A dropped atom frees a position for another one.
                 if not self._refine():
                     break
                 continue
@@ -249,7 +240,6 @@ class _Pursuer:
         )
 
     def _best(self) -> _Candidate | None:
-        """The atom with the largest product with the residual; None if none is positive."""
         estimates_N, rounding_N = self._atoms.estimate(self._fit.weights_K)
         estimates_N.masked_fill_(self._closed_N, -torch.inf)
         surely_N = torch.maximum((estimates_N - rounding_N).max(), self._zeros_N)
@@ -267,14 +257,14 @@ class _Pursuer:
         products_MK = self._atoms.products(atoms_M)
         missing_M = self._missing(atoms_M, products_MK)
         zeros_M = self._zeros_N[atoms_M]
-        # The lowest number of those that are equal but for rounding.
+        # The lowest of those that are equal up to rounding.
         place = int((missing_M >= missing_M.max() - zeros_M).int().argmax())
         missing = float(missing_M[place])
         if missing <= float(zeros_M[place]):
             return None
         if len(atoms_M) == 1:
             return int(atoms_M), missing, products_MK[0]
-        # Computed alone, so that its last bits do not depend on who else was asked about.
+        # Computed alone, so that its last bits do not depend on the other queried atoms.
         alone_K = self._atoms.products(atoms_M[place : place + 1])[0]
         return int(atoms_M[place]), missing, alone_K
 
@@ -282,7 +272,7 @@ class _Pursuer:
         return self._atoms.target_products_N[atoms_M] - products_MK @ self._fit.weights_K
 
     def _take(self, candidate: _Candidate, num_round: int) -> bool:
-        """Fit with one more atom; false if it does not help."""
+        """Fit with one more atom; false if the fit does not improve."""
         atom, _, products_K = candidate
         self._closed_N[atom] = True
         square = float(self._atoms.squares_N[atom]) + self._ridge
@@ -296,7 +286,7 @@ class _Pursuer:
         return True
 
     def _refine(self) -> bool:
-        """Make the weights exact; whether that took an atom out of use."""
+        """Make the weights exact; true if an atom was dropped."""
         used_K = self._in_use()
         missing_K = torch.empty_like(self._fit.weights_K)
         for rows in row_blocks(len(used_K), 8 * (1 + len(used_K))):
@@ -318,7 +308,7 @@ class _Pursuer:
 
     def _residual(self) -> float:
         weights_K = self._fit.weights_K
-        # At the optimum the atoms' products with what is missing are the ridge's share.
+        # At the optimum, the atoms' products with the residual equal the ridge's share.
         targets_K = self._atoms.target_products_N[self._in_use()]
         explained = weights_K @ targets_K + self._ridge * weights_K.square().sum()
         return math.sqrt(max(0.0, 1 - float(explained) / self._atoms.target_square))
@@ -327,19 +317,19 @@ class _Pursuer:
         return torch.tensor(self._used, dtype=torch.int64, device=self._closed_N.device)
 
 
-# A vector counts as a combination of those in use when less than this share of its square
-# lies outside of their span: its weight would be rounding magnified by the inverse.
+# A vector counts as dependent when less than this share of its square lies outside the span of the
+# active ones. Its weight would be rounding, magnified by the inverse.
 _DEPENDENT = 1e-8
 _FIRST_CAPACITY = 64
 
 
 class NonNegativeFit:
-    """The vectors in use, by position, and their weights, float64; optimal after `settle`."""
+    """The active vectors, by position, and their weights, float64; optimal after `settle`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._root = self._empty(_FIRST_CAPACITY, _FIRST_CAPACITY)
-        # T b: in it, the optimum without the sign constraint is T' (T b).
+        # T b: the optimum without the sign constraint is T' (T b).
         self._rotated_target_K = self._empty(0)
         self.weights_K = self._empty(0)
 
@@ -348,14 +338,11 @@ class NonNegativeFit:
 
     @property
     def explained(self) -> float:
-        """How far the objective lies below |b|^2."""
+        """The decrease of the objective below |b|^2."""
         return float(self._rotated_target_K.square().sum())
 
     def add(self, products_K: Tensor, square: float, target: float) -> bool:
-        """Take a vector into use, with weight 0 until `settle`; its square includes the ridge.
-
-        False, without a change, if it depends on those in use, or a positive weight does not help.
-        """
+        """Activate a vector with weight 0 until `settle`; false, unchanged, if it cannot help."""
         size = len(self)
         root_KK = self._root[:size, :size]
         inside_K = root_KK @ products_K
@@ -374,11 +361,7 @@ class NonNegativeFit:
         return True
 
     def settle(self) -> list[int]:
-        """Move to the optimum; the positions of vectors dropped on the way.
-
-        The weights go straight towards the optimum without the sign constraint, and stop where the
-        first becomes zero; that vector leaves. The objective never rises.
-        """
+        """Move to the optimum, dropping vectors whose weight becomes 0; returns their positions."""
         dropped = []
         while len(self):
             optimum_K = self._root[: len(self), : len(self)].T @ self._rotated_target_K
@@ -395,10 +378,7 @@ class NonNegativeFit:
         return dropped
 
     def refine(self, correlations_K: Tensor) -> list[int]:
-        """Remove the rounding of the weights; the positions of those dropped as not positive.
-
-        Correlations are half the objective's negative slopes, zero at the exact optimum.
-        """
+        """Remove the weights' rounding, by half the objective's negative slopes; returns drops."""
         root_KK = self._root[: len(self), : len(self)]
         self.weights_K = self.weights_K + root_KK.T @ (root_KK @ correlations_K)
         positions = torch.nonzero(self.weights_K <= 0).flatten().flip(0).tolist()
@@ -407,14 +387,14 @@ class NonNegativeFit:
         return positions
 
     def drop(self, position: int) -> None:
-        """Take a vector out of use; the last one takes its position."""
+        """Deactivate a vector; the last one takes its position."""
         last = len(self) - 1
         root_KK = self._root[: last + 1, : last + 1]
         column_K = root_KK[:, position].clone()
         root_KK[:, position] = root_KK[:, last]
         root_KK[:, last] = column_K
-        # A reflection leaves T' T as it is. This one leaves the vector's column no entry but
-        # the last, and the inverse of the smaller Gram matrix is what remains without it.
+        # A reflection leaves T' T unchanged. This one zeroes the vector's column except its last
+        # entry; the rest is the root for the smaller Gram matrix.
         mirror_K = column_K
         mirror_K[last] += torch.linalg.vector_norm(column_K).copysign(column_K[last])
         twice_K = mirror_K * (2 / mirror_K.square().sum())

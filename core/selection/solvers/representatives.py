@@ -1,21 +1,19 @@
-"""Facility location: choose examples that together are as similar to all others as can be.
+"""Facility location: choose examples that together are as similar to all others as possible.
 
-The sum over all examples of the similarity with their most similar chosen one is monotone and
-submodular: greedy reaches 1 - 1/e of the optimum. Similarities (times weights, if any) are held as
-one of 2^b evenly spaced levels. Whole numbers add up to the same sum in any order, so ties are
-ties. b = 24 resolves what float32 does; fewer bits take less memory and time.
+The objective sums each example's similarity with its most similar chosen one. It is monotone and
+submodular: greedy reaches 1 - 1/e of the optimum. Similarities (times weights, if any) are stored
+as one of 2^b evenly spaced integer levels, so sums and ties do not depend on their order. b = 24
+has float32's resolution; fewer bits take less memory and time.
 
-Lazy greedy: gains only shrink as others are chosen, so an old gain bounds the new one. About five
-examples per pick have to be evaluated instead of N.
+Lazy greedy: gains only shrink, so an old gain bounds the new one.
 
-Where all pairs do not fit, partition greedy (GreeDi) takes two rounds. First each of P random
-parts chooses w of its examples; then K are chosen among these. The best part's own choice stands
-where it is better. Where the union would not fit, parts choose fewer each, down to their share of
-the budget: that is then the answer. docs/large-data.md has the bound: the best K lie in at most
-min(P, K) parts, and a part's mean differs from that of all as a sample's does (Hoeffding).
+Partition greedy (GreeDi) is used where the matrix of all pairs does not fit. Each of P random parts
+chooses w of its examples, then K are chosen among these. The best part's own choice is kept if it
+is better. If the union would not fit, parts choose fewer; with only their shares of the budget, the
+union is the answer. docs/large-data.md has the bound.
 
 Shapes: N examples, P parts, n and m of the examples, K budget, B evaluated together, M candidates
-of the second round, T targets (all examples, but for the second round).
+of the second round, T targets (all examples, except in the second round).
 Source: Minoux 1978, "Accelerated greedy algorithms for maximizing submodular set functions";
 Mirzasoleiman et al. 2013, "Distributed Submodular Maximization".
 """
@@ -53,9 +51,9 @@ _TYPES: dict[Precision, tuple[torch.dtype, int]] = {
 }
 # 52,440 examples with 8-bit levels.
 MATRIX_BYTES = 2_750_000_000
-# Beyond these a coarser matrix is as good, and faster to read.
+# Above these sizes a coarser matrix is as good, and faster to read.
 _FINE_BYTES: dict[Precision, int] = {"24-bit": 2**28, "16-bit": 2**30}
-# Examples whose similarities with each other show the range.
+# Sampled examples whose pairwise similarities show the range.
 _NUM_OBSERVED = 1024
 # A tile of products stays in a CPU's cache.
 _CPU_TILE = 512
@@ -65,7 +63,7 @@ _BATCH_SIZE = 16
 
 
 def affordable_precision(num_rows: int, num_columns: int, matrix_bytes: int) -> Precision | None:
-    """The finest levels whose matrix may be held; None if there are none."""
+    """The finest levels whose matrix fits; None if none does."""
     for precision, (dtype, _) in _TYPES.items():
         limit = min(matrix_bytes, _FINE_BYTES.get(precision, matrix_bytes))
         if num_rows * num_columns * dtype.itemsize <= limit:
@@ -82,10 +80,10 @@ class Scale:
     precision: Precision
 
     def levels(self, similarities_nm: Tensor) -> Tensor:
-        """The nearest level of each similarity, which is overwritten."""
+        """The nearest level of each similarity; overwrites the input."""
         dtype, top = _TYPES[self.precision]
         reach = self.highest - self.lowest
-        # Without a range all similarities are the same.
+        # With an empty range all similarities are equal.
         factor = top / reach if reach > 0 else 0.0
         similarities_nm.sub_(self.lowest).mul_(factor).round_().clamp_(0, top)
         return similarities_nm.to(dtype)
@@ -93,7 +91,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class StoredLevels:
-    """The levels of N examples with T others, rows contiguous, and the rows' sums, int64."""
+    """Levels of N examples with T others, rows contiguous, and the rows' sums, int64."""
 
     matrix_NT: Tensor
     sums_N: Tensor
@@ -108,7 +106,7 @@ class StoredLevels:
 
 @dataclass(frozen=True)
 class ComputedLevels:
-    """The levels of pairs, computed for the rows asked for."""
+    """Levels of pairs, computed on request."""
 
     similarity: PairwiseSimilarity
     scale: Scale
@@ -129,24 +127,20 @@ class ComputedLevels:
 
 
 def fit_scale(similarity: PairwiseSimilarity, precision: Precision) -> Scale:
-    """Levels between the similarity's bounds.
-
-    High similarities decide who represents whom: 8-bit levels start at the lower quartile of some
-    evenly spaced examples' similarities.
-    """
+    """Levels between the similarity's bounds; 8-bit ones from the lower quartile of a sample."""
     lowest = similarity.lowest
     if precision == "8-bit":
         step = max(1, len(similarity) // _NUM_OBSERVED)
         observed_n = torch.arange(0, len(similarity), step, device=similarity.device)
         observed = represented(similarity, observed_n, observed_n).flatten().sort().values
         quartile, least = float(observed[len(observed) // 4]), float(observed[0])
-        # Where most pairs are the same, what can be told apart lies below.
+        # Where most pairs are equal, the differences lie below the quartile.
         lowest = quartile if quartile < float(observed[-1]) else least
     return Scale(min(lowest, similarity.highest), similarity.highest, precision)
 
 
 def store_levels(similarity: PairwiseSimilarity, scale: Scale) -> StoredLevels:
-    """The levels of all pairs, each compared once."""
+    """The levels of all pairs, each pair compared once."""
     num_examples, device = len(similarity), similarity.device
     matrix_NN = _room((num_examples, num_examples), scale.precision, device)
     sums_N = torch.zeros(num_examples, dtype=torch.int64, device=device)
@@ -165,10 +159,9 @@ def store_levels(similarity: PairwiseSimilarity, scale: Scale) -> StoredLevels:
 def _both_ways(
     similarity: PairwiseSimilarity, scale: Scale, rows: slice, columns: slice
 ) -> tuple[Tensor, Tensor]:
-    """The levels of some examples with others, n x m, and the other way round, m x n."""
     similarities_nm = similarity.block(rows, columns)
     if rows == columns:
-        # Products round differently below the diagonal: each other's nearest would not tie.
+        # Products below the diagonal round differently, so mutual nearest neighbours would not tie.
         similarities_nm = similarities_nm.triu() + similarities_nm.triu(diagonal=1).T
     if similarity.weights_N is None:
         levels_nm = scale.levels(similarities_nm)
@@ -182,7 +175,7 @@ def _both_ways(
 def store_levels_between(
     similarity: PairwiseSimilarity, scale: Scale, candidates_N: Tensor, targets_T: Tensor
 ) -> StoredLevels:
-    """The levels of candidates with targets, both given by ids."""
+    """Levels of candidates with targets, both given by ids."""
     device = similarity.device
     shape = (len(candidates_N), len(targets_T))
     matrix_NT = _room(shape, scale.precision, device)
@@ -198,7 +191,7 @@ def store_levels_between(
 
 
 def _room(shape: tuple[int, int], precision: Precision, device: torch.device) -> Tensor:
-    """An uninitialized matrix; on a CPU numpy's, which asks for huge pages."""
+    """An uninitialized matrix; on a CPU numpy's, which uses huge pages."""
     dtype, _ = _TYPES[precision]
     if device.type != "cpu":
         return torch.empty(shape, dtype=dtype, device=device)
@@ -206,17 +199,14 @@ def _room(shape: tuple[int, int], precision: Precision, device: torch.device) ->
 
 
 def _even_tiles(num_rows: int, device: torch.device) -> list[slice]:
-    """Slices of nearly equal length, as products of a few rows round differently."""
+    """Slices of nearly equal length, since products of a few rows round differently."""
     count = -(-num_rows // (_CPU_TILE if device.type == "cpu" else _GPU_TILE))
     edges = [num_rows * number // count for number in range(count + 1)]
     return [slice(start, stop) for start, stop in pairwise(edges)]
 
 
 def lazy_greedy(levels: StoredLevels, budget: int) -> Tensor:
-    """Choose the examples that represent all T, each time the one that adds most; K int64.
-
-    Ties go to the lowest id, also where nothing adds anything: the answer is plain greedy's.
-    """
+    """Choose the examples with the largest gains, ties to the lowest id; K int64."""
     if not can_compile(levels.matrix_NT.device):
         return lazy_greedy_torch(levels, budget)
     from lipt.core.selection.compiled_loops import (  # noqa: PLC0415 - numba
@@ -229,7 +219,7 @@ def lazy_greedy(levels: StoredLevels, budget: int) -> Tensor:
 
 
 def lazy_greedy_torch(levels: StoredLevels, budget: int) -> Tensor:
-    """The same without compiled code, on any device; some bounds are refreshed together."""
+    """`lazy_greedy` without compiled code, on any device; bounds are refreshed in batches."""
     matrix_NT = levels.matrix_NT
     device = matrix_NT.device
     bounds_N = levels.sums_N.clone()
@@ -268,9 +258,8 @@ def choose_representatives(
 ) -> tuple[Tensor, StoredLevels | ComputedLevels]:
     """Choose `budget` of N examples by greedy facility location; K int64 in the order of choice.
 
-    One partition compares all pairs, whatever memory they take; 0 only if they fit in
-    `matrix_bytes`. The levels that come with the choice say who represents whom: never 8-bit ones,
-    in which too many examples are as near to two of the chosen.
+    One partition compares all pairs whatever the memory; 0 does so only if they fit in
+    `matrix_bytes`. The returned levels assign examples to the chosen ones, and are never 8-bit.
     """
     affordable = affordable_precision(len(similarity), len(similarity), matrix_bytes)
     computed = ComputedLevels(similarity, fit_scale(similarity, "24-bit"))
@@ -297,12 +286,8 @@ def partition_greedy(
     partitions: int = 0,
     matrix_bytes: int = MATRIX_BYTES,
 ) -> Tensor:
-    """Choose K examples that represent all, with no matrix larger than `matrix_bytes`; K int64.
-
-    P is at least two, and more if parts would not fit. The second round looks at a random sample of
-    the examples if its matrix would be too large.
-    """
-    # So many examples can be compared with each other by 8-bit levels.
+    """Choose K examples in two rounds, with matrices up to `matrix_bytes`; K int64."""
+    # Maximum number of examples that fit in a square matrix of 8-bit levels.
     num_examples, capacity = len(similarity), max(1, math.isqrt(matrix_bytes))
     num_parts = min(num_examples, max(2, partitions, -(-num_examples // capacity)))
     edges = [num_examples * part // num_parts for part in range(num_parts + 1)]
@@ -364,5 +349,5 @@ def _greedy(part: PairwiseSimilarity, count: int, matrix_bytes: int) -> Tensor:
 
 
 def _precision(num_rows: int, num_columns: int, matrix_bytes: int) -> Precision:
-    # One row at least is held, whatever it takes.
+    # At least one row is stored, whatever its size.
     return affordable_precision(num_rows, num_columns, matrix_bytes) or "8-bit"

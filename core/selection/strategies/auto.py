@@ -1,19 +1,19 @@
-"""Auto: look at the data first, and choose by the findings.
+"""Auto: diagnose the data, and choose by the findings.
 
-1. Evidence: leave-one-out outputs of a ridge head say which labels are trusted and how many are
-   wrong (Northcutt et al. 2021, arXiv:1911.00068). Near-duplicate images are counted.
-2. Plan: the least trusted labels of each class are left out, a multiple of the share that the head
-   gets wrong there. The multiple falls with the fraction kept. Wrong labels and near-duplicates
-   are left out at any fraction, where it is sure that there are some.
+1. Evidence: leave-one-out outputs of a ridge head give label quality and the noise rate (Northcutt
+   et al. 2021, arXiv:1911.00068). Near-duplicate images are counted.
+2. Plan: the lowest-quality labels of each class are excluded: a multiple of the head's error rate
+   there, which falls with the fraction kept. Wrong labels and near-duplicates are excluded at any
+   fraction, if it is certain that there are some.
 3. Choice among the rest: facility location on the features (Wei et al. 2015, ICML) or random, in
    equal shares of the classes by default.
 
 Where no gain over class-balanced random was measured, the plan is class-balanced random. For labels
 or numbers no gain is known: every stratum (rarest label, or quantile) gets its share.
 
-Figures below are accuracies in docs/results.md and docs/value.md: resnet8 on 50,000 images of
-cifar10-jpeg, 1,000 steps of 64 (short) or 6,000 (converged), one or two trainings each, so
-differences below two points say little. The head is wrong on 35% there.
+Figures below are accuracies from docs/results.md and docs/value.md: resnet8 on 50,000 images of
+cifar10-jpeg, 1,000 steps of 64 (short) or 6,000 (converged). Differences below two points say
+little. The head's error rate there is 35%.
 
 Shapes: N examples, n of one class, C classes, K budget.
 """
@@ -46,39 +46,39 @@ from lipt.core.signals.signals import Signals, given
 Training = Literal["converged", "short"]
 Method = Literal["facility_location", "random"]
 
-# Up to the first fraction `_STRICTEST` times the head's errors are left out, from the second on
-# none, in between linearly less. Converged, the gain on clean data is +11.0 points at 1%, +0.2 at
-# 5% and none at 10%. Short, it is +3.3 points at 10% and 0 at 30%.
+# Up to the first fraction, `_STRICTEST` times the head's errors are excluded; from the second on
+# none; linear in between. Converged, the gain on clean data is +11.0 points at 1%, +0.2 at 5% and
+# none at 10%. Short, it is +3.3 points at 10% and 0 at 30%.
 _FROM_FEW_TO_MANY: dict[Training, tuple[float, float]] = {
     "converged": (0.01, 0.1),
     "short": (0.05, 0.2),
 }
-# At 5%, short, without the worst 50%: 57.6. Without the head's errors: 56.4; suspects (14%): 56.5;
-# random: 54.6.
+# At 5%, short, excluding the worst 50% reaches 57.6, the head's errors 56.4, suspects (14%) 56.5.
+# Random reaches 54.6.
 _STRICTEST = 1.5
-# Facility location looks for odd examples: at least so much of the head's errors is left out before
-# it. At 10%, short, without the suspects (0.4): 59.0, of all: 57.9.
+# Facility location picks atypical examples, so at least this multiple of the head's errors is
+# excluded first. At 10%, short: without the suspects (0.4) 59.0, of all examples 57.9.
 _MILDEST = 0.4
-# Below that fraction the rest is represented by facility location, else drawn at random. At 10%,
-# short, without the head's errors: 60.5; random: 58.2 and 55.7.
+# Below this fraction facility location chooses among the rest, else random. At 10%, short, without
+# the head's errors, facility location reaches 60.5 and random 58.2; random of all reaches 55.7.
 _REPRESENTED = 0.2
-# A class keeps at least 30%: at 1%, leaving out three quarters was as good as half (50.7).
+# A class keeps at least 30%: at 1%, excluding three quarters was as good as half (50.7).
 _MOST = 0.7
-# Left out for each wrong label, as the least trusted are not all wrong. With 36% wrong, leaving out
+# Exclusions per wrong label, as not all low-quality labels are wrong. With 36% wrong, excluding
 # half reached 58.5, the suspects 53.9.
 _PER_WRONG_LABEL = 1.5
-# Wrong labels count from that lower end of the 95% interval on: with the 0.1% (0.0 to 4.1%) of
-# cifar10-jpeg, leaving out examples costs right ones.
+# Wrong labels count if the lower end of the 95% interval is at least this. With the 0.1% (0.0 to
+# 4.1%) of cifar10-jpeg, excluding examples costs right ones.
 _NOISY = 0.02
-# A head that is as seldom wrong, in all and in the class, is right where it contradicts a label: on
-# digits 70 of 71 suspects were wrong.
+# A head with errors up to this share, in all and in the class, is right where it contradicts a
+# label: on digits 70 of 71 suspects were wrong.
 _SELDOM_WRONG = 0.1
-# Near-duplicates are left out from that share on. With three copies of each image that is worth
-# +11.7, +6.8 and +6.6 points at 5%, 10% and 30%; of handwritten digits 8% only look alike.
+# Near-duplicates are excluded from this share on. With three copies of each image the gain is
+# +11.7, +6.8 and +6.6 points at 5%, 10% and 30%. In handwritten digits 8% only look alike.
 REDUNDANT = 0.2
-# Between guessing (0) and knowing (1): below it the head's word on an example is noise.
+# From 0 (guessing) to 1 (perfect): below it the head's output for an example is noise.
 _SKILL = 0.2
-# A manifest should stay a page that one can read; a diagnosis has all ids.
+# Keeps a manifest readable on one page; a diagnosis has all ids.
 _MAX_NAMED = 1000
 
 
@@ -101,13 +101,13 @@ def auto(
 ) -> Selection:
     """Keep the examples that the findings in the data recommend, and report these.
 
-    The signals are those of a head that did not learn from the example it judges.
+    The signals come from a head whose output for an example is leave-one-out.
     """
     if signals.kind is not TargetKind.CLASS:
         return auto_strata(signals, budget, balanced=balanced, seed=seed)
     labels_N, pictures_N = signals.labels_N, given(signals.pictures_N, "near copies")
     found = find_label_errors(signals)
-    # Near-duplicates of an example whose label is trusted more.
+    # Near-duplicates of an example with a better label.
     order_N = found.quality_N.argsort(descending=True, stable=True)
     copies_N = torch.empty_like(found.suspects_N)
     copies_N[order_N] = surplus_pictures(pictures_N[order_N])
@@ -122,7 +122,7 @@ def auto(
     candidates, left_out = [], []
     for label, quota in enumerate(share(counted_C, budget)):
         rows = torch.nonzero(labels_N == label).flatten()
-        # The most trusted labels first, copies last.
+        # Best labels first, near-duplicates last.
         rows = rows[found.quality_N[rows].argsort(descending=True, stable=True)]
         rows = rows[copies_N[rows].int().argsort(stable=True)]
         num_candidates = max(quota, round((1 - plan.left_out_C[label]) * own_C[label]))
@@ -134,11 +134,9 @@ def auto(
 
 @dataclass(frozen=True)
 class Evidence:
-    """The plan's inputs.
+    """The plan's inputs, with the share of examples to keep.
 
-    fraction: share of the examples to keep.
-    errors_C: share of each class that the head gets wrong, on labels that it has not seen.
-    num_classes: classes with examples.
+    errors_C: share of each class that the head misclassifies, on held-out labels.
     noise_rate, noise_low, noise_C: share of wrong labels, its lower bound, and by class.
     copies: share of the examples that are near-duplicates of others.
     """
@@ -154,7 +152,7 @@ class Evidence:
 
     @property
     def accuracy(self) -> float:
-        """Of the head, the mean over classes."""
+        """The head's accuracy, mean over classes."""
         return 1.0 - sum(self.errors_C) / self.num_classes
 
     @property
@@ -164,7 +162,7 @@ class Evidence:
 
     @property
     def gains(self) -> bool:
-        """Whether choosing so few gains on clean data."""
+        """Whether excluding examples gains on clean data at this fraction."""
         return self.fraction < _FROM_FEW_TO_MANY[self.training][1]
 
     @property
@@ -173,7 +171,7 @@ class Evidence:
         if self.num_classes < 2:
             return 0.0
         guessing = 1.0 / self.num_classes
-        # A head that knows nothing disagrees with most labels, and that looks like noise.
+        # An untrained head disagrees with most labels, which looks like noise.
         possible = max(1.0 - self.noise_rate, (1.0 + guessing) / 2)
         return (self.accuracy - guessing) / (possible - guessing)
 
@@ -181,7 +179,7 @@ class Evidence:
 def gather(
     found: LabelErrors, labels_N: Tensor, copies_N: Tensor, budget: int, training: Training
 ) -> Evidence:
-    """The evidence in label errors and near-duplicates."""
+    """The evidence from label errors and near-duplicates."""
     counts_C = labels_N.bincount(minlength=len(found.thresholds_C))
     wrong_C = labels_N[found.suggested_N != labels_N].bincount(minlength=len(counts_C))
     return Evidence(
@@ -198,11 +196,11 @@ def gather(
 
 @dataclass(frozen=True)
 class Plan:
-    """Which examples are left out, and how the rest is chosen.
+    """Which examples are excluded, and how the rest is chosen.
 
-    left_out_C: share of each class, its least trusted labels.
+    left_out_C: share of each class that is excluded, its lowest-quality labels.
     wrong_C: share of each class that is wrong, and does not count for its quota.
-    leaves_out_copies: whether one of each picture is enough.
+    leaves_out_copies: whether near-duplicates are excluded.
     """
 
     left_out_C: tuple[float, ...]
@@ -213,7 +211,7 @@ class Plan:
 
 
 def make_plan(evidence: Evidence) -> Plan:
-    """Decide which examples to leave out, and how to choose among the rest."""
+    """Decide which examples to exclude, and how to choose among the rest."""
     if evidence.copies < REDUNDANT:
         return _by_labels(evidence)
     fraction = min(1.0, evidence.fraction / (1.0 - evidence.copies))
@@ -232,7 +230,7 @@ def _by_labels(evidence: Evidence) -> Plan:
         return Plan(nothing, nothing, "random", why)
     wrong_C = nothing
     if evidence.noise_low >= _NOISY:
-        # Of one class the estimate is rough: it has its share of all wrong labels at least.
+        # The estimate for one class is rough: assume at least its share of all wrong labels.
         wrong_C = tuple(
             min(_MOST, error, _PER_WRONG_LABEL * max(rate, evidence.noise_rate))
             for error, rate in zip(evidence.errors_C, evidence.noise_C, strict=True)
@@ -259,7 +257,6 @@ def _by_labels(evidence: Evidence) -> Plan:
 
 
 def _strictness(evidence: Evidence, error: float) -> float:
-    """How many of a class are left out for each that the head gets wrong."""
     few, many = _FROM_FEW_TO_MANY[evidence.training]
     strictness = _STRICTEST * min(1.0, (many - evidence.fraction) / (many - few))
     if evidence.seldom_wrong and error <= _SELDOM_WRONG:
@@ -270,12 +267,11 @@ def _strictness(evidence: Evidence, error: float) -> float:
 def _choose(
     signals: Signals, candidates: Iterable[tuple[Tensor, int]], method: Method, seed: int
 ) -> Selection:
-    """Choose from each class or stratum, given its candidates and its quota."""
     chosen = []
     for label, (rows, quota) in enumerate(candidates):
         if not quota:
             continue
-        # As for strategies that see one class at a time: random is then `uniform_per_class`.
+        # The seed of strategies that see one class at a time: random equals `uniform_per_class`.
         own_seed = derive_seed(seed, "selection-class", label)
         taken = signals.take(rows)
         if method == "random":
@@ -317,7 +313,7 @@ def auto_strata(signals: Signals, budget: int, *, balanced: bool, seed: int) -> 
     labels_N = signals.labels_N
     surplus_N = surplus_pictures(given(signals.pictures_N, "near copies"))
     copies = float(surplus_N.double().mean())
-    # Copies are taken only where there is nothing else left.
+    # Near-duplicates are used only if nothing else is left.
     if copies < REDUNDANT or int((~surplus_N).sum()) < budget:
         surplus_N = torch.zeros_like(surplus_N)
     counts = labels_N[~surplus_N].bincount(minlength=int(labels_N.max()) + 1).tolist()

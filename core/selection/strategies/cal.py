@@ -1,4 +1,4 @@
-"""CAL: examples on which the model disagrees with itself about their neighbors.
+"""CAL: examples whose predictions differ most from their neighbors'.
 
 An example's score is the mean Kullback-Leibler divergence KL(neighbor || example) of the
 predictions. Neighbors are the examples with the nearest features, each scaled to length 1. The
@@ -24,12 +24,12 @@ from lipt.core.selection.strategy import CLASSES, built_in
 from lipt.core.selection.vectors import Rows, Vectors
 from lipt.core.signals.signals import Signals, probabilities_of
 
-# Probabilities are read off float32 errors, which resolve the label's to about 1e-7.
-# Smaller ones count as this: no single class decides a divergence.
+# Probabilities are computed from float32 errors, which resolve the label's to about 1e-7. Smaller
+# ones are raised to this, so that no single class dominates a divergence.
 SMALLEST_PROBABILITY = 1e-8
 # A block's distances and probabilities should stay in the cache.
 _BLOCK_BYTES = 8 * 1024**2
-# Relative to a squared length of 1: what rounding may leave of the distance of equal features.
+# Relative to a squared length of 1: maximum rounding in the distance of equal features.
 _RESOLUTION = 1e-12
 
 
@@ -55,10 +55,7 @@ def cal(
 
 
 def contrast(signals: Signals, num_neighbors: int) -> Tensor:
-    """The mean divergence of the nearest neighbors; N float32.
-
-    From all others where there are fewer, and 0 for an example without any.
-    """
+    """The mean divergence from the nearest neighbors, 0 without any; N float32."""
     num_examples, num_classes = signals.errors_NC.shape
     num_neighbors = min(num_neighbors, num_examples - 1)
     scores_N = torch.zeros(num_examples, device=signals.errors_NC.device)
@@ -84,7 +81,7 @@ def nearest_neighbors(features_ND: Tensor, count: int) -> Tensor:
     vectors = Rows(Vectors(features_ND))
     norms_N = vectors.squares_N.sqrt()
     inverses_N = norms_N.reciprocal().masked_fill(norms_N == 0, 0.0)
-    # Squared lengths of the directions; a feature of zeros has none.
+    # Squared lengths of the directions; 0 for a feature of zeros.
     lengths_N = (norms_N > 0).double()
     parts = []
     for rows in row_blocks(len(vectors), 16 * len(vectors), _BLOCK_BYTES):
@@ -101,11 +98,7 @@ def nearest_neighbors(features_ND: Tensor, count: int) -> Tensor:
 
 
 def nearest(distances_RN: Tensor, count: int) -> Tensor:
-    """The columns of the smallest distances of each row, ties to the lowest; R x count.
-
-    The bits of a float64 that is not negative, read as an integer, have the same order. Its last
-    bits, rounded away, make room for the column. The distances are overwritten.
-    """
+    """Columns of each row's smallest distances, ties to the lowest; overwrites them; R x count."""
     num_columns = distances_RN.shape[1]
     id_bits = max(24, num_columns.bit_length())
     keys_RN = distances_RN.view(torch.int64)

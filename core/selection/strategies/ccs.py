@@ -1,13 +1,13 @@
 """CCS: cover the whole range of a difficulty score, without its hardest end.
 
-The hardest examples are dropped, as many of them are mislabelled. The rest is cut into
-strata of equal width of the score, which share the budget equally by the water-filling of
-`class_quotas`. Within a stratum the draw is random.
+The hardest examples are dropped, as many of them are mislabelled. The rest is split into strata of
+equal width of the score, with equal quotas as in `class_quotas`. Within a stratum the draw is
+random.
 
 Shapes: N examples, R of them not dropped, L learners, T snapshots, K budget.
-Source: Zheng et al. 2023 (arXiv:2210.15809). They tune beta: 0 where half of CIFAR-10 is
-kept, 0.3 for a tenth of it or of ImageNet, 0.2 for a fifth of ImageNet. The preset `paper`
-takes straight lines between these, which are ours.
+Source: Zheng et al. 2023 (arXiv:2210.15809). They tune beta: 0 where half of CIFAR-10 is kept, 0.3
+for a tenth of it or of ImageNet, 0.2 for a fifth of ImageNet. The preset `paper` interpolates
+linearly, which is our choice.
 """
 
 from __future__ import annotations
@@ -65,13 +65,12 @@ def ccs(
 ) -> Selection:
     """Draw `budget` examples from equal shares of the score's strata.
 
-    Fewer than beta N are dropped where the budget would not be left: a budget above
-    (1 - beta) N takes the easiest.
+    Fewer than beta N are dropped if the budget is above (1 - beta) N: it then takes the easiest.
     """
     # A large margin is easy.
     hardness_N = error_norms(signals) if score == "el2n" else -mean_margins(signals).float()
     num_dropped = min(round(beta * len(signals)), len(signals) - budget)
-    # Stable: of equally hard examples the first ones stay.
+    # Stable: ties go to the first examples.
     kept_R = hardness_N.argsort(stable=True)[: len(signals) - num_dropped]
     strata_R = strata_of(hardness_N[kept_R], num_strata)
     quotas_S = class_quotas(strata_R.bincount(minlength=num_strata).tolist(), budget)

@@ -1,18 +1,16 @@
-"""CREST: mini-batch coresets, each chosen from a random set, of what is not learned yet.
+"""CREST: mini-batch coresets, each chosen from a random set of examples not yet learned.
 
-One coreset of the whole data set stops standing for it within a few steps of training. So random
-sets are drawn, and of each the mini-batch that represents it (facility location by the distance of
-the errors e, as in the paper), until the mini-batches fill the budget. Examples with a loss below
-`learned_loss` are left out; where too few are left, those of the highest loss come back.
-Re-selection asks `lipt.core.stages.recheck` whether the weights have moved too far.
+One coreset of the whole data set stops representing it within a few steps of training. So each
+mini-batch represents its own random set (facility location by the distance of the errors e, as in
+the paper), until the mini-batches fill the budget. Examples with a loss below `learned_loss` are
+excluded, but at least the budget remains. Re-selection asks `lipt.core.stages.recheck`.
 
-Decided here: mini-batches share no examples. Random sets are stratified, as a plain draw of a
-hundredth misses rare classes. They hold at least four times the mini-batch, at most 8,192, and
-every example of the pool is in one before any is in a second. Where the classes get equal shares,
-they get them in every mini-batch.
+Our choices: mini-batches share no examples. Random sets are stratified, as a plain draw misses rare
+classes. They hold at least four times the mini-batch, at most 8,192. Every example of the pool is
+in one set before any is in a second. Equal shares of the classes hold in every mini-batch.
 
-Shapes: N examples, n of them, C classes, G groups that share the budget (the classes, or one
-    of all), M in a pool, R in a random set, B in a mini-batch, K budget.
+Shapes: N examples, n of them, C classes, G groups that share the budget (the classes, or one of
+all), M in a pool, R in a random set, B in a mini-batch, K budget.
 """
 
 from __future__ import annotations
@@ -62,8 +60,8 @@ def crest(
 ) -> Selection:
     """Choose mini-batch after mini-batch, each as the coreset of a random set.
 
-    Weights are cluster sizes, scaled to sum to the pool. A pool no larger than the budget is taken
-    as it is. Balanced, that holds for each class with its own pool and quota.
+    Weights are cluster sizes, scaled to sum to the pool. A pool no larger than the budget is kept
+    whole. Balanced, that holds for each class with its own pool and quota.
     """
     labels_N, losses_N = signals.labels_N, own_losses(signals)
     indices, weights, groups = [], [], []
@@ -94,23 +92,20 @@ def crest(
 def own_losses(signals: Signals) -> Tensor:
     """The cross-entropy of each example; N float64."""
     rows_N = torch.arange(len(signals), device=signals.labels_N.device)
-    # e of the own class is p - 1, which keeps its digits where p is almost 1.
+    # The own class's error is p - 1, which keeps its digits where p is almost 1.
     own_errors_N = signals.errors_NC[rows_N, signals.labels_N].double()
     return -torch.log1p(own_errors_N.clamp(-1.0, 0.0))
 
 
 def unlearned(losses_n: Tensor, budget: int, learned_loss: float) -> Tensor:
-    """The examples that are not learned, `budget` of the highest loss at least; M, ascending."""
+    """Examples not yet learned, at least `budget` of the highest loss; M, ascending."""
     num_unlearned = int((losses_n >= learned_loss).sum())
     by_loss_n = losses_n.argsort(descending=True, stable=True)
     return by_loss_n[: max(budget, num_unlearned)].sort().values
 
 
 def batch_coreset(errors_RC: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
-    """Rows whose errors are closest to those of all, in the order of choice, and cluster sizes.
-
-    A chosen row belongs to its own cluster, even where another one is its equal.
-    """
+    """Rows whose errors are closest to all, in the order of choice, and cluster sizes."""
     num_rows = len(errors_RC)
     if num_rows == batch_size:
         everyone_R = torch.arange(num_rows, device=errors_RC.device)
@@ -124,7 +119,7 @@ def batch_coreset(errors_RC: Tensor, batch_size: int) -> tuple[Tensor, Tensor]:
 
 
 def batch_shares(quotas_G: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Each group's share of every mini-batch, in proportion to its quota; the last is shorter."""
+    """Each group's share of every mini-batch, proportional to its quota; the last is shorter."""
     groups_K = torch.arange(len(quotas_G)).repeat_interleave(torch.tensor(quotas_G).long())
     mixed_K = groups_K[mixed_evenly(groups_K)]
     for taken in range(0, len(mixed_K), batch_size):
@@ -132,10 +127,7 @@ def batch_shares(quotas_G: Sequence[int], batch_size: int) -> Iterator[list[int]
 
 
 def mixed_evenly(labels_n: Tensor) -> Tensor:
-    """Positions in an order in which every run has each class in proportion; n int64.
-
-    The k-th of a class is at (k - 1/2) / count of the way; ties keep their order.
-    """
+    """Positions that spread each class evenly: its k-th at (k - 1/2) / count; n int64."""
     counts_C = labels_n.bincount()
     by_label_n = labels_n.argsort(stable=True)
     starts_n = (counts_C.cumsum(dim=0) - counts_C)[labels_n[by_label_n]]
@@ -145,10 +137,7 @@ def mixed_evenly(labels_n: Tensor) -> Tensor:
 
 
 class RandomSets:
-    """Stratified random sets of a pool, which is shuffled, mixed evenly and cut.
-
-    When it runs out, the examples that were put back are shuffled.
-    """
+    """Stratified random sets of a pool; examples put back are shuffled when it runs out."""
 
     def __init__(
         self, pool_M: Tensor, labels_N: Tensor, set_size: int, generator: torch.Generator

@@ -37,7 +37,7 @@ from lipt.core.selection.vectors import (
 )
 from lipt.core.signals.signals import Signals
 
-# Below what float32 features can say of radii.
+# Below the precision of radii from float32 features.
 _NO_SPREAD = 1e-7
 
 
@@ -78,7 +78,7 @@ def facility_location(
     revision=1,
 )
 def craig(signals: Signals, budget: int, *, seed: int, partitions: Partitions = 0) -> Selection:
-    """Keep the examples that are nearest to all others, in the order of what they add.
+    """Keep the examples that are nearest to all others, by greedy facility location.
 
     Replacing each gradient by its nearest chosen one changes the sum of all gradients by no more
     than the sum of the distances. Minimizing that bound over subsets is facility location with
@@ -93,11 +93,7 @@ def craig(signals: Signals, budget: int, *, seed: int, partitions: Partitions = 
 
 
 def cluster_sizes(levels: StoredLevels | ComputedLevels, chosen_K: Tensor) -> Tensor:
-    """How many examples each chosen one represents, in the order of choice; K int64.
-
-    Every example counts once, with the chosen one that it is most similar to. Ties go to the lowest
-    id, but a chosen example always represents itself.
-    """
+    """Number of examples most similar to each chosen one, itself included; K int64."""
     ids_K, order_K = chosen_K.sort()
     best_N = torch.full((len(levels),), -1, dtype=torch.int32, device=chosen_K.device)
     owners_N = torch.zeros(len(levels), dtype=torch.int64, device=chosen_K.device)
@@ -114,13 +110,13 @@ def cluster_sizes(levels: StoredLevels | ComputedLevels, chosen_K: Tensor) -> Te
 
 
 def _relative(curvatures_n: Tensor) -> Tensor:
-    # Distances are only compared: their common scale is left out.
+    # Distances are only compared: their common scale is omitted.
     mean = curvatures_n.mean()
     return curvatures_n / mean if mean > 0 else torch.ones_like(curvatures_n)
 
 
 def mean_curvatures(signals: Signals) -> tuple[Tensor, Tensor]:
-    """The means of the Hessian's diagonal over features, C, and over classes, F; float64."""
+    """Means of the Hessian's diagonal over features, C, and over classes, F; float64."""
     num_examples, num_classes = signals.errors_NC.shape
     num_features = signals.features_ND.shape[1] + int(signals.has_bias)
     device = signals.features_ND.device
@@ -144,10 +140,7 @@ def precondition(
     *,
     damping: Annotated[float, Field(gt=0), "added to curvatures, as a share of their mean"] = 0.01,
 ) -> Signals:
-    """Divide the gradients by the Hessian's factored diagonal; the bias becomes a feature.
-
-    Damping keeps features that are nearly always 0 from being blown up.
-    """
+    """Divide the gradients by the Hessian's factored diagonal; the bias becomes a feature."""
     by_class_C, by_feature_F = (_relative(means_n) for means_n in mean_curvatures(signals))
     features_NF = signals.features_ND.new_empty(len(signals), len(by_feature_F))
     errors_NC = torch.empty_like(signals.errors_NC)
@@ -170,12 +163,12 @@ def precondition(
     revision=1,
 )
 def adacore(signals: Signals, budget: int, *, seed: int, partitions: Partitions = 0) -> Selection:
-    """CRAIG on gradients divided by the Hessian's diagonal, by which Newton steps are compared.
+    """CRAIG on gradients divided by the Hessian's diagonal, which compares Newton steps.
 
-    The paper estimates the diagonal by Hutchinson's probes. For the last layer it is known in
-    closed form: mean_i p_ic (1 - p_ic) h_if^2, with a curvature of 1 for the squared error of
-    numbers. A gradient divided by it is no outer product. So the diagonal is factored into its row
-    and column means, a curvature per class and one per feature, as in Adafactor.
+    The paper estimates the diagonal by Hutchinson's probes. For the last layer it has a closed
+    form: mean_i p_ic (1 - p_ic) h_if^2, with a curvature of 1 for the squared error of numbers. A
+    gradient divided by it is no outer product. So the diagonal is factored, as in Adafactor, into
+    one curvature per class and one per feature.
     """
     return craig(signals, budget, seed=seed, partitions=partitions)
 
@@ -202,12 +195,12 @@ def subzerocore(
 
     Maximizes the sum over all i of max over chosen j of w_j s_ij, s = (1 + cosine) / 2. With r_j
     the distance to the n-th nearest neighbour, w_j = exp(-(r_j - mu)^2 / (2 sigma^2)), mu and sigma
-    the mean and the deviation of all radii: outliers and crowded examples weigh little. n is the
-    smallest number for which a random subset would cover a share `coverage` of the rest, that is
-    choose one of their n nearest neighbours: 1 - (N-1-n choose K) / (N-1 choose K) >= coverage.
+    the mean and the deviation of all radii: outliers and crowded examples have small weights. A
+    random subset covers an example if it chooses one of its n nearest neighbours. n is the smallest
+    number with expected coverage 1 - (N-1-n choose K) / (N-1 choose K) >= coverage.
 
-    Compared with a summary of the paper and another's implementation, not with its authors' code.
-    There s is the cosine, by which the sum is monotone only if no two features are opposite.
+    Compared with a summary of the paper and a third party's code, not the authors' code. There s is
+    the cosine, for which the sum is monotone only if no two features are opposite.
     """
     vectors = Vectors(signals.features_ND)
     count = num_neighbours(len(signals), budget, coverage)
@@ -222,10 +215,10 @@ def subzerocore(
 
 
 def num_neighbours(num_examples: int, budget: int, coverage: float) -> int:
-    """n, by which random subsets have that coverage; 0 for one example."""
+    """The smallest n with that coverage by random subsets; 0 for one example."""
     uncovered = 1.0
     for count in range(1, num_examples):
-        # Neither this one nor a nearer one is chosen.
+        # Neither this neighbour nor a nearer one is chosen.
         uncovered *= max(0, num_examples - budget - count) / (num_examples - count)
         if 1 - uncovered >= coverage:
             return count
@@ -233,10 +226,7 @@ def num_neighbours(num_examples: int, budget: int, coverage: float) -> int:
 
 
 def neighbour_radii(vectors: Vectors, count: int) -> Tensor:
-    """1 - similarity of each example's `count`-th most similar other one; N float32.
-
-    Computed in float64 and rounded, so that equal examples have equal radii.
-    """
+    """1 - similarity with each example's `count`-th most similar other one; N float32."""
     radii_N = torch.zeros(len(vectors), device=vectors.device)
     if count == 0:
         return radii_N
@@ -244,14 +234,14 @@ def neighbour_radii(vectors: Vectors, count: int) -> Tensor:
     for rows in row_blocks(len(vectors), 32 * len(vectors)):
         ids_B = torch.arange(rows.start, rows.stop, device=vectors.device)
         distances_BN = 1 - similarity.rows(ids_B)
-        # Not its own neighbour.
+        # Exclude the example itself.
         distances_BN[torch.arange(len(ids_B), device=vectors.device), ids_B] = torch.inf
         radii_N[rows] = distances_BN.kthvalue(count, dim=1).values.float()
     return radii_N
 
 
 def density_weights(radii_N: Tensor) -> Tensor:
-    """How usual each radius is, in [0, 1]; N float32."""
+    """Density weight of each radius, in [0, 1]; N float32."""
     deviations_N = radii_N.double() - radii_N.double().mean()
     variance = deviations_N.square().mean()
     if float(variance.sqrt()) <= _NO_SPREAD:

@@ -5,17 +5,15 @@ layer, greedily. The gain of example i is its Taylor term
 
     gain_i = eta <g_i, grad L_V(theta - eta sum_S g)>,
 
-at the layer that the examples chosen so far have stepped to: after every pick (exact), or between
-rounds of picks. The validation logits follow without the layer itself:
-z_v -= eta sum_S e_i (h_i . h_v + 1), from z_v = log p_v, up to a shift.
+updated after every pick (exact), or between rounds of picks. The validation logits are enough: z_v
+-= eta sum_S e_i (h_i . h_v + 1), from z_v = log p_v, up to a shift.
 
 As in the authors' code, the step is eta times the SUM of the subset's gradients. On all classes a
 few hundred picks in 15 rounds can overshoot, where the exact solver ends lower. `step=mean` divides
 eta by K; then most picks are those of one-shot choice.
 
-Gains can grow as others are chosen, so lazy greedy's bounds do not hold. But a gain moves by at
-most eta |g_i| times the distance that grad L_V has moved, so the exact solver evaluates only
-examples that this allows to be the largest. Gains are float64: equal examples tie in float32.
+Gains can grow, so lazy greedy's bounds do not hold. But a gain moves by at most eta |g_i| times the
+distance that grad L_V has moved, which bounds it for the exact solver.
 
 Shapes: N examples, V validation examples, S of a step, C classes, D features, Q dimensions of the
 validation features' span, K budget, B candidates or rows of a block.
@@ -48,17 +46,17 @@ from lipt.core.selection.vectors import (
 from lipt.core.selection.vectors import alignments as plain_alignments
 from lipt.core.signals.signals import Signals, given, probabilities_of
 
-# Evaluated first by the exact solver: the best of them rules most others out.
+# Evaluated first by the exact solver: the best of them excludes most others.
 _NUM_PROBES = 16
-# From this share of candidates on, evaluating all examples is as cheap.
+# Above this share of candidates, evaluating all examples is as cheap.
 _WORTH_GATHERING = 0.125
-# Rounding of gains, which are compared in float32, allowed for in their bounds.
+# Rounding of gains in float32, included in their bounds.
 _ROUNDING = 1e-6
-# Signals of up to this size in float64 are converted once instead of at every update.
+# Signals up to this size in float64 are converted once instead of at every update.
 _HELD_BYTES = 64 * 1024**2
 # Up to this many columns a compiled loop is faster than a matrix product.
 _FEW_CLASSES = 64
-# A label's probability is read off e = p - 1, whose last digit is worth twice this.
+# A label's probability comes from e = p - 1, whose last digit is worth twice this.
 _LEAST_LABEL_PROBABILITY = 2.0**-25
 # Smaller errors, squared or times small features, could become 0.
 _LEAST_ERROR = 1e-150
@@ -101,11 +99,7 @@ def glister(
 
 
 def round_sizes(budget: int, rounds: int) -> Iterator[int]:
-    """How many examples each round takes: `budget` in all, at least one each.
-
-    Sizes shrink linearly: the last rounds decide how the step ends. The loss of 250 and 500 picks
-    ended below that of equal rounds by a fifth to a half (5,000 made-up, 4,500 real examples).
-    """
+    """Examples per round, shrinking linearly: `budget` in all, at least one each."""
     num_rounds = min(rounds, budget)
     spare, total = budget - num_rounds, num_rounds * (num_rounds + 1) // 2
     ahead = 0
@@ -116,10 +110,7 @@ def round_sizes(budget: int, rounds: int) -> Iterator[int]:
 
 
 def _exactly(objective: GlisterObjective, budget: int) -> Tensor:
-    """Pick the largest of all gains each time, by bounds from those at a reference gradient.
-
-    Where the bounds rule too few examples out, all gains are computed at a new reference.
-    """
+    """Pick the largest gain each time, by bounds from the gains at a reference gradient."""
     norms_N = squared_norms(objective.gradients).sqrt_()
     max_candidates = int(_WORTH_GATHERING * len(norms_N))
     reference = objective.gradient()
@@ -151,17 +142,17 @@ def _first_largest(gains_B: Tensor) -> int:
 
 
 def comparable(gains_B: Tensor) -> Tensor:
-    """Gains in float32, where those that differ by rounding tie, scaled by a power of 2."""
+    """Gains in float32, scaled by a power of 2: gains that differ by rounding tie."""
     largest = float(gains_B.masked_fill(gains_B.isinf(), 0.0).abs().max())
     exponent = math.frexp(largest)[1] if math.isfinite(largest) else 0
     return (gains_B * 2.0 ** -max(exponent, -1000)).float()
 
 
 class GlisterObjective:
-    """Gains of all examples, at the layer that the chosen ones have stepped to."""
+    """Gains of all examples, at the layer after the step on the chosen ones."""
 
     def __init__(self, signals: Signals, rate: float, num_updates: int) -> None:
-        """Start with nothing chosen; the rate is of the sum of the chosen gradients."""
+        """Start with nothing chosen; `rate` multiplies the sum of the chosen gradients."""
         validation = given(signals.validation or None, "validation examples")
         self.gradients, self._layer = _cheapest_form(
             gradients_of(signals), last_layer_at(validation), num_updates
@@ -190,7 +181,6 @@ class GlisterObjective:
 def _cheapest_form(
     gradients: Vectors, layer: LastLayer, num_updates: int
 ) -> tuple[Vectors, LastLayer]:
-    """The same gains at least cost: from fewer features, converted once where they fit."""
     num_classes, num_features = gradients[:0].outer_NC.shape[1], gradients.features_ND.shape[1]
     num_validation = len(layer.labels_V)
     work_saved = num_updates * num_classes * (num_features - num_validation)
@@ -205,10 +195,7 @@ def _cheapest_form(
 
 @dataclass(frozen=True)
 class LastLayer:
-    """A last layer, by its outputs on the validation examples, float64.
-
-    Logits are up to a shift of each row. The bias is the 1 in [h, 1], or 0.
-    """
+    """Logits on the validation examples, up to a shift per row, float64; `bias` is 1 or 0."""
 
     features_VD: Tensor
     logits_VC: Tensor
@@ -217,10 +204,7 @@ class LastLayer:
 
 
 def last_layer_at(validation: Signals) -> LastLayer:
-    """The layer behind validation signals.
-
-    Probabilities that were rounded to zero get the largest value that rounds to it.
-    """
+    """The layer behind validation signals; zero probabilities become the largest such value."""
     is_label_VC = functional.one_hot(validation.labels_N, validation.errors_NC.shape[1])
     least_C = torch.tensor(
         [torch.finfo(torch.float32).tiny, _LEAST_LABEL_PROBABILITY],
@@ -247,18 +231,14 @@ def step(layer: LastLayer, chosen: Vectors, learning_rate: float) -> LastLayer:
 
 
 def validation_gradient(layer: LastLayer) -> LayerGradient:
-    """The gradient of the mean validation loss by the layer: the mean of e_v (x) [h_v, 1].
-
-    Steps by the sum of many gradients soon leave no loss on a single class. Before gains would tie
-    at 0 in float64, the gradient is scaled to a largest error of 1.
-    """
+    """The mean validation loss's gradient by the layer, scaled so that gains do not tie at 0."""
     errors_VC = layer.logits_VC.softmax(dim=-1)
-    # p - 1 of the label as minus all the others: of a confident example nothing else is left.
+    # The label's p - 1 is minus the sum of all others, which keeps a confident example's digits.
     errors_VC.scatter_(1, layer.labels_V[:, None], 0.0)
     if float(errors_VC.max()) < _LEAST_ERROR:
         logs_VC = layer.logits_VC.log_softmax(dim=-1)
         logs_VC.scatter_(1, layer.labels_V[:, None], -torch.inf)
-        # A single class has no errors at all.
+        # A single class has no errors.
         errors_VC = (logs_VC - logs_VC.max().nan_to_num(neginf=0.0)).exp()
     errors_VC.scatter_(1, layer.labels_V[:, None], -errors_VC.sum(dim=-1, keepdim=True))
     errors_VC /= len(errors_VC)
@@ -291,11 +271,7 @@ def _aligns_compiled(gradients: Vectors) -> bool:
 
 
 def in_validation_span(gradients: Vectors, layer: LastLayer) -> tuple[Vectors, LastLayer]:
-    """Both in coordinates of the span of the validation rows [h_v, 1], float64, without a bias.
-
-    Gains and steps depend on training features only by their products with validation features. An
-    orthonormal basis of the span keeps these, with Q = V dimensions instead of D.
-    """
+    """Both in float64 coordinates of the span of the validation rows [h_v, 1], without a bias."""
     basis_DQ = torch.linalg.qr(with_bias(layer.features_VD, layer.bias).T).Q
     features_NQ = _projected(gradients.features_ND, gradients.bias, basis_DQ)
     features_VQ = _projected(layer.features_VD, layer.bias, basis_DQ)

@@ -1,14 +1,13 @@
 """GradMatch: few examples whose weighted gradients add up to those of all.
 
-Minimizes |sum_S w_i g_i - b|^2 + ridge s |w|^2 over |S| <= K and w >= 0 by orthogonal
-matching pursuit, g the last layer's gradients, b their sum over all examples (of the class where
-balanced). s is the mean of |g_i|^2, so that the ridge means the same on any data; with
-ridge_scale=absolute it is 1.
+Minimizes |sum_S w_i g_i - b|^2 + ridge s |w|^2 over |S| <= K and w >= 0 by orthogonal matching
+pursuit. g are the last layer's gradients, b their sum over all examples (of the class where
+balanced). s is the mean of |g_i|^2; with ridge_scale=absolute it is 1.
 
-The authors have two forms. Per example, they choose class by class and match only the gradient's
-row of the example's own class (gradient=own_class), with an absolute ridge of 0.5. Per batch, they
-take all rows and classes together, without a ridge. They fill up the budget at random where the
-pursuit ends; here the subset is then smaller.
+The authors choose class by class and match only the gradient's row of the example's own class
+(gradient=own_class), with an absolute ridge of 0.5. Or they choose batches, on all rows and classes
+together, without a ridge. They fill up the budget at random where the pursuit ends; here the subset
+is then smaller.
 
 Shapes: N examples, C classes, D features, K budget.
 """
@@ -34,10 +33,10 @@ Target = Literal["train", "validation"]
 Scale = Literal["mean_square", "absolute"]
 Rows = Literal["all", "own_class"]
 
-# The inverse of the Gram matrix of what is chosen has K x K numbers: 8 GiB.
+# The inverse Gram matrix of the chosen atoms has K x K numbers: 8 GiB.
 _MAX_ATOMS = 32_768
 _NAMES = {"train": "the examples", "validation": "the validation examples"}
-# A sum of gradients that is this small beside their norms is rounding.
+# A sum of gradients this small relative to their norms is rounding.
 _CANCELLED = 1e-12
 
 
@@ -83,8 +82,8 @@ def gradmatch(
 ) -> Selection:
     """Choose examples and weights whose gradients add up to the target.
 
-    A chosen batch gives all its examples with one weight. The last one gives as many as the budget
-    leaves, with a weight that is as much larger. BudgetError where it would take too much memory.
+    A chosen batch gives all its examples with one weight. The last one is cut to the budget and its
+    weight raised in proportion. BudgetError if it would take too much memory.
     """
     if gradient == "own_class":
         signals = _own_rows(signals)
@@ -104,7 +103,6 @@ def gradmatch(
 
 
 def _own_rows(signals: Signals) -> Signals:
-    """The signals of both splits with the error of each example's own class alone."""
     own_N1 = signals.labels_N[:, None]
     errors_NC = torch.zeros_like(signals.errors_NC)
     errors_NC.scatter_(1, own_N1, signals.errors_NC.gather(1, own_N1))
@@ -123,7 +121,6 @@ def _target(signals: Signals, target: Target) -> LayerGradient:
 
 
 def _capacity(num_examples: int, budget: int, group_size: int) -> int:
-    """How many atoms can be in use: one more than whole ones if the last is short."""
     num_atoms = -(-num_examples // group_size)
     capacity = min(num_atoms, -(-budget // group_size) + (num_examples % group_size > 0))
     if capacity > _MAX_ATOMS:

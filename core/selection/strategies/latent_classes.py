@@ -72,7 +72,7 @@ def clip_score(signals: Signals, budget: int) -> Selection:
 
 
 def captions_of(signals: Signals, strategy: str) -> Tensor:
-    """The captions' features, N x P; SignalsError for another width than the images'."""
+    """The captions' features, N x P; SignalsError if their width differs from the images'."""
     captions_NP = given(signals.paired_features_NP, "paired features")
     width = signals.features_ND.shape[1]
     if captions_NP.shape[1] != width:
@@ -107,7 +107,7 @@ def pair_terms(signals: Signals) -> Pairs:
     caption_centres_CD = unit_rows(caption_sums_CD, bits).double()
     other_images_CD = image_centres_CD.sum(dim=0) - image_centres_CD
     other_captions_CD = caption_centres_CD.sum(dim=0) - caption_centres_CD
-    # Of a single latent class the sums are zero.
+    # With a single latent class the sums are zero.
     num_others = max(1, len(torch.unique(labels_N)) - 1)
 
     own_N = torch.empty(len(signals), dtype=torch.float64, device=images_ND.device)
@@ -141,7 +141,7 @@ def clipcov(signals: Pairs, budget: int) -> Selection:
     and centre. Easiness prefers captions that fit their image, the label term captions close to the
     class's own, and the centre terms pairs away from other latent classes.
     """
-    # Gains within a class do not depend on the others: the best of all is one of their next.
+    # Gains within a class do not depend on other classes: the best pick is one of their next.
     picks = heapq.merge(*(_class_picks(signals, label) for label in torch.unique(signals.labels_N)))
     chosen = [position for _, position in islice(picks, budget)]
     return unweighted(torch.tensor(chosen, device=signals.labels_N.device))
@@ -183,7 +183,7 @@ def sas(
     num_clusters: Annotated[int, Field(ge=0), "clusters of k-means; 0: the classes"] = 0,
     seed: int,
 ) -> Selection:
-    """Share the budget among the latent classes, most similar to what is not selected first.
+    """Share the budget among the latent classes; first those most similar to unselected ones.
 
     With s_ij the cosines, each latent class V_c gives the set S_c that greedily maximizes F(S_c) =
     sum_{i in V_c not in S_c} sum_{j in S_c} s_ij (the authors' code ranks static row sums). Cosines

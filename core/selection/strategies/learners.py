@@ -1,7 +1,7 @@
 """Training dynamics of the learners: AUM, forgetting, DUAL and disagreement.
 
 Moments are theta* and a learner's snapshots, or theta* and the pruned learner without snapshots.
-Learners do not count on examples that they were trained on; theta* counts once.
+Learners do not count on their own training examples; theta* counts once.
 
 Shapes: N examples, L learners, T moments of each (theta* first), K budget.
 """
@@ -71,8 +71,8 @@ def forgetting(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples that are forgotten most often, never learned ones first.
 
     Steps from right to wrong count. An example that no learner ever gets right counts as forgotten
-    infinitely often; with 0, as in some libraries, the hardest would be dropped first. There are
-    few moments, so ties are common: the smaller mean margin goes first.
+    infinitely often; with 0, as in some libraries, the hardest would be dropped first. Ties are
+    common, as there are few moments: the smaller mean margin goes first.
     """
     dynamics = signals.learners()
     by_margin_N = mean_margins(signals).argsort(stable=True)
@@ -81,10 +81,7 @@ def forgetting(signals: Signals, budget: int) -> Selection:
 
 
 def forgetting_events(margins_NLT: Tensor, counted_NL: Tensor) -> Tensor:
-    """Steps from right (a margin above 0) to wrong, the mean over learners that count; N float64.
-
-    Infinite for an example that is always wrong.
-    """
+    """Steps from right to wrong, mean over counted learners, inf if never right; N float64."""
     right_NLT = (margins_NLT > 0) & counted_NL[:, :, None]
     forgotten_NLT = right_NLT[:, :, :-1] & ~right_NLT[:, :, 1:]
     learned_N = right_NLT.flatten(1).any(dim=1)
@@ -125,15 +122,15 @@ def dual(
     ] = "all",
     seed: int,
 ) -> Selection:
-    """Draw `budget` hard and uncertain examples without replacement, easier ones for few.
+    """Draw `budget` hard and uncertain examples without replacement, easier ones for small budgets.
 
     The score is (1 - mean p) x (deviation of p), p the label's probability at each moment. All
-    moments are one window, or `window` moments in a row of a learner (paper: 10).
+    moments are one window, or `window` consecutive moments of a learner (paper: 10).
 
-    When few examples are kept, the hardest alone teach nothing. So they are drawn with weights
-    score x Beta(mean p; a, b), whose mode moves towards 1 (easy) as the share r that is dropped
-    grows: b = 15 (1 - mu) (1 - r^c), a = 16 - b, mu the mean p of the ten highest scores. c is 5.5
-    for CIFAR-10, 4 for CIFAR-100, 11 for ImageNet. Examples of score 0 come last.
+    At small budgets the hardest examples alone teach nothing. So examples are drawn with weights
+    score x Beta(mean p; a, b), whose mode moves towards 1 (easy) as the dropped share r grows: b =
+    15 (1 - mu) (1 - r^c), a = 16 - b, mu the mean p of the ten highest scores. c is 5.5 for
+    CIFAR-10, 4 for CIFAR-100, 11 for ImageNet. Examples of score 0 come last.
     """
     dynamics = signals.learners()
     probabilities_NLT, counted_NL = dynamics.probabilities_NLT, dynamics.counted_NL
@@ -148,7 +145,7 @@ def dual(
 
 
 def uncertain_and_hard(probabilities_NLT: Tensor, counted_NL: Tensor, window: Window) -> Tensor:
-    """DUAL's score, the mean over the windows of the learners that count; N float64."""
+    """DUAL's score, the mean over the windows of the counted learners; N float64."""
     if window == "all":
         return _score(probabilities_NLT, counted_NL)
     _, num_learners, num_moments = probabilities_NLT.shape
@@ -157,7 +154,7 @@ def uncertain_and_hard(probabilities_NLT: Tensor, counted_NL: Tensor, window: Wi
     for learner in range(num_learners):
         only = slice(learner, learner + 1)
         for start in starts:
-            # Of one learner, all moments count once.
+            # With one learner, all moments count once.
             course_N1T = probabilities_NLT[:, only, start : start + window]
             scores_N = _score(course_N1T, torch.ones_like(counted_NL[:, only]))
             total_N += scores_N.where(counted_NL[:, learner], 0)

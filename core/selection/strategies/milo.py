@@ -1,7 +1,7 @@
-"""MILO: a curriculum of subsets, from easy ones to diverse ones, each drawn anew.
+"""MILO: a curriculum of subsets, from easy to diverse ones, resampled every epoch.
 
-For training that changes its subset every epoch: the first sixth of the epochs on easy subsets, the
-rest on diverse ones, with another `draw` each. The subsets depend on features alone.
+The first sixth of the epochs trains on easy subsets, the rest on diverse ones, each with another
+`draw`. The subsets depend on features alone.
 
 Easy: by stochastic greedy on the graph cut
     sum_{i in V, j in S} s_ij - 0.4 sum_{i, j in S} s_ij,    s = (1 + cosine) / 2,
@@ -9,7 +9,7 @@ the best of each pick's random sample of ceil(N / K ln(1 / epsilon)), as in "Laz
 Greedy" (Mirzasoleiman et al. 2015, arXiv:1409.7938).
 
 Diverse: a random draw by the Taylor-softmax 1 + g + g^2 / 2 of each example's gain g in disparity,
-at most 2.5. Examples are taken one by one, each farthest from those before it, and g is that
+at most 2.5. Examples are ordered one by one, each farthest from those before it. g is that
 distance, 1 - cosine, relative to the farthest pair. (By the authors' gain, the difference to the
 smallest distance, the draw is uniform.)
 
@@ -87,12 +87,12 @@ def _typical(rows_ND: Tensor, budget: int, generator: torch.Generator) -> Tensor
 
 
 def sample_size(num_examples: int, budget: int) -> int:
-    """How many examples each pick is the best of."""
+    """Size of the random sample of each pick."""
     return math.ceil(num_examples / budget * math.log(1 / _EPSILON))
 
 
 def draw_ahead(left: list[int], size: int, generator: torch.Generator) -> list[tuple[int, int]]:
-    """A random sample of candidates, moved ahead, each with its place; ascending."""
+    """A random sample of candidates, moved to the front, each with its position; ascending."""
     count = min(size, len(left))
     # The first steps of a shuffle.
     for step, draw in enumerate(torch.rand(count, generator=generator).tolist()):
@@ -102,12 +102,12 @@ def draw_ahead(left: list[int], size: int, generator: torch.Generator) -> list[t
 
 
 def disparity_gains(rows_ND: Tensor) -> Tensor:
-    """How far each unit row is from those taken before it, in [0, 1]; N float64."""
+    """Distance of each unit row from those before it, in [0, 1]; N float64."""
     rows = Rows(Vectors(rows_ND))
     gains_N = torch.zeros_like(rows.squares_N)
     farthest = torch.zeros_like(gains_N[:1])
     for position, distance, row_N in farthest_first(rows, len(rows)):
         gains_N[position] = distance
         farthest = torch.maximum(farthest, row_N.max())
-    # Where all directions are the same there is nothing to compare with.
+    # If all directions are equal, all gains are 0.
     return torch.where(farthest > 0, gains_N / farthest, 0.0)

@@ -1,9 +1,8 @@
 """Moderate: keep the examples that are neither typical nor odd for their class.
 
-Each example has a distance from the center of its class, the median of every feature. KEPT are
-those in the middle when all examples, of any class, are ordered by it: one window of ranks around
-the median. A class whose distances lie apart may get no share; balanced, every class has a window
-of its own.
+Each example has a distance from the center of its class, the median of every feature. The kept
+examples are one window of ranks around the median distance, over all classes together. A class
+whose distances lie apart may get no share; balanced, every class has its own window.
 
 Shapes: N examples, n of one class, C classes, D features, R rows of a block, K budget.
 """
@@ -28,7 +27,7 @@ _SORTED_BYTES = 64 * 1024**2
     cost="N (d + log N)",
     balance=Balance.ON_REQUEST,
     needs=FEATURES,
-    # Before, centers were means, and kept was what came nearest to the median distance.
+    # Before, centers were means, and the examples nearest to the median distance were kept.
     revision=1,
 )
 def moderate(signals: Signals, budget: int) -> Selection:
@@ -39,11 +38,7 @@ def moderate(signals: Signals, budget: int) -> Selection:
 
 
 def in_the_middle(values_N: Tensor, budget: int) -> Tensor:
-    """Which `budget` values have the ranks around the median, ascending by value.
-
-    A window that cannot be symmetric begins at the even one of two ranks. Of equal values the first
-    ones are taken.
-    """
+    """Positions of the `budget` values with ranks around the median, ascending; ties keep order."""
     sorted_N, order_N = values_N.sort(stable=True)
     start = round((len(values_N) - budget) / 2)
     stop = start + budget

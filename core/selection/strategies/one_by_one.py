@@ -1,8 +1,7 @@
 """K-center, graph cut, log-determinant and herding: examples chosen one by one.
 
-A product of one row with all examples waits for memory; one of 64 rows takes little longer. So the
-rows of the examples that promise most are computed together, and kept until a pick is not among
-them. That does not change the picks. Ties keep data set order.
+Rows of the most promising examples are computed together, as 64 rows take little longer than one.
+That does not change the picks. Ties keep data set order.
 
 Shapes: N examples, B rows computed together, K budget, T columns so far.
 Source: besides those below, Gonzalez 1985, "Clustering to Minimize the Maximum Intercluster
@@ -25,12 +24,12 @@ from lipt.core.selection.vectors import Rows, ScaledCosine, Space, in_space
 from lipt.core.signals.signals import Signals
 
 ROWS_AHEAD = 64
-# A batch is used up after some ten picks: their columns change what promises most.
+# A batch lasts some ten picks: their columns change which examples are most promising.
 _LOG_DET_ROWS_AHEAD = 32
-# Of the squared norms. Added to what is compared, it makes the grid of float32 coarser
-# than the rounding of float64: equal examples tie, whatever their last bits.
+# Share of the squared norms, added before comparisons. It makes the float32 grid coarser than
+# float64 rounding: equal examples tie, whatever their last bits.
 _OFFSET = 1e-6
-# Twice float32's spacing: what is nearer than that may tie.
+# Twice float32's spacing: nearer values may tie.
 _GRID = 2.0**-22
 
 
@@ -41,11 +40,10 @@ def best_first(
     *,
     rows_ahead: int = ROWS_AHEAD,
 ) -> Iterator[tuple[int, Tensor]]:
-    """The largest gain `budget` times: the position of each pick, and its row of the kernel.
+    """Yield the largest gain `budget` times: the position of each pick, and its row of the kernel.
 
-    The caller updates the finite float64 gains in place between the picks, which get -inf. They are
-    compared in float32, so that those of equal examples tie whatever their last bits; ties go to
-    the lowest id. `rows_of` takes B positions, at most `rows_ahead`, and gives B x N.
+    The caller updates the finite float64 gains in place between the picks, which get -inf. Gains
+    are compared in float32, ties to the lowest id.
     """
     rows_ahead = max(1, min(rows_ahead, BLOCK_BYTES // (8 * len(gains_N))))
     slots: dict[int, int] = {}
@@ -75,8 +73,8 @@ def kcenter(signals: Signals, budget: int, *, space: Space = "features") -> Sele
     """Keep `budget` examples that are near to all, each farthest from those before it.
 
     The largest distance to the nearest chosen one is at most twice the smallest possible. The first
-    is the one nearest to the mean. Once everything coincides with a chosen example, the rest
-    follow in data set order.
+    is the one nearest to the mean. Once all others coincide with chosen examples, the rest follow
+    in data set order.
     """
     rows = Rows(in_space(signals, space))
     return _chosen(rows.squares_N, [pick for pick, _, _ in farthest_first(rows, budget)])
@@ -113,10 +111,10 @@ def graph_cut(
 ) -> Selection:
     """Keep `budget` examples, each with the largest gain in the graph cut's value.
 
-    With S the chosen of V examples, s = (1 + cosine) / 2 and lambda the coverage, that is lambda
-    sum_{i in V, j in S} s_ij - sum_{i, j in S} s_ij: representative by the first sum, diverse by
-    the second. It is submodular, and for lambda >= 2 monotone: then greedy choice reaches at least
-    63% of the best value.
+    With S the chosen of V examples, s = (1 + cosine) / 2 and lambda the coverage, the value is
+    lambda sum_{i in V, j in S} s_ij - sum_{i, j in S} s_ij: representative by the first sum,
+    diverse by the second. It is submodular, and for lambda >= 2 monotone: then greedy choice
+    reaches at least 63% of the best value.
     """
     similarity = ScaledCosine(Rows(in_space(signals, space)))
     gains_N = similarity.column_sums().mul_(coverage).sub_(similarity.to_themselves())
@@ -147,8 +145,8 @@ def log_det(
     """Keep `budget` examples, each with the largest gain in log det(s_S + ridge I).
 
     Similarity is (1 + cosine) / 2. An example gains the log of its squared distance from the span
-    of those before it, so near-duplicates gain log ridge, less than anything else. One column of
-    a Cholesky factor per pick keeps those distances up to date, K x N float64.
+    of those before it, so near-duplicates gain log ridge, less than anything else. One column of a
+    Cholesky factor per pick updates those distances, K x N float64.
     """
     similarity = ScaledCosine(Rows(in_space(signals, space)))
     # exp(gain): the squared distance from the span, plus the ridge.
@@ -158,7 +156,7 @@ def log_det(
     num_taken_out = 0
 
     def residual_rows(positions_B: Tensor) -> Tensor:
-        """Computed ahead with the columns so far taken out, in one matrix product."""
+        """Rows with the columns so far taken out, in one matrix product."""
         nonlocal num_taken_out
         num_taken_out = len(picks)
         columns_TN = columns_KN[:num_taken_out]
@@ -171,7 +169,7 @@ def log_det(
         # Take out the few columns since.
         columns_TN = columns_KN[num_taken_out : len(picks)]
         column_N = row_N - columns_TN[:, position] @ columns_TN
-        # Below the ridge is rounding.
+        # Values below the ridge are rounding.
         column_N /= distances_N[position].clamp(min=ridge).sqrt()
         columns_KN[len(picks)] = column_N
         picks.append(position)
@@ -189,9 +187,8 @@ def herding(signals: Signals, budget: int) -> Selection:
     """Keep examples whose mean approaches the mean of all, like 1 / i.
 
     Pick i is the x with the smallest |i mu - sum_S - x|. With drift the sum of mu - x over the
-    chosen, its square is |x - mu|^2 - 2 (x - mu) . drift and a term that all x share: one product
-    of the rows with a vector per pick. In float32, up to a bound on its rounding, it says which
-    few examples can be the nearest; float64 decides.
+    chosen, its square is |x - mu|^2 - 2 (x - mu) . drift plus a common term. float32 products with
+    a rounding bound leave a few candidates; float64 decides.
     """
     features_ND = signals.features_ND
     blocks = list(row_blocks(len(features_ND), 16 * features_ND.shape[1]))
@@ -200,7 +197,7 @@ def herding(signals: Signals, budget: int) -> Selection:
     squares_N = torch.cat([features_ND[rows].double().square().sum(dim=-1) for rows in blocks])
     spread_N = squares_N - 2 * _products(features_ND, mean_D, blocks) + mean_D @ mean_D
     spread_N += spread_N.mean() + _OFFSET * squares_N.mean()
-    # Twice that of a product in float32 with a vector of length 1, itself rounded.
+    # Twice the rounding of a float32 product with a vector of length 1, itself rounded.
     rounding_N = squares_N.sqrt() * (2.0**-23 * (features_ND.shape[1] + 2))
     drift_D = torch.zeros_like(mean_D)
     picks: list[int] = []
@@ -212,7 +209,7 @@ def herding(signals: Signals, budget: int) -> Selection:
         away = spread_N[near] - 2 * (features_ND[near].double() @ drift_D - shared)
         position = int(near[away.float().argmin()])
         picks.append(position)
-        # What is taken is never near again.
+        # A chosen example is never near again.
         spread_N[position] = torch.inf
         drift_D += mean_D - features_ND[position]
     return _chosen(features_ND, picks)

@@ -22,7 +22,7 @@ from lipt.core.selection.solvers.linear_cut import spherical_kmeans
 from lipt.core.selection.strategy import FEATURES, NOTHING, Balance, built_in
 from lipt.core.signals.signals import Signals
 
-# The fewer per cell, the less is left to chance; with one, every accidental cell would count.
+# Small cells leave less to chance; with one pick per cell, every accidental cell would count.
 _CHOSEN_PER_CELL = 2
 _MOST_CELLS = 256
 
@@ -86,5 +86,5 @@ def stratified(
 
 
 def default_cells(budget: int) -> int:
-    """One cell for every 2 to choose, at most 256."""
+    """One cell per 2 examples to choose, at most 256."""
     return min(_MOST_CELLS, -(-budget // _CHOSEN_PER_CELL))

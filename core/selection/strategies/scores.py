@@ -72,8 +72,8 @@ def grand(signals: Signals, budget: int, *, parameters: Parameters = "last_layer
     """Keep the `budget` examples with the largest gradient norm, largest first.
 
     The paper's score is the mean over ten models at initialization, like `pretraining=epochs:1x10`;
-    the default is that of theta_p. By the last layer's parameters it is |e| sqrt(1 + |h|^2), exact
-    and free. By all parameters it takes a backward pass per example, some hundred times the work.
+    the default uses theta_p. By the last layer's parameters it is |e| sqrt(1 + |h|^2), exact and
+    free. By all parameters it takes a backward pass per example, some hundred times the work.
     """
     if parameters == "last_layer":
         return keep_largest(signals.mean_over_models(last_layer_norms), budget)
@@ -147,11 +147,11 @@ def least_confidence(signals: Signals, budget: int) -> Selection:
 def keep_uncertain(
     signals: Signals, budget: int, uncertainty: Callable[[Tensor], Tensor]
 ) -> Selection:
-    """Keep the examples with the largest uncertainty of B x C probabilities at a time."""
+    """Keep the examples with the largest uncertainty, computed from B x C probabilities."""
     errors_NC, labels_N = signals.errors_NC, signals.labels_N
     scores_N = torch.empty(len(signals), device=errors_NC.device)
     for rows in row_blocks(len(signals), errors_NC.shape[1] * _BYTES_PER_CLASS):
-        # Half precision may have rounded errors beyond what a softmax can be.
+        # Half precision may have rounded errors outside the range of a softmax.
         probabilities_BC = probabilities_of(errors_NC[rows], labels_N[rows]).clamp_(0, 1)
         scores_N[rows] = uncertainty(probabilities_BC).float()
     return keep_largest(scores_N, budget)

@@ -1,10 +1,10 @@
-"""ZCore: examples that cover the feature space, without others beside them.
+"""ZCore: examples that cover the feature space, without redundant neighbours.
 
-Points are drawn at random, each in the plane of two random features, from the triangular
-distribution of each feature's minimum, median and maximum. The example nearest to a point
-covers it and gains 1. Its neighbours in the plane (1,000 in the paper) are redundant and share
--1, each by 1 / distance^4 from it. Scores start at a random number below 1, which orders
-examples that no draw has touched. They are of all examples together, balanced or not.
+Points are drawn in planes of two random features, from the triangular distribution of each
+feature's minimum, median and maximum. The example nearest to a point covers it and gains 1. Its
+neighbours in the plane (1,000 in the paper) are redundant and share -1, each by 1 / distance^4 from
+it. Scores start at a random number below 1, which orders untouched examples. Scores use all
+examples together, balanced or not.
 
 The paper draws a million points, 20 per example of CIFAR; here 20 per example, a million at most.
 Distances are sums of absolute differences, as in the authors' code. There one duplicate of the
@@ -113,11 +113,7 @@ def draw_points(
 def plane_scores(
     columns_DN: Tensor, features_M2: Tensor, points_M2: Tensor, num_neighbours: int
 ) -> Tensor:
-    """The sum of each example's gains and penalties by all draws; N float64.
-
-    Ties for the nearest example go to the lowest id. Examples as near as the last neighbour are
-    neighbours, too.
-    """
+    """Sums of each example's gains and penalties, nearest ties to the lowest id; N float64."""
     num_neighbours = min(num_neighbours, columns_DN.shape[1] - 1)
     if not can_compile(columns_DN.device):
         return plane_scores_torch(columns_DN, features_M2, points_M2, num_neighbours)
@@ -139,7 +135,7 @@ def plane_scores(
 def plane_scores_torch(
     columns_DN: Tensor, features_M2: Tensor, points_M2: Tensor, num_neighbours: int
 ) -> Tensor:
-    """The same without compiled code, on any device."""
+    """`plane_scores` without compiled code, on any device."""
     num_examples, device = columns_DN.shape[1], columns_DN.device
     scores_N = torch.zeros(num_examples, dtype=torch.float64, device=device)
     ids_N = torch.arange(num_examples, device=device)
@@ -148,7 +144,7 @@ def plane_scores_torch(
         x_B, y_B = points_M2[rows].T.to(device)
         distances_BN = _distances(first_BN, second_BN, x_B, y_B)
         nearest_B1 = distances_BN.amin(dim=1, keepdim=True)
-        # The first of equal ones, which argmin does not promise.
+        # The first of equals; argmin does not guarantee that.
         covering_B1 = ids_N.where(distances_BN == nearest_B1, num_examples).amin(dim=1)[:, None]
         scores_N += covering_B1[:, 0].bincount(minlength=num_examples)
         if num_neighbours == 0:
@@ -158,7 +154,7 @@ def plane_scores_torch(
         distances_BN.scatter_(1, covering_B1, torch.inf)
         farthest_B1 = distances_BN.kthvalue(num_neighbours, dim=1, keepdim=True).values
         least_B1 = distances_BN.amin(dim=1, keepdim=True).double()
-        # Relative to the nearest one nothing overflows; 0 / 0 coincides.
+        # Relative to the nearest one nothing overflows; 0 / 0 means equal positions.
         shares_BN = (least_B1 / distances_BN).nan_to_num_(nan=1.0).square_().square_()
         shares_BN.masked_fill_(distances_BN > farthest_B1, 0.0)
         scores_N -= (shares_BN / shares_BN.sum(dim=1, keepdim=True)).sum(dim=0)
