@@ -89,10 +89,11 @@ class Chooser:
         *,
         fraction: float,
         proxy: str | None = None,
+        soft_labels: bool = False,
     ) -> Subset:
         """Select with a seed's pre-training."""
         pretrained = self.run_of(int(run)).pretrained
-        return pretrained.select(strategy, fraction, proxy=proxy)
+        return pretrained.select(strategy, fraction, proxy=proxy, soft_labels=soft_labels)
 
 
 def select(
@@ -192,6 +193,7 @@ def compare(
     seeds: int = 3,
     recipe: Recipe | Mapping[str, Any] | None = None,
     proxy: str | None = None,
+    soft_labels: bool = False,
     run: Mapping[str, Any] | None = None,
     image_size: int | None = None,
     device: str = "auto",
@@ -209,6 +211,7 @@ def compare(
         recipe: recipe of every training, such as {"steps": 300}; None for the paper's, which is
             long.
         proxy: proxy model; None for each strategy's default.
+        soft_labels: whether all but re-drawn random is trained with soft labels, too.
         out: file of trials; trials in it are not repeated.
 
     Raises:
@@ -232,6 +235,7 @@ def compare(
             run_overrides=dict(run or {}),
             baselines=tuple(baselines),
             proxy=proxy,
+            soft_labels=soft_labels,
         )
         trials = run_comparison(
             chooser,

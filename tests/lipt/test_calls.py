@@ -46,15 +46,27 @@ def test_strategies_are_compared_with_random() -> None:
         strategies=["el2n"],
         baselines=["uniform", "everything"],
         proxy="ridge:patches",
+        soft_labels=True,
         seeds=2,
         recipe={"steps": 2, "batch_size": 16, "augmentation": "none"},
         run=QUICK,
         progress=False,
     )
-    assert {row.strategy for row in comparison.outcomes} == {"uniform", "el2n", "everything"}
-    assert len(comparison.trials) == 6
+    names = {"uniform", "el2n", "everything"}
+    names |= {f"{name}+soft" for name in names}
+    assert {row.strategy for row in comparison.outcomes} == names
+    assert len(comparison.trials) == 12
+    alone, soft = (
+        next(one for one in comparison.trials if one.strategy == name)
+        for name in ("uniform", "uniform+soft")
+    )
+    # The same examples, whose soft labels are part of the digest and had to be computed.
+    assert alone.num_examples == soft.num_examples
+    assert alone.digest != soft.digest
+    assert alone.choosing_seconds == 0 < soft.choosing_seconds
     assert comparison.verdict in str(comparison)
     assert "<td>el2n</td>" in comparison._repr_html_()
+    assert "<td>everything +soft</td>" in comparison._repr_html_()
     with pytest.raises(ConfigError, match="stepz: there is no such setting"):
         lipt.compare(few_digits(), few_digits(), recipe={"stepz": 3})
 

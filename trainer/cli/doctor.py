@@ -18,10 +18,9 @@ from lipt.trainer.views import DatasetView, InfoView, WorkerView
 # Workers are heard every few seconds; this long without a word means trouble.
 _STALE_WORKER_SECONDS = 60.0
 
-_LIBRARIES = (
-    *("lipt", "torch", "torchvision", "grpcio", "protobuf", "numpy", "safetensors"),
-    *("pyarrow", "scikit-learn"),
-)
+_LIBRARIES = ("lipt", "torch", "torchvision", "grpcio", "protobuf", "numpy", "safetensors")
+# Those that an extra brings.
+_EXTRAS = {"pyarrow": "parquet", "scikit-learn": "demo"}
 # One seed gives one soup only where these agree.
 _RESULT_LIBRARIES = _LIBRARIES[:3]
 
@@ -43,7 +42,7 @@ class Check:
 def installed_versions() -> dict[str, str]:
     """Versions of the installed libraries, by name."""
     versions = {"python": platform.python_version()}
-    for library in _LIBRARIES:
+    for library in (*_LIBRARIES, *_EXTRAS):
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[library] = importlib.metadata.version(library)
     return versions
@@ -53,6 +52,10 @@ def local_checks(versions: Mapping[str, str]) -> Iterator[Check]:
     """Checks of this installation and its devices."""
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     yield Check("installed", True, listed)
+    for library, extra in _EXTRAS.items():
+        if library not in versions:
+            detail = f"{library} is not, and only lipt[{extra}] needs it"
+            yield Check("installed", None, detail, f"pip install 'lipt[{extra}]'")
     yield _device_check()
 
 

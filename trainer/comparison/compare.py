@@ -51,7 +51,13 @@ class Chooser(Protocol):
 
     def strategies(self) -> list[StrategyView]: ...  # noqa: D102
     def subset(  # noqa: D102
-        self, run: str, strategy: str, *, fraction: float, proxy: str | None = None
+        self,
+        run: str,
+        strategy: str,
+        *,
+        fraction: float,
+        proxy: str | None = None,
+        soft_labels: bool = False,
     ) -> Subset: ...
 
 
@@ -111,15 +117,21 @@ def compare(
                 source = RedrawnRandom(train, round(cell.fraction * len(train)), seed)
                 subset = source.subset
             elif cell.strategy != EVERYTHING:
+                # All examples with their soft labels are a subset, too.
+                name = FIXED[0] if cell.name == EVERYTHING else cell.name
                 if run is None:
                     say(f"seed {seed}: the run")
                     run = pretrain(seed)
                     if run.fitted:
                         say(f"seed {seed}: fitted to the data: {run.fitted}")
                 subset = chooser.subset(
-                    run.run_id, cell.strategy, fraction=cell.fraction, proxy=plan.proxy
+                    run.run_id,
+                    name,
+                    fraction=cell.fraction,
+                    proxy=plan.proxy,
+                    soft_labels=cell.is_soft,
                 )
-                costs = choosing_costs(known[cell.strategy], run.costs, subset.manifest)
+                costs = choosing_costs(known[name], run.costs, subset.manifest)
             trial = _trial(cell, subset, source, recipe, len(train), training)
             trials.add(replace(trial, **costs))
             say(_line(trial))
@@ -134,11 +146,14 @@ def _trial(
     num_examples: int,
     training: Callable[..., Trained],
 ) -> Trial:
-    stays = subset is not None and source is None
+    stays = cell.name not in (EVERYTHING, REDRAWN)
+    changes: dict[str, float] = {"seed": cell.seed}
+    if subset is not None and cell.is_soft:
+        changes["soft_labels"] = subset.recommended_alpha
     trained = training(
         subset=subset,
         reselect=source,
-        recipe=recipe.model_copy(update={"seed": cell.seed}),
+        recipe=recipe.model_copy(update=changes),
         # Accuracy on the examples costs too much on all of the data, and says little of others.
         schedule=_SCHEDULE if stays else replace(_SCHEDULE, subset_at=None),
     )
@@ -166,7 +181,7 @@ def choosing_costs(
     strategy: StrategyView, run: CostsView | None, manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
     """What choosing a subset cost, by the fields of `Trial`."""
-    if strategy.name in FIXED or run is None:
+    if run is None or (strategy.name in FIXED and not manifest.get("soft_labels")):
         return {}
     found = {"selection_seconds": float(manifest["costs"]["selection_seconds"])}
     if (warm_up := manifest["costs"].get("warm_up_seconds")) is not None:
@@ -182,14 +197,20 @@ def choosing_costs(
 def rests_on_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) -> bool:
     """Whether choosing a subset needed the run's pre-training, had it no warm-up of its own.
 
-    Proxies that an automatic choice tried count, whichever won.
+    Heads that an automatic choice tried count, whichever won; so do those of soft labels.
     """
+    if (teacher := manifest.get("soft_labels")) and _uses_learners(teacher):
+        return True
     if _OF_THE_DATA.issuperset(needs):
         return False
     proxy = manifest.get("proxy", {})
     if "features" not in proxy or not _OF_THE_RUN.isdisjoint(needs):
         return True
-    tried = [proxy["features"], *(one["features"] for one in proxy["tried"])]
+    return _uses_learners(proxy)
+
+
+def _uses_learners(head: Mapping[str, Any]) -> bool:
+    tried = [head["features"], *(one["features"] for one in head["tried"])]
     return any(not _PRETRAINED.isdisjoint(features.split("+")) for features in tried)
 
 

@@ -18,6 +18,7 @@ from lipt.trainer.comparison.trial import (
     EVERYTHING,
     FIXED,
     REDRAWN,
+    SOFT,
     Trial,
     label,
 )
@@ -91,7 +92,8 @@ class Rival:
 class Outcome:
     """One strategy or baseline at one fraction over all seeds; costs are means.
 
-    difference: to the better fixed random subset; None for these and for everything.
+    difference: to the better fixed random subset; None for these and for everything. With soft
+        labels, to the same without them.
     everything, redrawn: its rivals.
     subset_accuracy, levelled_off: None where the examples changed, and for everything.
     target: what the better fixed random subset ends with; None without one.
@@ -133,20 +135,32 @@ class Outcome:
         return self.strategy in BASELINES
 
     @property
+    def is_soft(self) -> bool:
+        """Whether it was trained with soft labels."""
+        return self.strategy.endswith(SOFT)
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the verdict is about it: a chosen subset with its labels alone."""
+        return not self.is_baseline and not self.is_soft
+
+    @property
     def beats_random(self) -> bool:
         """Whether zero lies below the interval of a chosen subset."""
-        return bool(not self.is_baseline and self.difference and self.difference.low > 0)
+        return bool(self.is_chosen and self.difference and self.difference.low > 0)
 
 
 def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
-    """One row per fraction and strategy: baselines first, then the best first."""
+    """One row per fraction and strategy: baselines, strategies, soft labels; each best first."""
     everything = _of(trials, EVERYTHING)
     rows: list[Outcome] = []
     for fraction in sorted({trial.fraction for trial in trials}):
         within = [trial for trial in trials if trial.fraction == fraction]
         names = dict.fromkeys(trial.strategy for trial in within)
         found = [_outcome(_of(within, name), within, everything) for name in names]
-        rows += sorted(found, key=lambda row: (not row.is_baseline, -row.mean_accuracy))
+        rows += sorted(
+            found, key=lambda row: (row.is_soft, not row.is_baseline, -row.mean_accuracy)
+        )
     return rows
 
 
@@ -155,7 +169,9 @@ def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence
     fixed = (_of(within, random) for random in FIXED)
     random = max(fixed, key=lambda found: fmean(_accuracies(found).values()) if found else -inf)
     target = fmean(_accuracies(random).values()) if random else None
-    difference = paired_difference(accuracies, _accuracies(random))
+    plain_name = name.removesuffix(SOFT)
+    without = random if name == plain_name else _of(within, plain_name)
+    difference = paired_difference(accuracies, _accuracies(without))
     on_subset = [trial.subset_accuracy for trial in row if trial.subset_accuracy is not None]
     return Outcome(
         strategy=name,
@@ -168,7 +184,7 @@ def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence
         redrawn=_rival(row, _of(within, REDRAWN), target),
         subset_accuracy=fmean(on_subset) if len(on_subset) == len(row) else None,
         levelled_off=None
-        if name in (EVERYTHING, REDRAWN)
+        if plain_name in (EVERYTHING, REDRAWN)
         else all(trial.levelled_off for trial in row),
         num_steps=row[0].num_steps,
         pretraining_seconds=fmean(trial.pretraining_seconds for trial in row),
@@ -227,7 +243,8 @@ def cells(row: Outcome) -> Cells:
         "fraction": _fraction(row.fraction),
         "strategy": row.label,
         row.score_name: f"{format_percent(row.mean_accuracy)} +- {100 * row.std_accuracy:.1f}",
-        "to random (95% interval)": _difference(row.difference),
+        "to random (95% interval)": _difference(row.difference)
+        + (" to without" if row.is_soft and row.difference else ""),
         "seeds": str(row.num_seeds),
         "on the subset": "-"
         if row.subset_accuracy is None
@@ -321,9 +338,10 @@ class Answers:
 def answers(rows: Sequence[Outcome]) -> list[Answers]:
     """The verdict for each fraction."""
     found = []
-    for fraction in sorted({row.fraction for row in rows if row.strategy != EVERYTHING}):
+    subsets = (row for row in rows if row.strategy not in (EVERYTHING, EVERYTHING + SOFT))
+    for fraction in sorted({row.fraction for row in subsets}):
         within = [row for row in rows if row.fraction == fraction]
-        chosen = [row for row in within if not row.is_baseline]
+        chosen = [row for row in within if row.is_chosen]
         if not chosen:
             found.append(Answers(fraction, f"{_at(fraction)} nothing was chosen."))
             continue

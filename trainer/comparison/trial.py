@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ FIXED = ("uniform", "uniform_per_class")
 REDRAWN = "redrawn"
 EVERYTHING = "everything"
 BASELINES = (*FIXED, REDRAWN, EVERYTHING)
+# The end of a row's name: trained with as much of the soft labels as the subset recommends. Their
+# gain is no merit of the selection, so the row is compared with the same without them.
+SOFT = "+soft"
 
 # Accuracy on a subset has converged where it is this high, or has risen by less than this since
 # four fifths of the steps.
@@ -35,6 +38,8 @@ LATE = 0.8
 
 def label(strategy: str) -> str:
     """The name of a strategy's or baseline's row."""
+    if strategy.endswith(SOFT):
+        return f"{label(strategy.removesuffix(SOFT))} {SOFT}"
     if strategy in FIXED:
         return f"random ({strategy})"
     return "random re-drawn every epoch" if strategy == REDRAWN else strategy
@@ -47,6 +52,16 @@ class Cell:
     seed: int
     strategy: str
     fraction: float
+
+    @property
+    def name(self) -> str:
+        """The strategy or baseline, with soft labels or without."""
+        return self.strategy.removesuffix(SOFT)
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether it is trained with soft labels."""
+        return self.strategy.endswith(SOFT)
 
 
 @dataclass(frozen=True)
@@ -166,6 +181,7 @@ class Plan:
     recipe: its steps, or its epochs on the largest subset, are those of every training.
     run_overrides: settings of the runs, nested as in `RunConfig`.
     proxy: as in `client.subset`; each strategy's default where None.
+    soft_labels: whether all but re-drawn random is trained with soft labels, too.
     """
 
     strategies: tuple[str, ...]
@@ -176,6 +192,7 @@ class Plan:
     run_overrides: Mapping[str, Any] = field(default_factory=dict)
     baselines: tuple[str, ...] = BASELINES
     proxy: str | None = None
+    soft_labels: bool = False
 
     def overrides(self, seed: int) -> dict[str, Any]:
         """The settings of a seed's run."""
@@ -188,6 +205,12 @@ class Plan:
 
     def cells(self, seed: int) -> Iterator[Cell]:
         """The trials of a seed: everything once, the rest for each fraction."""
+        for cell in self._hard_cells(seed):
+            yield cell
+            if self.soft_labels and cell.strategy != REDRAWN:
+                yield replace(cell, strategy=cell.strategy + SOFT)
+
+    def _hard_cells(self, seed: int) -> Iterator[Cell]:
         strategies = self.all_strategies()
         rows = [name for name in strategies if name in FIXED]
         rows += [REDRAWN] if REDRAWN in self.baselines else []

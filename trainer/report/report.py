@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from lipt.common import errors
 from lipt.common.data import Dataset
@@ -163,10 +164,7 @@ def example_views(
     """Some examples by their rows, in the given order, with pictures where the data is given."""
     pictures, files = [""] * len(rows), None
     if dataset is not None and rows:
-        files = file_paths(dataset)
-        if isinstance(dataset.inputs, ImageSpec):
-            images_BCHW = dataset.images(torch.tensor(rows))
-            pictures = [data_url(image_CHW, _PICTURE_PIXELS) for image_CHW in images_BCHW]
+        files, pictures = file_paths(dataset), _pictures(dataset, rows, _PICTURE_PIXELS)
     names = diagnosis.class_names
     return {
         row: ExampleView(
@@ -179,6 +177,13 @@ def example_views(
         )
         for row, picture in zip(rows, pictures, strict=True)
     }
+
+
+def _pictures(dataset: Dataset, rows: Sequence[int], max_pixels: int) -> list[str]:
+    if not rows or not isinstance(dataset.inputs, ImageSpec):
+        return [""] * len(rows)
+    images_BCHW = dataset.images(torch.tensor(rows))
+    return [data_url(image_CHW, max_pixels) for image_CHW in images_BCHW]
 
 
 def file_paths(dataset: Dataset) -> list[str] | None:
@@ -243,12 +248,32 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
 
 
 _BATCH_SIZE = 256
+NUM_WANTED = 24
+_THUMBNAIL_PIXELS = 64
+_COARSE_PIXELS = 16
 
 
 def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
     """How many of some rows are of each of a data set's classes."""
     labels = dataset.labels_N.numpy()[rows]
     return tuple(np.bincount(labels, minlength=len(dataset.class_names)).tolist())
+
+
+class Wanted(NamedTuple):
+    """Rows that a strategy chooses, and leaves out, where it may choose or leave out few."""
+
+    most: list[int]
+    least: list[int]
+
+
+def wanted_by(client: Client, run: RunView, dataset: Dataset, strategy: str) -> Wanted:
+    """What a strategy wants most and least."""
+    total = len(dataset)
+    count = min(NUM_WANTED, total - 1)
+    most = client.subset(run.run_id, strategy, budget=count)
+    nearly_all = client.subset(run.run_id, strategy, budget=total - count)
+    left_out = np.setdiff1d(np.arange(total), nearly_all.indices)[:count]
+    return Wanted(most.indices.tolist(), left_out.tolist())
 
 
 def features_of(
@@ -273,6 +298,22 @@ def features_of(
     return features_ND
 
 
+def coarse_values(dataset: Dataset, ids_N: Tensor) -> Tensor:
+    """Examples as vectors of their own values, images scaled down; float32, N x D."""
+    shape = dataset.inputs
+    if not isinstance(shape, ImageSpec):
+        stored = dataset.examples(ids_N)
+        columns = [stored] if isinstance(stored, Tensor) else list(stored.values())
+        values_ND = torch.cat([column.float().reshape(len(ids_N), -1) for column in columns], dim=1)
+        return values_ND.nan_to_num()
+    sides = (min(shape.height, _COARSE_PIXELS), min(shape.width, _COARSE_PIXELS))
+    parts = [
+        functional.adaptive_avg_pool2d(dataset.images(ids_B).float(), sides).flatten(start_dim=1)
+        for ids_B in torch.split(ids_N, _BATCH_SIZE)
+    ]
+    return torch.cat(parts)
+
+
 @dataclass(frozen=True)
 class Report:
     """The content of a page."""
@@ -281,9 +322,11 @@ class Report:
     info: InfoView
     dataset: Dataset
     subsets: Sequence[Subset]
-    # Empty where `no_map` says why.
+    # Of each subset's strategy.
+    wanted: Sequence[Wanted]
     points: Sequence[Point]
-    no_map: str
+    # What places the points.
+    seen_by: str
     comparison: dict[str, Any] | None
     outcomes: Sequence[Outcome]
     diagnosis: Diagnosis | None
@@ -321,25 +364,28 @@ def gather(
     subsets = [
         client.subset(run.run_id, strategy, fraction=fraction) for strategy, fraction in requests
     ]
+    wanted = [wanted_by(client, run, dataset, strategy) for strategy, _ in requests]
     suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
     points: list[Point] = []
-    no_map = ""
+    seen_by = "theta_p"
     if subsets:
         chosen = [subset.indices for subset in subsets]
         ids_M = rows_to_draw(len(dataset), chosen, suspects, run.config.seed)
         try:
             features_MD = features_of(client, run, dataset, ids_M, allowed_modules)
-            points = draw(ids_M, dataset.labels_N.numpy(), features_MD)
         except (errors.RequestError, errors.InputError, errors.LifecycleError) as error:
-            no_map = f"There is no map, for theta_p's features cannot be computed here: {error}"
+            features_MD = coarse_values(dataset, ids_M)
+            seen_by = f"their own values, not by theta_p: {error}"
+        points = draw(ids_M, dataset.labels_N.numpy(), features_MD)
     views = example_views(diagnosis, suspects[:NUM_SUSPECTS_OF_RUN], dataset) if diagnosis else {}
     return Report(
         run=run,
         info=client.info(),
         dataset=dataset,
         subsets=subsets,
+        wanted=wanted,
         points=points,
-        no_map=no_map,
+        seen_by=seen_by,
         comparison=identity,
         outcomes=outcomes(trials),
         diagnosis=diagnosis,
@@ -381,12 +427,16 @@ def render(report: Report) -> str:
         soup_plot=Plot(240, len(tried), ticks_of(heights)) if tried else None,
         costs=run.costs,
         tried=tried,
+        learners=[*tried, *(found for found in run.learners if found.ingredient is None)],
         cells=cells,
         rows=rows,
         answers=answers(rows),
         instead=instead(rows),
         dates=", ".join(_dates(run, report.made_at)),
-        stories=[_story(subset, dataset, diagnosis) for subset in report.subsets],
+        stories=[
+            _story(subset, wanted, dataset, diagnosis)
+            for subset, wanted in zip(report.subsets, report.wanted, strict=True)
+        ],
         overlaps=[
             (first.strategy, second.strategy, overlap(first.indices, second.indices, labels_N))
             for first, second in combinations(report.subsets, 2)
@@ -401,15 +451,24 @@ def render(report: Report) -> str:
     return page
 
 
-def _story(subset: Subset, dataset: Dataset, diagnosis: Diagnosis | None) -> dict[str, Any]:
+def _story(
+    subset: Subset, wanted: Wanted, dataset: Dataset, diagnosis: Diagnosis | None
+) -> dict[str, Any]:
     everything = np.arange(len(dataset))
     available_C, kept_C = (count_classes(dataset, rows) for rows in (everything, subset.indices))
     return {
         "subset": subset,
         "rows": set(subset.indices.tolist()),
         "classes": list(zip(dataset.class_names, available_C, kept_C, strict=True)),
+        "most_wanted": _thumbnails(dataset, wanted.most),
+        "least_wanted": _thumbnails(dataset, wanted.least),
         "num_suspects": int(diagnosis.suspect[subset.indices].sum()) if diagnosis else 0,
     }
+
+
+def _thumbnails(dataset: Dataset, rows: list[int]) -> list[tuple[int, str, str]]:
+    names = [dataset.class_names[label] for label in dataset.labels_N[rows].tolist()]
+    return list(zip(rows, names, _pictures(dataset, rows, _THUMBNAIL_PIXELS), strict=True))
 
 
 def _dates(run: RunView, made_at: datetime | None) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lipt.common.config.run_config import RunConfig
-from lipt.trainer.cli.doctor import Check, coordinator_checks
+from lipt.trainer.cli.doctor import Check, coordinator_checks, local_checks
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import DatasetView, InfoView, WorkerView
 from tests.relay import Relay
@@ -82,6 +82,14 @@ def test_the_doctor_shows_its_token_and_names_a_refusal(
     result = lipt("doctor", "--token-file", str(file))
     assert result.exit_code == 1
     assert f"FAILED coordinator: the token {token_id} (ci) was revoked" in result.stdout
+
+
+def test_libraries_of_extras_that_are_missing_are_noted() -> None:
+    _, note, _ = local_checks({"lipt": "0.1.0", "scikit-learn": "1.6.0"})
+    assert str(note) == (
+        "note   installed: pyarrow is not, and only lipt[parquet] needs it. "
+        "pip install 'lipt[parquet]'"
+    )
 
 
 def test_classes_without_examples_are_noted() -> None:

@@ -42,10 +42,16 @@ def test_choosing_rests_on_pretraining_where_the_run_was_looked_at(
     assert rests_on_pretraining(needs, {"proxy": proxy}) is rests
 
 
+def test_soft_labels_rest_on_the_pretraining_that_their_head_looked_at() -> None:
+    assert not rests_on_pretraining((), {"soft_labels": ridge("patches")})
+    assert rests_on_pretraining((), {"soft_labels": ridge("patches", "patches", "learners")})
+
+
 @pytest.mark.parametrize(
     ("name", "manifest", "costs"),
     [
         ("uniform", {}, {}),
+        ("uniform", {"soft_labels": ridge("patches")}, {"selection_seconds": 1.5}),
         ("craig", {"proxy": ridge("patches")}, {"selection_seconds": 1.5}),
         (
             "craig",
@@ -64,7 +70,8 @@ def test_choosing_costs_what_it_rests_on(
     name: str, manifest: dict[str, Any], costs: dict[str, float]
 ) -> None:
     warm_up = {key: value for key, value in manifest.items() if key == "warm_up_seconds"}
-    strategy = StrategyView(name, "", "", True, True, (), needs=SIGNALS)
+    needs = () if name == "uniform" else SIGNALS
+    strategy = StrategyView(name, "", "", True, True, (), needs=needs)
     run = CostsView(1.0, 2.0, 3.0, 4.0, 10, 20)
     told = {**manifest, "costs": {"selection_seconds": 1.5, **warm_up}}
     assert choosing_costs(strategy, run, told) == costs

@@ -8,8 +8,12 @@ from lipt.trainer.comparison.outcomes import (
     Difference,
     Outcome,
     Reached,
+    answers,
+    cells,
     outcomes,
     paired_difference,
+    plain,
+    verdict,
 )
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import Look
@@ -119,6 +123,30 @@ def test_all_are_compared_with_everything_and_with_re_drawn_random() -> None:
     assert redrawn.redrawn.difference is None
     everything = rows["everything"]
     assert everything.difference is everything.everything.difference is None
+
+
+def test_soft_labels_stand_apart_and_are_compared_with_the_same_without() -> None:
+    soft = [*trials("craig+soft", [0.79] * 3), *trials("uniform+soft", [0.77] * 3)]
+    everything = [*EVERYTHING, *trials("everything+soft", [0.81] * 3, 1.0)]
+    rows = outcomes([*RANDOM, *soft, *trials("craig", [0.74] * 3), *everything])
+    names = [row.strategy for row in rows if row.fraction == 0.1]
+    assert names == ["uniform_per_class", "uniform", "craig", "craig+soft", "uniform+soft"]
+    found = named(rows)
+    assert mean(found["craig+soft"].difference) == pytest.approx(0.05)
+    assert mean(found["uniform+soft"].difference) == pytest.approx(0.06)
+    assert mean(found["everything+soft"].difference) == pytest.approx(0.01)
+    assert found["everything+soft"].levelled_off is None
+    assert cells(found["craig+soft"])["to random (95% interval)"].endswith(" to without")
+    assert "craig +soft" in "\n".join(plain(rows))
+
+
+def test_the_verdict_is_about_labels_alone() -> None:
+    soft = [*trials("craig+soft", [0.79] * 3), *trials("everything+soft", [0.81] * 3, 1.0)]
+    rows = outcomes([*RANDOM, *soft, *trials("craig", [0.70] * 3), *EVERYTHING])
+    assert not named(rows)["craig+soft"].beats_random
+    (only,) = answers(rows)
+    assert only.better.startswith("At 10% craig does not beat random")
+    assert "soft" not in verdict(rows)
 
 
 LOOKS = (Look(10, 1.0, 0.70), Look(20, 2.0, 0.80))

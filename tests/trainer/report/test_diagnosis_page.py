@@ -58,6 +58,15 @@ def test_the_page_is_whole_and_loads_nothing(with_pictures: str) -> None:
     assert page.alternatives[0] == "example 6, labelled dog, looks like cat"
 
 
+def test_the_page_says_what_to_do_next_and_of_which_data_it_is(
+    pets: str, with_pictures: str
+) -> None:
+    text = words(with_pictures)
+    assert f"lipt diagnose --export issues.csv --data {pets}" in text
+    assert "lipt subset get --fraction 0.5 --out subset.npy" in text
+    assert f"Data {open_dataset(pets).fingerprint}" in text
+
+
 def test_it_tells_what_was_found(with_pictures: str) -> None:
     text = words(with_pictures)
     assert "8 examples of 2 classes, seen by a ridge head on patches, right on 75.0%" in text

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
 from lipt.trainer.report.report import (
     Report,
+    coarse_values,
     gather,
     render,
     ticks_of,
@@ -104,9 +106,9 @@ class FakeClient:
     def info(self) -> InfoView:
         return INFO
 
-    def subset(self, run: str, strategy: str, *, fraction: float) -> Subset:
+    def subset(self, run: str, strategy: str, *, fraction: float = 0.0, budget: int = 0) -> Subset:
         assert run == "r-1"
-        count = round(fraction * len(DIGITS))
+        count = budget or round(fraction * len(DIGITS))
         first = len(DIGITS) - count if strategy == "grand" else 0
         rows = range(first, first + count)
         return made_up_subset(rows, fingerprint=DIGITS.fingerprint, strategy=strategy)
@@ -126,7 +128,10 @@ def raising(error: Exception) -> Callable[[], bytes]:
 TRIALS = [
     made_up_trial(seed=seed, strategy=strategy, test_accuracy=accuracy + seed / 1000)
     for seed in range(3)
-    for strategy, accuracy in (("uniform", 0.9), ("uniform_per_class", 0.91), ("craig", 0.95))
+    for strategy, accuracy in (
+        *(("uniform", 0.9), ("uniform_per_class", 0.91)),
+        *(("craig", 0.95), ("craig+soft", 0.96)),
+    )
 ]
 
 
@@ -156,6 +161,7 @@ def test_what_comes_from_peers_has_no_marks_that_act(report: Report) -> None:
 def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
     text = words(render(report))
     assert "At 10% craig beats random by 4.0 points" in text
+    assert "craig +soft 96.1% ± 0.1 +1.0 (+1.0 to +1.0) to without" in text
     assert "theta* 10.0%" in text
     assert "1 of 2 learners kept" in text
     assert "craig and grand 0 " in text
@@ -166,6 +172,31 @@ def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
     available = np.bincount(DIGITS.labels_N.numpy())
     for label in range(10):
         assert f"{label} {kept[label]} of {available[label]}" in text
+
+
+def test_it_shows_what_a_strategy_wants_most_and_least(report: Report) -> None:
+    page = render(report)
+    sections = re.split(r"<h3>(?:Most|Least) wanted</h3>", page)
+    rows = [
+        [int(row) for row in re.findall(r'<figure title="row (\d+): \d"><img', section)]
+        for section in sections[1:]
+    ]
+    first, last = list(range(24)), list(range(len(DIGITS) - 24, len(DIGITS)))
+    # craig takes the first ones first, and grand the last ones.
+    assert rows == [first, last, last, first]
+
+
+def test_every_learner_has_a_row(report: Report) -> None:
+    failed = made_up_learner(2, state=LearnerState.FAILED, loss=2.5, message="two\nlines")
+    run = replace(RUN, learners=(failed, *RUN.learners))
+    text = words(render(replace(report, run=run)))
+    worker = "&lt;script&gt;alert(1)&lt;/script&gt;"
+    # In the order of the soup, those that it never tried last.
+    assert (
+        f"1 {worker} cpu 1.250 0.900 51.0% 0.3 60.0% "
+        f"0 {worker} cpu 1.250 0.900 50.0% discarded 60.0% "
+        "2 - - 2.500 0.900 - two lines -"
+    ) in text
 
 
 def test_the_map_marks_what_was_chosen(report: Report) -> None:
@@ -190,14 +221,21 @@ def test_the_map_marks_what_was_chosen(report: Report) -> None:
         ("resnet8", raising(RunNotReadyError("there are none yet.")), "there are none yet."),
     ],
 )
-def test_without_the_model_there_is_no_map_and_it_is_said_why(
+def test_without_the_model_pixels_place_the_examples_and_it_is_said_why(
     model: str, give: Callable[[], bytes], why: str
 ) -> None:
     run = replace(RUN, config=RunConfig(model=model))
     report = gather(FakeClient(give), run, DIGITS, [("craig", 0.1)])  # type: ignore[arg-type]
-    assert report.no_map.startswith("There is no map, for theta_p's features cannot be computed")
-    assert why in report.no_map
-    assert html.escape(report.no_map, quote=False) in render(report).replace("&#39;", "'")
+    assert report.seen_by.startswith("their own values, not by theta_p: ")
+    assert why in report.seen_by
+    assert len(report.points) == len(DIGITS)
+    assert html.escape(report.seen_by, quote=False) in render(report).replace("&#39;", "'")
+
+
+def test_coarse_values_are_pixels_of_images_that_are_small() -> None:
+    ids_N = torch.tensor([4, 0])
+    pixels_ND = DIGITS.images(ids_N).flatten(start_dim=1).float()
+    assert torch.equal(coarse_values(DIGITS, ids_N), pixels_ND)
 
 
 SUSPECTS = np.array([3, 50])
@@ -291,7 +329,7 @@ def test_a_class_may_be_called_anything() -> None:
     page = Page(text)
     assert not page.open
     assert "script" not in page.tags
-    assert page.tags.count("img") == 2  # the suspects
+    assert page.tags.count("img") == 2 + 2 * 24  # the suspects and the galleries
     assert all(address.startswith("data:") for address in page.loaded)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 

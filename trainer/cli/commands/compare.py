@@ -25,6 +25,9 @@ class Design:
     )
     seeds: int = Option(3, min=1, help="How many seeds of the whole pipeline.")
     proxy: shared.Proxy = None
+    soft_labels: bool = Option(
+        False, "--soft-labels", help="Train all but re-drawn random with soft labels, too."
+    )
     run_settings: list[str] | None = Option(
         None,
         "--run-set",
@@ -70,6 +73,7 @@ def compare(
         run_overrides=shared.collect_overrides({}, design.run_settings),
         baselines=shared.parse_names(design.baselines),
         proxy=design.proxy,
+        soft_labels=design.soft_labels,
     )
     shared.require_replaceable(out)
     modules = shared.modules_of(allow_module, data, test, model)

@@ -66,7 +66,12 @@ def diagnose(
     data: str | None = Option(None, help="The coordinator's data, opened here for pictures."),
     image_size: shared.ImageSize = None,
     allow_module: shared.AllowModule = None,
-    out: Path | None = Option(None, "--out", "-o", help="The page to write (diagnosis.html)."),
+    out: Path | None = Option(
+        None,
+        "--out",
+        "-o",
+        help="The .html page to write (diagnosis.html), or a directory for it and issues.csv.",
+    ),
     export: Path | None = Option(
         None, help="A .csv file for a row per example, in cleanlab's columns."
     ),
@@ -79,7 +84,7 @@ def diagnose(
     """
     if export is not None and export.suffix.lower() != ".csv":
         raise BadParameter(f"{export} is not a .csv file.", param_hint="--export")
-    page = Path("diagnosis.html") if out is None and not json else out
+    page, export = _files(None if json else Path("diagnosis.html"), out, export)
     shared.require_replaceable(page, export)
     from lipt.trainer.diagnosis.diagnosis import export_issues
     from lipt.trainer.report.report import file_paths, open_templates, render_diagnosis
@@ -121,6 +126,20 @@ def diagnose(
     if export is not None:
         lines.append(f"issues: {export}, a row for each of {len(diagnosis):,} examples")
     print_result(found, lines, as_json=json)
+
+
+def _files(
+    default: Path | None, out: Path | None, export: Path | None
+) -> tuple[Path | None, Path | None]:
+    """The page and the table to write."""
+    if out is None or out.suffix.lower() in {".html", ".htm"}:
+        return out or default, export
+    if not out.is_dir():
+        if out.exists() or not out.parent.is_dir():
+            message = f"{out} is neither a .html file nor a directory that could be made."
+            raise BadParameter(message, param_hint="--out")
+        out.mkdir()
+    return out / "diagnosis.html", export or out / "issues.csv"
 
 
 def _lines(diagnosis: Diagnosis) -> Iterator[str]:

@@ -208,7 +208,10 @@ def dashboard(
 
     with coordinator.connect() as client:
         link = client.open_page()
+        called = client.address
     print_result(link, [link.url], as_json=json)
+    if hint := tunnel_hint(link.url, called):
+        say(hint, err=True)
     if open_browser:
         # A coordinator's link is opened by a browser, and by no other program of this machine.
         if urlsplit(link.url).scheme not in {"http", "https"}:
@@ -216,3 +219,15 @@ def dashboard(
         import webbrowser
 
         webbrowser.open(link.url)
+
+
+def tunnel_hint(url: str, called: str) -> str:
+    """How to reach a page on the loopback of another machine, the one that was called."""
+    from lipt.common.network.tls import is_loopback, split_address
+
+    page, (head, _) = urlsplit(url), split_address(called)
+    host, port = page.hostname or "", page.port or 80
+    if not is_loopback(host) or is_loopback(head):
+        return ""
+    tunnel = f"ssh -L {port}:{host}:{port} {head}"
+    return f"The page listens on {head}'s loopback alone. First open a tunnel: {tunnel}"

@@ -111,6 +111,23 @@ def test_it_goes_on_after_the_trials_that_a_kill_has_left(comparison: Comparison
     assert comparison.num_runs() == 2
 
 
+@pytest.mark.slow
+def test_soft_labels_are_rows_beside_the_same_without(
+    comparison: Comparison, tmp_path: Path
+) -> None:
+    out = tmp_path / "soft.jsonl"
+    result = comparison.run(
+        *("--steps", "3", "--out", str(out), "--soft-labels", "--seeds", "1", "--fractions", "0.1"),
+        *("--strategies", "auto", "--baselines", "uniform,everything"),
+    )
+    assert result.exit_code == 0, result.output
+    names = [trial.strategy for trial in read_trials(out)[1]]
+    alone = ["everything", "uniform", "auto"]
+    assert names == [name + end for name in alone for end in ("", "+soft")]
+    rows = [line for line in result.stdout.splitlines() if " +soft " in line]
+    assert sum("to without" in row for row in rows) == 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -156,7 +173,8 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     assert "What people would do instead" in page
     assert "Subset: craig, 144 examples" in page
     assert "Subset: grand, 144 examples" in page
-    assert page.count("<img") <= 24  # suspects, where there are some
+    # Wanted and unwanted ones of two strategies, and suspects where there are some.
+    assert 96 <= page.count("<img") <= 96 + 24
     # theta_p was fetched, and its features place the examples.
     assert page.count("as seen by theta_p (principal components)") == 2
     assert "craig and grand" in page

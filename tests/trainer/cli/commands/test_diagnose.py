@@ -99,6 +99,11 @@ def test_with_the_data_the_page_has_pictures_and_the_table_paths(
     assert page.count('<img src="data:image/png;base64,') == 8
     first = (here / "issues.csv").read_text("utf-8").splitlines()[1]
     assert first.startswith(f"0,{here}/pets/cat/0.png,cat,cat,False,0.9,")
+    relay.next("Diagnose", diagnosis_answer(service.store, fingerprint=fingerprint))
+    result = lipt("diagnose", "--out", "found")
+    assert "page: found/diagnosis.html" in result.stdout
+    assert "issues: found/issues.csv, a row for each of 8 examples\n" in result.stdout
+    assert {path.name for path in (here / "found").iterdir()} == {"diagnosis.html", "issues.csv"}
     # Which images are left out is asked for first.
     request = relay.requests[1]
     assert request == diagnosis_pb2.DiagnoseRequest(run_id="latest", proxy="ridge:learners")
@@ -136,7 +141,7 @@ def test_other_data_is_refused_and_nothing_is_written(
         (("--export", "issues.xlsx"), "issues.xlsx is not a .csv file"),
         (("--export", "/nowhere/issues.csv"), "not a directory"),
         (("--out", "/nowhere/page.html"), "not a directory"),
-        (("--out", "."), ". is a directory"),
+        (("--out", "/nowhere/folder"), "nor a directory that could be made"),
     ],
 )
 def test_what_could_not_be_written_is_refused_before_anything_is_asked(

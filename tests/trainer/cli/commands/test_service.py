@@ -18,7 +18,7 @@ from lipt.coordinator.rpc.strategies import describe_strategies
 from lipt.core.selection.registry import STRATEGIES
 from lipt.trainer.cli import main
 from lipt.trainer.cli.commands import service
-from lipt.trainer.cli.commands.service import token_state
+from lipt.trainer.cli.commands.service import token_state, tunnel_hint
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import StrategyView, TokenView, view_of
 from lipt.trainer.writing.formatting import to_jsonable
@@ -203,6 +203,13 @@ def test_what_is_no_page_is_not_opened(
     assert result.exit_code == 1
     assert "is no address of a page" in result.stderr
     assert opened == []
+
+
+def test_a_page_on_another_machines_loopback_needs_a_tunnel() -> None:
+    page = "http://127.0.0.1:50080/sign-in?code=c"
+    assert tunnel_hint(page, "head:50051").endswith("ssh -L 50080:127.0.0.1:50080 head")
+    assert tunnel_hint(page, "127.0.0.1:50051") == ""
+    assert tunnel_hint("https://head:50080/sign-in?code=c", "head:50051") == ""
 
 
 def hostile(view: info_pb2.WatchServiceResponse) -> None:
