@@ -6,6 +6,7 @@ Shapes: N examples of the data, K of the subset, C classes.
 from __future__ import annotations
 
 import asyncio
+import tomllib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from starlette.responses import RedirectResponse, Response
 
+from lipt.common.config.values import overrides_to_proto
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import (
     InvalidRequestError,
@@ -41,6 +43,7 @@ from lipt.coordinator.page.requests import (
 from lipt.coordinator.page.sessions import SESSION_SECONDS
 from lipt.coordinator.state.records import SubsetRecord
 from lipt.core.diagnosis.diagnosis import Diagnosis
+from lipt.v1 import run_pb2
 
 # The call whose roles may see the page at all.
 OPEN_PAGE = "AccessService/OpenPage"
@@ -55,6 +58,13 @@ class TokenShown(Body):
     """A token, as it was pasted."""
 
     token: Annotated[str, Field(max_length=200)]
+
+
+class RunWanted(Body):
+    """A run to start; `settings` are TOML, as in a file's table [run]."""
+
+    name: Annotated[str, Field(max_length=200)] = ""
+    settings: str = ""
 
 
 class PicturesWanted(Body):
@@ -134,6 +144,20 @@ def calling(call: str) -> tuple[Handler, bool]:
         return answer(await answered)
 
     return handle, method.server_streaming
+
+
+async def start_run(request: PageRequest) -> Response:
+    """POST /api/runs."""
+    wanted = parse_body(request.body, RunWanted)
+    try:
+        overrides = tomllib.loads(wanted.settings)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(
+            f"the settings are no TOML: {str(error)[:100]}. Example: soup.num_alphas = 5"
+        ) from None
+    message = run_pb2.CreateRunRequest(name=wanted.name, config=overrides_to_proto(overrides))
+    require_lengths(message)
+    return answer(await request.page.services["RunService"].CreateRun(message, request))
 
 
 async def pictures(request: PageRequest) -> Response:

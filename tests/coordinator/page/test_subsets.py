@@ -27,7 +27,6 @@ from lipt.coordinator.compute.jobs.selecting import (
 from lipt.coordinator.page.handlers import code_for, examined
 from lipt.coordinator.state.records import SubsetRecord
 from lipt.core.diagnosis.diagnosis import Diagnosis
-from lipt.v1 import config_pb2
 from tests.coordinator.fakes import FakeCompute, FakeWorker, Hanging, pretraining
 from tests.coordinator.page.browsing import ServedPage, lines_of, page_served
 
@@ -56,7 +55,8 @@ async def browser(page: ServedPage) -> AsyncIterator[httpx.AsyncClient]:
 
 async def ready(page: ServedPage) -> None:
     """A run named "mine" with its soup."""
-    await page.app.requests.create("", "mine", config_pb2.RunConfig())
+    async with page.signed_in(Role.ADMIN) as admin:
+        await admin.post("/api/runs", json={"name": "mine"})
     run, revision = page.app.store.find("mine"), 0
     worker = FakeWorker(page.app)
     for _ in range(2):

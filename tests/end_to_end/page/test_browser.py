@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 VIEWS = ("runs", "runs/{run}", "runs/{run}/subsets", "workers", "queue", "diagnosis")
 # A run that is at work for as long as a test looks at it.
 LONG_RUN = {"model": "resnet8", "learners": {"num_learners": 4, "num_steps": 5000, "batch_size": 8}}
-QUICK_RUN = {
-    "model": "resnet8",
-    "learners": {"num_learners": 3, "num_steps": 2, "batch_size": 8},
-    "soup": {"num_alphas": 2},
-}
+SETTINGS = """
+learners.num_learners = 3
+learners.num_steps = 2
+learners.batch_size = 8
+soup.num_alphas = 2
+"""
 
 
 def expect(locator: Any) -> Any:
@@ -42,11 +43,14 @@ def rows(page: Page, caption: str) -> Any:
 
 
 @pytest.mark.smoke
-def test_a_run_appears_and_changes_without_a_reload(page: Page, service: Watched) -> None:
+def test_a_run_started_on_the_page_appears_and_changes_without_a_reload(page: Page) -> None:
     page.evaluate("window.untouched = true")
-    with service.cluster.client() as client:
-        client.start_run(QUICK_RUN, name=HOSTILE_RUN)
-    page.get_by_role("link", name=HOSTILE_RUN).click()
+    page.get_by_role("button", name="Start a run").click()
+    dialog = page.get_by_role("dialog", name="Start a run")
+    expect(dialog.get_by_label("Name")).to_be_focused()
+    dialog.get_by_label("Name").fill(HOSTILE_RUN)
+    dialog.get_by_label("Settings").fill(SETTINGS)
+    dialog.get_by_role("button", name="Start", exact=True).click()
 
     # Its name is markup, and shows as text.
     heading = page.get_by_role("heading", level=1)
@@ -60,17 +64,24 @@ def test_a_run_appears_and_changes_without_a_reload(page: Page, service: Watched
     assert page.evaluate("document.querySelector('main img, main script')") is None
 
 
-def test_learners_at_work_change(page: Page, service: Watched, ready: str) -> None:
+def test_learners_at_work_change_and_an_admin_cancels_them(
+    page: Page, service: Watched, ready: str
+) -> None:
     with service.cluster.client() as client:
         run = client.start_run(LONG_RUN, name="long")
-        page.get_by_role("link", name="long").click()
-        step = rows(page, "Learners").first.locator("td[data-name=step]")
-        expect(step).to_contain_text(re.compile(r"[1-9]\d* of 5,000"))
-        before = step.inner_text()
-        expect(step).not_to_have_text(before)
-        expect(rows(page, "Learners").first).to_contain_text("training")
-        client.cancel(run.run_id)
+    page.get_by_role("link", name="long").click()
+    step = rows(page, "Learners").first.locator("td[data-name=step]")
+    expect(step).to_contain_text(re.compile(r"[1-9]\d* of 5,000"))
+    before = step.inner_text()
+    expect(step).not_to_have_text(before)
+    expect(rows(page, "Learners").first).to_contain_text("training")
+
+    page.get_by_role("button", name="Cancel the run").click()
+    dialog = page.get_by_role("dialog", name="Cancel long?")
+    expect(dialog.get_by_role("button", name="Keep it")).to_be_focused()
+    dialog.get_by_role("button", name="Cancel the run").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("cancelled")
+    expect(page.get_by_role("button", name="Cancel the run")).to_have_count(0)
     assert run.run_id in page.url
 
 
@@ -112,6 +123,10 @@ def test_a_trainer_asks_for_a_subset_and_copies_the_lines_that_use_it(
     exec("\n".join(copied.splitlines()[:2]), names)  # what a trainer copies
     assert isinstance(names["subset"], Subset)
     assert names["subset"].strategy == "grand"
+    # What an admin alone may do is not offered.
+    page.get_by_role("link", name="Runs", exact=True).first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
+    assert page.get_by_role("button", name="Start a run").count() == 0
 
 
 def test_learners_have_a_timeline_and_the_data_its_faults(watcher: Watcher, ready: str) -> None:
@@ -139,6 +154,9 @@ def test_every_view_is_accessible_and_fits(
         require_accessible(axe, page, view)
         excess = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.evaluate(excess) <= 0, view
+    page.goto(f"{page.url.split('#')[0]}#/runs")
+    page.get_by_role("button", name="Start a run").click()
+    require_accessible(axe, page, "the dialog")
 
 
 def require_accessible(axe: Any, page: Page, view: str) -> None:
