@@ -76,6 +76,7 @@ class Route:
 
 
 _SUBSETS = "/api/runs/{run}/subsets"
+_ONE_SUBSET = f"{_SUBSETS}/{{digest}}"
 ROUTES = (
     Route("GET", "/sign-in", handlers.sign_in_by_code, ""),
     Route("POST", "/api/sign-in", handlers.sign_in_by_token, ""),
@@ -91,7 +92,8 @@ ROUTES = (
     Route("POST", "/api/pictures", handlers.pictures, _GET_SUBSET),
     Route("GET", "/api/diagnoses/{sha256}", handlers.show_diagnosis, "DiagnosisService/Diagnose"),
     Route("GET", _SUBSETS, handlers.list_subsets, _GET_SUBSET),
-    Route("GET", f"{_SUBSETS}/{{digest}}", handlers.show_subset, _GET_SUBSET),
+    Route("GET", _ONE_SUBSET, handlers.show_subset, _GET_SUBSET),
+    Route("GET", f"{_ONE_SUBSET}/beside/{{other}}", handlers.compare_subsets, _GET_SUBSET),
 )
 
 

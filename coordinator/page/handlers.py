@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import tomllib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
@@ -23,10 +24,11 @@ from lipt.common.determinism import derive_seed
 from lipt.common.errors import (
     InvalidRequestError,
     LiptError,
+    OtherDataError,
     UnauthenticatedError,
 )
 from lipt.common.rpc.messages import require_lengths
-from lipt.common.subsets import Examples
+from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.access.caller import Caller, require_role
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.selecting import ShowExamples
@@ -218,6 +220,19 @@ async def show_subset(request: PageRequest) -> Response:
         examined, subset, examples, labels_N, data.class_names, page.address, quarantined
     )
     return answer({"subset": shown})
+
+
+async def compare_subsets(request: PageRequest) -> Response:
+    """GET /api/runs/{run}/subsets/{digest}/beside/{other}: how many examples the two share."""
+    answers, run = request.page.app.answers, request.path("run")
+    first, second = [
+        await answers.find_subset(run, request.path(name)) for name in ("digest", "other")
+    ]
+    labels_N = _labels_of(request.page.app, first.fingerprint)
+    if not len(labels_N):
+        raise OtherDataError("the subsets are of other data. Serve their own data again.")
+    first_K, second_L = [(await answers.examples(one)).indices_K for one in (first, second)]
+    return answer(asdict(await asyncio.to_thread(overlap, first_K, second_L, labels_N)))
 
 
 def _labels_of(app: App, fingerprint: str) -> Labels:

@@ -32,11 +32,11 @@ const chart = (kind, width, height, summary, content) => html`
   </svg>`;
 
 /** The soup as it grows: a dot for each learner's own accuracy, a step for the soup's after it. */
-export function soupChart(run) {
+export function soupChart(run, room = state.width) {
   const [height, bottom] = [230, 194];
   const learners = tried(run);
   if (learners.length === 0) return null;
-  const width = Math.max(Math.min(state.width, LEFT + 12 + 110 * Math.max(run.learners.length, 4)), 240);
+  const width = Math.max(Math.min(room, LEFT + 12 + 110 * Math.max(run.learners.length, 4)), 240);
   const slot = (width - LEFT - 12) / run.learners.length;
   const values = learners.flatMap(({ ingredient }) => [ingredient.accuracy, ingredient.soup_accuracy]);
   const low = Math.max(0, Math.floor((Math.min(...values) - 0.01) * 20) / 20);
@@ -95,19 +95,21 @@ export function timeline(run) {
 
 const MOST_CLASSES = 200;
 
-/** Classes as bars; inData: numbers in the data. */
-export function histogram(caption, names, counts, inData) {
-  const most = Math.max(1, ...counts);
+/** Classes as bars; series: {name, counts}, one or two; inData: numbers in the data. */
+export function histogram(caption, names, series, inData) {
+  const most = Math.max(1, ...series.flatMap(({ counts }) => counts));
+  const height = 12 / series.length;
   const row = (name, place) => html`<tr key=${place}>
     <th scope="row" title=${name}>${name}</th>
-    <td class="bars"><svg viewBox="0 0 ${most} 12" preserveAspectRatio="none" aria-hidden="true"><rect class="bar" width=${counts[place]} height="12" /></svg></td>
-    <td class="numeric">${count(counts[place])}</td>
+    <td class="bars"><svg viewBox="0 0 ${most} 12" preserveAspectRatio="none" aria-hidden="true">${series.map(({ counts }, at) => html`
+      <rect class="bar s${at}" y=${height * at} width=${counts[place]} height=${height} />`)}</svg></td>
+    ${series.map(({ counts }) => html`<td class="numeric">${count(counts[place])}</td>`)}
     ${inData && html`<td class="numeric dim">${count(inData[place])}</td>`}
   </tr>`;
   return html`<div class="histogram"><table>
     <caption class="unseen">${caption}</caption>
     <thead><tr>
-      <th scope="col">class</th><th scope="col">examples</th><th scope="col" class="numeric">number</th>
+      <th scope="col">class</th><th scope="col">examples</th>${series.map(({ name }, at) => html`<th scope="col" class="numeric"><span class="series s${at}">${name}</span></th>`)}
       ${inData && html`<th scope="col" class="numeric">in the data</th>`}
     </tr></thead>
     <tbody>${names.slice(0, MOST_CLASSES).map(row)}</tbody>

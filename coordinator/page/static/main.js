@@ -7,7 +7,7 @@ import { changed, closeDialog, followAddress, onChange, perform, runById, say, s
 import { render, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
 import { diagnosisView } from "./view_diagnosis.js";
 import { runView } from "./view_run.js";
-import { runsView } from "./view_runs.js";
+import { compareView, runsView } from "./view_runs.js";
 import { queueView, workersView } from "./view_service.js";
 import { subsetsView } from "./view_subsets.js";
 
@@ -21,8 +21,8 @@ function viewHere() {
     const name = runById(id)?.name ?? "Run";
     return part === "subsets" ? [subsetsView, `Subsets of ${name}`] : [runView, name];
   }
-  const views = { workers: workersView, queue: queueView, diagnosis: diagnosisView };
-  return [views[first] ?? runsView, VIEWS[first] ?? "Runs"];
+  const views = { workers: workersView, queue: queueView, diagnosis: diagnosisView, compare: compareView };
+  return [views[first] ?? runsView, first === "compare" ? "Two runs" : VIEWS[first] ?? "Runs"];
 }
 
 function draw() {

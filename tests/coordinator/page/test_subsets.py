@@ -17,6 +17,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import SignalsError
 from lipt.common.states import RunState
 from lipt.common.subsets import Examples
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.selecting import (
     Diagnosed,
     DiagnoseData,
@@ -178,6 +179,29 @@ async def test_failure_on_the_way_is_the_last_line(
     answer = await browser.post(GET_SUBSET, json=wanted)
     last = lines_of(answer)[-1]
     assert last["error"]["reason"] == "BAD_SIGNALS"
+
+
+async def test_two_subsets_are_compared(
+    page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
+) -> None:
+    await ready(page)
+    small, large = [await chosen(browser, budget=budget) for budget in (10, 40)]
+    beside = f"/api/runs/mine/subsets/{small['digest']}/beside"
+    compared = await browser.get(f"{beside}/{large['digest']}")
+    # The fake takes the first ones, which are all of the first class of 50.
+    assert compared.json() == {"shared": 10, "jaccard": 0.25, "by_chance": 10 * 40 / 50}
+    nobodys = await browser.get(f"{beside}/{'0' * 64}")
+    assert (nobodys.status_code, nobodys.json()["error"]["reason"]) == (404, "UNKNOWN_BLOB")
+
+
+async def test_subsets_of_other_data_are_not_compared(
+    page: ServedPage, browser: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ready(page)
+    digest = (await chosen(browser, budget=10))["digest"]
+    monkeypatch.setattr(DataDescription, "fingerprints", ("other",))
+    refused = await browser.get(f"/api/runs/mine/subsets/{digest}/beside/{digest}")
+    assert (refused.status_code, refused.json()["error"]["reason"]) == (409, "OTHER_DATA")
 
 
 async def test_diagnosis_is_computed_and_shown(

@@ -20,7 +20,15 @@ from tests.end_to_end.page.watched import (
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-VIEWS = ("runs", "runs/{run}", "runs/{run}/subsets", "workers", "queue", "diagnosis")
+VIEWS = (
+    "runs",
+    "runs/{run}",
+    "runs/{run}/subsets",
+    "compare/{run}/{run}",
+    "workers",
+    "queue",
+    "diagnosis",
+)
 # A run that is at work for as long as a test looks at it.
 LONG_RUN = {"model": "resnet8", "learners": {"num_learners": 4, "num_steps": 5000, "batch_size": 8}}
 SETTINGS = """
@@ -129,12 +137,31 @@ def test_a_trainer_asks_for_a_subset_and_copies_the_lines_that_use_it(
     assert page.get_by_role("button", name="Start a run").count() == 0
 
 
-def test_learners_have_a_timeline_and_the_data_its_faults(watcher: Watcher, ready: str) -> None:
+def test_runs_subsets_and_faults_of_the_data_are_compared_and_drawn(
+    watcher: Watcher, service: Watched, ready: str
+) -> None:
+    with service.cluster.client() as client:
+        client.wait(client.start_run(one_learner(), name="second").run_id)
     page = watcher.open("trainer", f"runs/{ready}")
     expect(page.get_by_role("img", name=re.compile(r"Timeline of \d learners"))).to_be_visible()
-    page.get_by_role("link", name="Diagnosis").first.click()
+
+    page.get_by_role("link", name="Subsets").click()
+    choose(page, "uniform", "10")
+    choose(page, "el2n", "20")
+    rows(page, "Subsets, newest first").filter(has_text="uniform").first.get_by_role(
+        "link", name=re.compile("Side by side")
+    ).click()
+    expect(page.get_by_text("in both by chance")).to_be_visible()
+
+    page.get_by_role("link", name="Diagnosis").click()
     page.get_by_role("button", name="Look at the data").click()
     expect(page.get_by_text("wrong labels, estimated")).to_be_visible()
+
+    page.get_by_role("link", name="Runs", exact=True).first.click()
+    for name in ("first", "second"):
+        page.get_by_label(f"compare {name}").check()
+    page.get_by_role("button", name="Compare").click()
+    expect(rows(page, "Settings that differ").filter(has_text="num_learners")).to_have_count(1)
     assert page.evaluate("document.querySelector('main script')") is None
 
 
