@@ -90,6 +90,7 @@ ROUTES = (
     Route.of_call("DiagnosisService/Diagnose"),
     Route("POST", "/api/runs", handlers.start_run, "RunService/CreateRun", admins_only=True),
     Route("POST", "/api/pictures", handlers.pictures, _GET_SUBSET),
+    Route("POST", "/api/runs/{run}/map", handlers.draw_map, _GET_SUBSET, streams=True),
     Route("GET", "/api/diagnoses/{sha256}", handlers.show_diagnosis, "DiagnosisService/Diagnose"),
     Route("GET", _SUBSETS, handlers.list_subsets, _GET_SUBSET),
     Route("GET", _ONE_SUBSET, handlers.show_subset, _GET_SUBSET),

@@ -1,13 +1,13 @@
 """Handlers: signing in, calls of the contract, and subsets with their examples.
 
-Shapes: N examples of the data, K of the subset, C classes.
+Shapes: N examples of the data, K of the subset, M of a map, C classes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import tomllib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -27,12 +27,13 @@ from lipt.common.errors import (
     OtherDataError,
     UnauthenticatedError,
 )
+from lipt.common.maps import rows_to_draw
 from lipt.common.rpc.messages import require_lengths
 from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.access.caller import Caller, require_role
 from lipt.coordinator.app import App
-from lipt.coordinator.compute.jobs.selecting import ShowExamples
-from lipt.coordinator.compute.messages import Asked, OnData
+from lipt.coordinator.compute.jobs.selecting import MapExamples, ShowExamples
+from lipt.coordinator.compute.messages import Asked, OnData, OnProgress
 from lipt.coordinator.page.requests import (
     Body,
     PageRequest,
@@ -43,7 +44,10 @@ from lipt.coordinator.page.requests import (
     refuse,
 )
 from lipt.coordinator.page.sessions import SESSION_SECONDS
+from lipt.coordinator.rpc.subsets import Answering
+from lipt.coordinator.runs.repair import restore_pretrained_weights
 from lipt.coordinator.state.records import SubsetRecord
+from lipt.coordinator.subsets.questions import find_ready
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.v1 import run_pb2
 
@@ -73,6 +77,12 @@ class PicturesWanted(Body):
     """Examples by their ids."""
 
     ids: Annotated[list[int], Field(max_length=MAX_PICTURES)]
+
+
+class MapWanted(Body):
+    """One subset of a run, or two side by side, by their digests."""
+
+    digests: Annotated[list[str], Field(min_length=1, max_length=2)]
 
 
 async def sign_in_by_code(request: PageRequest) -> Response:
@@ -174,8 +184,7 @@ async def pictures(request: PageRequest) -> Response:
         if row in app.data.quarantined:
             raise InvalidRequestError(f"example {row} cannot be used, and is left out.")
     job = OnData(app.data.fingerprint, ShowExamples(tuple(ids)))
-    asked = Asked(callers=lambda: frozenset({request.peer()}))
-    examples = await app.compute.run(job, asked=asked)
+    examples = await app.compute.run(job, asked=_asked_by(request))
     labels_N, names = _labels_of(app, app.data.fingerprint), app.data.class_names
     shown = [
         {
@@ -233,6 +242,42 @@ async def compare_subsets(request: PageRequest) -> Response:
         raise OtherDataError("the subsets are of other data. Serve their own data again.")
     first_K, second_L = [(await answers.examples(one)).indices_K for one in (first, second)]
     return answer(asdict(await asyncio.to_thread(overlap, first_K, second_L, labels_N)))
+
+
+async def draw_map(request: PageRequest) -> Response:
+    """POST /api/runs/{run}/map: a sample of the examples and of the subsets, on a plane."""
+    app, wanted = request.page.app, parse_body(request.body, MapWanted)
+    run = find_ready(app.store, request.path("run"), app.data)
+    records = [await app.answers.find_subset(run.run_id, one) for one in wanted.digests]
+    chosen = [(await app.answers.examples(one)).indices_K for one in records]
+    drawn = await asyncio.to_thread(rows_to_draw, app.data.num_rows, chosen, (), run.config.seed)
+    ids_M = np.setdiff1d(drawn.numpy(), np.array(app.data.quarantined, np.int64))
+    if run.inputs is None or run.pretrained_weights is None:
+        raise ValueError(f"run {run.run_id} is ready without weights")
+    job = MapExamples(run.config, run.inputs, run.pretrained_weights, tuple(ids_M.tolist()))
+    asked = _asked_by(request, run.run_id)
+
+    async def place(report: OnProgress) -> tuple[tuple[float, float], ...]:
+        await restore_pretrained_weights(run, app.blobs, app.compute, report, asked)
+        return await app.compute.run(OnData(run.fingerprint, job), report, asked)
+
+    async def values() -> AsyncGenerator[object, None]:
+        with Answering(place) as answering:
+            while (latest := await answering.next_report()) is not None:
+                yield {"progress": asdict(latest)}
+            places_M2 = answering.result()
+        yield {
+            "ids": ids_M.tolist(),
+            "places": places_M2,
+            "labels": _labels_of(app, app.data.fingerprint)[ids_M].tolist(),
+            "chosen": [np.isin(ids_M, rows_K).tolist() for rows_K in chosen],
+        }
+
+    return await in_lines(values(), request)
+
+
+def _asked_by(request: PageRequest, run: str = "") -> Asked:
+    return Asked(run, lambda: frozenset({request.peer()}))
 
 
 def _labels_of(app: App, fingerprint: str) -> Labels:

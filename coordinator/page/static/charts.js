@@ -1,8 +1,9 @@
-// Charts in real pixels: the soup, a timeline of learners, classes.
+// Charts in real pixels: the soup, a timeline of learners, classes, a map of examples.
 
 import { alphaOf, count, duration, fateOf, percent, plural, tried } from "./format.js";
 import { html } from "./parts.js";
 import { now, state } from "./store.js";
+import { useLayoutEffect, useRef } from "./vendor/htm-preact.js";
 
 const LEFT = 46; // room for the labels of the y axis
 
@@ -114,4 +115,27 @@ export function histogram(caption, names, series, inData) {
     </tr></thead>
     <tbody>${names.slice(0, MOST_CLASSES).map(row)}</tbody>
   </table>${names.length > MOST_CLASSES && html`<p class="dim">The first ${MOST_CLASSES} of ${count(names.length)} classes.</p>`}</div>`;
+}
+
+const SIZE = 460;
+
+/** Examples as points, the chosen ones over the others; drawn once for each answer. */
+export function ExampleMap({ map, place, name }) {
+  const canvas = useRef();
+  const chosen = map.chosen[place];
+  useLayoutEffect(() => {
+    const context = canvas.current.getContext("2d");
+    for (const drawn of [false, true]) {
+      map.places.forEach(([x, y], at) => {
+        if (chosen[at] !== drawn) return;
+        // Neighbouring classes get hues far apart.
+        context.fillStyle = `hsl(${(map.labels[at] * 137) % 360} 70% 50% / ${drawn ? 1 : 0.3})`;
+        context.beginPath();
+        context.arc(SIZE * x, SIZE * (1 - y), drawn ? 4 : 2.2, 0, 7);
+        context.fill();
+      });
+    }
+  }, [map]);
+  return html`<canvas ref=${canvas} width=${SIZE} height=${SIZE} class="map" role="img"
+    aria-label="Map of ${count(map.ids.length)} examples, similar ones close together; ${count(chosen.filter(Boolean).length)} of them chosen by ${name}." />`;
 }

@@ -1,6 +1,6 @@
 // The subsets of a run: chosen, listed, and one or two of them with their examples.
 
-import { histogram } from "./charts.js";
+import { ExampleMap, histogram } from "./charts.js";
 import { count, duration, number, percent } from "./format.js";
 import { button, empty, field, gallery, html, moment, problem, progressLine, submit, table, tile, tiles } from "./parts.js";
 import { call, compute, get, ofRun } from "./service.js";
@@ -108,6 +108,7 @@ function details(run, subsets) {
     ${columns(facts)}
     ${classes.length > 0 && html`<h3>Classes</h3>${histogram(`Classes of ${names.join(" and of ")}`, classes.map(({ name }) => name),
       subsets.map((subset, place) => ({ name: names[place], counts: subset.classes.map((each) => each.in_subset) })), classes.map((each) => each.in_data))}`}
+    ${mapOf(run, subsets, names)}
     ${columns(samples)}
   </section>`;
 }
@@ -117,6 +118,19 @@ function overlap(run, [{ digest }, { digest: other }]) {
   if (!value) return problem(error) || html`<p class="dim">Comparing…</p>`;
   return tiles(tile("in both", count(value.shared)), tile("overlap", percent(value.jaccard), "in both, of those in either (Jaccard)"),
     tile("in both by chance", count(value.by_chance), "of two random draws with the same class counts"));
+}
+
+function mapOf(run, subsets, names) {
+  const digests = subsets.map(({ digest }) => digest);
+  const key = `map ${digests.join(" ")}`;
+  const { value, busy, progress, error } = task(key);
+  const draw = () => perform(key, (onProgress) => compute(ofRun(run, "map"), { digests }, onProgress));
+  return html`<h3>Map of the examples</h3>
+    ${!value && (busy ? progressLine(progress) : button("Draw the map", draw))} ${problem(error)}
+    ${value && html`<div class="columns">${names.map((name, place) => html`<figure key=${place}>
+      <${ExampleMap} map=${value} place=${place} name=${name} />
+      <figcaption class="dim">A sample of the examples by the soup's features (PCA). Large: chosen by ${name}. The colour is the class.</figcaption>
+    </figure>`)}</div>`}`;
 }
 
 const samples = (subset, name) => [

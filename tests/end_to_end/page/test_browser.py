@@ -152,6 +152,8 @@ def test_runs_subsets_and_faults_of_the_data_are_compared_and_drawn(
         "link", name=re.compile("Side by side")
     ).click()
     expect(page.get_by_text("in both by chance")).to_be_visible()
+    page.get_by_role("button", name="Draw the map").click()
+    expect(page.get_by_role("img", name=re.compile("^Map of"))).to_have_count(2)
 
     page.get_by_role("link", name="Diagnosis").click()
     page.get_by_role("button", name="Look at the data").click()
