@@ -132,7 +132,7 @@ def _signed_in(request: PageRequest, caller: Caller, response: Response) -> Resp
 
 async def sign_out(request: PageRequest) -> Response:
     """POST /api/sign-out: ends the caller's sessions and takes the cookie away."""
-    request.page.sessions.end(request.session)
+    await request.page.sessions.end(request.session)
     response = answer({})
     response.delete_cookie(request.page.cookie, path="/", httponly=True, samesite="strict")
     return response

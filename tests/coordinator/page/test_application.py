@@ -15,6 +15,7 @@ import pytest
 from lipt.common.access.roles import Role
 from lipt.common.errors import PermissionDeniedError
 from lipt.coordinator.access.caller import ALLOWED_ROLES
+from lipt.coordinator.access.tokens import OWN_FILE
 from lipt.coordinator.page import requests
 from lipt.coordinator.page.application import (
     HEADERS,
@@ -114,12 +115,34 @@ async def test_worker_does_not_get_in(page: ServedPage) -> None:
         assert "set-cookie" not in answer.headers
 
 
-async def test_signing_out_is_for_good(page: ServedPage) -> None:
-    async with page.signed_in(Role.TRAINER) as browser:
-        cookies = dict(browser.cookies)
+async def test_signing_out_is_for_good(tmp_path: Path) -> None:
+    async with page_served(tmp_path) as page, page.signed_in(Role.TRAINER) as browser:
+        (cookie,) = browser.cookies.values()
         assert (await browser.post("/api/sign-out", json={})).status_code == 200
-        browser.cookies.update(cookies)
-        assert (await me(browser)).status_code == 401
+        assert await status_with(page, cookie) == 401
+    async with page_served(tmp_path) as again:
+        assert await status_with(again, cookie) == 401
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_session_outlives_a_restart_but_not_the_coordinators_own_token(
+    tmp_path: Path, replaced: bool
+) -> None:
+    async with page_served(tmp_path) as page, page.browser() as browser:
+        await browser.get(page.link)
+        (cookie,) = browser.cookies.values()
+        assert await status_with(page, cookie) == 200
+    if replaced:
+        (page.app.settings.state_dir / OWN_FILE).unlink()
+    async with page_served(tmp_path) as again:
+        assert await status_with(again, cookie) == (401 if replaced else 200)
+
+
+async def status_with(page: ServedPage, cookie: str) -> int:
+    """Of a request with a copy of a cookie."""
+    async with page.browser() as browser:
+        browser.cookies.set(f"lipt-{httpx.URL(page.url).port}", cookie)
+        return (await me(browser)).status_code
 
 
 async def test_who_tries_tokens_is_slowed_down_and_told_when_to_try_again(
