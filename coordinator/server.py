@@ -144,7 +144,7 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
         settings.listen, tls, insecure=settings.insecure, require_token=settings.require_token
     )
     stopping = asyncio.Event()
-    sessions = Sessions(app.tokens.own, app.tokens.holds, clock=time)
+    sessions = Sessions(app.tokens.own, app.tokens.holds, settings.state_dir, clock=time)
     limits = PeerLimits(settings.limits, clock=monotonic)
     server = _grpc_server(app, admitted, limits)
     services = _services(app, stopping, sessions)

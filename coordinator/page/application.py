@@ -2,7 +2,8 @@
 
 The guard checks the host name, the origin and the caller's role before anything of a request is
 read: another page in the same browser can send requests here, and another name can be made to point
-here (DNS rebinding). A route takes the roles of the contract's call that does the same.
+here (DNS rebinding). A route takes the roles of the contract's call that does the same; a route
+that changes the whole service takes an admin besides.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lipt.common.access.roles import Role
 from lipt.common.errors import PermissionDeniedError
 from lipt.common.network.tls import is_loopback
 from lipt.coordinator.access.caller import Caller, note_caller, require_role
@@ -54,22 +56,27 @@ _GET_SUBSET = "SubsetService/GetSubset"
 
 @dataclass(frozen=True)
 class Route:
-    """A route of the page; it takes the roles of `call`, or is open where that is empty."""
+    """A route of the page; it takes the roles of `call`, or is open where that is empty.
+
+    `admins_only` goes before the call's roles.
+    """
 
     method: str
     path: str
     handler: Handler
     call: str = OPEN_PAGE
+    admins_only: bool = False
     streams: bool = False
 
     @classmethod
-    def of_call(cls, call: str) -> Self:
+    def of_call(cls, call: str, *, admins_only: bool = False) -> Self:
         """The route of a call of the contract."""
         handler, streams = handlers.calling(call)
-        return cls("POST", f"/api/{call}", handler, call, streams)
+        return cls("POST", f"/api/{call}", handler, call, admins_only, streams)
 
 
 _SUBSETS = "/api/runs/{run}/subsets"
+_ONE_SUBSET = f"{_SUBSETS}/{{digest}}"
 ROUTES = (
     Route("GET", "/sign-in", handlers.sign_in_by_code, ""),
     Route("POST", "/api/sign-in", handlers.sign_in_by_token, ""),
@@ -77,13 +84,17 @@ ROUTES = (
     Route.of_call("AccessService/WhoAmI"),
     Route.of_call("InfoService/GetInfo"),
     Route.of_call("InfoService/WatchService"),
+    Route.of_call("RunService/CancelRun", admins_only=True),
     Route.of_call("SubsetService/ListStrategies"),
     Route.of_call(_GET_SUBSET),
     Route.of_call("DiagnosisService/Diagnose"),
+    Route("POST", "/api/runs", handlers.start_run, "RunService/CreateRun", admins_only=True),
     Route("POST", "/api/pictures", handlers.pictures, _GET_SUBSET),
+    Route("POST", "/api/runs/{run}/map", handlers.draw_map, _GET_SUBSET, streams=True),
     Route("GET", "/api/diagnoses/{sha256}", handlers.show_diagnosis, "DiagnosisService/Diagnose"),
     Route("GET", _SUBSETS, handlers.list_subsets, _GET_SUBSET),
-    Route("GET", f"{_SUBSETS}/{{digest}}", handlers.show_subset, _GET_SUBSET),
+    Route("GET", _ONE_SUBSET, handlers.show_subset, _GET_SUBSET),
+    Route("GET", f"{_ONE_SUBSET}/beside/{{other}}", handlers.compare_subsets, _GET_SUBSET),
 )
 
 
@@ -175,6 +186,11 @@ class _Guarded:
             return Session(Caller(f"page: {address}", address, frozenset()), began_at=0.0)
         session = page.sessions.find(request.cookies.get(page.cookie))
         require_role(session.caller, _SERVICES + route.call)
+        if route.admins_only and Role.ADMIN not in session.caller.roles:
+            raise PermissionDeniedError(
+                f"{session.caller.name} is no admin, and on the page admins alone may do this. "
+                "Do it with the lipt command, or sign in with an admin's token."
+            )
         # In the task that answers the request: each has one of its own.
         note_caller(session.caller)
         return session

@@ -1,12 +1,14 @@
 """Handlers: signing in, calls of the contract, and subsets with their examples.
 
-Shapes: N examples of the data, K of the subset, C classes.
+Shapes: N examples of the data, K of the subset, M of a map, C classes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import tomllib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import numpy as np
@@ -17,18 +19,21 @@ from numpy.typing import NDArray
 from pydantic import Field
 from starlette.responses import RedirectResponse, Response
 
+from lipt.common.config.values import overrides_to_proto
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import (
     InvalidRequestError,
     LiptError,
+    OtherDataError,
     UnauthenticatedError,
 )
+from lipt.common.maps import rows_to_draw
 from lipt.common.rpc.messages import require_lengths
-from lipt.common.subsets import Examples
+from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.access.caller import Caller, require_role
 from lipt.coordinator.app import App
-from lipt.coordinator.compute.jobs.selecting import ShowExamples
-from lipt.coordinator.compute.messages import Asked, OnData
+from lipt.coordinator.compute.jobs.selecting import MapExamples, ShowExamples
+from lipt.coordinator.compute.messages import Asked, OnData, OnProgress
 from lipt.coordinator.page.requests import (
     Body,
     PageRequest,
@@ -39,8 +44,12 @@ from lipt.coordinator.page.requests import (
     refuse,
 )
 from lipt.coordinator.page.sessions import SESSION_SECONDS
+from lipt.coordinator.rpc.subsets import Answering
+from lipt.coordinator.runs.repair import restore_pretrained_weights
 from lipt.coordinator.state.records import SubsetRecord
+from lipt.coordinator.subsets.questions import find_ready
 from lipt.core.diagnosis.diagnosis import Diagnosis
+from lipt.v1 import run_pb2
 
 # The call whose roles may see the page at all.
 OPEN_PAGE = "AccessService/OpenPage"
@@ -57,10 +66,23 @@ class TokenShown(Body):
     token: Annotated[str, Field(max_length=200)]
 
 
+class RunWanted(Body):
+    """A run to start; `settings` are TOML, as in a file's table [run]."""
+
+    name: Annotated[str, Field(max_length=200)] = ""
+    settings: str = ""
+
+
 class PicturesWanted(Body):
     """Examples by their ids."""
 
     ids: Annotated[list[int], Field(max_length=MAX_PICTURES)]
+
+
+class MapWanted(Body):
+    """One subset of a run, or two side by side, by their digests."""
+
+    digests: Annotated[list[str], Field(min_length=1, max_length=2)]
 
 
 async def sign_in_by_code(request: PageRequest) -> Response:
@@ -110,7 +132,7 @@ def _signed_in(request: PageRequest, caller: Caller, response: Response) -> Resp
 
 async def sign_out(request: PageRequest) -> Response:
     """POST /api/sign-out: ends the caller's sessions and takes the cookie away."""
-    request.page.sessions.end(request.session)
+    await request.page.sessions.end(request.session)
     response = answer({})
     response.delete_cookie(request.page.cookie, path="/", httponly=True, samesite="strict")
     return response
@@ -136,6 +158,20 @@ def calling(call: str) -> tuple[Handler, bool]:
     return handle, method.server_streaming
 
 
+async def start_run(request: PageRequest) -> Response:
+    """POST /api/runs."""
+    wanted = parse_body(request.body, RunWanted)
+    try:
+        overrides = tomllib.loads(wanted.settings)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(
+            f"the settings are no TOML: {str(error)[:100]}. Example: soup.num_alphas = 5"
+        ) from None
+    message = run_pb2.CreateRunRequest(name=wanted.name, config=overrides_to_proto(overrides))
+    require_lengths(message)
+    return answer(await request.page.services["RunService"].CreateRun(message, request))
+
+
 async def pictures(request: PageRequest) -> Response:
     """POST /api/pictures."""
     app, ids = request.page.app, parse_body(request.body, PicturesWanted).ids
@@ -148,8 +184,7 @@ async def pictures(request: PageRequest) -> Response:
         if row in app.data.quarantined:
             raise InvalidRequestError(f"example {row} cannot be used, and is left out.")
     job = OnData(app.data.fingerprint, ShowExamples(tuple(ids)))
-    asked = Asked(callers=lambda: frozenset({request.peer()}))
-    examples = await app.compute.run(job, asked=asked)
+    examples = await app.compute.run(job, asked=_asked_by(request))
     labels_N, names = _labels_of(app, app.data.fingerprint), app.data.class_names
     shown = [
         {
@@ -194,6 +229,55 @@ async def show_subset(request: PageRequest) -> Response:
         examined, subset, examples, labels_N, data.class_names, page.address, quarantined
     )
     return answer({"subset": shown})
+
+
+async def compare_subsets(request: PageRequest) -> Response:
+    """GET /api/runs/{run}/subsets/{digest}/beside/{other}: how many examples the two share."""
+    answers, run = request.page.app.answers, request.path("run")
+    first, second = [
+        await answers.find_subset(run, request.path(name)) for name in ("digest", "other")
+    ]
+    labels_N = _labels_of(request.page.app, first.fingerprint)
+    if not len(labels_N):
+        raise OtherDataError("the subsets are of other data. Serve their own data again.")
+    first_K, second_L = [(await answers.examples(one)).indices_K for one in (first, second)]
+    return answer(asdict(await asyncio.to_thread(overlap, first_K, second_L, labels_N)))
+
+
+async def draw_map(request: PageRequest) -> Response:
+    """POST /api/runs/{run}/map: a sample of the examples and of the subsets, on a plane."""
+    app, wanted = request.page.app, parse_body(request.body, MapWanted)
+    run = find_ready(app.store, request.path("run"), app.data)
+    records = [await app.answers.find_subset(run.run_id, one) for one in wanted.digests]
+    chosen = [(await app.answers.examples(one)).indices_K for one in records]
+    drawn = await asyncio.to_thread(rows_to_draw, app.data.num_rows, chosen, (), run.config.seed)
+    ids_M = np.setdiff1d(drawn.numpy(), np.array(app.data.quarantined, np.int64))
+    if run.inputs is None or run.pretrained_weights is None:
+        raise ValueError(f"run {run.run_id} is ready without weights")
+    job = MapExamples(run.config, run.inputs, run.pretrained_weights, tuple(ids_M.tolist()))
+    asked = _asked_by(request, run.run_id)
+
+    async def place(report: OnProgress) -> tuple[tuple[float, float], ...]:
+        await restore_pretrained_weights(run, app.blobs, app.compute, report, asked)
+        return await app.compute.run(OnData(run.fingerprint, job), report, asked)
+
+    async def values() -> AsyncGenerator[object, None]:
+        with Answering(place) as answering:
+            while (latest := await answering.next_report()) is not None:
+                yield {"progress": asdict(latest)}
+            places_M2 = answering.result()
+        yield {
+            "ids": ids_M.tolist(),
+            "places": places_M2,
+            "labels": _labels_of(app, app.data.fingerprint)[ids_M].tolist(),
+            "chosen": [np.isin(ids_M, rows_K).tolist() for rows_K in chosen],
+        }
+
+    return await in_lines(values(), request)
+
+
+def _asked_by(request: PageRequest, run: str = "") -> Asked:
+    return Asked(run, lambda: frozenset({request.peer()}))
 
 
 def _labels_of(app: App, fingerprint: str) -> Labels:

@@ -1,27 +1,35 @@
 """Sessions: signed-in browsers, one-time links, and failed attempts to sign in.
 
 A browser's cookie is its session, encrypted and signed with a key that follows from the
-coordinator's own token: nothing is stored, and a restart signs nobody out. Each request checks that
-the session's token or certificate is still valid.
+coordinator's own token: a restart signs nobody out, and another own token everybody. A file keeps
+who has signed out. Each request checks that the session's token or certificate is still valid.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 import secrets
 from base64 import urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
 
 from cryptography.fernet import Fernet, InvalidToken
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from lipt.common.blobs.durable import publish, state_errors, temporary_file, write_all
 from lipt.common.errors import ConfigError, TooManyCallsError, UnauthenticatedError
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import OWN_USER
 from lipt.coordinator.rpc.limits import used
 
+logger = logging.getLogger(__name__)
+
+FILE = "page-signed-out.json"
 SESSION_SECONDS = 12 * 3600.0
 CODE_SECONDS = 60.0
 # Of one caller: the oldest goes.
@@ -48,13 +56,22 @@ class Session:
 
 
 _SESSION = TypeAdapter(Session)
+# When callers signed out, in seconds, by their keys.
+_SIGNED_OUT = TypeAdapter(dict[str, float])
+# Stands for every caller where the file is damaged.
+_EVERYBODY = "everybody"
 
 
 class Sessions:
     """Signed-in browsers, and the links by which `lipt dashboard` lets a browser in."""
 
     def __init__(
-        self, own_token: str, holds: Callable[[Caller], bool], *, clock: Callable[[], float]
+        self,
+        own_token: str,
+        holds: Callable[[Caller], bool],
+        state_dir: Path,
+        *,
+        clock: Callable[[], float],
     ) -> None:
         """`holds` says whether a caller's token or certificate is still valid."""
         key = hashlib.sha256(f"page sessions {own_token}".encode()).digest()
@@ -62,7 +79,9 @@ class Sessions:
         self._holds = holds
         self._clock = clock
         self._codes: dict[str, Session] = {}
-        self._signed_out_at: dict[str, float] = {}
+        self._path = state_dir / FILE
+        self._writing = Lock()
+        self._signed_out_at = self._load()
         self._url: str | None = None
 
     def open_at(self, url: str) -> None:
@@ -116,21 +135,41 @@ class Sessions:
 
     def holds(self, session: Session) -> bool:
         """Whether a session goes on; it ends with its caller's token or certificate."""
-        signed_out_at = self._signed_out_at.get(session.caller.key, float("-inf"))
-        ends_at = session.began_at + SESSION_SECONDS
-        return (
-            signed_out_at < session.began_at
-            and self._clock() < ends_at
-            and self._holds(session.caller)
-        )
+        signed_out = (self._signed_out_at.get(key) for key in (session.caller.key, _EVERYBODY))
+        if any(then is not None and session.began_at <= then for then in signed_out):
+            return False
+        return self._clock() < session.began_at + SESSION_SECONDS and self._holds(session.caller)
 
-    def end(self, session: Session) -> None:
-        """End all sessions of the caller that have begun; a restart forgets that."""
+    async def end(self, session: Session) -> None:
+        """End all sessions of the caller that have begun.
+
+        After a StateError they have ended, but a restart would bring them back.
+        """
         now = self._clock()
-        self._signed_out_at = {
+        lasting = {
             key: then for key, then in self._signed_out_at.items() if now < then + SESSION_SECONDS
         }
-        self._signed_out_at[session.caller.key] = now
+        self._signed_out_at = {**lasting, session.caller.key: now}
+        await asyncio.to_thread(self._save)
+
+    def _load(self) -> dict[str, float]:
+        try:
+            return _SIGNED_OUT.validate_json(self._path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValidationError):
+            logger.warning("%s cannot be read: all browsers have to sign in again", self._path)
+            return {_EVERYBODY: self._clock()}
+
+    def _save(self) -> None:
+        # Read under the lock: the last write has the newest.
+        with (
+            self._writing,
+            state_errors(self._path),
+            temporary_file(self._path.parent) as (file, temporary),
+        ):
+            write_all(file, _SIGNED_OUT.dump_json(self._signed_out_at))
+            publish(file, temporary, self._path)
 
 
 class Attempts:

@@ -1,4 +1,4 @@
-"""Jobs for trainers: select or recheck a subset, diagnose the data, show examples."""
+"""Jobs for trainers: choose a subset, recheck one, diagnose the data, show and map examples."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
+from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import data_url
 from lipt.common.inputs.model_input import columns_in, images_in
 from lipt.common.inputs.specs import ImageSpec, InputFormat
+from lipt.common.maps import placed, principal_components
 from lipt.common.process.devices import device_name
 from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
@@ -25,6 +27,7 @@ from lipt.coordinator.compute.scan import scanned_signals
 from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need
+from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.choice import Chosen, choose, told_of
 from lipt.core.stages.diagnosis import diagnose
@@ -145,6 +148,26 @@ class DiagnoseData:
         """Compute and store all findings."""
         diagnosis = diagnose(context, self.question)
         return Diagnosed(context.blobs.put_bytes(diagnosis.pack()), device_name(context.device))
+
+
+@dataclass(frozen=True)
+class MapExamples:
+    """Place M examples in the unit square by two principal components of their D features."""
+
+    config: RunConfig
+    inputs: InputFormat
+    weights: BlobName
+    ids: tuple[int, ...]
+
+    def run(self, context: Context) -> tuple[tuple[float, float], ...]:
+        """Compute their features with the model of these weights, and place them."""
+        model = context.loaded_model(self.config, self.weights)
+        rows_M = context.dataset.numbering.places(torch.tensor(self.ids))
+        with pinned_kernels(self.config.evaluation_threads):
+            batches = context.batches(self.inputs, "computing features", some=rows_M)
+            places_M2 = principal_components(compute_signals(model, batches).features_ND.float())
+        square_M2 = placed(places_M2, width=1.0, height=1.0, margin=0.02)
+        return tuple((x, y) for x, y in square_M2.tolist())
 
 
 # Larger images are scaled down to this.

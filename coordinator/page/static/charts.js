@@ -1,8 +1,9 @@
-// Charts in real pixels: the soup, a timeline of learners, classes.
+// Charts in real pixels: the soup, a timeline of learners, classes, a map of examples.
 
 import { alphaOf, count, duration, fateOf, percent, plural, tried } from "./format.js";
 import { html } from "./parts.js";
 import { now, state } from "./store.js";
+import { useLayoutEffect, useRef } from "./vendor/htm-preact.js";
 
 const LEFT = 46; // room for the labels of the y axis
 
@@ -32,11 +33,11 @@ const chart = (kind, width, height, summary, content) => html`
   </svg>`;
 
 /** The soup as it grows: a dot for each learner's own accuracy, a step for the soup's after it. */
-export function soupChart(run) {
+export function soupChart(run, room = state.width) {
   const [height, bottom] = [230, 194];
   const learners = tried(run);
   if (learners.length === 0) return null;
-  const width = Math.max(Math.min(state.width, LEFT + 12 + 110 * Math.max(run.learners.length, 4)), 240);
+  const width = Math.max(Math.min(room, LEFT + 12 + 110 * Math.max(run.learners.length, 4)), 240);
   const slot = (width - LEFT - 12) / run.learners.length;
   const values = learners.flatMap(({ ingredient }) => [ingredient.accuracy, ingredient.soup_accuracy]);
   const low = Math.max(0, Math.floor((Math.min(...values) - 0.01) * 20) / 20);
@@ -95,21 +96,46 @@ export function timeline(run) {
 
 const MOST_CLASSES = 200;
 
-/** Classes as bars; inData: numbers in the data. */
-export function histogram(caption, names, counts, inData) {
-  const most = Math.max(1, ...counts);
+/** Classes as bars; series: {name, counts}, one or two; inData: numbers in the data. */
+export function histogram(caption, names, series, inData) {
+  const most = Math.max(1, ...series.flatMap(({ counts }) => counts));
+  const height = 12 / series.length;
   const row = (name, place) => html`<tr key=${place}>
     <th scope="row" title=${name}>${name}</th>
-    <td class="bars"><svg viewBox="0 0 ${most} 12" preserveAspectRatio="none" aria-hidden="true"><rect class="bar" width=${counts[place]} height="12" /></svg></td>
-    <td class="numeric">${count(counts[place])}</td>
+    <td class="bars"><svg viewBox="0 0 ${most} 12" preserveAspectRatio="none" aria-hidden="true">${series.map(({ counts }, at) => html`
+      <rect class="bar s${at}" y=${height * at} width=${counts[place]} height=${height} />`)}</svg></td>
+    ${series.map(({ counts }) => html`<td class="numeric">${count(counts[place])}</td>`)}
     ${inData && html`<td class="numeric dim">${count(inData[place])}</td>`}
   </tr>`;
   return html`<div class="histogram"><table>
     <caption class="unseen">${caption}</caption>
     <thead><tr>
-      <th scope="col">class</th><th scope="col">examples</th><th scope="col" class="numeric">number</th>
+      <th scope="col">class</th><th scope="col">examples</th>${series.map(({ name }, at) => html`<th scope="col" class="numeric"><span class="series s${at}">${name}</span></th>`)}
       ${inData && html`<th scope="col" class="numeric">in the data</th>`}
     </tr></thead>
     <tbody>${names.slice(0, MOST_CLASSES).map(row)}</tbody>
   </table>${names.length > MOST_CLASSES && html`<p class="dim">The first ${MOST_CLASSES} of ${count(names.length)} classes.</p>`}</div>`;
+}
+
+const SIZE = 460;
+
+/** Examples as points, the chosen ones over the others; drawn once for each answer. */
+export function ExampleMap({ map, place, name }) {
+  const canvas = useRef();
+  const chosen = map.chosen[place];
+  useLayoutEffect(() => {
+    const context = canvas.current.getContext("2d");
+    for (const drawn of [false, true]) {
+      map.places.forEach(([x, y], at) => {
+        if (chosen[at] !== drawn) return;
+        // Neighbouring classes get hues far apart.
+        context.fillStyle = `hsl(${(map.labels[at] * 137) % 360} 70% 50% / ${drawn ? 1 : 0.3})`;
+        context.beginPath();
+        context.arc(SIZE * x, SIZE * (1 - y), drawn ? 4 : 2.2, 0, 7);
+        context.fill();
+      });
+    }
+  }, [map]);
+  return html`<canvas ref=${canvas} width=${SIZE} height=${SIZE} class="map" role="img"
+    aria-label="Map of ${count(map.ids.length)} examples, similar ones close together; ${count(chosen.filter(Boolean).length)} of them chosen by ${name}." />`;
 }

@@ -3,11 +3,11 @@
 import { relative, word } from "./format.js";
 import { button, commands, html, problem, retryPictures } from "./parts.js";
 import { call, follow, onCoordinatorBack, onSessionEnded, post, unfollow } from "./service.js";
-import { changed, followAddress, onChange, perform, runById, say, state, task, to } from "./store.js";
-import { render } from "./vendor/htm-preact.js";
+import { changed, closeDialog, followAddress, onChange, perform, runById, say, state, task, to } from "./store.js";
+import { render, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
 import { diagnosisView } from "./view_diagnosis.js";
 import { runView } from "./view_run.js";
-import { runsView } from "./view_runs.js";
+import { compareView, runsView } from "./view_runs.js";
 import { queueView, workersView } from "./view_service.js";
 import { subsetsView } from "./view_subsets.js";
 
@@ -21,8 +21,8 @@ function viewHere() {
     const name = runById(id)?.name ?? "Run";
     return part === "subsets" ? [subsetsView, `Subsets of ${name}`] : [runView, name];
   }
-  const views = { workers: workersView, queue: queueView, diagnosis: diagnosisView };
-  return [views[first] ?? runsView, VIEWS[first] ?? "Runs"];
+  const views = { workers: workersView, queue: queueView, diagnosis: diagnosisView, compare: compareView };
+  return [views[first] ?? runsView, first === "compare" ? "Two runs" : VIEWS[first] ?? "Runs"];
 }
 
 function draw() {
@@ -33,10 +33,24 @@ function draw() {
   render(isAway && state.me && banner(), place("banner"));
   render(isForm ? signInForm() : state.me && html`<${View} key=${state.route.parts.join("/")} view=${view} />`, place("content"));
   render(state.toasts.map(({ text, tone }) => html`<p class="toast ${tone}">${text}</p>`), place("toasts"));
+  render(state.dialog && html`<${Dialog} key=${state.dialog.title} ...${state.dialog} />`, place("dialogs"));
   document.title = isForm ? "Sign in · lipt" : `${isAway ? "Away · " : ""}${title} · lipt`;
 }
 
 const View = ({ view }) => view();
+
+/** The browser's own dialog, which keeps the focus inside and gives it back at the end. */
+function Dialog({ title, content }) {
+  const element = useRef();
+  useLayoutEffect(() => element.current.showModal(), []);
+  const closed = () => {
+    state.dialog = null;
+    changed();
+  };
+  return html`<dialog ref=${element} aria-labelledby="dialog-title" onClose=${closed}>
+    <h2 id="dialog-title">${title}</h2>${content()}
+  </dialog>`;
+}
 
 function topBar() {
   const [here] = state.route.parts;
@@ -107,6 +121,7 @@ async function loadInfo() {
 function needSignIn() {
   if (state.signIn.needed) return;
   unfollow();
+  closeDialog();
   const refused = new URLSearchParams(location.search).has("refused");
   const usedLink = "That link was used before or is too old: a link is good for one minute and one time. Make a new one.";
   state.signIn = { needed: true, message: state.me ? "Your session has ended. Sign in again to go on where you were." : refused ? usedLink : "" };
@@ -129,6 +144,7 @@ onCoordinatorBack(() => {
   void loadInfo();
 });
 followAddress(() => {
+  closeDialog();
   draw();
   scrollTo(0, 0);
   // What is read next is the new view's heading.

@@ -15,6 +15,7 @@ export const state = {
   route: readRoute(),
   width: 960, // of the content in CSS pixels: charts are drawn in real ones
   tasks: new Map(), // requests by name: {value, progress, error, busy}
+  dialog: null, // {title, content}
   toasts: [],
 };
 
@@ -74,6 +75,16 @@ export function say(text, tone = "quiet") {
     changed();
   }, 7_000);
   changed();
+}
+
+export function openDialog(title, content) {
+  state.dialog = { title, content };
+  changed();
+}
+
+/** The browser's own closing gives the focus back; the dialog's event then clears the state. */
+export function closeDialog() {
+  document.querySelector("dialog[open]")?.close();
 }
 
 export const runById = (id) => state.runs.find((run) => run.run_id === id);

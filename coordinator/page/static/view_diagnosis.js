@@ -53,6 +53,6 @@ function findings(found) {
       found.confusion.slice(0, 10).map((pair) => ({ key: `${pair.given} ${pair.suggested}`, cells: [names[pair.given], names[pair.suggested], count(pair.count), percent(pair.share)] }))))}
     ${duplicates.groups.length > 0 && section("duplicates", "Duplicates", duplicates.groups.slice(0, 8).map((group, place) =>
       gallery(`Group ${place + 1} of examples that are alike`, group.slice(0, 8))))}
-    ${section("balance", "Classes", histogram("Classes of the data", names, found.class_counts))}
+    ${section("balance", "Classes", histogram("Classes of the data", names, [{ name: "number", counts: found.class_counts }]))}
     ${pictures("outliers", "Outliers", outliers.ranked)}`;
 }

@@ -1,9 +1,10 @@
 // One run: how far it is, its soup, its learners on a timeline and in a table, its costs and settings.
 
 import { soupChart, soupLegend, timeline } from "./charts.js";
-import { alphaOf, bytes, count, duration, fateOf, fixed, keptOf, MISSING, number, percent, plural, secondsOf, settingsOf, standingOf, tally, trainSeconds, tried } from "./format.js";
-import { badge, bar, commands, empty, head, html, moment, section, table, tile, tiles, waiting } from "./parts.js";
-import { now, runById, state, to } from "./store.js";
+import { alphaOf, bytes, count, duration, fateOf, fixed, hasEnded, keptOf, MISSING, number, percent, plural, secondsOf, settingsOf, standingOf, tally, trainSeconds, tried } from "./format.js";
+import { badge, bar, button, commands, empty, head, html, moment, problem, section, table, tile, tiles, waiting } from "./parts.js";
+import { call } from "./service.js";
+import { closeDialog, mayAct, now, openDialog, perform, runById, state, task, to } from "./store.js";
 
 const STAGES = [["initializing", "initial weights", "initialization_seconds"], ["sharding", "shards", "sharding_seconds"],
   ["training", "learners", "training_seconds"], ["merging", "soup", "merging_seconds"]];
@@ -20,10 +21,26 @@ export const noRun = () => html`
 
 /** The run's name with where one can go from it; `part` names a view below the run. */
 export function runHead(run, part) {
+  const mayCancel = mayAct("admin") && !hasEnded(run);
   return head(html`${part ?? run.name} ${badge(standingOf(run))}`, html`
+    ${mayCancel && button("Cancel the run", () => confirmCancel(run), { class: "danger" })}
     ${!part && html`<a class="button" href=${to(["diagnosis"], { run: run.run_id })}>Diagnosis</a>`}
     ${!part && html`<a class="button main" href=${to(["runs", run.run_id, "subsets"])}>Subsets</a>`}`,
   html`<a href=${to(["runs"])}>Runs</a>${part && html` / <a href=${to(["runs", run.run_id])}>${run.name}</a>`}`);
+}
+
+function confirmCancel(run) {
+  const key = `cancel ${run.run_id}`;
+  const cancel = async () => {
+    if (await perform(key, () => call("RunService/CancelRun", { run_id: run.run_id }))) closeDialog();
+  };
+  openDialog(`Cancel ${run.name}?`, () => html`
+    <p>Its workers drop what they train, and it cannot be taken up again.</p>
+    ${problem(task(key).error)}
+    <div class="actions">
+      ${button("Keep it", closeDialog, { autofocus: true })}
+      ${button("Cancel the run", cancel, { class: "danger", disabled: task(key).busy })}
+    </div>`);
 }
 
 function rail(run) {

@@ -44,7 +44,7 @@ function certificate(stamp) {
   return html`<span>${badge({ word, sign: "!", tone: "bad" })} ${moment(stamp)}</span>`;
 }
 
-const JOBS = { InitializeWeights: "initial weights", CutShards: "shards", MakeSoup: "soup", SelectSubset: "subset", DiagnoseData: "diagnosis", ShowExamples: "pictures" };
+const JOBS = { InitializeWeights: "initial weights", CutShards: "shards", MakeSoup: "soup", SelectSubset: "subset", DiagnoseData: "diagnosis", MapExamples: "map", ShowExamples: "pictures" };
 
 export function queueView() {
   const open = state.runs.filter((run) => !hasEnded(run) && tally(run).queued + tally(run).leased > 0);

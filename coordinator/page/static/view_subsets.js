@@ -1,6 +1,6 @@
-// The subsets of a run: chosen, listed, and one of them with its examples.
+// The subsets of a run: chosen, listed, and one or two of them with their examples.
 
-import { histogram } from "./charts.js";
+import { ExampleMap, histogram } from "./charts.js";
 import { count, duration, number, percent } from "./format.js";
 import { button, empty, field, gallery, html, moment, problem, progressLine, submit, table, tile, tiles } from "./parts.js";
 import { call, compute, get, ofRun } from "./service.js";
@@ -12,17 +12,18 @@ export function subsetsView() {
   if (!run) return noRun();
   const list = fetched(`subsets ${run.run_id}`, () => get(ofRun(run, "subsets")));
   const subsets = list.value?.subsets ?? [];
-  const chosen = subsets.find(({ digest }) => digest === state.route.query.get("show"))?.digest;
+  const digests = ["show", "beside"].map((name) => state.route.query.get(name)).filter((digest) => subsets.some((subset) => subset.digest === digest));
   // The list leaves classes and examples out.
-  const shown = chosen && fetched(`subset ${chosen}`, () => get(ofRun(run, "subsets", chosen)));
+  const shown = digests.map((digest) => fetched(`subset ${digest}`, () => get(ofRun(run, "subsets", digest))));
   return html`
     ${runHead(run, "Subsets")}
     ${mayAct("trainer") && subsetForm(run)}
     ${problem(list.error)}
-    ${subsets.length > 0 ? subsetsTable(run, subsets, chosen) : list.value && empty(run.state === "RUN_STATE_READY"
+    ${subsets.length > 0 ? subsetsTable(run, subsets, digests) : list.value && empty(run.state === "RUN_STATE_READY"
       ? "No subset has been asked of this run yet. Ask above, or on a terminal:" : "Subsets are chosen on the soup: once the run is ready, ask here, or on a terminal:",
     `lipt subset get --run ${run.run_id} --fraction 0.1 --out subset.npy`)}
-    ${shown && (shown.value ? details(shown.value.subset) : problem(shown.error) || html`<p class="dim">Fetching the subset…</p>`)}`;
+    ${shown.every((each) => each.value) ? shown.length > 0 && details(run, shown.map((each) => each.value.subset))
+      : shown.map((each) => problem(each.error) || html`<p class="dim">Fetching the subset…</p>`)}`;
 }
 
 // Selected in the form; its other fields are the browser's.
@@ -82,29 +83,54 @@ async function choose(event, run) {
   location.hash = to(["runs", run.run_id, "subsets"], { show: digest });
 }
 
-function subsetsTable(run, subsets, chosen) {
+function subsetsTable(run, subsets, [first, second]) {
+  const href = (query) => to(["runs", run.run_id, "subsets"], query);
   const columns = [["strategy", "long"], ["examples", "numeric"], ["of data", "numeric"], ["made"], ["digest"], ["show"]];
   return table("Subsets, newest first", columns, subsets.map(({ digest, strategy, num_examples: size, fraction, created_at: made }) => ({
     key: digest,
-    class: digest === chosen ? "chosen" : undefined,
+    class: digest === first || digest === second ? "chosen" : undefined,
     cells: [
       html`<span class="name">${strategy}</span>`, count(size), percent(fraction), moment(made),
       html`<code title=${digest}>${digest.slice(0, 10)}</code>`,
-      html`<a href=${to(["runs", run.run_id, "subsets"], { show: digest })} aria-current=${digest === chosen ? "true" : undefined}>Show<span class="unseen"> ${strategy}</span></a>`,
+      html`<a href=${href({ show: digest })} aria-current=${digest === first && !second ? "true" : undefined}>Show<span class="unseen"> ${strategy}</span></a>
+        ${first && first !== digest && digest !== second && html` · <a href=${href({ show: first, beside: digest })}>Side by side<span class="unseen"> with ${strategy}</span></a>`}`,
     ],
   })));
 }
 
-function details(subset) {
-  const { classes, digest, fraction, strategy } = subset;
-  const name = `${strategy} ${percent(fraction, fraction < 0.01 ? 2 : 0)}`;
-  return html`<section key=${digest} aria-labelledby="details-title">
-    <h2 id="details-title">${name}</h2>
-    ${facts(subset)}
-    ${classes.length > 0 && html`<h3>Classes</h3>${histogram(`Classes of ${name}`, classes.map((each) => each.name),
-      classes.map((each) => each.in_subset), classes.map((each) => each.in_data))}`}
-    ${samples(subset, name)}
+function details(run, subsets) {
+  const names = subsets.map(({ strategy, fraction, digest }) => `${strategy} ${percent(fraction, fraction < 0.01 ? 2 : 0)}${subsets.length > 1 ? ` (${digest.slice(0, 6)})` : ""}`);
+  const { classes } = subsets[0];
+  const columns = (show) => html`<div class="columns">${subsets.map((subset, place) => html`<div key=${subset.digest}>${show(subset, names[place])}</div>`)}</div>`;
+  return html`<section key=${subsets.map(({ digest }) => digest).join(" ")} aria-labelledby="details-title">
+    <h2 id="details-title">${names.join(" beside ")}</h2>
+    ${subsets.length > 1 && overlap(run, subsets)}
+    ${columns(facts)}
+    ${classes.length > 0 && html`<h3>Classes</h3>${histogram(`Classes of ${names.join(" and of ")}`, classes.map(({ name }) => name),
+      subsets.map((subset, place) => ({ name: names[place], counts: subset.classes.map((each) => each.in_subset) })), classes.map((each) => each.in_data))}`}
+    ${mapOf(run, subsets, names)}
+    ${columns(samples)}
   </section>`;
+}
+
+function overlap(run, [{ digest }, { digest: other }]) {
+  const { value, error } = fetched(`overlap ${digest} ${other}`, () => get(ofRun(run, "subsets", digest, "beside", other)));
+  if (!value) return problem(error) || html`<p class="dim">Comparing…</p>`;
+  return tiles(tile("in both", count(value.shared)), tile("overlap", percent(value.jaccard), "in both, of those in either (Jaccard)"),
+    tile("in both by chance", count(value.by_chance), "of two random draws with the same class counts"));
+}
+
+function mapOf(run, subsets, names) {
+  const digests = subsets.map(({ digest }) => digest);
+  const key = `map ${digests.join(" ")}`;
+  const { value, busy, progress, error } = task(key);
+  const draw = () => perform(key, (onProgress) => compute(ofRun(run, "map"), { digests }, onProgress));
+  return html`<h3>Map of the examples</h3>
+    ${!value && (busy ? progressLine(progress) : button("Draw the map", draw))} ${problem(error)}
+    ${value && html`<div class="columns">${names.map((name, place) => html`<figure key=${place}>
+      <${ExampleMap} map=${value} place=${place} name=${name} />
+      <figcaption class="dim">A sample of the examples by the soup's features (PCA). Large: chosen by ${name}. The colour is the class.</figcaption>
+    </figure>`)}</div>`}`;
 }
 
 const samples = (subset, name) => [

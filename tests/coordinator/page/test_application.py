@@ -15,6 +15,7 @@ import pytest
 from lipt.common.access.roles import Role
 from lipt.common.errors import PermissionDeniedError
 from lipt.coordinator.access.caller import ALLOWED_ROLES
+from lipt.coordinator.access.tokens import OWN_FILE
 from lipt.coordinator.page import requests
 from lipt.coordinator.page.application import (
     HEADERS,
@@ -27,6 +28,7 @@ from lipt.coordinator.page.application import (
 from lipt.coordinator.page.requests import MAX_BODY_BYTES
 from tests.coordinator.page.browsing import ServedPage, page_served
 
+CANCEL = "/api/RunService/CancelRun"
 API = tuple(row for row in ROUTES if row.path.startswith("/api/") and row.call)
 
 
@@ -64,9 +66,11 @@ def test_every_route_takes_the_roles_of_a_call_that_there_is() -> None:
     assert open_to_workers == {"/lipt.v1.AccessService/WhoAmI", "/lipt.v1.InfoService/GetInfo"}
 
 
-def test_nothing_on_the_page_changes_a_run() -> None:
-    changing = ("Create", "Cancel", "Revoke", "Register", "Commit", "WriteBlob")
-    assert not any(word in row.call for row in ROUTES for word in changing)
+def test_admins_alone_start_and_cancel_runs() -> None:
+    assert {row.path for row in ROUTES if row.admins_only} == {
+        "/api/runs",
+        "/api/RunService/CancelRun",
+    }
 
 
 async def test_no_route_answers_who_has_not_signed_in(page: ServedPage) -> None:
@@ -111,12 +115,34 @@ async def test_worker_does_not_get_in(page: ServedPage) -> None:
         assert "set-cookie" not in answer.headers
 
 
-async def test_signing_out_is_for_good(page: ServedPage) -> None:
-    async with page.signed_in(Role.TRAINER) as browser:
-        cookies = dict(browser.cookies)
+async def test_signing_out_is_for_good(tmp_path: Path) -> None:
+    async with page_served(tmp_path) as page, page.signed_in(Role.TRAINER) as browser:
+        (cookie,) = browser.cookies.values()
         assert (await browser.post("/api/sign-out", json={})).status_code == 200
-        browser.cookies.update(cookies)
-        assert (await me(browser)).status_code == 401
+        assert await status_with(page, cookie) == 401
+    async with page_served(tmp_path) as again:
+        assert await status_with(again, cookie) == 401
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_session_outlives_a_restart_but_not_the_coordinators_own_token(
+    tmp_path: Path, replaced: bool
+) -> None:
+    async with page_served(tmp_path) as page, page.browser() as browser:
+        await browser.get(page.link)
+        (cookie,) = browser.cookies.values()
+        assert await status_with(page, cookie) == 200
+    if replaced:
+        (page.app.settings.state_dir / OWN_FILE).unlink()
+    async with page_served(tmp_path) as again:
+        assert await status_with(again, cookie) == (401 if replaced else 200)
+
+
+async def status_with(page: ServedPage, cookie: str) -> int:
+    """Of a request with a copy of a cookie."""
+    async with page.browser() as browser:
+        browser.cookies.set(f"lipt-{httpx.URL(page.url).port}", cookie)
+        return (await me(browser)).status_code
 
 
 async def test_who_tries_tokens_is_slowed_down_and_told_when_to_try_again(
@@ -131,6 +157,33 @@ async def test_who_tries_tokens_is_slowed_down_and_told_when_to_try_again(
         assert int(refused[0].headers["retry-after"]) >= 1
         linked = await browser.get("/sign-in?code=guessed")
         assert linked.headers["location"] == "/?refused=1"
+
+
+async def test_trainer_starts_and_cancels_nothing(page: ServedPage) -> None:
+    async with page.signed_in(Role.TRAINER) as browser:
+        started = await browser.post("/api/runs", json={"name": "mine"})
+        cancelled = await browser.post(CANCEL, json={"run_id": "mine"})
+    assert (started.status_code, cancelled.status_code) == (403, 403)
+    assert "admins alone" in started.json()["error"]["message"]
+    assert page.app.store.runs() == ()
+
+
+async def test_admin_starts_one_run_and_cancels_it(page: ServedPage) -> None:
+    wanted = {"name": "<b>mine", "settings": "seed = 3"}
+    async with page.signed_in(Role.ADMIN) as browser:
+        started = await browser.post("/api/runs", json=wanted)
+        run = started.json()["run"]
+        assert (run["name"], run["config"]["seed"]) == ("<b>mine", "3")
+        assert started.headers["content-type"] == "application/json"
+        ended = await browser.post(CANCEL, json={"run_id": run["run_id"]})
+        assert ended.json()["run"]["state"] == "RUN_STATE_CANCELLED"
+        wrong = await browser.post("/api/runs", json={"settings": "learners = [1]"})
+        assert (wrong.status_code, reason(wrong)) == (400, "INVALID_CONFIG")
+        no_toml = await browser.post("/api/runs", json={"settings": "seed"})
+        assert (no_toml.status_code, reason(no_toml)) == (400, "INVALID_REQUEST")
+        nobodys = await browser.post(CANCEL, json={"run_id": "other"})
+        assert (nobodys.status_code, reason(nobodys)) == (404, "UNKNOWN_RUN")
+    assert len(page.app.store.runs()) == 1
 
 
 @pytest.mark.parametrize(
@@ -150,6 +203,7 @@ async def test_other_pages_change_nothing(page: ServedPage, headers: dict[str, s
         statuses = {row.path: await sent(browser, row, headers=headers) for row in changing}
         assert (await me(browser)).status_code == 200
     assert set(statuses.values()) <= {400, 403}, statuses
+    assert page.app.store.runs() == ()
 
 
 async def test_page_is_not_shown_under_another_name(page: ServedPage) -> None:
@@ -165,8 +219,8 @@ async def test_large_bodies_are_refused_whether_or_not_they_say_so(page: ServedP
             yield b" " * 4096
 
     async with page.signed_in(Role.ADMIN) as browser:
-        said = await browser.post("/api/pictures", content=b" " * (MAX_BODY_BYTES + 1))
-        silent = await browser.post("/api/pictures", content=chunks())
+        said = await browser.post("/api/runs", content=b" " * (MAX_BODY_BYTES + 1))
+        silent = await browser.post("/api/runs", content=chunks())
     assert (said.status_code, silent.status_code) == (413, 413)
     assert reason(said) == "BLOB_TOO_LARGE"
 
@@ -178,9 +232,9 @@ async def test_every_answer_says_what_a_browser_may_do_with_it(page: ServedPage)
             await browser.get("/"),
             await browser.get("/nothing"),
             await browser.get("/static/nothing.js"),
-            await browser.put("/api/pictures"),
+            await browser.put("/api/runs"),
             await browser.get("/sign-in?code=wrong"),
-            await browser.post("/api/pictures", content=b"{"),
+            await browser.post("/api/runs", content=b"{"),
             await browser.get("/", headers={"Host": "evil.example"}),
         ]
         browser.cookies.clear()
@@ -220,8 +274,8 @@ async def test_fault_is_told_by_its_number_alone(
         raise ZeroDivisionError("a secret of the inside")
 
     async with page.signed_in(Role.ADMIN) as browser:
-        monkeypatch.setattr(page.app.answers, "subsets_of", lambda _: fail())
-        answer = await browser.get("/api/runs/x/subsets")
+        monkeypatch.setattr(page.app.requests, "cancel", lambda _: fail())
+        answer = await browser.post(CANCEL, json={"run_id": "x"})
     assert answer.status_code == 500
     assert "secret" not in answer.text
     number = answer.json()["error"]["message"].rpartition(" ")[2].rstrip(".")

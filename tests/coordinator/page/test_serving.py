@@ -20,7 +20,6 @@ from lipt.common.network.tls import TlsFiles
 from lipt.coordinator.page import requests
 from lipt.coordinator.page.requests import Streaming
 from lipt.coordinator.page.serving import PageServer
-from lipt.v1 import config_pb2
 from tests.coordinator.page.browsing import ServedPage, page_served
 from tests.tls_files import write_files
 
@@ -104,7 +103,7 @@ async def test_runs_are_told_in_full_and_then_as_they_change(page: ServedPage) -
         assert answer.headers["content-type"].startswith("application/x-ndjson")
         told = events(answer)
         assert (await anext(told))["num_runs"] == 0
-        await page.app.requests.create("", "<script>", config_pb2.RunConfig())
+        await browser.post("/api/runs", json={"name": "<script>"})
         event = await anext(told)
     assert event["runs"][0]["name"] == "<script>"
     assert event["now"].endswith("Z")

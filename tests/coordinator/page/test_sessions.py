@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lipt.common.access.roles import Role
-from lipt.common.errors import ConfigError, TooManyCallsError, UnauthenticatedError
+from lipt.common.errors import ConfigError, StateError, TooManyCallsError, UnauthenticatedError
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import OWN_USER
-from lipt.coordinator.page.sessions import SESSION_SECONDS, Attempts, Sessions
+from lipt.coordinator.page.sessions import FILE, SESSION_SECONDS, Attempts, Sessions
 from tests.clock import Clock
 
 TRAINER = Caller("token:0a1b", "the token 0a1b", frozenset({Role.TRAINER}))
@@ -26,13 +28,13 @@ def shown() -> Shown:
 
 
 @pytest.fixture
-def sessions(clock: Clock, shown: Shown) -> Sessions:
-    return started(clock, shown)
+def sessions(clock: Clock, shown: Shown, tmp_path: Path) -> Sessions:
+    return started(clock, shown, tmp_path)
 
 
-def started(clock: Clock, shown: Shown, own_token: str = "own") -> Sessions:
+def started(clock: Clock, shown: Shown, state_dir: Path, own_token: str = "own") -> Sessions:
     """Those of a coordinator, as after a restart."""
-    sessions = Sessions(own_token, lambda _: shown.holds, clock=clock)
+    sessions = Sessions(own_token, lambda _: shown.holds, state_dir, clock=clock)
     sessions.open_at("https://lipt.example.org")
     return sessions
 
@@ -43,12 +45,12 @@ def code_of(sessions: Sessions) -> str:
 
 @pytest.mark.parametrize("caller", [TRAINER, CERTIFIED])
 def test_session_is_its_callers_for_twelve_hours_with_restarts_in_between(
-    sessions: Sessions, clock: Clock, shown: Shown, caller: Caller
+    sessions: Sessions, clock: Clock, shown: Shown, tmp_path: Path, caller: Caller
 ) -> None:
     cookie = sessions.begin(caller)
     assert sessions.find(cookie).caller == caller
     clock.now += SESSION_SECONDS - 1
-    assert started(clock, shown).find(cookie).caller == caller
+    assert started(clock, shown, tmp_path).find(cookie).caller == caller
     clock.now += 1
     with pytest.raises(UnauthenticatedError, match=r"session has ended\. Sign in again: .*lipt"):
         sessions.find(cookie)
@@ -61,12 +63,12 @@ def test_who_shows_no_session_is_nobody(sessions: Sessions, cookie: str | None) 
 
 
 def test_changed_cookies_and_those_of_another_coordinator_are_refused(
-    sessions: Sessions, clock: Clock, shown: Shown
+    sessions: Sessions, clock: Clock, shown: Shown, tmp_path: Path
 ) -> None:
     cookie = sessions.begin(TRAINER)
     middle = len(cookie) // 2
     changed = cookie[:middle] + ("A" if cookie[middle] != "A" else "B") + cookie[middle + 1 :]
-    others = started(clock, shown, "another token").begin(TRAINER)
+    others = started(clock, shown, tmp_path, "another token").begin(TRAINER)
     for wrong in (changed, others, code_of(sessions)):
         with pytest.raises(UnauthenticatedError):
             sessions.find(wrong)
@@ -81,14 +83,62 @@ def test_session_ends_with_what_it_was_begun_with(sessions: Sessions, shown: Sho
         sessions.find(cookie)
 
 
-def test_signing_out_ends_the_sessions_of_one_caller(sessions: Sessions, clock: Clock) -> None:
+async def test_signing_out_ends_the_sessions_of_one_caller_for_good(
+    sessions: Sessions, clock: Clock, shown: Shown, tmp_path: Path
+) -> None:
     left, stayed = sessions.begin(TRAINER), sessions.begin(OWN_USER)
-    sessions.end(sessions.find(left))
-    with pytest.raises(UnauthenticatedError):
-        sessions.find(left)
-    assert sessions.find(stayed).caller == OWN_USER
+    await sessions.end(sessions.find(left))
     clock.now += 0.01
-    assert sessions.find(sessions.begin(TRAINER)).caller == TRAINER
+    for coordinator in (sessions, started(clock, shown, tmp_path)):
+        with pytest.raises(UnauthenticatedError):
+            coordinator.find(left)
+        assert coordinator.find(stayed).caller == OWN_USER
+        assert coordinator.find(coordinator.begin(TRAINER)).caller == TRAINER
+
+
+async def test_only_sign_outs_of_sessions_that_could_last_are_kept(
+    sessions: Sessions, clock: Clock, tmp_path: Path
+) -> None:
+    for caller in (TRAINER, OWN_USER):
+        await sessions.end(sessions.find(sessions.begin(caller)))
+        clock.now += SESSION_SECONDS
+    assert "own user" in (tmp_path / FILE).read_text()
+    assert TRAINER.key not in (tmp_path / FILE).read_text()
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b'{"token:0a1b": "x"}'])
+async def test_a_damaged_file_of_sign_outs_ends_all_sessions(
+    sessions: Sessions, clock: Clock, shown: Shown, tmp_path: Path, content: bytes
+) -> None:
+    early = sessions.begin(TRAINER)
+    (tmp_path / FILE).write_bytes(content)
+    again = started(clock, shown, tmp_path)
+    with pytest.raises(UnauthenticatedError):
+        again.find(early)
+    clock.now += 1
+    await again.end(again.find(again.begin(OWN_USER)))
+    with pytest.raises(UnauthenticatedError):
+        started(clock, shown, tmp_path).find(early)
+
+
+async def test_a_disk_that_keeps_no_sign_out_is_told_and_the_session_ends(
+    sessions: Sessions, tmp_path: Path
+) -> None:
+    session = sessions.find(sessions.begin(TRAINER))
+    (tmp_path / FILE).mkdir()
+    with pytest.raises(StateError, match=FILE):
+        await sessions.end(session)
+    assert not sessions.holds(session)
+
+
+def test_another_own_token_ends_all_sessions(
+    sessions: Sessions, clock: Clock, shown: Shown, tmp_path: Path
+) -> None:
+    cookies = [sessions.begin(caller) for caller in (OWN_USER, TRAINER)]
+    replaced = started(clock, shown, tmp_path, "another token")
+    for cookie in cookies:
+        with pytest.raises(UnauthenticatedError):
+            replaced.find(cookie)
 
 
 def test_code_is_taken_once_within_a_minute(sessions: Sessions, clock: Clock) -> None:
@@ -111,10 +161,12 @@ def test_one_caller_pushes_out_its_own_oldest_codes(sessions: Sessions) -> None:
     assert sessions.take_code(other) == OWN_USER
 
 
-def test_link_says_when_it_ends_and_needs_a_page(clock: Clock, shown: Shown) -> None:
+def test_link_says_when_it_ends_and_needs_a_page(
+    clock: Clock, shown: Shown, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=r"serves no page\. Start it with --dashboard-listen"):
-        Sessions("own", lambda _: True, clock=clock).link(OWN_USER)
-    link, ends_at = started(clock, shown).link(OWN_USER)
+        Sessions("own", lambda _: True, tmp_path, clock=clock).link(OWN_USER)
+    link, ends_at = started(clock, shown, tmp_path).link(OWN_USER)
     assert link.startswith("https://lipt.example.org/sign-in?code=")
     assert ends_at == clock.now + 60
 

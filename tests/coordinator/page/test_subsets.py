@@ -17,9 +17,11 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import SignalsError
 from lipt.common.states import RunState
 from lipt.common.subsets import Examples
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.selecting import (
     Diagnosed,
     DiagnoseData,
+    MapExamples,
     SelectSubset,
     ShowExamples,
     ShownExample,
@@ -27,8 +29,8 @@ from lipt.coordinator.compute.jobs.selecting import (
 from lipt.coordinator.page.handlers import code_for, examined
 from lipt.coordinator.state.records import SubsetRecord
 from lipt.core.diagnosis.diagnosis import Diagnosis
-from lipt.v1 import config_pb2
 from tests.coordinator.fakes import FakeCompute, FakeWorker, Hanging, pretraining
+from tests.coordinator.page.browsing import LABELS as LABELS_OF_DATA
 from tests.coordinator.page.browsing import ServedPage, lines_of, page_served
 
 
@@ -56,7 +58,8 @@ async def browser(page: ServedPage) -> AsyncIterator[httpx.AsyncClient]:
 
 async def ready(page: ServedPage) -> None:
     """A run named "mine" with its soup."""
-    await page.app.requests.create("", "mine", config_pb2.RunConfig())
+    async with page.signed_in(Role.ADMIN) as admin:
+        await admin.post("/api/runs", json={"name": "mine"})
     run, revision = page.app.store.find("mine"), 0
     worker = FakeWorker(page.app)
     for _ in range(2):
@@ -178,6 +181,80 @@ async def test_failure_on_the_way_is_the_last_line(
     answer = await browser.post(GET_SUBSET, json=wanted)
     last = lines_of(answer)[-1]
     assert last["error"]["reason"] == "BAD_SIGNALS"
+
+
+async def test_two_subsets_are_compared(
+    page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
+) -> None:
+    await ready(page)
+    small, large = [await chosen(browser, budget=budget) for budget in (10, 40)]
+    beside = f"/api/runs/mine/subsets/{small['digest']}/beside"
+    compared = await browser.get(f"{beside}/{large['digest']}")
+    # The fake takes the first ones, which are all of the first class of 50.
+    assert compared.json() == {"shared": 10, "jaccard": 0.25, "by_chance": 10 * 40 / 50}
+    nobodys = await browser.get(f"{beside}/{'0' * 64}")
+    assert (nobodys.status_code, nobodys.json()["error"]["reason"]) == (404, "UNKNOWN_BLOB")
+
+
+async def test_two_subsets_are_drawn_on_one_map(
+    page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
+) -> None:
+    await ready(page)
+    digests = [(await chosen(browser, budget=budget))["digest"] for budget in (10, 40)]
+    compute.answers[MapExamples] = lambda job: tuple((row / 500, 0.5) for row in job.ids)
+    answer = await browser.post("/api/runs/mine/map", json={"digests": digests})
+    drawn = lines_of(answer)[-1]
+    assert drawn["ids"] == list(range(500))
+    assert drawn["places"][250] == [0.5, 0.5]
+    assert drawn["labels"] == LABELS_OF_DATA.tolist()
+    assert [sum(taken) for taken in drawn["chosen"]] == [10, 40]
+
+
+async def test_map_tells_its_progress_and_ends_with_its_reader(
+    page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
+) -> None:
+    await ready(page)
+    wanted = {"digests": [(await chosen(browser, budget=10))["digest"]]}
+    hanging = Hanging()
+    compute.answers[MapExamples] = hanging
+    async with browser.stream("POST", "/api/runs/mine/map", json=wanted) as answer:
+        assert "progress" in await anext(answer.aiter_lines())
+    async with page.browser() as another:
+        while not hanging.given_up:
+            await another.get("/")
+
+
+@pytest.mark.parametrize(
+    ("digests", "status", "reason"),
+    [
+        ([], 400, "INVALID_REQUEST"),
+        (["0" * 64] * 3, 400, "INVALID_REQUEST"),
+        ([1], 400, "INVALID_REQUEST"),
+        (["0" * 64], 404, "UNKNOWN_BLOB"),
+    ],
+)
+async def test_map_of_what_there_is_not_is_refused(
+    page: ServedPage,
+    browser: httpx.AsyncClient,
+    compute: FakeCompute,
+    digests: list[object],
+    status: int,
+    reason: str,
+) -> None:
+    await ready(page)
+    answer = await browser.post("/api/runs/mine/map", json={"digests": digests})
+    assert (answer.status_code, answer.json()["error"]["reason"]) == (status, reason)
+    assert "MapExamples" not in compute.kinds
+
+
+async def test_subsets_of_other_data_are_not_compared(
+    page: ServedPage, browser: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ready(page)
+    digest = (await chosen(browser, budget=10))["digest"]
+    monkeypatch.setattr(DataDescription, "fingerprints", ("other",))
+    refused = await browser.get(f"/api/runs/mine/subsets/{digest}/beside/{digest}")
+    assert (refused.status_code, refused.json()["error"]["reason"]) == (409, "OTHER_DATA")
 
 
 async def test_diagnosis_is_computed_and_shown(

@@ -20,14 +20,23 @@ from tests.end_to_end.page.watched import (
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-VIEWS = ("runs", "runs/{run}", "runs/{run}/subsets", "workers", "queue", "diagnosis")
+VIEWS = (
+    "runs",
+    "runs/{run}",
+    "runs/{run}/subsets",
+    "compare/{run}/{run}",
+    "workers",
+    "queue",
+    "diagnosis",
+)
 # A run that is at work for as long as a test looks at it.
 LONG_RUN = {"model": "resnet8", "learners": {"num_learners": 4, "num_steps": 5000, "batch_size": 8}}
-QUICK_RUN = {
-    "model": "resnet8",
-    "learners": {"num_learners": 3, "num_steps": 2, "batch_size": 8},
-    "soup": {"num_alphas": 2},
-}
+SETTINGS = """
+learners.num_learners = 3
+learners.num_steps = 2
+learners.batch_size = 8
+soup.num_alphas = 2
+"""
 
 
 def expect(locator: Any) -> Any:
@@ -42,11 +51,14 @@ def rows(page: Page, caption: str) -> Any:
 
 
 @pytest.mark.smoke
-def test_a_run_appears_and_changes_without_a_reload(page: Page, service: Watched) -> None:
+def test_a_run_started_on_the_page_appears_and_changes_without_a_reload(page: Page) -> None:
     page.evaluate("window.untouched = true")
-    with service.cluster.client() as client:
-        client.start_run(QUICK_RUN, name=HOSTILE_RUN)
-    page.get_by_role("link", name=HOSTILE_RUN).click()
+    page.get_by_role("button", name="Start a run").click()
+    dialog = page.get_by_role("dialog", name="Start a run")
+    expect(dialog.get_by_label("Name")).to_be_focused()
+    dialog.get_by_label("Name").fill(HOSTILE_RUN)
+    dialog.get_by_label("Settings").fill(SETTINGS)
+    dialog.get_by_role("button", name="Start", exact=True).click()
 
     # Its name is markup, and shows as text.
     heading = page.get_by_role("heading", level=1)
@@ -60,17 +72,24 @@ def test_a_run_appears_and_changes_without_a_reload(page: Page, service: Watched
     assert page.evaluate("document.querySelector('main img, main script')") is None
 
 
-def test_learners_at_work_change(page: Page, service: Watched, ready: str) -> None:
+def test_learners_at_work_change_and_an_admin_cancels_them(
+    page: Page, service: Watched, ready: str
+) -> None:
     with service.cluster.client() as client:
         run = client.start_run(LONG_RUN, name="long")
-        page.get_by_role("link", name="long").click()
-        step = rows(page, "Learners").first.locator("td[data-name=step]")
-        expect(step).to_contain_text(re.compile(r"[1-9]\d* of 5,000"))
-        before = step.inner_text()
-        expect(step).not_to_have_text(before)
-        expect(rows(page, "Learners").first).to_contain_text("training")
-        client.cancel(run.run_id)
+    page.get_by_role("link", name="long").click()
+    step = rows(page, "Learners").first.locator("td[data-name=step]")
+    expect(step).to_contain_text(re.compile(r"[1-9]\d* of 5,000"))
+    before = step.inner_text()
+    expect(step).not_to_have_text(before)
+    expect(rows(page, "Learners").first).to_contain_text("training")
+
+    page.get_by_role("button", name="Cancel the run").click()
+    dialog = page.get_by_role("dialog", name="Cancel long?")
+    expect(dialog.get_by_role("button", name="Keep it")).to_be_focused()
+    dialog.get_by_role("button", name="Cancel the run").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("cancelled")
+    expect(page.get_by_role("button", name="Cancel the run")).to_have_count(0)
     assert run.run_id in page.url
 
 
@@ -112,14 +131,39 @@ def test_a_trainer_asks_for_a_subset_and_copies_the_lines_that_use_it(
     exec("\n".join(copied.splitlines()[:2]), names)  # what a trainer copies
     assert isinstance(names["subset"], Subset)
     assert names["subset"].strategy == "grand"
+    # What an admin alone may do is not offered.
+    page.get_by_role("link", name="Runs", exact=True).first.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
+    assert page.get_by_role("button", name="Start a run").count() == 0
 
 
-def test_learners_have_a_timeline_and_the_data_its_faults(watcher: Watcher, ready: str) -> None:
+def test_runs_subsets_and_faults_of_the_data_are_compared_and_drawn(
+    watcher: Watcher, service: Watched, ready: str
+) -> None:
+    with service.cluster.client() as client:
+        client.wait(client.start_run(one_learner(), name="second").run_id)
     page = watcher.open("trainer", f"runs/{ready}")
     expect(page.get_by_role("img", name=re.compile(r"Timeline of \d learners"))).to_be_visible()
-    page.get_by_role("link", name="Diagnosis").first.click()
+
+    page.get_by_role("link", name="Subsets").click()
+    choose(page, "uniform", "10")
+    choose(page, "el2n", "20")
+    rows(page, "Subsets, newest first").filter(has_text="uniform").first.get_by_role(
+        "link", name=re.compile("Side by side")
+    ).click()
+    expect(page.get_by_text("in both by chance")).to_be_visible()
+    page.get_by_role("button", name="Draw the map").click()
+    expect(page.get_by_role("img", name=re.compile("^Map of"))).to_have_count(2)
+
+    page.get_by_role("link", name="Diagnosis").click()
     page.get_by_role("button", name="Look at the data").click()
     expect(page.get_by_text("wrong labels, estimated")).to_be_visible()
+
+    page.get_by_role("link", name="Runs", exact=True).first.click()
+    for name in ("first", "second"):
+        page.get_by_label(f"compare {name}").check()
+    page.get_by_role("button", name="Compare").click()
+    expect(rows(page, "Settings that differ").filter(has_text="num_learners")).to_have_count(1)
     assert page.evaluate("document.querySelector('main script')") is None
 
 
@@ -139,6 +183,9 @@ def test_every_view_is_accessible_and_fits(
         require_accessible(axe, page, view)
         excess = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert page.evaluate(excess) <= 0, view
+    page.goto(f"{page.url.split('#')[0]}#/runs")
+    page.get_by_role("button", name="Start a run").click()
+    require_accessible(axe, page, "the dialog")
 
 
 def require_accessible(axe: Any, page: Page, view: str) -> None:

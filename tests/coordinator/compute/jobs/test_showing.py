@@ -8,11 +8,14 @@ import pytest
 import torch
 from PIL import Image
 
+from lipt.common.config.run_config import RunConfig
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType
+from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.selecting import ShowExamples
+from lipt.coordinator.compute.jobs.selecting import MapExamples, ShowExamples
+from lipt.core.pipeline import model_inputs
 from tests.digits import digits_settings
 
 
@@ -42,3 +45,13 @@ def test_of_other_examples_the_first_values_are_told(context: Context) -> None:
     assert shown.picture is None
     values = ", ".join(map(str, range(20, 32)))
     assert shown.text == f"age: 1.25; text: {values}, ..."
+
+
+def test_a_map_has_equal_examples_at_one_place_in_the_unit_square(context: Context) -> None:
+    config = RunConfig(model="resnet8")
+    weights = context.blobs.put_bytes(pack(context.new_model(config).state_dict()))
+    job = MapExamples(config, model_inputs(context, config), weights, (*range(40), 3))
+    places = job.run(context)
+    assert places[40] == pytest.approx(places[3])
+    assert len({(round(x, 6), round(y, 6)) for x, y in places}) == 40
+    assert all(0 <= value <= 1 for place in places for value in place)
