@@ -268,8 +268,7 @@ def fit(
         allowed_modules: modules that `model` may be imported from.
 
     Raises:
-        SubsetError, DataError: a subset is empty or of other data; `test` has other inputs or
-            targets.
+        SubsetError, DataError: a subset is empty or of other data; `test` has other inputs.
         ConfigError: settings do not fit the data, the device or the checkpoint.
         TrainingPaused: the time limit is reached, and the checkpoint is written.
         TrainingDivergedError, WeightsError: infinite loss; `initial` is another model's.
