@@ -234,13 +234,11 @@ async def show_subset(request: PageRequest) -> Response:
 async def compare_subsets(request: PageRequest) -> Response:
     """GET /api/runs/{run}/subsets/{digest}/beside/{other}: how many examples the two share."""
     answers, run = request.page.app.answers, request.path("run")
-    first, second = [
-        await answers.find_subset(run, request.path(name)) for name in ("digest", "other")
-    ]
-    labels_N = _labels_of(request.page.app, first.fingerprint)
+    pair = [await answers.find_subset(run, request.path(key)) for key in ("digest", "other")]
+    labels_N = _labels_of(request.page.app, pair[0].fingerprint)
     if not len(labels_N):
         raise OtherDataError("the subsets are of other data. Serve their own data again.")
-    first_K, second_L = [(await answers.examples(one)).indices_K for one in (first, second)]
+    first_K, second_L = [(await answers.examples(one)).indices_K for one in pair]
     return answer(asdict(await asyncio.to_thread(overlap, first_K, second_L, labels_N)))
 
 

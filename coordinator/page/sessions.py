@@ -135,10 +135,11 @@ class Sessions:
 
     def holds(self, session: Session) -> bool:
         """Whether a session goes on; it ends with its caller's token or certificate."""
-        signed_out = (self._signed_out_at.get(key) for key in (session.caller.key, _EVERYBODY))
-        if any(then is not None and session.began_at <= then for then in signed_out):
+        began_at, signed_out_at = session.began_at, self._signed_out_at
+        keys = (session.caller.key, _EVERYBODY)
+        if any(began_at <= signed_out_at[key] for key in keys if key in signed_out_at):
             return False
-        return self._clock() < session.began_at + SESSION_SECONDS and self._holds(session.caller)
+        return self._clock() < began_at + SESSION_SECONDS and self._holds(session.caller)
 
     async def end(self, session: Session) -> None:
         """End all sessions of the caller that have begun.
@@ -146,10 +147,8 @@ class Sessions:
         After a StateError they have ended, but a restart would bring them back.
         """
         now = self._clock()
-        lasting = {
-            key: then for key, then in self._signed_out_at.items() if now < then + SESSION_SECONDS
-        }
-        self._signed_out_at = {**lasting, session.caller.key: now}
+        recent = {key: at for key, at in self._signed_out_at.items() if now < at + SESSION_SECONDS}
+        self._signed_out_at = {**recent, session.caller.key: now}
         await asyncio.to_thread(self._save)
 
     def _load(self) -> dict[str, float]:
@@ -162,14 +161,11 @@ class Sessions:
             return {_EVERYBODY: self._clock()}
 
     def _save(self) -> None:
+        path = self._path
         # Read under the lock: the last write has the newest.
-        with (
-            self._writing,
-            state_errors(self._path),
-            temporary_file(self._path.parent) as (file, temporary),
-        ):
+        with self._writing, state_errors(path), temporary_file(path.parent) as (file, temporary):
             write_all(file, _SIGNED_OUT.dump_json(self._signed_out_at))
-            publish(file, temporary, self._path)
+            publish(file, temporary, path)
 
 
 class Attempts:

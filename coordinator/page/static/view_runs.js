@@ -97,12 +97,12 @@ function openStartDialog() {
   openDialog("Start a run", () => {
     const starting = task("start a run");
     return html`<form onSubmit=${start}>
-      ${field("start-name", "Name", (props) => html`<input ...${props} name="name" type="text" maxlength="80" autofocus autocomplete="off" placeholder="made up" />`)}
+      ${field("start-name", "Name", (props) => html`<input ...${props} name="name" type="text" maxlength="80" autofocus autocomplete="off" placeholder="optional" />`)}
       ${field("start-settings", "Settings", (props) => html`<textarea ...${props} name="settings" rows="6" spellcheck=${false} placeholder="learners.num_learners = 12" />`,
         "TOML, as in deploy/run.example.toml. Settings left out keep the coordinator's defaults.")}
       <details><summary>The coordinator's defaults</summary>${commands(...defaults.map(([name, value]) => `${name} = ${value}`))}</details>
       ${problem(starting.error)}
-      <div class="actions">${button("Leave it", closeDialog)}${submit("Start", starting.busy, "Starting…")}</div>
+      <div class="actions">${button("Close", closeDialog)}${submit("Start", starting.busy, "Starting…")}</div>
     </form>`;
   });
 }
