@@ -46,9 +46,13 @@ test-all: env  ## All tests but those of test-faults and test-gpu.
 golden: env  ## Record the golden digests; a change of one is explained in the commit message.
 	$(BIN)/python -m tests.golden
 
+# Compiled loops are not traced: their tests run once more without the compiler.
+LOOPED := tests/core/selection/solvers/test_representatives.py $(addprefix tests/core/selection/strategies/test_,zcore.py glister.py)
+
 coverage: env  ## Lines and branches that test-all runs.
 	$(BIN)/coverage erase
 	COVERAGE_PROCESS_START=pyproject.toml $(BIN)/coverage run -m pytest -n 2 --dist worksteal $(ARGUMENTS)
+	NUMBA_DISABLE_JIT=1 $(BIN)/coverage run -m pytest -q $(LOOPED)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --precision 2 --sort cover
 
