@@ -72,7 +72,6 @@ def run_view(
     store: RunStore, run: RunRecord, *, waiting: str = "", learners: bool = True
 ) -> run_pb2.Run:
     """A run with its learners' progress; `waiting` is why its learners wait."""
-    activity = store.activity(run.run_id)
     return message_of(
         run_pb2.Run,
         run,
@@ -80,9 +79,7 @@ def run_view(
         revision=store.revision(run.run_id),
         config=run_config_to_proto(run.config),
         message=_message(store.held(run.run_id), run),
-        progress=run_pb2.Progress(
-            activity=activity.text, done=activity.done, total=activity.total, ahead=activity.ahead
-        ),
+        progress=run_pb2.Progress(**asdict(store.activity(run.run_id))),
         costs=run_pb2.Costs(**run.all_costs),
         waiting=waiting,
         learners=[

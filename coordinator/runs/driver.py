@@ -34,7 +34,7 @@ from lipt.coordinator.compute.messages import (
 )
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.holding import record_held
-from lipt.coordinator.runs.store import Activity, RunStore
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import (
     DAMAGED,
     Closing,
@@ -134,7 +134,7 @@ class RunDriver:
             while not self._store.find(run_id).state.ended:
                 await self._wait_while_held(run_id)
                 run = self._store.find(run_id)
-                self._store.set_activity(run_id, Activity())
+                self._store.set_activity(run_id, Progressed())
                 if run.state is RunState.PENDING:
                     await self._advance(run_id, _begun)
                 else:
@@ -182,7 +182,7 @@ class RunDriver:
                         after_seconds=pause,
                         reason=str(error),
                     )
-                    self._store.set_activity(run_id, Activity(f"waiting for the disk: {error}"))
+                    self._store.set_activity(run_id, Progressed(f"waiting for the disk: {error}"))
                 except OtherDataError as error:
                     num_held += 1
                     pause = _BACKOFF.pause_seconds(num_held)
@@ -238,10 +238,7 @@ class RunDriver:
         return run.changed(state=state, message=message, ended_at=self._wall_clock())
 
     def _report(self, run_id: str) -> OnProgress:
-        def report(now: Progressed) -> None:
-            self._store.set_activity(run_id, Activity(now.activity, now.done, now.total, now.ahead))
-
-        return report
+        return partial(self._store.set_activity, run_id)
 
     async def _initialize(self, run: RunRecord) -> None:
         took = await self._computed(run, InitializeWeights(run.config))

@@ -15,9 +15,10 @@ from lipt.common.errors import ConfigError, InvalidRequestError, RunNotReadyErro
 from lipt.common.observability.logs import log_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.store import LATEST, Activity, RunStore
+from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord, RunSummary
 from lipt.core.sharding import fit_defaults, num_validation_examples
 from lipt.v1 import config_pb2
@@ -127,13 +128,13 @@ class RunRequests:
         return wanted
 
 
-def require_ready(run: RunRecord, activity: Activity) -> None:
+def require_ready(run: RunRecord, progress: Progressed) -> None:
     """Refuse a request that needs theta_p before it exists; the error states the run's progress."""
     if run.state is not RunState.READY:
-        raise RunNotReadyError(how_far(run, activity))
+        raise RunNotReadyError(how_far(run, progress))
 
 
-def how_far(run: RunRecord, activity: Activity) -> str:
+def how_far(run: RunRecord, progress: Progressed) -> str:
     """A sentence on a run that is not ready, or never will be."""
     if run.state.ended and run.state is not RunState.READY:
         verb = "was" if run.state is RunState.CANCELLED else "has"
@@ -142,10 +143,10 @@ def how_far(run: RunRecord, activity: Activity) -> str:
     parts = []
     if run.state is RunState.TRAINING:
         parts.append(f"{run.count()[LearnerState.DONE]} of {len(run.learners)} learners are in")
-    if activity.ahead:
-        parts.append(f"{activity.text}, {activity.ahead} ahead")
-    elif activity.text:
-        parts.append(f"{activity.text}, {activity.done} of {activity.total}")
+    if progress.ahead:
+        parts.append(f"{progress.activity}, {progress.ahead} ahead")
+    elif progress.activity:
+        parts.append(f"{progress.activity}, {progress.done} of {progress.total}")
     where = f" ({'; '.join(parts)})" if parts else ""
     return f"run {run.name} is {run.state}{where}. Follow it with: lipt run watch {run.name}"
 

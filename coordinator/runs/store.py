@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from lipt.common.errors import RunNotReadyError, UnknownRunError
 from lipt.common.states import LearnerPhase, LearnerState, RunState
+from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
 from lipt.core.results import Ingredient
@@ -142,17 +143,6 @@ class KeptRuns:
 
 
 @dataclass(frozen=True)
-class Activity:
-    """A run's current activity and its progress; in memory only."""
-
-    text: str = ""
-    done: int = 0
-    total: int = 0
-    # Computations before it in the queue.
-    ahead: int = 0
-
-
-@dataclass(frozen=True)
 class LearnerProgress:
     """A worker's last progress report of its learner; in memory only."""
 
@@ -179,7 +169,7 @@ class _Live:
     record: ChangingRun
     # Revision of the last change other than progress.
     turn: int
-    activity: Activity = Activity()
+    activity: Progressed = field(default_factory=Progressed)
     progress: dict[int, LearnerProgress] = field(default_factory=dict)
     # Ingredients of the soup being made.
     ingredients: dict[int, Ingredient] = field(default_factory=dict)
@@ -294,12 +284,12 @@ class RunStore:
         """Seconds since the last request for the run."""
         return self._clock() - self._entries[run_id].used_at
 
-    def activity(self, run_id: str) -> Activity:
+    def activity(self, run_id: str) -> Progressed:
         """The run's current activity."""
         live = self._live.get(run_id)
-        return live.activity if live else Activity()
+        return live.activity if live else Progressed()
 
-    def set_activity(self, run_id: str, activity: Activity) -> None:
+    def set_activity(self, run_id: str, activity: Progressed) -> None:
         """Set the run's activity, unless it has ended."""
         if live := self._live.get(run_id):
             live.activity = activity

@@ -29,11 +29,12 @@ from lipt.common.errors import (
 from lipt.common.process.machine import Machine
 from lipt.common.states import LearnerState, RunState
 from lipt.common.weights.files import pack
+from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.planning.plan import DataFigures
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.requests import RunRequests, how_far, page_of, require_ready
-from lipt.coordinator.runs.store import Activity, RunStore
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import LimitSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord, RunSummary
@@ -257,19 +258,19 @@ def test_run_under_way_says_how_far_it_is_and_how_to_follow_it(make_run: MakeRun
     run = make_run()
     run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
     with pytest.raises(RunNotReadyError) as raised:
-        require_ready(run, Activity())
+        require_ready(run, Progressed())
     assert str(raised.value) == (
         "run name-r is training (1 of 3 learners are in). Follow it with: lipt run watch name-r"
     )
     merging = make_run(state=RunState.MERGING)
-    assert how_far(merging, Activity("merging learners", 2, 3)) == (
+    assert how_far(merging, Progressed("merging learners", 2, 3)) == (
         "run name-r is merging (merging learners, 2 of 3). Follow it with: lipt run watch name-r"
     )
     assert "(waiting for its turn, 3 ahead)" in how_far(
-        merging, Activity("waiting for its turn", ahead=3)
+        merging, Progressed("waiting for its turn", ahead=3)
     )
     pending = make_run(state=RunState.PENDING)
-    assert "run name-r is pending. " in how_far(pending, Activity())
+    assert "run name-r is pending. " in how_far(pending, Progressed())
 
 
 @pytest.mark.parametrize(
@@ -286,7 +287,7 @@ def test_run_that_will_never_be_ready_says_why(
 ) -> None:
     run = make_run(state=state).changed(message=message)
     expected = f"run name-r {said} Start another: lipt run start"
-    assert how_far(run, Activity("merging", 1, 2)) == expected
+    assert how_far(run, Progressed("merging", 1, 2)) == expected
 
 
 RUN = RunSummary.of(made_up_run())

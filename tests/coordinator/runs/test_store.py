@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from lipt.common.errors import StateError, UnknownRunError
 from lipt.common.states import RunState
+from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.runs.store import (
-    Activity,
     Change,
     ChangingRun,
     KeptRuns,
@@ -61,7 +61,7 @@ async def test_revisions_go_on_above_those_of_an_earlier_process(
     monkeypatch.setattr("lipt.coordinator.runs.store.time", lambda: 1000.0)
     store = RunStore(database)
     await store.add(make_run())
-    store.set_activity("r", Activity("merging"))
+    store.set_activity("r", Progressed("merging"))
     monkeypatch.setattr("lipt.coordinator.runs.store.time", lambda: 1001.0)
     later = RunStore(database)
     await later.load()
@@ -137,9 +137,9 @@ async def test_run_that_ends_is_summed_up_and_is_found_as_before(
     assert (store.find("r"), store.record("r")) == (ended, ended)
     # Its end was kept for those who ask at once.
     assert reads.read == []
-    store.set_activity("r", Activity("late"))
+    store.set_activity("r", Progressed("late"))
     store.set_progress("r", 0, LearnerProgress(step=3))
-    assert store.activity("r") == Activity()
+    assert store.activity("r") == Progressed()
     assert store.progress("r", 0) == LearnerProgress()
     seen = store.revision("r")
     assert await store.wait_for_change("r", seen, timeout_seconds=0.01) == seen
