@@ -172,14 +172,18 @@ def why_waiting(
 
 def why_quarantined(waiting: Waiting, silent: Collection[str]) -> str:
     """A clause on a run's quarantined learners; empty without one."""
-    ends, num_queued = ends_of_run(waiting.run, silent), len(waiting.indices)
-    whose = f"{num_queued} learners are" if num_queued > 1 else f"learner {waiting.indices[0]} is"
+    ends, indices = ends_of_run(waiting.run, silent), waiting.indices
+    if len(ends) >= MAX_SILENT_ENDS:
+        several = f"{len(indices)} learners are" if len(indices) > 1 else ""
+        return _quarantine_of(several or f"learner {indices[0]} is", ends)
     for learner in waiting.learners():
+        ends = ends_in_a_row(learner, silent)
         if len(ends) >= MAX_SILENT_ENDS:
-            break
-        ends, whose = ends_in_a_row(learner, silent), f"learner {learner.index} is"
-    if len(ends) < MAX_SILENT_ENDS:
-        return ""
+            return _quarantine_of(f"learner {learner.index} is", ends)
+    return ""
+
+
+def _quarantine_of(whose: str, ends: Sequence[SilentEnd]) -> str:
     names = ", ".join(end.worker_name for end in ends[MAX_SILENT_ENDS - 1 :: -1])
     return (
         f"{whose} in quarantine: {len(ends)} workers in a row (last {names}) fell silent after "

@@ -412,10 +412,8 @@ class Dispatcher:
         if silent_end is not None:
             self._silent.add(worker_id)
             own = ends_in_a_row(run.learners[key.learner], self._silent)
-            ends = ends_of_run(run, self._silent) or own
-            if len(ends) == MAX_SILENT_ENDS:
-                queued = Waiting(run, self.leases.queued(run.run_id))
-                account = why_quarantined(queued, self._silent)
+            if len(max(own, ends_of_run(run, self._silent), key=len)) == MAX_SILENT_ENDS:
+                account = why_quarantined(Waiting(run, [key.learner]), self._silent)
                 self._record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
 
     async def _change(

@@ -307,6 +307,31 @@ async def test_learner_that_ends_worker_after_worker_goes_last_and_is_said(
     assert (await bench.take(healthy))[0] == ("r", 0)
 
 
+async def test_the_event_names_the_learner_whose_quarantine_begins(
+    bench: Bench, make_run: MakeRun, caplog: pytest.LogCaptureFixture
+) -> None:
+    await bench.store.add(make_run(num_learners=2))
+    one_is_in = bench.join("done")
+    await bench.dispatcher.commit(one_is_in, *(await bench.take(one_is_in)), RESULT)
+    for name in ("a", "b", "c"):
+        assert (await lose(bench, name)).learner == 1
+    assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 1
+    assert "learner 1 is in quarantine: 3 workers in a row (last a, b, c)" in caplog.text
+
+
+async def test_learners_of_a_run_that_end_three_workers_are_quarantined_together(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.store.add(make_run(num_learners=4))
+    workers = [(name, await bench.take(bench.join(name))) for name in ("a", "b", "c")]
+    assert len(workers) == 3
+    bench.clock.now += 31.0
+    await bench.expire()
+    assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 1
+    assert "4 learners are in quarantine" in bench.dispatcher.why_waiting(bench.store.find("r"))
+    assert await bench.acquire(bench.join("d")) is None
+
+
 async def test_quarantine_outlives_a_restart_and_ends_where_a_worker_comes_back(
     bench: Bench, make_run: MakeRun
 ) -> None:
