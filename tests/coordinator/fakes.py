@@ -54,6 +54,15 @@ IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 # What `tests.tiny:linear` has.
 THETA: Weights = {"1.weight": torch.arange(640.0).reshape(10, 64) + 1, "1.bias": torch.ones(10)}
 
+SOUP_RECORD = SoupRecord(
+    initial_accuracy=0.1,
+    mean_learner_accuracy=0.5,
+    best_learner_accuracy=0.5,
+    soup_accuracy=0.5,
+    num_kept=1,
+    num_validation_examples=10,
+)
+
 
 class FakeCompute:
     """Answers each kind of job as it is told, and keeps the jobs.
@@ -155,16 +164,8 @@ def pretraining(state_dir: Path) -> FakeCompute:
             n: Ingredient(position=n, accuracy=0.5, alpha=0.5, kept=True, soup_accuracy=0.5)
             for n in range(len(job.learners))
         }
-        record = SoupRecord(
-            initial_accuracy=0.1,
-            mean_learner_accuracy=0.5,
-            best_learner_accuracy=0.5,
-            soup_accuracy=0.5,
-            num_kept=len(parts),
-            num_validation_examples=10,
-        )
         theta_p = blobs.put_bytes(b"the soup of %d" % len(parts))
-        return SoupResult(theta_p, record, parts)
+        return SoupResult(theta_p, SOUP_RECORD.changed(num_kept=len(parts)), parts)
 
     def select(job: SelectSubset) -> Selected:
         selection = Selection(torch.arange(job.budget), torch.ones(job.budget))

@@ -256,12 +256,14 @@ class RedrawingSampler(EpochSampler):
 class LossSampler(EpochSampler):
     """Draws an epoch by the examples' last losses, which the training loop passes to `update`.
 
-    loader = DataLoader(with_ids(data), batch_size=256, sampler=sampler)
-    for epoch in range(200):
-        sampler.set_epoch(epoch)
-        for ids, (images, labels) in loader:
-            losses = cross_entropy(network(images), labels, reduction="none")
-            sampler.update(ids, losses)
+    Wrap the data with `with_ids`, so that a batch has its row numbers:
+
+        loader = DataLoader(with_ids(data), batch_size=256, sampler=sampler)
+        for epoch in range(200):
+            sampler.set_epoch(epoch)
+            for ids, (images, labels) in loader:
+                losses = cross_entropy(network(images), labels, reduction="none")
+                sampler.update(ids, losses)
     """
 
     _draws: StaleDraws | InfoBatchDraws

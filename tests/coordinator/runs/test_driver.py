@@ -21,8 +21,9 @@ from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord, SoupRecord
+from lipt.coordinator.state.records import RunRecord
 from lipt.core.results import Ingredient
+from tests.coordinator.fakes import SOUP_RECORD
 
 MakeRun = Callable[..., RunRecord]
 CHANGED = OtherDataError("the data has changed.")
@@ -30,14 +31,7 @@ FULL = StateError("/state cannot be used: No space left on device.")
 LEARNER = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=1.0, bytes_received=0)
 SOUP = SoupResult(
     weights=BlobName.of(b"soup"),
-    record=SoupRecord(
-        initial_accuracy=0.1,
-        mean_learner_accuracy=0.5,
-        best_learner_accuracy=0.5,
-        soup_accuracy=0.5,
-        num_kept=1,
-        num_validation_examples=10,
-    ),
+    record=SOUP_RECORD,
     ingredients={0: Ingredient(position=0, accuracy=0.5, alpha=1.0, kept=True, soup_accuracy=0.5)},
 )
 

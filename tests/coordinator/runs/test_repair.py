@@ -18,27 +18,19 @@ from lipt.coordinator.compute.jobs.pretraining import (
 )
 from lipt.coordinator.compute.messages import Asked
 from lipt.coordinator.runs.repair import restore_inputs, restore_pretrained_weights
-from lipt.coordinator.state.records import RunRecord, SoupRecord
-from tests.coordinator.fakes import FakeCompute
+from lipt.coordinator.state.records import RunRecord
+from tests.coordinator.fakes import SOUP_RECORD, FakeCompute
 
 THETA_P = b"theta_p"
 # What `make_run` names.
 THETA, SHARDS = b"theta*", (b"0", b"1", b"2")
-SOUP = SoupRecord(
-    initial_accuracy=0.1,
-    mean_learner_accuracy=0.4,
-    best_learner_accuracy=0.5,
-    soup_accuracy=0.5,
-    num_kept=1,
-    num_validation_examples=10,
-)
 
 
 def kitchen(blobs: BlobStore, answer: DamagedLearners | bytes = b"") -> FakeCompute:
     """Makes the soup that it is told to make."""
     if isinstance(answer, DamagedLearners):
         return FakeCompute({MakeSoup: answer})
-    return FakeCompute({MakeSoup: lambda _: SoupResult(blobs.put_bytes(answer), SOUP, {})})
+    return FakeCompute({MakeSoup: lambda _: SoupResult(blobs.put_bytes(answer), SOUP_RECORD, {})})
 
 
 @pytest.fixture

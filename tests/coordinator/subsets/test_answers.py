@@ -23,26 +23,18 @@ from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
 from lipt.coordinator.compute.jobs.selecting import RecheckSubset, Selected, SelectSubset
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord, SoupRecord
+from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.answers import Answer
 from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.selection import Selection
 from lipt.core.stages.choice import Chosen
 from lipt.core.stages.question import SubsetQuery
 from lipt.core.stages.recheck import Recheck
-from tests.coordinator.fakes import DATA, FakeCompute
+from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
 from tests.coordinator.subsets.conftest import MakeAnswers
 
 MakeRun = Callable[..., RunRecord]
 THETA_P = b"theta_p"
-SOUP = SoupRecord(
-    initial_accuracy=0.1,
-    mean_learner_accuracy=0.5,
-    best_learner_accuracy=0.5,
-    soup_accuracy=0.5,
-    num_kept=1,
-    num_validation_examples=10,
-)
 HOLDS, FAILS = Recheck(1.0, 1.0), Recheck(1.0, 2.0)
 
 
@@ -154,7 +146,7 @@ async def test_theta_p_is_made_again_once_for_all_who_ask(world: World) -> None:
     async def merge(job: MakeSoup) -> SoupResult:
         begun.set()
         await let_go.wait()
-        return SoupResult(world.blobs.put_bytes(THETA_P), SOUP, {})
+        return SoupResult(world.blobs.put_bytes(THETA_P), SOUP_RECORD, {})
 
     world.compute.answers[MakeSoup] = merge
     asking = [asyncio.create_task(world.ask(budget=budget)) for budget in (10, 11)]

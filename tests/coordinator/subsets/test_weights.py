@@ -18,23 +18,15 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import InitializeWeights, MakeSoup, SoupResult
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord, SoupRecord
+from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.answers import Answers
 from lipt.coordinator.subsets.questions import find_ready
 from lipt.core.results import CommittedLearner
-from tests.coordinator.fakes import DATA, FakeCompute
+from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
 from tests.coordinator.subsets.conftest import MakeAnswers
 
 MakeRun = Callable[..., RunRecord]
 THETA, THETA_P = b"theta*", b"theta_p"
-SOUP = SoupRecord(
-    initial_accuracy=0.1,
-    mean_learner_accuracy=0.4,
-    best_learner_accuracy=0.5,
-    soup_accuracy=0.5,
-    num_kept=1,
-    num_validation_examples=10,
-)
 
 
 @dataclass
@@ -64,7 +56,7 @@ async def world(
     compute = FakeCompute(
         {
             InitializeWeights: lambda _: blobs.put_bytes(THETA),
-            MakeSoup: lambda _: SoupResult(blobs.put_bytes(THETA_P), SOUP, {}),
+            MakeSoup: lambda _: SoupResult(blobs.put_bytes(THETA_P), SOUP_RECORD, {}),
         }
     )
     return World(make_answers(store, compute), store, blobs, compute)
@@ -89,7 +81,7 @@ async def test_weights_are_made_again_also_when_who_asked_has_left(world: World)
     async def merge(job: MakeSoup) -> SoupResult:
         begun.set()
         await go_on.wait()
-        return SoupResult(world.blobs.put_bytes(THETA_P), SOUP, {})
+        return SoupResult(world.blobs.put_bytes(THETA_P), SOUP_RECORD, {})
 
     world.compute.answers[MakeSoup] = merge
     impatient = asyncio.create_task(world.answers.pretrained_weights("r", "caller"))
