@@ -12,8 +12,8 @@ chooses w of its examples, then K are chosen among these. The best part's own ch
 is better. If the union would not fit, parts choose fewer; with only their shares of the budget, the
 union is the answer. docs/large-data.md has the bound.
 
-Shapes: N examples, P parts, n and m of the examples, K budget, B evaluated together, M candidates
-of the second round, T targets (all examples, except in the second round).
+Shapes: N examples, P parts, n and m of the examples, D features, K budget, B evaluated together, M
+candidates of the second round, T targets (all examples, except in the second round).
 Source: Minoux 1978, "Accelerated greedy algorithms for maximizing submodular set functions";
 Mirzasoleiman et al. 2013, "Distributed Submodular Maximization".
 """
@@ -21,7 +21,7 @@ Mirzasoleiman et al. 2013, "Distributed Submodular Maximization".
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Literal
@@ -33,8 +33,8 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.pairs import PairwiseSimilarity, represented, weighted
-from lipt.core.selection.vectors import can_compile
+from lipt.core.selection.pairs import PairwiseSimilarity, represented, scaled_cosine, weighted
+from lipt.core.selection.vectors import Vectors, can_compile
 
 Partitions = Annotated[
     int,
@@ -351,3 +351,64 @@ def _greedy(part: PairwiseSimilarity, count: int, matrix_bytes: int) -> Tensor:
 def _precision(num_rows: int, num_columns: int, matrix_bytes: int) -> Precision:
     # At least one row is stored, whatever its size.
     return affordable_precision(num_rows, num_columns, matrix_bytes) or "8-bit"
+
+
+# Redundancy counts the greedily chosen examples of a class that carry this share of the gain beyond
+# the first. Large classes are sampled: sampled examples are farther apart, so it is an upper bound.
+CARRIED = 0.9
+_MOST_COMPARED = 10_000
+_FEWEST_OF_CLASS = 200
+
+
+@dataclass(frozen=True)
+class Redundancy:
+    """Number of examples that carry 90% of the gain, in all and by label, and number compared."""
+
+    examples: int
+    per_class: tuple[int, ...]
+    num_examples: int
+    looked_at: int
+
+    @property
+    def share(self) -> float:
+        """Share of all examples."""
+        return self.examples / self.num_examples
+
+
+def redundancy(
+    features_ND: Tensor,
+    labels_N: Tensor,
+    num_classes: int,
+    *,
+    generator: torch.Generator,
+    most_examples: int = _MOST_COMPARED,
+    on_progress: Callable[[int, int], None] = lambda *_: None,
+) -> Redundancy:
+    """Count the representatives of each class by cosine of centred features; samples large ones."""
+    most_of_class = max(_FEWEST_OF_CLASS, most_examples // max(1, num_classes))
+    per_class = []
+    looked_at = 0
+    for label in range(num_classes):
+        ids = torch.nonzero(labels_N == label).flatten()
+        count = len(ids)
+        if count > most_of_class:
+            ids = ids[torch.randperm(count, generator=generator)[:most_of_class].sort().values]
+        looked_at += len(ids)
+        needed = carrying(features_ND[ids]) if count else 0
+        per_class.append(math.ceil(count * needed / len(ids)) if count else 0)
+        on_progress(label + 1, num_classes)
+    return Redundancy(sum(per_class), tuple(per_class), len(labels_N), looked_at)
+
+
+def carrying(features_nD: Tensor, share: float = CARRIED) -> int:
+    """Number of examples that carry a share of the gain; at least one."""
+    similarity = scaled_cosine(Vectors(features_nD))
+    levels = store_levels(similarity, fit_scale(similarity, "24-bit"))
+    best_n = torch.zeros_like(levels.matrix_NT[0])
+    values_n = torch.empty(len(levels), dtype=torch.float64)
+    for place, row in enumerate(lazy_greedy(levels, len(levels)).tolist()):
+        torch.maximum(best_n, levels.matrix_NT[row], out=best_n)
+        values_n[place] = best_n.sum(dtype=torch.int64)
+    # The first pick's value is no gain: any choice has about as much.
+    wanted = values_n[0] + share * (values_n[-1] - values_n[0])
+    return 1 + int((values_n < wanted).sum())

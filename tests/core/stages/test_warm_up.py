@@ -31,7 +31,6 @@ from lipt.core.stages.warm_up import (
     WarmedUp,
     dynamics_of,
     own_learners,
-    states_of,
     warmed_up,
 )
 from lipt.core.training import warm_up
@@ -61,8 +60,15 @@ def context(tmp_path: Path, reports: list[str]) -> Context:
 
 def question(context: Context, **options: str) -> SelectSubset:
     initial = context.blobs.put_bytes(pack(context.new_model(CONFIG).state_dict()))
-    asked = {"strategy": "grand", "budget": 10, "balanced": False}
-    return SelectSubset(CONFIG, IMAGE, initial, **asked, options=tuple(options.items()))  # type: ignore[arg-type]
+    return SelectSubset(
+        CONFIG,
+        inputs=IMAGE,
+        weights=initial,
+        strategy="grand",
+        budget=10,
+        balanced=False,
+        options=tuple(options.items()),
+    )
 
 
 def ask(context: Context, warm_up: WarmUp, **options: str) -> WarmedUp:
@@ -247,5 +253,5 @@ def test_dynamics_know_the_shards_and_are_found_on_the_disk_again(
 
 def test_a_learner_is_looked_at_on_its_way_and_else_as_it_was_pruned() -> None:
     early, end, pruned = (BlobName.of(part) for part in (b"early", b"end", b"pruned"))
-    assert states_of(CommittedLearner(0, (early, end), pruned)) == (early, end)
-    assert states_of(CommittedLearner(0, (), pruned)) == (pruned,)
+    assert CommittedLearner(0, (early, end), pruned).states == (early, end)
+    assert CommittedLearner(0, (), pruned).states == (pruned,)
