@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 from torch import Tensor
 
-from lipt.core.selection.solvers.pursuit import NonNegativeFit, Pursuit, pursue
+from lipt.core.selection.solvers.pursuit import NonNegativeFit, Pursuer, Pursuit
 from tests.properties import at_most
 
 
@@ -54,7 +54,7 @@ def pursue_stored(
     vectors_NP: Tensor, target_P: Tensor, budget: int, *, ridge: float = 0, rounding: float = 0
 ) -> Pursuit:
     atoms: Any = StoredAtoms(vectors_NP, target_P, rounding=rounding)
-    return pursue(atoms, ridge=ridge, budget=budget)
+    return Pursuer(atoms, ridge=ridge).run(budget)
 
 
 def fit_nnls(vectors_KP: Tensor, target_P: Tensor, ridge: float = 0.0) -> Tensor:

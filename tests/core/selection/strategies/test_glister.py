@@ -19,19 +19,16 @@ from lipt.core.selection.strategies import glister as module
 from lipt.core.selection.strategies.glister import (
     GlisterObjective,
     LastLayer,
-    _aligns_compiled,
-    alignments,
     comparable,
     glister,
     last_layer_at,
     round_sizes,
     validation_gradient,
 )
-from lipt.core.selection.vectors import LayerGradient, Vectors, gradients_of
+from lipt.core.selection.vectors import LayerGradient, Vectors, alignments
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     random_predictions,
-    random_signals,
     signals_of,
     validation_loss,
 )
@@ -139,9 +136,9 @@ def test_exact_is_greedy_on_the_layer_written_out(
 def test_exact_does_not_evaluate_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluated: list[int] = []
 
-    def counting(gradients: Vectors, *arguments: Any) -> Tensor:
+    def counting(gradients: Vectors, gradient: LayerGradient, **options: Any) -> Tensor:
         evaluated.append(len(gradients))
-        return alignments(gradients, *arguments)
+        return alignments(gradients, gradient, **options)
 
     monkeypatch.setattr(module, "alignments", counting)
     signals = draw(1000)
@@ -189,23 +186,6 @@ def test_validation_signals_have_to_be_there() -> None:
     for bad in (missing, empty):
         with pytest.raises(SignalsError, match="no validation examples: compute them first"):
             choose(bad, 5)
-
-
-def random_gradients(num_classes: int = 10) -> tuple[Vectors, LayerGradient]:
-    gradients = gradients_of(random_signals(129, num_classes, 33))
-    weight_CD = random_signals(33, num_classes, seed=1).errors_NC.T.double()
-    return gradients, LayerGradient(weight_CD, torch.ones(num_classes).double())
-
-
-def test_compiled_alignments_are_those_of_torch_to_the_last_digit_of_float32(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    gradients, gradient = random_gradients()
-    assert _aligns_compiled(gradients)
-    compiled_N = alignments(gradients, gradient)
-    monkeypatch.setattr(module, "can_compile", lambda _: False)
-    assert not _aligns_compiled(gradients)
-    assert torch.equal(compiled_N.float(), alignments(gradients, gradient).float())
 
 
 def test_rounded_probabilities_stay_finite() -> None:
