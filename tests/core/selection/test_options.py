@@ -98,10 +98,6 @@ def test_what_is_given_wins_over_a_preset() -> None:
     assert preset.options(0.1, {"b": "3", "c": "4"}) == {"a": "1", "b": "3", "c": "4"}
 
 
-def test_no_name_stands_for_the_defaults() -> None:
-    assert find_strategy("ccs").preset("").options(0.1, {"a": "1"}) == {"a": "1"}
-
-
 def test_an_unknown_preset_is_refused_with_those_that_there_are() -> None:
     words = r"'dual' has no preset 'papre'\. Choose one of: paper, paper-cifar100, paper-imagenet,"
     with pytest.raises(UnknownNameError, match=words):
@@ -123,24 +119,6 @@ def test_every_preset_can_be_asked_for(strategy: Strategy, name: str, fraction: 
     assert preset.summary.strip(" .") == preset.summary != ""
     strategy.parse_options(preset.options(fraction, {}))
     strategy.resolve_balance(preset.balanced)
-
-
-@pytest.mark.parametrize(
-    ("name", "preset", "expected"),
-    [
-        # The authors' command for CIFAR-10: 30% are dropped for a tenth, by AUM, in 50 strata.
-        ("ccs", "paper", {"score": "aum", "beta": 0.3, "num_strata": 50}),
-        ("dual", "paper", {"exponent": 5.5, "window": 10}),
-        ("dual", "paper-cifar100", {"exponent": 4.0, "window": 10}),
-        ("dual", "paper-imagenet", {"exponent": 11.0, "window": 10}),
-        ("gradmatch", "paper", {"gradient": "own_class", "ridge": 0.5, "ridge_scale": "absolute"}),
-        ("gradmatch", "paper-per-batch", {"batch_size": 128, "ridge": 0.0}),
-    ],
-)
-def test_papers_at_a_tenth(name: str, preset: str, expected: dict[str, object]) -> None:
-    strategy = find_strategy(name)
-    options = strategy.parse_options(strategy.preset(preset).options(0.1, {}))
-    assert expected.items() <= options.items()
 
 
 @pytest.mark.parametrize(

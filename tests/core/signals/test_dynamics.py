@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.data.dataset import Dataset
-from lipt.common.errors import SignalsError, StateError
+from lipt.common.errors import SignalsError
 from lipt.common.inputs.model_input import to_model_input
 from lipt.common.signals.passes import Batches
 from lipt.common.weights.specs import Weights
@@ -20,7 +20,6 @@ from lipt.core.signals.dynamics import (
     compute_dynamics,
     counted_learners,
     deviation_over_moments,
-    margins_of,
     mean_over_learners,
     mean_over_moments,
 )
@@ -46,13 +45,6 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     for name, values in vars(dynamics).items():
         assert torch.equal(getattr(loaded, name), values), name
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
-
-
-@pytest.mark.parametrize("content", [b"", b"no safetensors"])
-def test_file_of_something_else_is_refused_with_the_remedy(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "d").write_bytes(content)
-    with pytest.raises(StateError, match="Delete it: it is computed again"):
-        Dynamics.load(tmp_path / "d")
 
 
 def test_theta_star_counts_once_in_a_mean() -> None:
@@ -237,8 +229,3 @@ def test_state_with_outputs_that_are_not_finite_is_named(dataset: Dataset) -> No
         SignalsError, match=r"as state 2 of 2 of learner 1 are not finite.*ids 0, 1"
     ):
         compute(dataset, None, states=States(STATES.initial, learners))
-
-
-def test_margins_by_hand() -> None:
-    logits = torch.tensor([[1.0, 4.0, 2.0], [1.0, 4.0, 2.0], [3.0, 3.0, 0.0]])
-    assert margins_of(logits, torch.tensor([1, 0, 0])).tolist() == [2.0, -3.0, 0.0]

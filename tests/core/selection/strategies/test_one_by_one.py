@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -51,17 +50,6 @@ def greedily(num_examples: int, value: Callable[[list[int]], float]) -> list[int
     return chosen
 
 
-def test_gains_change_with_every_pick() -> None:
-    # Gains 5, 4, 3; the pick 0 takes 3 from 1 and none from 2.
-    kernel = torch.tensor([[0.0, 3.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 0.0]]).double()
-    gains_N = torch.tensor([5.0, 4.0, 3.0]).double()
-    picks = []
-    for position, row_N in best_first(gains_N, 3, lambda positions_B: kernel[positions_B]):
-        gains_N -= row_N
-        picks.append(position)
-    assert picks == [0, 2, 1]
-
-
 def test_gains_equal_in_float32_tie() -> None:
     gains_N = 1 + torch.tensor([0.0, 2.0**-40, 2.0**-30]).double()
     found = best_first(gains_N, 3, lambda positions_B: torch.zeros(len(positions_B), 3))
@@ -92,17 +80,6 @@ def radius(distances_NN: Tensor, chosen: list[int]) -> float:
     return float(distances_NN[chosen].min(dim=0).values.max())
 
 
-def test_kcenter_by_hand() -> None:
-    # The mean is 3.2: 3 comes first, then 10 (7 away), 0 (3 away), 2 and 1 (1 away each).
-    line = signals_of(torch.tensor([[0.0], [1.0], [2.0], [3.0], [10.0]]))
-    assert kcenter(line, 5).indices_K.tolist() == [3, 4, 0, 1, 2]
-    # Features 0 and a bias: the gradient is the error, whose mean is (0.5, -0.5).
-    errors = torch.tensor([[0.0, 0.0], [0.5, -0.5], [1.0, -1.0], [0.5, -0.5]])
-    given = signals_of(torch.zeros(4, 1), errors)
-    assert kcenter(given, 3, space="gradients").indices_K.tolist() == [1, 0, 2]
-    assert kcenter(given, 3, space="features").indices_K.tolist() == [0, 1, 2]
-
-
 @spaces
 def test_kcenter_is_choice_from_all_pairs(space: Space) -> None:
     signals = random_signals(150)
@@ -118,17 +95,6 @@ def test_kcenter_is_choice_from_all_pairs(space: Space) -> None:
 def cut(similarities_NN: Tensor, chosen: list[int], coverage: float = 2.0) -> float:
     within = similarities_NN[chosen][:, chosen].sum()
     return float(coverage * similarities_NN[chosen].sum() - within)
-
-
-def test_graph_cut_by_hand() -> None:
-    # (1 + cos) / 2 is 1, 0.5 and 0 at 0, 90 and 180 degrees. The sums over all are 2.5, 2.5,
-    # 2.5 and 1.5, so gains start at 2 sum - 1 = 4, 4, 4, 2. Less 2 s: after 0 -, 2, 3, 2;
-    # after 2 -, 1, -, 1.
-    given = signals_of(torch.tensor([[1.0, 0], [3, 0], [0, 1], [-2, 0]]))
-    assert graph_cut(given, 4, space="features").indices_K.tolist() == [0, 2, 1, 3]
-    # With lambda = 1: 1.5, 1.5, 1.5, 0.5; after 0 -, -0.5, 0.5, 0.5; after 2 -, -1.5, -, -0.5.
-    chosen = graph_cut(given, 4, space="features", coverage=1.0)
-    assert chosen.indices_K.tolist() == [0, 2, 3, 1]
 
 
 @spaces
@@ -151,14 +117,6 @@ def test_graph_cut_picks_the_largest_gains(space: Space, coverage: float) -> Non
 def log_volume(similarities_NN: Tensor, chosen: list[int], ridge: float) -> float:
     kernel = similarities_NN[chosen][:, chosen] + ridge * torch.eye(len(chosen))
     return float(torch.linalg.slogdet(kernel).logabsdet)
-
-
-def test_log_det_by_hand() -> None:
-    # All gain the same at first: 0. Its opposite has similarity 0 and gains most, log 1.001;
-    # 90 degrees is halfway from both; what is left is nearly a copy of 0.
-    radians = torch.tensor([0, 10, 90, 180]) * math.pi / 180
-    given = signals_of(torch.stack([radians.cos(), radians.sin()], dim=1))
-    assert log_det(given, 4, space="features").indices_K.tolist() == [0, 3, 2, 1]
 
 
 @spaces
@@ -192,13 +150,6 @@ def by_definition(features_ND: Tensor, budget: int) -> list[int]:
     return chosen
 
 
-def test_points_of_a_line() -> None:
-    # The mean is 4. First 4 itself; to 2 * 4 - 4 = 4 then 3 and 5 are equally near: 3 by its
-    # id; 12 - 7 = 5 is there; 16 - 12 = 4 is 3 from 1 and from 7: 1 by its id.
-    line = signals_of(torch.tensor([[1.0], [3.0], [4.0], [7.0], [5.0]]))
-    assert herding(line, 5).indices_K.tolist() == [2, 1, 4, 0, 3]
-
-
 @pytest.mark.parametrize(
     ("num_features", "offset"), [(1, 0.0), (3, 0.0), (16, 0.0), (16, 100.0), (300, 5.0)]
 )
@@ -225,14 +176,6 @@ def plain_disparity_gains(signals: Signals) -> list[float]:
         taken.append(max(left, key=lambda row: nearest[row]))
         gains[taken[-1]] = nearest[taken[-1]] / float(distances_NN.max())
     return gains
-
-
-def test_disparity_gains_by_hand() -> None:
-    # The mean is nearest to 0 degrees. Then 180 (1 - cos 180 = 2, the farthest pair), 60
-    # (1 - cos 60 = 0.5), and the others at 0, which add nothing.
-    rows_N2 = unit_rows(at_angles(0, 60, 180, 0, 0), exact_bits(5))
-    expected = [0.0, 0.25, 1.0, 0.0, 0.0]
-    assert disparity_gains(rows_N2).tolist() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("num_examples", [1, 2, 3, 90])

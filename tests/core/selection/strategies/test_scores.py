@@ -13,8 +13,6 @@ from lipt.common.errors import SignalsError
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategies.scores import (
     SMALLEST_PROBABILITY,
-    cal,
-    center_distances,
     contrast,
     el2n,
     entropies,
@@ -128,33 +126,11 @@ def by_pairs(signals: Signals, count: int) -> list[float]:
     return scores
 
 
-# By direction, nearest are 0 and 1 of each other, and 2 and 3.
-DIRECTIONS = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
-
-
-def test_the_divergence_is_the_neighbors_from_the_candidate() -> None:
-    # p of the neighbor times its log ratio to the candidate's: for 0 that is
-    # 0.8 log (0.8 / 0.5) + 0.2 log (0.2 / 0.5), for 1 it is half of log (0.5^2 / (0.8 0.2)).
-    given = of_right(0.5, 0.8, 0.8, 0.2, features_ND=DIRECTIONS)
-    of_0 = 0.8 * math.log(1.6) + 0.2 * math.log(0.4)
-    of_1 = 0.5 * math.log(0.25 / 0.16)
-    expected = [of_0, of_1, 0.6 * math.log(4), 0.6 * math.log(4)]
-    assert contrast(given, 1).tolist() == pytest.approx(expected)
-    # The one that is less sure than its neighbor stays behind the one that is surer.
-    assert of_0 < of_1
-    assert set(cal(given, 3, num_neighbors=1).indices_K.tolist()) == {1, 2, 3}
-
-
 @pytest.mark.parametrize("count", [1, 3, 10, 59])
 def test_equals_a_loop_over_pairs(count: int) -> None:
     signals = random_predictions(60)
     expected = by_pairs(signals, count)
     assert contrast(signals, count).tolist() == pytest.approx(expected, rel=1e-5)
-
-
-def test_a_single_example_has_no_contrast() -> None:
-    assert contrast(random_predictions(1), 10).tolist() == [0.0]
-    assert cal(random_predictions(1), 1).indices_K.tolist() == [0]
 
 
 def test_certain_and_opposite_predictions_stay_finite() -> None:
@@ -172,10 +148,6 @@ def test_nearest_sorts_by_distance_and_then_by_column() -> None:
     assert nearest(distances, 4).tolist() == [[4, 1, 2, 0], [0, 1, 4, 3]]
 
 
-def line(positions: list[float], labels: list[int] | None = None) -> Signals:
-    return signals_of(torch.tensor(positions)[:, None], labels=labels)
-
-
 def by_definition(signals: Signals, budget: int) -> list[int]:
     distances = {}
     for label in signals.labels_N.unique().tolist():
@@ -187,22 +159,6 @@ def by_definition(signals: Signals, budget: int) -> list[int]:
     order = sorted(distances, key=lambda i: (round(distances[i], 6), i))
     start = round((len(signals) - budget) / 2)
     return order[start : start + budget]
-
-
-def test_the_center_is_the_median_of_each_coordinate() -> None:
-    # The medians are 1 and 2, which no example has together.
-    given = signals_of(torch.tensor([[0.0, 2.0], [1.0, 7.0], [11.0, 0.0]]))
-    expected = [1.0, 5.0, (10**2 + 2**2) ** 0.5]
-    assert center_distances(given).tolist() == pytest.approx(expected)
-
-
-def test_the_window_is_in_the_middle_and_as_wide_as_the_budget() -> None:
-    values = torch.arange(10.0)
-    assert in_the_middle(values, 4).tolist() == [3, 4, 5, 6]
-    # In the middle it would begin at rank 3.5, or 4.5: it begins at the even rank, 4.
-    assert in_the_middle(values, 3).tolist() == [4, 5, 6]
-    assert in_the_middle(values, 1).tolist() == [4]
-    assert in_the_middle(values, 10).tolist() == list(range(10))
 
 
 def test_of_equal_distances_the_first_are_kept_at_both_edges() -> None:
