@@ -15,13 +15,7 @@ from lipt.common.errors import RunFailedError
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import OpenWeights, Scored
 from lipt.core.results import Ingredient
-from lipt.core.soup import (
-    Mixture,
-    Ratios,
-    Soup,
-    greedy_soup,
-    uniform_soup,
-)
+from lipt.core.soup import Mixture, Ratios, Soup, greedy_soup, uniform_soup
 from tests.one_by_one import one_by_one
 from tests.properties import at_most
 

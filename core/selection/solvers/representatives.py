@@ -209,9 +209,7 @@ def lazy_greedy(levels: StoredLevels, budget: int) -> Tensor:
     """Choose the examples with the largest gains, ties to the lowest id; K int64."""
     if not can_compile(levels.matrix_NT.device):
         return lazy_greedy_torch(levels, budget)
-    from lipt.core.selection.compiled_loops import (  # noqa: PLC0415 - numba
-        lazy_greedy_compiled,
-    )
+    from lipt.core.selection.compiled_loops import lazy_greedy_compiled  # noqa: PLC0415 - numba
 
     return torch.from_numpy(
         lazy_greedy_compiled(levels.matrix_NT.numpy(), levels.sums_N.numpy(), budget)

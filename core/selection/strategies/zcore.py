@@ -110,9 +110,7 @@ def plane_scores(
     num_neighbours = min(num_neighbours, columns_DN.shape[1] - 1)
     if not can_compile(columns_DN.device):
         return plane_scores_torch(columns_DN, features_M2, points_M2, num_neighbours)
-    from lipt.core.selection.compiled_loops import (  # noqa: PLC0415 - numba
-        plane_scores_compiled,
-    )
+    from lipt.core.selection.compiled_loops import plane_scores_compiled  # noqa: PLC0415 - numba
 
     scores_N = torch.zeros(columns_DN.shape[1], dtype=torch.float64)
     plane_scores_compiled(

@@ -6,12 +6,7 @@ import pytest
 from pydantic import Field
 
 from lipt.common.errors import StrategyOptionError, UnknownNameError
-from lipt.core.selection.options import (
-    Preset,
-    WarmUp,
-    options_of,
-    parse_options,
-)
+from lipt.core.selection.options import Preset, WarmUp, options_of, parse_options
 from lipt.core.selection.registry import STRATEGIES, find_strategy
 from lipt.core.selection.strategy import Strategy
 

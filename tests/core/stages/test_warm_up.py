@@ -27,12 +27,7 @@ from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.selection.options import WarmUp
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.warm_up import (
-    WarmedUp,
-    dynamics_of,
-    own_learners,
-    warmed_up,
-)
+from lipt.core.stages.warm_up import WarmedUp, dynamics_of, own_learners, warmed_up
 from lipt.core.training import warm_up
 from tests.digits import digits_settings
 

@@ -14,12 +14,7 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.core.selection.compiled_loops import lazy_greedy_compiled
-from lipt.core.selection.pairs import (
-    PairwiseSimilarity,
-    proximity,
-    scaled_cosine,
-    weighing,
-)
+from lipt.core.selection.pairs import PairwiseSimilarity, proximity, scaled_cosine, weighing
 from lipt.core.selection.solvers import representatives
 from lipt.core.selection.solvers.representatives import (
     ComputedLevels,

@@ -25,11 +25,7 @@ from lipt.core.selection.strategies.glister import (
 )
 from lipt.core.selection.vectors import LayerGradient, Vectors, alignments
 from lipt.core.signals.signals import Signals
-from tests.core.selection.builders import (
-    random_predictions,
-    signals_of,
-    validation_loss,
-)
+from tests.core.selection.builders import random_predictions, signals_of, validation_loss
 
 
 def draw(

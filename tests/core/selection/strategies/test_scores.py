@@ -30,12 +30,7 @@ from lipt.core.selection.strategies.scores import (
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
-from tests.core.selection.builders import (
-    of_probabilities,
-    of_right,
-    random_predictions,
-    signals_of,
-)
+from tests.core.selection.builders import of_probabilities, of_right, random_predictions, signals_of
 
 
 def test_el2n_keeps_worst_examples_first() -> None:
