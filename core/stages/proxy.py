@@ -206,11 +206,7 @@ class _Features:
             (Kind.SOUP, sources.weights is not None, "a run"),
             (Kind.INITIAL, sources.initial is not None, "a run"),
             (Kind.LEARNERS, sources.num_learners > 0, "a run's own theta_p: no other `weights`"),
-            (
-                Kind.BACKBONE,
-                of_images,
-                "images, and a coordinator started with --backbone",
-            ),
+            (Kind.BACKBONE, of_images, "images, and a coordinator started with --backbone"),
         ]
         return {kind: need for kind, is_there, need in kinds if not is_there}
 

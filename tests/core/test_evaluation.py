@@ -90,11 +90,7 @@ def test_mended_statistics_are_those_that_the_accuracy_was_reached_with() -> Non
     evaluator = make_evaluator(reestimate=True)
     weights = stale(evaluator)
     scored = evaluator(weights)
-    assert scored.mended.keys() == {
-        "0.running_mean",
-        "0.running_var",
-        "0.num_batches_tracked",
-    }
+    assert scored.mended.keys() == {"0.running_mean", "0.running_var", "0.num_batches_tracked"}
     mean = images_in(evaluator.examples_N).float().mean(dim=(0, 2, 3)) / 255
     torch.testing.assert_close(scored.mended["0.running_mean"], mean)
     assert weights["0.running_mean"].tolist() == pytest.approx([0.9] * 3)

@@ -49,12 +49,7 @@ class GradientAtoms:
     """
 
     def __init__(
-        self,
-        gradients: Vectors,
-        target: LayerGradient,
-        *,
-        capacity: int,
-        group_size: int = 1,
+        self, gradients: Vectors, target: LayerGradient, *, capacity: int, group_size: int = 1
     ) -> None:
         """Compute the norms and target products of the atoms; at most `capacity` get active."""
         self._gradients, self._target = gradients, target

@@ -37,12 +37,7 @@ _CHOSEN_PER_CELL = 2
 _MOST_CELLS = 256
 
 
-@built_in(
-    summary="random examples",
-    cost="N",
-    balance=Balance.NEVER,
-    needs=NOTHING,
-)
+@built_in(summary="random examples", cost="N", balance=Balance.NEVER, needs=NOTHING)
 def uniform(signals: Signals, budget: int, *, seed: int) -> Selection:
     """Draw `budget` examples without replacement, all equally likely.
 

@@ -114,11 +114,7 @@ def plane_scores(
 
     scores_N = torch.zeros(columns_DN.shape[1], dtype=torch.float64)
     plane_scores_compiled(
-        columns_DN.numpy(),
-        features_M2.numpy(),
-        points_M2.numpy(),
-        num_neighbours,
-        scores_N.numpy(),
+        columns_DN.numpy(), features_M2.numpy(), points_M2.numpy(), num_neighbours, scores_N.numpy()
     )
     return scores_N
 

@@ -19,14 +19,8 @@ from lipt.core.learner.pruning import (
     prune,
 )
 
-WEIGHTS = {
-    "conv": torch.tensor([[-4.0, 1.0], [0.5, 3.0]]),
-    "head": torch.tensor([[2.0, -0.25]]),
-}
-GRADIENTS = {
-    "conv": torch.tensor([[0.1, -5.0], [4.0, 1.0]]),
-    "head": torch.tensor([[0.0, 8.0]]),
-}
+WEIGHTS = {"conv": torch.tensor([[-4.0, 1.0], [0.5, 3.0]]), "head": torch.tensor([[2.0, -0.25]])}
+GRADIENTS = {"conv": torch.tensor([[0.1, -5.0], [4.0, 1.0]]), "head": torch.tensor([[0.0, 8.0]])}
 
 
 def no_gradients() -> Mapping[str, Tensor]:

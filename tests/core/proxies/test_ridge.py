@@ -86,8 +86,7 @@ def made_up(
 
 @pytest.mark.parametrize("penalty", [1e-4, 0.01, 100.0])
 @pytest.mark.parametrize(
-    ("num_examples", "num_features"),
-    [(40, 5), (12, 12), (12, 30), (2, 1), (3, 4), (290, 270)],
+    ("num_examples", "num_features"), [(40, 5), (12, 12), (12, 30), (2, 1), (3, 4), (290, 270)]
 )
 def test_outputs_are_those_of_heads_fitted_without_the_example(
     num_examples: int, num_features: int, penalty: float

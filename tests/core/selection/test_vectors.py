@@ -38,8 +38,7 @@ def test_products_are_those_of_the_vectors(
         atol=1e-9,
     )
     torch.testing.assert_close(
-        rows.squared_distances_from_mean(),
-        (vectors - vectors.mean(dim=0)).square().sum(dim=1),
+        rows.squared_distances_from_mean(), (vectors - vectors.mean(dim=0)).square().sum(dim=1)
     )
 
 

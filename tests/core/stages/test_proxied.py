@@ -186,10 +186,7 @@ def test_a_choice_tells_what_it_tried_and_is_that_proxy(
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
-        (
-            "ridge:patches+learners",
-            "a run's own theta_p: no other .*leave `learners` out",
-        ),
+        ("ridge:patches+learners", "a run's own theta_p: no other .*leave `learners` out"),
         ("ridge:user", "features in the request: --features FILE"),
         ("ridge:backbone", "a coordinator started with --backbone"),
     ],

@@ -259,11 +259,7 @@ def test_soft_labels_train_what_their_head_looks_at(
     ],
 )
 def test_what_cannot_be_is_refused_with_a_remedy(
-    strategy: str,
-    pretraining: str,
-    asked: dict[str, Any],
-    error: type[LiptError],
-    message: str,
+    strategy: str, pretraining: str, asked: dict[str, Any], error: type[LiptError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         asked_for(strategy, pretraining, **asked)

@@ -15,10 +15,7 @@ from tests.core.selection.builders import signals_of
 
 def of_pairs(images_ND: Tensor, captions_ND: Tensor, labels: list[int]) -> Signals:
     return Signals(
-        torch.empty(len(labels), 0),
-        images_ND,
-        torch.tensor(labels),
-        paired_features_NP=captions_ND,
+        torch.empty(len(labels), 0), images_ND, torch.tensor(labels), paired_features_NP=captions_ND
     )
 
 
