@@ -135,12 +135,10 @@ def test_certain_and_opposite_predictions_stay_finite() -> None:
 
 
 def test_nearest_sorts_by_distance_and_then_by_column() -> None:
-    rounding = 2.0**-50
-    distances = torch.tensor(
-        [[3.0, 1.0 + rounding, 1.0, torch.inf, 0.5], [0.0, 0.0, torch.inf, 1e-300, 0.0]],
-        dtype=torch.float64,
-    )
-    assert nearest(distances, 4).tolist() == [[4, 1, 2, 0], [0, 1, 4, 3]]
+    above, below = 1 + 2.0**-50, 1 - 2.0**-53
+    rows = [[3.0, above, 1.0, torch.inf, 0.5], [3.0, 1.0, below, torch.inf, 0.5]]
+    distances = torch.tensor([*rows, [0.0, 0.0, torch.inf, 1e-300, 0.0]], dtype=torch.float64)
+    assert nearest(distances, 4).tolist() == [[4, 1, 2, 0], [4, 1, 2, 0], [0, 1, 4, 3]]
 
 
 def by_definition(signals: Signals, budget: int) -> list[int]:
