@@ -153,13 +153,6 @@ def test_a_killed_warm_up_goes_on_at_the_last_epochs_end(
     assert torch.equal(found.signals.features_ND, expected.features_ND)
 
 
-def test_a_subset_says_what_its_warm_up_took(context: Context) -> None:
-    first = select(context, "epochs:1")
-    assert first.warm_up_seconds == first.warming_seconds
-    again = select(context, "epochs:1", parameters="all")
-    assert (again.warm_up_seconds, again.warming_seconds) == (first.warm_up_seconds, 0.0)
-
-
 LEARNERS = LearnersConfig(num_learners=3, num_minibatches=2, batch_size=16)
 OF_THREE = RunConfig(model="resnet8", seed=3, evaluation_threads=1, learners=LEARNERS)
 
