@@ -91,6 +91,7 @@ PRESETS = [
 def test_what_is_given_wins_over_a_preset() -> None:
     preset = Preset("both", {"a": "1", "b": "2"})
     assert preset.options(0.1, {"b": "3", "c": "4"}) == {"a": "1", "b": "3", "c": "4"}
+    assert find_strategy("ccs").preset("").options(0.1, {"a": "1"}) == {"a": "1"}
 
 
 def test_an_unknown_preset_is_refused_with_those_that_there_are() -> None:

@@ -87,23 +87,18 @@ def test_examples_are_compared_by_features_unless_said_otherwise(name: str) -> N
         ask(name, {"space": "gradients"})
 
 
-def test_classes_that_nobody_knows_cannot_be_balanced() -> None:
+def test_classes_that_nobody_knows_cannot_be_balanced_and_weights_are_refused() -> None:
     assert ask("herding", balanced=False) == ask("herding")
     with pytest.raises(StrategyOptionError, match=r"unknown\. Leave `balanced` unset"):
         ask("herding", balanced=True)
-
-
-def test_weights_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"trained on labels.*--features"):
         ask("herding", weights=FILE)
 
 
-@pytest.mark.parametrize(
-    "proxy", ["ridge:patches", "ridge:user+patches", "ridge:backbone", "ridge:user"]
-)
-def test_a_proxy_of_features_that_no_label_went_into_is_taken(proxy: str) -> None:
-    assert str(ask("herding", proxy=proxy)[1]) == proxy
-    assert str(ask("herding", proxy=proxy, features=FILE)[1]) == proxy
+def test_a_proxy_of_features_that_no_label_went_into_is_taken() -> None:
+    for proxy in ("ridge:patches", "ridge:user+patches", "ridge:backbone", "ridge:user"):
+        assert str(ask("herding", proxy=proxy)[1]) == proxy
+        assert str(ask("herding", proxy=proxy, features=FILE)[1]) == proxy
 
 
 @pytest.mark.parametrize(
