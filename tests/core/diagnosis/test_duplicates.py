@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lipt.common.errors import StateError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.core.diagnosis import duplicates
 from lipt.core.diagnosis.duplicates import (
@@ -129,6 +130,9 @@ def test_what_was_saved_is_loaded_as_it_was(tmp_path: Path) -> None:
     assert torch.equal(loaded.pictures_N, saved.pictures_N)
     assert torch.equal(loaded.exact_N, saved.exact_N)
     assert loaded.threshold == 0.96
+    path.write_bytes(b"no tensors")
+    with pytest.raises(StateError, match="Delete it: it is computed again"):
+        Copies.load(path)
 
 
 def duplicates_in(
