@@ -62,10 +62,10 @@ _GPU_TILE = 4096
 _BATCH_SIZE = 16
 
 
-def affordable_precision(num_rows: int, num_columns: int, matrix_bytes: int) -> Precision | None:
+def affordable_precision(num_rows: int, num_columns: int) -> Precision | None:
     """The finest levels whose matrix fits; None if none does."""
     for precision, (dtype, _) in _TYPES.items():
-        limit = min(matrix_bytes, _FINE_BYTES.get(precision, matrix_bytes))
+        limit = min(MATRIX_BYTES, _FINE_BYTES.get(precision, MATRIX_BYTES))
         if num_rows * num_columns * dtype.itemsize <= limit:
             return precision
     return None
@@ -247,29 +247,18 @@ def _gains_over(rows_BT: Tensor, best_T: Tensor) -> Tensor:
 
 
 def choose_representatives(
-    similarity: PairwiseSimilarity,
-    budget: int,
-    *,
-    partitions: int,
-    seed: int,
-    matrix_bytes: int = MATRIX_BYTES,
+    similarity: PairwiseSimilarity, budget: int, *, partitions: int, seed: int
 ) -> tuple[Tensor, StoredLevels | ComputedLevels]:
     """Choose `budget` of N examples by greedy facility location; K int64 in the order of choice.
 
     One partition compares all pairs whatever the memory; 0 does so only if they fit in
-    `matrix_bytes`. The returned levels assign examples to the chosen ones, and are never 8-bit.
+    `MATRIX_BYTES`. The returned levels assign examples to the chosen ones, and are never 8-bit.
     """
-    affordable = affordable_precision(len(similarity), len(similarity), matrix_bytes)
+    affordable = affordable_precision(len(similarity), len(similarity))
     computed = ComputedLevels(similarity, fit_scale(similarity, "24-bit"))
     if partitions > 1 or not (partitions or affordable):
         generator = derive_generator(seed, "facility-location-parts")
-        chosen_K = partition_greedy(
-            similarity,
-            budget,
-            generator=generator,
-            partitions=partitions,
-            matrix_bytes=matrix_bytes,
-        )
+        chosen_K = partition_greedy(similarity, budget, generator=generator, partitions=partitions)
         return chosen_K, computed
     precision = affordable or "8-bit"
     stored = store_levels(similarity, fit_scale(similarity, precision))
@@ -282,11 +271,10 @@ def partition_greedy(
     *,
     generator: torch.Generator,
     partitions: int = 0,
-    matrix_bytes: int = MATRIX_BYTES,
 ) -> Tensor:
-    """Choose K examples in two rounds, with matrices up to `matrix_bytes`; K int64."""
+    """Choose K examples in two rounds, with matrices up to `MATRIX_BYTES`; K int64."""
     # Maximum number of examples that fit in a square matrix of 8-bit levels.
-    num_examples, capacity = len(similarity), max(1, math.isqrt(matrix_bytes))
+    num_examples, capacity = len(similarity), max(1, math.isqrt(MATRIX_BYTES))
     num_parts = min(num_examples, max(2, partitions, -(-num_examples // capacity)))
     edges = [num_examples * part // num_parts for part in range(num_parts + 1)]
     shares = [
@@ -301,16 +289,17 @@ def partition_greedy(
     shuffled_N = torch.randperm(num_examples, generator=generator).to(similarity.device)
     parts = [shuffled_N[start:stop].sort().values for start, stop in pairwise(edges)]
     choices = [
-        part_n[_greedy(similarity.take(part_n), count, matrix_bytes)]
+        part_n[_greedy(similarity.take(part_n), count)]
         for part_n, count in zip(parts, counts, strict=True)
     ]
     union_M = torch.cat(choices)
     if len(union_M) == budget:
         return union_M
     candidates_M = union_M.sort().values
-    num_targets = min(num_examples, max(1, matrix_bytes // len(candidates_M)))
+    num_targets = min(num_examples, max(1, MATRIX_BYTES // len(candidates_M)))
     targets_T = torch.randperm(num_examples, generator=generator)[:num_targets]
-    precision = _precision(len(candidates_M), num_targets, matrix_bytes)
+    # At least one row is stored, whatever its size.
+    precision = affordable_precision(len(candidates_M), num_targets) or "8-bit"
     levels = store_levels_between(
         similarity,
         fit_scale(similarity, precision),
@@ -339,16 +328,11 @@ def _value(levels: StoredLevels, ids_n: Tensor) -> int:
     return int(best_T.sum(dtype=torch.int64))
 
 
-def _greedy(part: PairwiseSimilarity, count: int, matrix_bytes: int) -> Tensor:
+def _greedy(part: PairwiseSimilarity, count: int) -> Tensor:
     if count in {0, len(part)}:
         return torch.arange(count, device=part.device)
-    precision = _precision(len(part), len(part), matrix_bytes)
+    precision = affordable_precision(len(part), len(part)) or "8-bit"
     return lazy_greedy(store_levels(part, fit_scale(part, precision)), count)
-
-
-def _precision(num_rows: int, num_columns: int, matrix_bytes: int) -> Precision:
-    # At least one row is stored, whatever its size.
-    return affordable_precision(num_rows, num_columns, matrix_bytes) or "8-bit"
 
 
 # Redundancy counts the greedily chosen examples of a class that carry this share of the gain beyond

@@ -129,9 +129,13 @@ def test_eight_bits_start_above_a_quarter_of_the_similarities() -> None:
     ],
 )
 def test_the_finest_levels_that_fit(
-    num_examples: int, matrix_bytes: int, expected: str | None
+    num_examples: int,
+    matrix_bytes: int,
+    expected: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert affordable_precision(num_examples, num_examples, matrix_bytes) == expected
+    monkeypatch.setattr(representatives, "MATRIX_BYTES", matrix_bytes)
+    assert affordable_precision(num_examples, num_examples) == expected
 
 
 def with_numba(levels: StoredLevels, budget: int) -> list[int]:
@@ -176,11 +180,10 @@ def test_without_numba_torch_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def choose(
     similarity: PairwiseSimilarity, budget: int, *, partitions: int = 0, matrix_bytes: int = 10**6
-) -> Tensor:
-    chosen_K, _ = choose_representatives(
-        similarity, budget, partitions=partitions, seed=0, matrix_bytes=matrix_bytes
-    )
-    return chosen_K
+) -> tuple[Tensor, StoredLevels | ComputedLevels]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(representatives, "MATRIX_BYTES", matrix_bytes)
+        return choose_representatives(similarity, budget, partitions=partitions, seed=0)
 
 
 def mean_of(matrix_NN: Tensor, chosen: list[int], targets: list[int]) -> float:
@@ -194,25 +197,21 @@ def greedy_among(matrix_NN: Tensor, ids: list[int], targets: list[int], budget: 
 def test_memory_decides_between_all_pairs_and_parts() -> None:
     similarity = make_similarity(40)
     whole = choose_representatives(similarity, 5, partitions=1, seed=0)
-    parts = choose(similarity, 5, partitions=2, matrix_bytes=1599)
+    parts, _ = choose(similarity, 5, partitions=2, matrix_bytes=1599)
     for partitions, matrix_bytes, expected, computed in [
         *((0, 10**6, whole[0], False), (1, 10**6, whole[0], False)),
-        *((0, 1599, parts, True), (2, 10**6, choose(similarity, 5, partitions=2), True)),
+        *((0, 1599, parts, True), (2, 10**6, choose(similarity, 5, partitions=2)[0], True)),
     ]:
-        chosen_K, levels = choose_representatives(
-            similarity, 5, partitions=partitions, seed=0, matrix_bytes=matrix_bytes
-        )
+        chosen_K, levels = choose(similarity, 5, partitions=partitions, matrix_bytes=matrix_bytes)
         assert torch.equal(chosen_K, expected)
         assert isinstance(levels, ComputedLevels) == computed
-    assert not torch.equal(parts, choose(similarity, 5, partitions=3))
+    assert not torch.equal(parts, choose(similarity, 5, partitions=3)[0])
 
 
 def test_who_represents_whom_is_not_read_off_eight_bits() -> None:
     similarity = make_similarity(300)
     # One byte a pair: chosen by 8 bits, of which no finer levels fit.
-    chosen_K, levels = choose_representatives(
-        similarity, 60, partitions=0, seed=0, matrix_bytes=90_000
-    )
+    chosen_K, levels = choose(similarity, 60, matrix_bytes=90_000)
     nearest_N = levels.rows(chosen_K).argmax(dim=0)
     assert torch.equal(nearest_N, similarity.block(slice(None), chosen_K).argmax(dim=1))
     eight = store_levels(similarity, fit_scale(similarity, "8-bit")).rows(chosen_K)
@@ -299,7 +298,7 @@ def test_no_matrix_of_the_partition_greedy_exceeds_its_memory(
         return lazy_greedy(levels, count)
 
     monkeypatch.setattr(representatives, "lazy_greedy", remembering)
-    chosen_K = choose(make_similarity(num_examples), budget, matrix_bytes=900)
+    chosen_K, _ = choose(make_similarity(num_examples), budget, matrix_bytes=900)
     assert len(chosen_K.unique()) == budget
     # Parts of at most 30, and a second round only where it has something to choose from.
     num_parts = -(-num_examples // 30)
