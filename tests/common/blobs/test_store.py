@@ -25,11 +25,11 @@ NAME = BlobName.of(DATA)
 
 def test_blob_that_is_not_whole_makes_way_for_the_right_one(store: BlobStore) -> None:
     store.put_bytes(DATA)
-    assert store.keep_if_whole(NAME)
+    assert store.is_whole(NAME, remove_damaged=True)
     store.path(NAME).write_bytes(DATA[::-1])
-    assert not store.keep_if_whole(NAME)
+    assert not store.is_whole(NAME, remove_damaged=True)
     assert not store.has(NAME)
-    assert not store.keep_if_whole(NAME)
+    assert not store.is_whole(NAME, remove_damaged=True)
     assert store.read_bytes(store.put_bytes(DATA)) == DATA
 
 

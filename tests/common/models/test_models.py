@@ -18,14 +18,7 @@ from lipt.common.inputs.specs import (
     call_model,
 )
 from lipt.common.models import build_model, find_head
-from lipt.common.models.models import (
-    BasicBlock,
-    PreActivationBlock,
-    TextTransformer,
-    linear,
-    mlp,
-    text_tiny,
-)
+from lipt.common.models.models import BasicBlock, PreActivationBlock, TextTransformer, linear, mlp
 from lipt.common.models.registry import build_without_values
 
 
@@ -120,9 +113,7 @@ TOKENS = Column("", ColumnType.INT64, (12,), num_values=100)
 
 def build_text() -> TextTransformer:
     torch.manual_seed(0)
-    model = text_tiny(num_classes=3, inputs=ColumnsSpec((TOKENS,)))
-    assert isinstance(model, TextTransformer)
-    return model
+    return TextTransformer(num_classes=3, inputs=ColumnsSpec((TOKENS,)))
 
 
 def tokens(*lengths: int) -> Tensor:
@@ -172,4 +163,4 @@ def test_training_mode_and_gradients_change_no_bit() -> None:
 )
 def test_inputs_other_than_tokens_are_refused(inputs: InputSpec) -> None:
     with pytest.raises(ConfigError, match=r"text:tiny cannot take .*, only tokens"):
-        text_tiny(num_classes=2, inputs=inputs)
+        TextTransformer(num_classes=2, inputs=inputs)
