@@ -36,12 +36,12 @@ from lipt.common.data.sources.pairs import pairs_rows
 from lipt.common.data.sources.parquet import parquet_rows
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows, require_labels
 from lipt.common.data.sources.storage import is_url
-from lipt.common.data.sources.tables import csv_rows, jsonl_rows, parquet_table_rows
-from lipt.common.data.sources.user_data import data_of_factory, rows_of_data
+from lipt.common.data.sources.tables import table_rows
+from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, UnknownNameError
 from lipt.common.images.formats import Header
-from lipt.common.imports import is_factory_spec
+from lipt.common.imports import call_factory, is_factory_spec, load_factory
 from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec
 from lipt.common.text import format_bytes
 
@@ -68,15 +68,15 @@ _Rows = ImageRows | ColumnRows
 
 def _parquet_rows(source: str, path: str) -> _Rows:
     table = "?" in path and (is_url(path) or not Path(path).exists())
-    return parquet_table_rows(source, path) if table else parquet_rows(source, path)
+    return table_rows(source, path) if table else parquet_rows(source, path)
 
 
 _WITH_PATH: Mapping[str, Callable[[str, str], _Rows]] = MappingProxyType(
     {
         **dict.fromkeys(("cifar10", "cifar10-test", "cifar100", "cifar100-test"), cifar_rows),
         "imagefolder": imagefolder_rows,
-        "csv": csv_rows,
-        "jsonl": jsonl_rows,
+        "csv": table_rows,
+        "jsonl": table_rows,
         "features": features_rows,
         "distilled": distilled_rows,
         "parquet": _parquet_rows,
@@ -114,7 +114,7 @@ def open_rows(
             return pairs_rows(source, path, allowed_modules, progress)
         return _WITH_PATH[name](source, path)
     if is_factory_spec(source):
-        data = data_of_factory(source, allowed_modules)
+        data = call_factory(source, load_factory(source, allowed_modules=allowed_modules))
         return data if isinstance(data, Dataset) else rows_of_data(source, data, progress)
     raise UnknownNameError(
         f"there is no data set {source!r}. There are: {', '.join(known_sources())}."

@@ -19,7 +19,7 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +56,22 @@ class EncodedRows(ImageRows):
     open: Callable[[int], BinaryIO]
     where: Callable[[int], str]
     encoded: ClassVar[bool] = True
+
+    @classmethod
+    def of_files(
+        cls,
+        source: str,
+        names: tuple[str, ...],
+        labels_N: Tensor,
+        files: Sequence[str],
+        stamp: Stamp,
+    ) -> EncodedRows:
+        """A file for each image."""
+
+        def open_file(row: int) -> BinaryIO:
+            return Path(files[row]).open("rb")
+
+        return cls(source, names, labels_N, open_file, files.__getitem__, stamp=stamp)
 
     def raw(self, row: int) -> bytes:
         with self._file(row) as file:
@@ -135,14 +151,9 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
         raise DataError(f"{source}: {path} cannot be used: there is {lacking}. {_HOW}")
     files = [file for of_class in by_class for file in of_class]
     counts_C = torch.tensor([len(of_class) for of_class in by_class])
-    return EncodedRows(
-        source=source,
-        names=tuple(classes),
-        labels_N=torch.arange(len(classes)).repeat_interleave(counts_C),
-        open=lambda row: Path(files[row]).open("rb"),
-        where=files.__getitem__,
-        stamp=Stamp.of(files, sorted({str(Path(file).parent) for file in files})),
-    )
+    labels_N = torch.arange(len(classes)).repeat_interleave(counts_C)
+    stamp = Stamp.of(files, sorted({str(Path(file).parent) for file in files}))
+    return EncodedRows.of_files(source, tuple(classes), labels_N, files, stamp)
 
 
 def _images_in(folder: Path) -> list[str]:

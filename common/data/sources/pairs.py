@@ -27,36 +27,37 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.data.parallel import Progress, map_rows, threads_for
+from lipt.common.data.dataset import Dataset
+from lipt.common.data.parallel import Progress, threads_for
 from lipt.common.data.sources.feature_file import FeatureRows
+from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp, kept, room_for
 from lipt.common.data.sources.storage import Query, split_query
-from lipt.common.data.sources.table_files import (
-    Cell,
-    CsvTable,
-    JsonlTable,
-    ParquetTable,
-    Table,
-    named_rows,
-    require_columns,
-)
+from lipt.common.data.sources.table_files import Cell, named_rows, open_table, require_columns
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.images.formats import decode_file
-from lipt.common.imports import TOWERS, load_factory, module_of
-from lipt.common.inputs.specs import Column, ColumnType
+from lipt.common.imports import TOWERS, call_factory, load_factory, module_of
+from lipt.common.inputs.specs import Column, ColumnType, ImageSpec
 
 _OPTIONS = (*TOWERS, "image", "caption", "classes", "clusters", "size", "batch", "weights")
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 _TABLES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.parquet")
+# A table's format and delimiter by its suffix.
+_KINDS = {
+    "csv": ("csv", ","),
+    "tsv": ("csv", "\t"),
+    "jsonl": ("jsonl",),
+    "ndjson": ("jsonl",),
+    "parquet": ("parquet",),
+}
 _HOW = "Put name.txt beside each name.jpg, or name a table with a column of files and of captions."
 
 # Version of the cached tensors; raise it whenever the same pairs would give others.
@@ -151,7 +152,13 @@ def _folders(files: list[str]) -> list[str]:
 
 
 def _pairs_of_table(query: Query, path: Path) -> FoundPairs:
-    table = _opened(query.source, path)
+    suffix = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    if suffix not in _KINDS:
+        raise DataError(
+            f"{query.source}: {path} is no table of pairs. Name a .csv, .tsv, .jsonl or .parquet "
+            "file, or a folder."
+        )
+    table = open_table(query.source, str(path), *_KINDS[suffix])
     image, caption = _columns(query)
     require_columns(table, (image,), "image")
     require_columns(table, (caption,), "caption")
@@ -177,20 +184,6 @@ def _text(cell: Cell) -> str:
     return "" if cell is None else str(cell).strip()
 
 
-def _opened(source: str, path: Path) -> Table:
-    name = path.name.lower().removesuffix(".gz")
-    if name.endswith((".csv", ".tsv")):
-        return CsvTable(path, "\t" if name.endswith(".tsv") else ",")
-    if name.endswith((".jsonl", ".ndjson")):
-        return JsonlTable(path)
-    if name.endswith(".parquet"):
-        return ParquetTable(source, str(path))
-    raise DataError(
-        f"{source}: {path} is no table of pairs. Name a .csv, .tsv, .jsonl or .parquet file, or a "
-        "folder."
-    )
-
-
 def _columns(query: Query) -> tuple[str, str]:
     return query.text("image", "file_name"), query.text("caption", "caption")
 
@@ -204,7 +197,7 @@ def pairs_rows(
     for option, spec in zip(TOWERS, specs, strict=True):
         if not spec:
             raise ConfigError(f"{source} names no {option}. Add {option}=module:function.")
-    makers = [find_tower(spec, allowed_modules) for spec in specs]
+    towers = [Tower(spec, load_factory(spec, allowed_modules=allowed_modules)) for spec in specs]
     pairs = _find_pairs(query, Path(place))
     classes = _classes(query)
     usual = max(2, min(_MOST_CLUSTERS, len(pairs) // _PAIRS_PER_CLUSTER))
@@ -214,14 +207,14 @@ def pairs_rows(
     batch = query.number("batch", _BATCH, maximum=2**16)
     # The towers' modules were imported above.
     modules = [getattr(sys.modules[module_of(spec)], "__file__", None) or "" for spec in specs]
-    towers = Stamp.of([*modules, *query.names("weights")])
+    origin = Stamp.of([*modules, *query.names("weights")])
     depends_on = (
-        *(_FORMAT, tuple(specs), towers.digest, pairs.stamp.digest, str(Path(place).resolve())),
+        *(_FORMAT, tuple(specs), origin.digest, pairs.stamp.digest, str(Path(place).resolve())),
         *(_columns(query), size, batch, classes, num_clusters),
     )
 
     def embed() -> Mapping[str, Tensor]:
-        image_tower, text_tower = (make() for make in makers)
+        image_tower, text_tower = towers
         rows = _embedded(pairs, image_tower, text_tower, size, batch, progress)
         if not classes:
             centres_CD = clusters(rows["images"], num_clusters)
@@ -275,13 +268,17 @@ def _embedded(
     progress: Progress | None,
 ) -> dict[str, Tensor]:
     rows: dict[str, Tensor] = {}
+    labels_N = torch.zeros(len(pairs), dtype=torch.int64)
+    files = EncodedRows.of_files(pairs.source, (), labels_N, pairs.images, pairs.stamp)
+    pixels = Dataset(files, "", ImageSpec(3, size, size), threads_for(size**2))
     for start in range(0, len(pairs), batch):
         if progress is not None:
             progress(start, len(pairs))
         ids = range(start, min(start + batch, len(pairs)))
         captions = [pairs.caption(row) for row in ids]
+        images_BCSS = pixels.images(torch.arange(ids.start, ids.stop)).float() / 255
         made = {
-            "images": image_tower.rows(_pixels(pairs, ids, size), len(ids)),
+            "images": image_tower.rows(images_BCSS, len(ids)),
             "captions": text_tower.rows(captions, len(ids)),
         }
         image, text = (values_BD.shape[1] for values_BD in made.values())
@@ -299,37 +296,30 @@ def _embedded(
     return rows
 
 
-def _pixels(pairs: FoundPairs, ids: range, size: int) -> Tensor:
-    pixels_BCSS = np.empty((len(ids), 3, size, size), np.uint8)
-
-    def decode(row: int) -> None:
-        path = pairs.images[row]
-        try:
-            with Path(path).open("rb") as file:
-                _, pixels_BCSS[row - ids.start] = decode_file(file, 3, (size, size))
-        except (DataError, OSError) as error:
-            raise DataError(
-                f"image {row} of {pairs.source} ({path}) cannot be used: {error}. Replace it, or "
-                "remove the pair."
-            ) from error
-
-    for _ in map_rows(decode, ids, num_threads=threads_for(size**2)):
-        pass
-    return torch.from_numpy(pixels_BCSS).float() / 255
-
-
 @dataclass(frozen=True)
 class Tower:
-    """One encoder."""
+    """One encoder, built on first use."""
 
     spec: str
-    encode: Callable[[Any], Any]
+    factory: Callable[[], Any]
+
+    @cached_property
+    def encode(self) -> Callable[[Any], Any]:
+        """Converts a batch."""
+        encode = call_factory(self.spec, self.factory)
+        if not callable(encode):
+            raise ConfigError(
+                f"{self.spec!r} returns a {type(encode).__name__}, which cannot be called with a "
+                "batch. Return the module or function that encodes one."
+            )
+        return encode.eval() if isinstance(encode, nn.Module) else encode
 
     def rows(self, batch: Any, size: int) -> Tensor:
         """Features of a batch, size x D, float32 on the CPU, with unit length; zeros stay zeros."""
+        encode = self.encode
         try:
             with torch.no_grad():
-                found = torch.as_tensor(self.encode(batch))
+                found = torch.as_tensor(encode(batch))
         except Exception as error:
             raise DataError(
                 f"the tower {self.spec} failed on a batch of {size} with {type(error).__name__}: "
@@ -346,28 +336,6 @@ class Tower:
                 f"the tower {self.spec} gives values that are not finite. Compute in float32."
             )
         return functional.normalize(rows_BD, dim=1).float()
-
-
-def find_tower(spec: str, allowed_modules: Collection[str]) -> Callable[[], Tower]:
-    """Import a tower's factory; the tower is built on demand."""
-    factory = load_factory(spec, allowed_modules=allowed_modules)
-
-    def make() -> Tower:
-        try:
-            encode = factory()
-        except Exception as error:
-            raise ConfigError(
-                f"{spec!r} called without arguments failed with {type(error).__name__}: {error}. "
-                "Define it as def tower(), returning the encoder of a batch."
-            ) from error
-        if not callable(encode):
-            raise ConfigError(
-                f"{spec!r} returns a {type(encode).__name__}, which cannot be called with a batch. "
-                "Return the module or function that encodes one."
-            )
-        return Tower(spec, encode.eval() if isinstance(encode, nn.Module) else encode)
-
-    return make
 
 
 def nearest(rows_ND: Tensor, centres_CD: Tensor) -> Tensor:

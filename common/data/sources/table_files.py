@@ -86,7 +86,7 @@ class CsvTable(Table):
             self._header: list[str] = next(reader, [])
         self.columns = tuple(name for name in self._header if name)
         twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
-        if not self.columns or twice or all(map(_is_number, self.columns)):
+        if not self.columns or twice or None not in map(number_in, self.columns):
             found = f"names {', '.join(twice)} twice" if twice else f"is {self._header!r:.200}"
             raise DataError(
                 f"{path}: the first line {found}, but it has to name the columns. Put a line with "
@@ -137,12 +137,12 @@ def _text_file(path: Path) -> Iterator[TextIO]:
         raise DataError(f"{path} cannot be read: {error}. Name a file of text.") from error
 
 
-def _is_number(text: str) -> bool:
+def number_in(text: str) -> float | None:
+    """The number that a text is, if it is one."""
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _cell(value: Any, where: str, name: str) -> Cell:
@@ -216,3 +216,10 @@ class ParquetTable(Table):
                     f"the columns {', '.join(names)} of {file} cannot be read: {error}. Fetch the "
                     "file again."
                 ) from error
+
+
+def open_table(source: str, path: str, kind: str, delimiter: str = ",") -> Table:
+    """A table of `kind` csv, jsonl or parquet; only the last may be a URL."""
+    if kind == "csv":
+        return CsvTable(Path(path), delimiter)
+    return JsonlTable(Path(path)) if kind == "jsonl" else ParquetTable(source, path)

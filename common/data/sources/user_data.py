@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 import numbers
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +34,6 @@ from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.rows import ColumnRows, PixelRows, labels_of_names
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import fit_image, is_grayscale
-from lipt.common.imports import load_factory
 from lipt.common.inputs.specs import MAX_COLUMNS, MAX_DIMENSIONS, Column, ColumnsSpec, ColumnType
 from lipt.common.targets.kinds import ALL_KINDS, kinds_in_words
 from lipt.common.targets.values import TargetValues, label_values, number_values
@@ -56,18 +55,6 @@ def rows_of_data(
     if _length(source, data) == 0 or is_image(_read_row(source, data, 0)[0]):
         return FactoryRows(source, data)
     return column_rows(source, data, progress)
-
-
-def data_of_factory(source: str, allowed_modules: Collection[str]) -> Any:
-    """Call the factory that `source` names, without arguments."""
-    factory = load_factory(source, allowed_modules=allowed_modules)
-    try:
-        return factory()
-    except Exception as error:
-        raise ConfigError(
-            f"{source!r} called without arguments failed with {type(error).__name__}: {error}. "
-            "Define it as def factory(), returning the training set."
-        ) from error
 
 
 def is_image(example: object) -> bool:
@@ -120,9 +107,6 @@ def _read_row(source: str, data: Any, row: int) -> tuple[Any, Any]:
             'Return (image, label), (tensor, label), or a dictionary of tensors with a "label".'
         )
     return item[0], item[1]
-
-
-# Labels: class numbers or names, or targets of other kinds.
 
 
 class _Labels(NamedTuple):
@@ -221,8 +205,7 @@ def _named_labels(targets: Sequence[Any], names: Sequence[str] | None, source: s
             )
     found = sorted({name for target in targets for name in target})
     labels = found if names is None else list(names)
-    unknown = [name for name in found if name not in set(labels)]
-    if unknown:
+    if unknown := sorted(set(found) - set(labels)):
         raise DataError(
             f"{source}: its rows have the label {unknown[0]!r}, which is none of its "
             f"{len(labels)} `classes`. Name it there, or leave `classes` out."
@@ -251,9 +234,6 @@ def _array(target: Any) -> np.ndarray:
         # NumPy has no bfloat16.
         return (detached.float() if detached.is_floating_point() else detached).numpy()
     return np.asarray(target)
-
-
-# Images: rows are read on demand.
 
 
 class FactoryRows(PixelRows):
@@ -292,23 +272,21 @@ def _pixels_of(image: Any, source: str, row: int) -> NDArray[np.uint8]:
             return fit_image(image, 1 if is_grayscale(image) else 3, (image.height, image.width))
         except (DataError, OSError, ValueError) as error:
             raise DataError(f"{source}: the image of row {row} cannot be used: {error}.") from error
-    if isinstance(image, Tensor):
-        pixels = image.detach().cpu().numpy()
-    elif isinstance(image, np.ndarray):
-        pixels = image.transpose(2, 0, 1) if image.ndim == 3 else image
-    else:
-        raise DataError(
-            f"{source}: the image of row {row} is a {type(image).__name__}. Return a PIL image, "
-            "a uint8 tensor of C x H x W or a uint8 array of H x W x C."
-        )
-    if pixels.ndim == 2:
+    pixels = image.detach().cpu().numpy() if isinstance(image, Tensor) else image
+    if isinstance(image, np.ndarray) and image.ndim == 3:
+        pixels = image.transpose(2, 0, 1)
+    if isinstance(pixels, np.ndarray) and pixels.ndim == 2:
         pixels = pixels[None]
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or len(pixels) not in {1, 3} or not pixels.size:
+    if not is_image(pixels) or pixels.ndim != 3 or len(pixels) not in {1, 3} or not pixels.size:
+        kind = f"a {type(image).__name__}"
+        if isinstance(image, Tensor | np.ndarray):
+            kind = f"{image.dtype} of shape {tuple(image.shape)}"
         raise DataError(
-            f"{source}: the image of row {row} is {image.dtype} of shape {tuple(image.shape)}. "
-            "Return uint8, C x H x W or an array of H x W x C, without ToTensor or Normalize."
+            f"{source}: the image of row {row} is {kind}. Return a PIL image, or uint8: C x H x W "
+            "of a tensor, H x W x C of an array, without ToTensor or Normalize."
         )
-    return pixels
+    found: NDArray[np.uint8] = pixels
+    return found
 
 
 # Columns: tensors, or dictionaries of tensors, stacked. Shorter ones are zero-padded at the end of
