@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import Progress, map_rows, threads_for
-from lipt.common.data.sources.bundled import BUNDLED
+from lipt.common.data.sources.bundled import BUNDLED, bundled_rows
 from lipt.common.data.sources.feature_file import features_rows
 from lipt.common.data.sources.image_files import (
     EncodedRows,
@@ -100,7 +100,7 @@ def open_rows(
     if name in BUNDLED:
         if colon:
             raise ConfigError(f"the data set {name} takes no path, not {path!r}. Write {name}.")
-        return BUNDLED[name](source)
+        return bundled_rows(source)
     if name in _WITH_PATH or name in {_WEBDATASET, _PAIRS}:
         if not path:
             raise ConfigError(

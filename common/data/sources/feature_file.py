@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,19 +45,7 @@ _HOW = (
 )
 
 
-@dataclass(frozen=True)
-class FeatureRows(ColumnRows):
-    """Examples of one nameless column; `paired_NP` are float32, or None in a file without pairs."""
-
-    paired_NP: Tensor | None = None
-
-    def raw(self, row: int) -> bytes:
-        """The bytes of the row's values, then of its other half."""
-        paired = b"" if self.paired_NP is None else self.paired_NP[row].numpy().tobytes()
-        return super().raw(row) + paired
-
-
-def features_rows(source: str, path: str) -> FeatureRows:
+def features_rows(source: str, path: str) -> ColumnRows:
     """A file's examples, float32, standardized unless `?standardize=no` follows its name."""
     name, query = split_query(source, path, ("standardize",))
     file = Path(name)
@@ -81,7 +68,7 @@ def features_rows(source: str, path: str) -> FeatureRows:
                 "finite. Give finite numbers, N x p."
             )
     column = Column("", ColumnType.FLOAT32, tuple(examples.shape[1:]), standardized=standardized)
-    return FeatureRows(
+    return ColumnRows(
         source=source,
         names=names or numbered_classes(labels_N, source),
         labels_N=labels_N,

@@ -37,9 +37,9 @@ from torch.nn import functional
 
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import Progress, threads_for
-from lipt.common.data.sources.feature_file import FeatureRows
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp, kept, room_for
+from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.storage import Query, split_query
 from lipt.common.data.sources.table_files import Cell, named_rows, open_table, require_columns
 from lipt.common.determinism import pinned_kernels
@@ -190,7 +190,7 @@ def _columns(query: Query) -> tuple[str, str]:
 
 def pairs_rows(
     source: str, path: str, allowed_modules: Collection[str], progress: Progress | None = None
-) -> FeatureRows:
+) -> ColumnRows:
     """The features of all pairs, with their latent classes as labels."""
     place, query = split_query(source, path, _OPTIONS)
     specs = [query.text(option) for option in TOWERS]
@@ -226,7 +226,7 @@ def pairs_rows(
 
     tensors = kept("pairs", depends_on, embed)
     images_ND = tensors["images"]
-    return FeatureRows(
+    return ColumnRows(
         source=source,
         names=classes or tuple(map(str, range(num_clusters))),
         labels_N=tensors["labels"],

@@ -151,14 +151,23 @@ class ArrayRows(PixelRows):
 
 @dataclass(frozen=True)
 class ColumnRows(Rows):
-    """Examples other than images, in memory; `tensors` are N x shape by column, on the CPU."""
+    """Examples other than images, in memory.
+
+    Attributes:
+        tensors: N x shape by column, on the CPU.
+        paired_NP: float32, the other half of each pair, which is no model's input; None if
+            examples are no pairs.
+    """
 
     columns: tuple[Column, ...]
     tensors: Mapping[str, Tensor]
+    paired_NP: Tensor | None = None
 
     def raw(self, row: int) -> bytes:
-        """The bytes of the row's values, column by column, little-endian."""
-        parts = (self.tensors[column.name][row] for column in self.columns)
+        """The bytes of the row's values, column by column, little-endian; then its other half."""
+        parts = [self.tensors[column.name][row] for column in self.columns]
+        if self.paired_NP is not None:
+            parts.append(self.paired_NP[row])
         return b"".join(
             part.contiguous().flatten().view(torch.uint8).numpy().tobytes() for part in parts
         )

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from lipt.common.data import open_dataset, open_pairs
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.sources.feature_file import FeatureRows
 from lipt.common.data.sources.pairs import FoundPairs, Tower, clusters, nearest
+from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import ConfigError, DataError, FactoryNotAllowedError
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
@@ -88,7 +88,7 @@ def test_rows_have_length_one_and_are_embedded_anew_where_their_origin_has_chang
     again = opened_pairs(folder, options)
     assert calls.read_text().splitlines() == ["made"]
     assert again.fingerprint == first.fingerprint
-    assert isinstance(again.rows, FeatureRows)
+    assert isinstance(again.rows, ColumnRows)
     assert again.rows.paired_NP is not None
     for rows in (again.rows.tensors[""], again.rows.paired_NP):
         assert rows.norm(dim=1).tolist() == pytest.approx([1.0] * 60)
