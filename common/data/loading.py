@@ -75,8 +75,7 @@ _WITH_PATH: Mapping[str, Callable[[str, str], _Rows]] = MappingProxyType(
     {
         **dict.fromkeys(("cifar10", "cifar10-test", "cifar100", "cifar100-test"), cifar_rows),
         "imagefolder": imagefolder_rows,
-        "csv": table_rows,
-        "jsonl": table_rows,
+        **dict.fromkeys(("csv", "jsonl"), table_rows),
         "features": features_rows,
         "distilled": distilled_rows,
         "parquet": _parquet_rows,

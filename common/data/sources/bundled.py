@@ -53,7 +53,7 @@ def _bundled_file(source: str, name: str) -> Path:
 
 
 def bundled_rows(source: str) -> ArrayRows | ColumnRows:
-    """The examples of a bundled set, or of a part of it."""
+    """The examples of a bundled set or a part of it; "-mislabelled" has 5% random wrong labels."""
     name, _, part = source.partition("-")
     whole = _READERS[name](source)
     if not part:
@@ -67,7 +67,11 @@ def bundled_rows(source: str) -> ArrayRows | ColumnRows:
     rows_M = np.flatnonzero(is_test_N if part == "test" else ~is_test_N)
     labels_M = whole.labels_N[rows_M]
     if part == "mislabelled":
-        labels_M = _with_wrong_labels(labels_M)
+        generator = derive_generator(0, "digits-mislabelled")
+        num_wrong = round(_MISLABELLED_SHARE * len(labels_M))
+        rows_W = torch.randperm(len(labels_M), generator=generator)[:num_wrong]
+        further_W = torch.randint(1, _NUM_DIGITS, (num_wrong,), generator=generator)
+        labels_M[rows_W] = (labels_M[rows_W] + further_W) % _NUM_DIGITS
     if isinstance(whole, ArrayRows):
         return replace(whole, labels_N=labels_M, images_NCHW=whole.images_NCHW[rows_M])
     tensors = {name: values_N[rows_M] for name, values_N in whole.tensors.items()}
@@ -76,8 +80,6 @@ def bundled_rows(source: str) -> ArrayRows | ColumnRows:
 
 def _digits(source: str) -> ArrayRows:
     """1,797 handwritten digits as 1 x 8 x 8 images with brightness scaled to 0..255.
-
-    In "digits-mislabelled", a fixed 5% of the training labels are wrong.
 
     Source: Alpaydin & Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI.
     """
@@ -90,17 +92,6 @@ def _digits(source: str) -> ArrayRows:
     # The file is ordered by writer, so both parts have all writers.
     labels_N = torch.from_numpy(lines_NL[:, -1].astype(np.int64))
     return ArrayRows(source, tuple("0123456789"), labels_N, images_NCHW, stamp=stamp)
-
-
-def _with_wrong_labels(labels_N: torch.Tensor) -> torch.Tensor:
-    """A copy with random wrong classes, uniform, in random rows."""
-    generator = derive_generator(0, "digits-mislabelled")
-    num_wrong = round(_MISLABELLED_SHARE * len(labels_N))
-    rows_W = torch.randperm(len(labels_N), generator=generator)[:num_wrong]
-    further_W = torch.randint(1, _NUM_DIGITS, (num_wrong,), generator=generator)
-    wrong_N = labels_N.clone()
-    wrong_N[rows_W] = (labels_N[rows_W] + further_W) % _NUM_DIGITS
-    return wrong_N
 
 
 def _table(source: str) -> ColumnRows:
@@ -122,10 +113,9 @@ def _table(source: str) -> ColumnRows:
 
 
 def _pydocs(source: str) -> ColumnRows:
-    """Paragraphs of the docstrings of Python's standard library, by package, as tokens.
+    """Distinct paragraphs, of at least 8 words, of the docstrings of eight standard packages.
 
-    Read from the sources of eight packages: every distinct paragraph of at least 8 words. Another
-    version of Python has other paragraphs, and another fingerprint.
+    Another version of Python has others, and so another fingerprint.
     """
     files = {topic: _files(topic) for topic in _TOPICS}
     stamp = Stamp.of([file for of_topic in files.values() for file in of_topic])

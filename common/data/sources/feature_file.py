@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.rows import ColumnRows, numbered_classes
+from lipt.common.data.sources.rows import ColumnRows, is_texts, numbered_classes
 from lipt.common.data.sources.storage import split_query
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.inputs.specs import MAX_DIMENSIONS, Column, ColumnType
@@ -95,7 +95,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         names: Any = json.loads(container.metadata.get(_NAMES, "[]"))
     except (ValueError, RecursionError):
         names = None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if not is_texts(names):
         raise DataError(
             f"{path}: {_NAMES} in its metadata is not a JSON list of texts. Write "
             f"metadata={{'{_NAMES}': json.dumps(names)}}."

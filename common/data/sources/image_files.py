@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.rows import ArrayRows, ImageRows, require_labels
+from lipt.common.data.sources.rows import ArrayRows, ImageRows, is_texts, require_labels
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.images.formats import Header, check_file, decode_file
 from lipt.common.weights.files import read_container
@@ -103,9 +103,8 @@ class EncodedRows(ImageRows):
 def cifar_rows(source: str, path: str) -> ArrayRows:
     """CIFAR's images, 3 x 32 x 32, in file order; CIFAR-100's labels are the fine ones.
 
-    `source` begins with "cifar10" or "cifar100"; "-test" before its colon takes the 10,000 test
-    images. `path` is `cifar-10-batches-py` or `cifar-100-python`, or its parent directory.
-    torchvision's reader checks every file's digest before it unpickles it.
+    `path` is `cifar-10-batches-py` or `cifar-100-python`, or its parent directory. torchvision's
+    reader checks every file's digest before it unpickles it.
 
     Source: Krizhevsky 2009, "Learning Multiple Layers of Features from Tiny Images".
     """
@@ -130,16 +129,7 @@ def cifar_rows(source: str, path: str) -> ArrayRows:
 
 
 def imagefolder_rows(source: str, path: str) -> EncodedRows:
-    """The images in a directory per class, in the order of torchvision's `ImageFolder`.
-
-    Ids are then the same in training scripts. torchvision is not imported: that is as slow as
-    torch.
-    """
-    if not Path(path).is_dir():
-        raise DataError(
-            f"{source}: there is no directory {path}. Name one that holds a directory of images "
-            "for each class."
-        )
+    """The images in a directory per class, in the order of torchvision's `ImageFolder`."""
     try:
         classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
         by_class = [_images_in(Path(path) / name) for name in classes]
@@ -196,10 +186,8 @@ def read_distilled(folder: Path) -> DistilledFile:
         raise refused(f"it lacks {error}") from error
     except (ValueError, RecursionError) as error:
         raise refused(f"its metadata is not JSON ({error})") from error
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise refused(f"{CLASS_NAMES} is not a list of texts")
-    if not isinstance(manifest, dict):
-        raise refused(f"{MANIFEST} is not an object")
+    if not is_texts(names) or not isinstance(manifest, dict):
+        raise refused(f"{CLASS_NAMES} is not a list of texts, or {MANIFEST} not an object")
     size = len(images) if images.ndim == 4 else 0
     fitting = images.dtype == torch.uint8 and labels.dtype == stages.dtype == torch.int64
     if not size or not fitting or not labels.shape == stages.shape == (size,):

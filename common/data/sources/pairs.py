@@ -112,8 +112,6 @@ def open_pairs(source: str) -> FoundPairs:
 
 def _find_pairs(query: Query, path: Path) -> FoundPairs:
     """All pairs: a folder's by sorted path, a table's in its order."""
-    if not path.exists():
-        raise DataError(f"{query.source}: there is no folder or table {path}. {_HOW}")
     tables = [path / name for name in _TABLES if (path / name).exists()]
     if len(tables) > 1:
         raise DataError(

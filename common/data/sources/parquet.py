@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.rows import numbered_classes
+from lipt.common.data.sources.rows import is_texts, numbered_classes
 from lipt.common.data.sources.storage import is_url, open_remote, storage_of
 from lipt.common.errors import DataError
 from lipt.common.imports import import_extra
@@ -108,13 +108,11 @@ def find_files(source: str, path: str) -> list[str]:
     if storage.is_file(path):
         return [path]
     found = storage.listed(path, ".parquet", below=True)
-    if found is None:
-        raise DataError(
-            f"{source}: there is no file or directory {path}. Name a Parquet file, or a directory "
-            "that holds some."
-        )
     if not found:
-        raise DataError(f"{source}: there is no *.parquet below {path}. Name where they are.")
+        raise DataError(
+            f"{source}: {path} is no file, and there is no *.parquet below it. Name a Parquet "
+            "file, or a directory that holds some."
+        )
     folders = {name: name.rpartition("/")[0] for name in found}
     train = [
         name
@@ -203,6 +201,4 @@ def class_names(schema: Any, label_column: str) -> tuple[str, ...]:
         names = described["info"]["features"][label_column]["names"]
     except (KeyError, TypeError, ValueError):
         return ()
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return ()
-    return tuple(names)
+    return tuple(names) if is_texts(names) else ()

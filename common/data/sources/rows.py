@@ -173,6 +173,11 @@ class ColumnRows(Rows):
         )
 
 
+def is_texts(names: object) -> bool:
+    """Whether names from a file are a list of texts."""
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)
+
+
 def numbered_classes(labels_N: Tensor, source: str) -> tuple[str, ...]:
     """Names "0", "1", ... up to the largest label."""
     largest = int(labels_N.max())

@@ -122,11 +122,9 @@ class LocalFiles:
     def is_file(self, name: str) -> bool:
         return Path(name).is_file()
 
-    def listed(self, folder: str, suffix: str, *, below: bool) -> list[str] | None:
-        """The files in a folder with a suffix, sorted; None without the folder."""
+    def listed(self, folder: str, suffix: str, *, below: bool) -> list[str]:
+        """The files in a folder with a suffix, sorted; none without the folder."""
         path = Path(folder)
-        if not path.is_dir():
-            return None
         return sorted(str(file) for file in (path.rglob if below else path.glob)(f"*{suffix}"))
 
     def size(self, name: str) -> int:
@@ -170,14 +168,14 @@ class RemoteFiles:
                 "environment, as its own tools take them."
             ) from error
 
-    def listed(self, folder: str, suffix: str, *, below: bool) -> list[str] | None:
+    def listed(self, folder: str, suffix: str, *, below: bool) -> list[str]:
         try:
             with _os_errors():
                 found = self.files.find(self._path(folder), maxdepth=None if below else 1)
         except OSError:
-            return None
+            return []
         names = sorted(str(self.files.unstrip_protocol(path)) for path in found)
-        return [name for name in names if name.endswith(suffix)] if names else None
+        return [name for name in names if name.endswith(suffix)]
 
     def size(self, name: str) -> int:
         size = self._info(name).get("size")

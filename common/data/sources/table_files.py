@@ -178,15 +178,12 @@ class JsonlTable(Table):
                     continue
                 try:
                     line = json.loads(text)
-                except (ValueError, RecursionError) as error:
-                    raise DataError(
-                        f"{self.name}, line {number} is not JSON: {error}. Write one object on "
-                        "each line."
-                    ) from error
+                except (ValueError, RecursionError):
+                    line = None
                 if not isinstance(line, dict):
                     raise DataError(
-                        f"{self.name}, line {number} is a {type(line).__name__}. Write one object "
-                        'on each line, such as {"text": "...", "label": "..."}.'
+                        f"{self.name}, line {number} is no JSON object: {text:.80}. Write one on "
+                        'each line, such as {"text": "...", "label": "..."}.'
                     )
                 yield line
 

@@ -1,12 +1,10 @@
 """Tables: a label or targets, and texts or features as columns.
 
 Classes are sorted by name, numbers by value, so files with the same classes agree; `classes=a,b,c`
-names them for files that lack some.
-
-A column of only numbers or missing cells is numeric and is standardized. Any other is categorical:
-a cell's code is its text's digest, salted with the column's name, modulo the number of buckets.
-Files opened separately then agree without a vocabulary, and all columns share one embedding table.
-A missing category is its own category; a missing number is its column's mean in the same file.
+names them for files that lack some. A column of only numbers or missing cells is numeric and is
+standardized; a missing one is its column's mean in the same file. Any other is categorical: a
+cell's code is its text's digest, salted with the column's name, modulo the number of buckets. Files
+opened separately then agree without a vocabulary. A missing category is a category of its own.
 
 Shapes: N rows, D columns of numbers, C columns of categories, T targets.
 """
@@ -104,7 +102,7 @@ def read_labels(
 ) -> tuple[Tensor, tuple[str, ...]]:
     """The labels as numbers from 0, int64, and the class names."""
     chunks = table.chunks([column])
-    labels = [_label_name(cell) for (cells,) in chunks for cell in cells]
+    labels = [_name(cell) for (cells,) in chunks for cell in cells]
     missing = [row for row, label in enumerate(labels) if not label]
     if missing:
         raise DataError(
@@ -114,8 +112,14 @@ def read_labels(
     if not labels:
         raise DataError(f"{table.name} has no rows. Name the file that holds the training data.")
     found = set(labels)
-    if not classes:
-        _require_classes(found, len(labels), table, column)
+    fractions = [number for number in map(number_in, found) if number and not number.is_integer()]
+    many = len(fractions) > _MOST_FRACTIONS or len(found) > max(_MOST_FRACTIONS, len(labels) // 2)
+    if many and not classes:
+        raise DataError(
+            f"{table.name}: the column {column} holds {len(found)} different labels in "
+            f"{len(labels)} rows, {len(fractions)} of them fractions. Name the column of the "
+            f"classes, label=COLUMN; for regression write target={column}"
+        )
     named = table.class_names.get(column, ())
     names = tuple(classes) or named or tuple(sorted(found, key=_order))
     # In a file that names its numbers, cells are numbers.
@@ -123,23 +127,12 @@ def read_labels(
     return labels_of_names(labels, cells_of_names, table.name)[0], names
 
 
-def _label_name(cell: Cell) -> str:
+def _name(cell: Cell) -> str:
     if cell is None:
         return ""
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
     return str(cell).strip()
-
-
-def _require_classes(found: set[str], num_rows: int, table: Table, column: str) -> None:
-    numbers = [number_in(name) for name in found]
-    fractions = sum(number is not None and not number.is_integer() for number in numbers)
-    if fractions > _MOST_FRACTIONS or len(found) > max(_MOST_FRACTIONS, num_rows // 2):
-        raise DataError(
-            f"{table.name}: the column {column} holds {len(found)} different labels in {num_rows} "
-            f"rows, {fractions} of them fractions. Name the column of the classes, label=COLUMN; "
-            f"for regression write target={column}"
-        )
 
 
 def _order(name: str) -> tuple[bool, float, str]:

@@ -1,11 +1,9 @@
 """Text columns: texts as tokens of one length, cut or padded.
 
-The built-in tokenizer needs no file or vocabulary. A lower-cased word or single punctuation mark
-gets the number of its digest, so that files opened separately agree; 0 is padding.
-
-A user's tokenizer is a file of Hugging Face's `tokenizers`. Its padding token and number 0 are
-swapped; without a padding token, all numbers increase by 1. `names=huggingface` keeps the numbers,
-for a model trained on them.
+The built-in tokenizer needs no file: a lower-cased word or single punctuation mark gets the number
+of its digest, so that files opened separately agree; 0 is padding. A user's tokenizer is a file of
+Hugging Face's `tokenizers`. Its padding token and number 0 are swapped; without a padding token,
+all numbers increase by 1. `names=huggingface` keeps the numbers, for a model trained on them.
 
 Shapes: N texts, L positions.
 """

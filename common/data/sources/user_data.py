@@ -1,14 +1,9 @@
 """Users' own data: a map-style data set, such as a list or one of torchvision's, or its factory.
 
 It needs `len()` and `data[row]`, a pair of example and label. Row 0 decides whether examples are
-images (see `is_image`) or other tensors, which models get unchanged. Optional attributes:
-
-    targets        the labels of all rows; saves a pass
-    classes        the class names
-    standardize    True, or the names of the columns to standardize
-    num_values     the number of values of whole numbers, by column or for all
-
-The type of a row's target decides the kind:
+images (see `is_image`) or other tensors. Optional attributes: `targets`, the labels of all rows,
+which saves a pass; `classes`, their names; `standardize`, True or the columns' names; `num_values`
+of whole numbers, by column or for all. The type of a target decides its kind:
 
     an int                                one class                   single-label
     a vector of 0 and 1                   a position for each label   multi-label
@@ -21,6 +16,7 @@ from __future__ import annotations
 import logging
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,11 +67,8 @@ def is_image(example: object) -> bool:
 
 
 def _length(source: str, data: Any) -> int:
-    try:
-        if hasattr(data, "__getitem__"):
-            return len(data)
-    except TypeError:
-        pass
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return len(data)
     raise ConfigError(
         f"{source!r} returned a {type(data).__name__}, which is not a map-style data set. Return "
         "one with len() and data[row] -> (example, label), such as a list of pairs."
@@ -89,24 +82,22 @@ def _read_row(source: str, data: Any, row: int) -> tuple[Any, Any]:
     except Exception as error:
         raise DataError(
             f"{source}: reading row {row} failed with {type(error).__name__}: {error}. "
-            "Every row from 0 to len() - 1 must be readable."
+            "Every row must be readable."
         ) from error
+    what = type(item).__name__
     if isinstance(item, Mapping):
         key = next((name for name in ("label", "labels") if name in item), None)
         rest = {str(name): value for name, value in item.items() if name != key}
-        if key is None or not rest:
-            raise DataError(
-                f"{source}: row {row} is a dictionary of {', '.join(map(str, item)) or 'nothing'}. "
-                'Return its tensors, and its class as "label".'
-            )
-        only = next(iter(rest.values()))
-        return (only if len(rest) == 1 and is_image(only) else rest), item[key]
-    if not isinstance(item, tuple | list) or len(item) < 2:
-        raise DataError(
-            f"{source}: row {row} is a {type(item).__name__}, not a pair of image and label. "
-            'Return (image, label), (tensor, label), or a dictionary of tensors with a "label".'
-        )
-    return item[0], item[1]
+        if key is not None and rest:
+            only = next(iter(rest.values()))
+            return (only if len(rest) == 1 and is_image(only) else rest), item[key]
+        what = f"dictionary of {', '.join(map(str, item)) or 'nothing'}"
+    elif isinstance(item, tuple | list) and len(item) >= 2:
+        return item[0], item[1]
+    raise DataError(
+        f"{source}: row {row} is a {what}. Return (image, label), (tensor, label), or a dictionary "
+        'of tensors with a "label".'
+    )
 
 
 class _Labels(NamedTuple):
@@ -137,13 +128,11 @@ def _labels_of_targets(source: str, data: Any, num_rows: int) -> _Labels | None:
 
 
 def _labels_of_rows(labels: Sequence[Any], names: tuple[str, ...] | None, source: str) -> _Labels:
-    try:
+    with suppress(TypeError, ValueError, RuntimeError):
         # Fast path: usually all are whole numbers.
         numbers_N = np.asarray(labels)
-    except (TypeError, ValueError, RuntimeError):
-        numbers_N = np.empty(0)
-    if numbers_N.ndim == 1 and numbers_N.dtype.kind in "biu":
-        return _Labels(torch.from_numpy(numbers_N.astype(np.int64)), names)
+        if numbers_N.ndim == 1 and numbers_N.dtype.kind in "biu":
+            return _Labels(torch.from_numpy(numbers_N.astype(np.int64)), names)
     if labels and all(isinstance(label, str) for label in labels):
         return _Labels(*labels_of_names(list(map(str, labels)), names, source))
     if not all(map(is_class, labels)):
@@ -164,10 +153,10 @@ def _class_number(label: Any, source: str, row: int) -> int:
 
 def is_class(target: Any) -> bool:
     """Whether a row's target is a whole number, that is, a class."""
-    if isinstance(target, Tensor | np.ndarray | np.generic):
+    if isinstance(target, Tensor | np.ndarray):
         array = _array(target)
         return array.size == 1 and array.ndim <= 1 and array.dtype.kind in "biu"
-    return isinstance(target, numbers.Integral)
+    return isinstance(target, numbers.Integral | np.bool_)
 
 
 def read_targets(targets: Sequence[Any], names: Sequence[str] | None, source: str) -> TargetValues:
@@ -289,12 +278,11 @@ def _pixels_of(image: Any, source: str, row: int) -> NDArray[np.uint8]:
     return found
 
 
-# Columns: tensors, or dictionaries of tensors, stacked. Shorter ones are zero-padded at the end of
-# their first dimension.
-
-
 def column_rows(source: str, data: Any, progress: Progress | None = None) -> ColumnRows:
-    """All rows of a user's data set, in memory."""
+    """All rows of a user's data set, stacked by column, in memory.
+
+    Shorter tensors are zero-padded at the end of their first dimension.
+    """
     num_rows = _length(source, data)
     parts: dict[str, list[Tensor]] = {}
     labels: list[Any] = []

@@ -36,7 +36,6 @@ from lipt.common.data.sources.rows import labels_of_names, numbered_classes
 from lipt.common.data.sources.storage import (
     Storage,
     Window,
-    is_url,
     read_exactly,
     split_query,
     storage_of,
@@ -124,14 +123,11 @@ def _shards(source: str, storage: Storage, path: str) -> list[str]:
     if storage.is_file(path):
         return [path]
     tars = storage.listed(path, ".tar", below=False)
-    if tars is None:
-        kind = "URL" if is_url(path) else "file or directory"
-        raise DataError(
-            f"{source}: there is no {kind} {path}. Name a .tar, a directory of them, or several "
-            "as shards-{000000..000099}.tar."
-        )
     if not tars:
-        raise DataError(f"{source}: there is no *.tar in {path}. Name where they are.")
+        raise DataError(
+            f"{source}: {path} is no file, and there is no *.tar in it. Name a .tar, a directory "
+            "of them, or several as shards-{000000..000099}.tar."
+        )
     return tars
 
 
@@ -162,7 +158,7 @@ def _choices(source: str, text: str) -> list[str]:
 
 def _classes_beside(storage: Storage, shards: list[str]) -> str:
     folders = {posixpath.dirname(shard) for shard in shards}
-    files = (storage.listed(folders.pop(), CLASSES, below=False) or []) if len(folders) == 1 else []
+    files = (storage.listed(folders.pop(), CLASSES, below=False)) if len(folders) == 1 else []
     return next((file for file in files if posixpath.basename(file) == CLASSES), "")
 
 

@@ -209,7 +209,7 @@ def test_a_folders_pairs_are_in_the_order_of_their_paths(tmp_path: Path) -> None
 def test_captions_and_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no image with a caption in"):
         open_pairs_at(tmp_path)
-    with pytest.raises(DataError, match="there is no folder or table"):
+    with pytest.raises(DataError, match=r"missing is no table of pairs\. Name .* or a folder"):
         open_pairs_at(tmp_path / "missing")
     write_folder(tmp_path, ["a", "b", "c"])
     (tmp_path / "part0" / "0001.txt").write_bytes(b"\xff\xfe\xff")

@@ -197,10 +197,9 @@ def test_garbage_is_refused_and_nothing_else_happens(tmp_path: Path, data: st.Da
 
 
 def test_other_files_are_no_shards(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no file or directory .*absent\. Name a \.tar"):
-        webdataset_rows("x", str(tmp_path / "absent"))
-    with pytest.raises(DataError, match=r"there is no \*\.tar in .*\. Name where they are"):
-        webdataset_rows("x", str(tmp_path))
+    for path in (tmp_path / "absent", tmp_path):
+        with pytest.raises(DataError, match=r"is no file, and there is no \*\.tar in it\. Name a"):
+            webdataset_rows("x", str(path))
     with tarfile.open(tmp_path / "a.tar", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("0.png"))
     with pytest.raises(DataError, match=r"A compressed one has to be unpacked to a plain \.tar"):
