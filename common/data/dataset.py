@@ -1,8 +1,7 @@
 """Data set: a map from a row number, which is the example's id, to a labelled example.
 
-Images stay in memory as pixels if they fit, and are otherwise read and decoded on demand. Other
-examples stay in memory. Where broken images are excluded, computations use positions among the
-rest; callers still use ids. `Numbering` maps between them.
+Images stay in memory as pixels if they fit, and are otherwise read and decoded on demand. Where
+broken images are excluded, computations use positions among the rest; callers still use ids.
 
 Shapes: N examples, B positions, C x H x W pixels as the model sees them.
 """

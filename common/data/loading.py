@@ -1,8 +1,7 @@
 """Loading: a name such as `cifar10:DIR` opens a data set, with every example checked.
 
-This module decides the image size, whether images stay in memory, and which broken ones are
-excluded. For sets that stay encoded, every image's header and end are checked. The result is
-cached: for a million remote images the check takes an hour.
+For sets that stay encoded, every image's header and end are checked. The result is cached: for a
+million remote images the check takes an hour.
 
 Shapes: N examples, B of a block, V values of one, C channels, H x W pixels.
 """
@@ -355,10 +354,7 @@ class Decoded:
 def decode_all(
     source: str, *, allowed_modules: Collection[str] = (), progress: Progress | None = None
 ) -> Decoded:
-    """Decode every image of a source, even of one that cannot be opened as a data set.
-
-    Damage that the decoder repairs, such as in the middle of a JPEG, is not found.
-    """
+    """Decode every image of a source; damage that the decoder repairs is not found."""
     rows = _source_rows(source, tuple(allowed_modules), progress)
     if not isinstance(rows, EncodedRows):
         raise DataError(

@@ -125,8 +125,7 @@ def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
 def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: Target) -> Shard:
     """Read an untrusted shard file; raises DataError unless it has the expected examples.
 
-    Image files are decoded on demand, or at once if they are larger than their pixels: a learner's
-    memory is planned for twice the pixels.
+    Image files are decoded on demand, or at once if they are larger than their pixels.
     """
     _require_expected(inputs, num_examples)
     columns = isinstance(inputs, ColumnsFormat)

@@ -1,7 +1,7 @@
-"""Images: decoded and fitted to a model's size, with the same pixels in every process.
+"""Images: decoded and fitted to a model's size, with the same pixels on every machine.
 
-Pillow's integer arithmetic is the same on every machine. The shorter side is scaled, the longer one
-cropped at the centre. Orientation tags are ignored, as in torchvision's data sets.
+The shorter side is scaled, the longer one cropped at the centre. Orientation tags are ignored, as
+in torchvision's data sets.
 """
 
 from __future__ import annotations

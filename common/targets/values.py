@@ -155,7 +155,6 @@ class MultiLabel(Target):
 
     The loss is the sum of the labels' binary cross-entropies. The score is the micro F1, 2 TP / (2
     TP + FP + FN) at threshold 1/2, over all labels of all examples; 1 without any positive.
-    Accuracy would rank soups badly: with rare labels, predicting none is nearly always right.
     """
 
     num_labels: Annotated[int, Field(ge=1)]
@@ -273,11 +272,7 @@ OtherTarget = Annotated[MultiLabel | Regression, Field(discriminator="kind")]
 
 @dataclass(frozen=True)
 class TargetValues:
-    """A data set's labels or numbers, checked and grouped in strata.
-
-    `values` are uint8 N x C for labels, float32 N x T for numbers, on the CPU; `strata_N` are
-    int64.
-    """
+    """A data set's labels (uint8 N x C) or numbers (float32 N x T), and their int64 strata."""
 
     target: OtherTarget
     values: Tensor

@@ -1,7 +1,7 @@
 """Bundled data: sets from installed packages, for tests and first steps.
 
-scikit-learn's files are read without importing it, which would take a second in every process. A
-name that ends in "-test" takes every fifth row of each class, "-train" the rest.
+scikit-learn's files are read without its slow import. A name that ends in "-test" takes every fifth
+row of each class, "-train" the rest.
 
 Shapes: N rows, D columns.
 """

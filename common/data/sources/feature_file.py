@@ -8,8 +8,6 @@
                       array of texts in an npz file
 
 Headers are compared with the file's size before allocation, and nothing is unpickled.
-
-Shapes: N examples, P features of a pair's other half.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """Image files: encoded images, CIFAR, folders of classes, and distilled sets.
 
-`lipt distill` writes a folder with `synthetic.safetensors`, which holds
-
-    images_NCHW   uint8, by stage, then by class
-    labels_N      int64, class numbers from 0
-    stages_N      int64, the stage of each image, from 0
-
-and in its metadata `class_names`, a JSON list, and `manifest`, JSON of their creation.
+`lipt distill` writes a folder with `synthetic.safetensors`: `images_NCHW`, uint8, by stage, then by
+class; `labels_N` and `stages_N`, int64 from 0; in its metadata `class_names`, a JSON list, and
+`manifest`, JSON of their creation.
 
 Shapes: N images, C channels, H x W pixels.
 """

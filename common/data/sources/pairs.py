@@ -4,19 +4,15 @@
     FOLDER/captions.csv      or .tsv, .jsonl, .parquet, also given directly: a row for each pair,
                              with its caption and its file's path relative to the table's folder
 
-Rows are those of a feature file with `paired_features`. They are recomputed when the pairs' files,
-the towers' names, their modules' files or the `weights=` files change.
-
-A tower's name is `module:function`. The function takes no arguments and is called once. It returns
-a batch encoder, such as a PyTorch module, which is set to `eval`:
+A tower's name is `module:function`, which is called once, without arguments. It returns a batch
+encoder, such as a PyTorch module, which is set to `eval`:
 
     image tower    float32, B x 3 x S x S, RGB, 0 to 1, on the CPU    ->  B x D, floating point
     text tower     a list of B texts                                  ->  B x D, floating point
 
-The result may be on any device; its rows are normalized here. Row i must depend on example i alone.
-
-Named classes are zero-shot: each image gets the nearest text's class. Without names, classes are
-clusters: spherical k-means on at most 256 sampled images for each cluster.
+Row i must depend on example i alone; rows are normalized here. Features are computed again when the
+pairs' files, the towers' names or modules, or the `weights=` files change. Named classes are
+zero-shot: each image gets the nearest text's class. Without names, classes are clusters.
 
 Shapes: N pairs, B of a batch, C classes, M of the sample, S pixels a side, D features.
 """
@@ -39,9 +35,10 @@ from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import Progress, threads_for
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp, kept, room_for
+from lipt.common.data.sources.parquet import open_table
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.storage import Query, split_query
-from lipt.common.data.sources.table_files import Cell, named_rows, open_table, require_columns
+from lipt.common.data.sources.table_files import Cell, named_rows, require_columns
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import TOWERS, call_factory, load_factory, module_of
@@ -348,7 +345,7 @@ def nearest(rows_ND: Tensor, centres_CD: Tensor) -> Tensor:
 
 
 def clusters(rows_ND: Tensor, num_clusters: int) -> Tensor:
-    """Cluster centres, C x D with unit length; deterministic."""
+    """Centres of spherical k-means on a sample, C x D with unit length; deterministic."""
     generator = torch.Generator().manual_seed(0)
     size = min(len(rows_ND), _SAMPLED_PER_CLUSTER * num_clusters)
     sample_M = torch.randperm(len(rows_ND), generator=generator)[:size].sort().values

@@ -1,8 +1,6 @@
-"""Rows: a source's examples by number, before resizing.
+"""Rows: a source's examples by number, before resizing, as NumPy arrays.
 
-Pixels are NumPy arrays, as Pillow's are; data sets return tensors.
-
-Shapes: N examples, C channels, H x W pixels.
+Shapes: N examples, C channels, H x W pixels, P features of a pair's other half.
 """
 
 # ruff: noqa: D102 - methods are described once, in the abstract classes
@@ -151,12 +149,9 @@ class ArrayRows(PixelRows):
 
 @dataclass(frozen=True)
 class ColumnRows(Rows):
-    """Examples other than images, in memory.
+    """Examples other than images, in memory; `tensors` are N x shape by column, on the CPU.
 
-    Attributes:
-        tensors: N x shape by column, on the CPU.
-        paired_NP: float32, the other half of each pair, which is no model's input; None if
-            examples are no pairs.
+    `paired_NP` are the other halves of pairs, float32, which are no model's input.
     """
 
     columns: tuple[Column, ...]

@@ -1,8 +1,7 @@
 """Storage: files on disk or behind fsspec URLs, and the options after a source's path.
 
-Files are listed and read in ranges. Options follow a question mark, as in
-`csv:PATH?label=grade&drop=id,name`. Values are percent-decoded after lists are split: a comma in a
-column's name is `%2C`.
+Options follow a question mark, as in `csv:PATH?label=grade&drop=id,name`. Values are
+percent-decoded after lists are split: a comma in a column's name is `%2C`.
 """
 
 # ruff: noqa: D102 - methods of io and of `LocalFiles` are described once

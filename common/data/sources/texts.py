@@ -110,8 +110,8 @@ def text_columns(
 ) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
     """Texts as tokens, N x L; joins several columns with a space.
 
-    L does not depend on the texts, so that files opened separately agree. `name` is for the log;
-    empty logs nothing. `huggingface` makes the columns input_ids and attention_mask.
+    L does not depend on the texts, so that files opened separately agree. `name` is for the log, if
+    any; `huggingface` makes the columns input_ids and attention_mask.
     """
     tokens_NL = room_for((num_texts, length), torch.int64)
     sizes_N, num_cut, begin = np.zeros(num_texts, np.int32), 0, 0

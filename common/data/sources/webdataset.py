@@ -1,11 +1,9 @@
 """WebDataset: images and labels in tar shards, read in place, in any order.
 
-`photos/0001.jpg` and `photos/0001.cls` are image and label of the sample `photos/0001`. A name ends
-at the first dot after the last slash; the rest is the extension. Names that begin with a dot, or
-have none, are ignored.
-
-One pass over the headers builds an index of image offsets, which is cached. Truncated files,
-trailing content and sizes beyond the file are refused; the standard library ignores them.
+`photos/0001.jpg` and `photos/0001.cls` are image and label of the sample `photos/0001`. Names that
+begin with a dot or have none are ignored. One pass over the headers builds an index of image
+offsets, which is cached. Truncated files, trailing content and sizes beyond the file are refused;
+the standard library ignores them.
 
 Shapes: N samples, S shards, C classes that have names.
 Source: Aizman, Maltby & Breuel 2019, "High Performance I/O For Large Scale Deep Learning"
@@ -64,11 +62,8 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
     """The samples of tar shards: shards in sorted order, samples in file order.
 
     `path` is a .tar, a directory of them, or a pattern as `shards-{000000..000099}.tar`, on disk or
-    at a URL. Options follow a question mark:
-
-        image          extension of image members; by default the only one
-        label          the label's key in .json members; by default .cls members, else "label"
-        classes_file   a text file with a class name on each line
+    at a URL. Options: `image`, the extension of image members; `label`, the label's key in .json
+    members; `classes_file`, a text file with a class name on each line.
     """
     path, query = split_query(source, path, _OPTIONS)
     storage = storage_of(source, path)

@@ -109,7 +109,7 @@ def test_a_corrupt_image_is_named_by_file_and_row(
     [
         (-1, r"row 1 has the label -1, which is not the number of a class: its 3 classes"),
         (3, r"row 1 has the label 3, .* its 3 classes are numbered from 0"),
-        (None, r"x\.parquet, row 1: the label is null\. Give it a class number"),
+        (None, r"x\.parquet, row 1: the label is None\. Give it a class number"),
         (2**63, rf"x\.parquet, row 1: the label is {2**63}\."),
     ],
 )

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from lipt.common.data.sources.parquet import ParquetTable
 from lipt.common.data.sources.storage import did_you_mean, split_query
-from lipt.common.data.sources.table_files import CHUNK_ROWS, CsvTable, JsonlTable, ParquetTable
+from lipt.common.data.sources.table_files import CHUNK_ROWS, CsvTable, JsonlTable
 from lipt.common.errors import ConfigError, DataError
 
 Write = Callable[..., Path]
