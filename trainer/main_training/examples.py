@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted import normalized_weights
 
+if TYPE_CHECKING:
+    from lipt.trainer.resampling.redrawing import LastLosses
+
 # Largest examples kept on the device; on an accelerator, as a share of its free memory.
 _MAX_CPU_BYTES = 4 * 1024**3
 _MAX_DEVICE_SHARE = 0.5
@@ -29,10 +32,18 @@ ABSOLUTE_WEIGHTS = "absolute_weights"
 
 
 class SubsetSource(Protocol):
-    """Source of another subset before each epoch; main training sets `num_epochs` beforehand."""
+    """Source of another subset before each epoch; main training sets `num_epochs` beforehand.
+
+    Where there are `losses`, the source selects by them, and their budget sets the number of steps.
+    """
 
     subset: Subset
     num_epochs: int | None
+
+    @property
+    def losses(self) -> LastLosses | None:
+        """The losses that it selects by."""
+        ...
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -41,25 +52,6 @@ class SubsetSource(Protocol):
 
     def before_epoch(self, epoch: int) -> Subset:
         """Return the subset of an epoch, counted from 0."""
-        ...
-
-
-@runtime_checkable
-class LossDriven(SubsetSource, Protocol):
-    """A source that selects by training losses; `budget` examples set the number of steps."""
-
-    budget: int
-
-    def update(self, ids_M: Tensor, losses_M: Tensor) -> None:
-        """Take an epoch's losses: int64 row numbers and a loss for each, on the CPU."""
-        ...
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the state for a checkpoint."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from a `state_dict`."""
         ...
 
 

@@ -31,7 +31,6 @@ from lipt.common.weights.specs import check_specs, copy_to_cpu, specs_of
 from lipt.core.training import ForwardPass
 from lipt.trainer.main_training.examples import (
     Examples,
-    LossDriven,
     MakeSubsetSource,
     SubsetSource,
     require_comparable,
@@ -73,9 +72,9 @@ class Training:
         self._model, self._forward_pass = model, forward_pass
         self._train, self._test, self._recipe, self._schedule = train, test, recipe, schedule
         self._device, self._source = forward_pass.device, source
-        self._losses_to = source if isinstance(source, LossDriven) else None
+        self._losses = None if source is None else source.losses
         self._examples = Examples(subset, train, recipe, self._device)
-        budget = len(self._examples) if self._losses_to is None else self._losses_to.budget
+        budget = len(self._examples) if self._losses is None else self._losses.budget
         num_steps = recipe.num_steps(budget)
         self._steps = Steps(model, forward_pass, recipe, num_steps)
         self._progress = Progress(epoch=0, step=0, num_steps=num_steps, seconds=0.0)
@@ -151,7 +150,7 @@ class Training:
         for batch in examples.batches(batches):
             batch_sums, losses_B = self._steps.take(step, batch)
             sums += batch_sums
-            if self._losses_to is not None:
+            if self._losses is not None:
                 losses.append(losses_B)
             step += 1
             if on_step is not None:
@@ -165,8 +164,9 @@ class Training:
                 f"the loss is {loss} after step {step}, with learning rate {recipe.learning_rate} "
                 f"and precision {recipe.precision}. Lower the learning rate, or train in float32."
             )
-        if self._losses_to is not None:
-            self._losses_to.update(examples.ids_N[torch.cat(batches)], torch.cat(losses).cpu())
+        if self._losses is not None:
+            self._losses.note(examples.ids_N[torch.cat(batches)], torch.cat(losses))
+            self._losses.settle()
         now, evaluated = monotonic(), self._evaluation_seconds - evaluated
         seconds = now - self._began
         self._progress = replace(
@@ -216,7 +216,6 @@ class Training:
         return found
 
     def _checkpoint(self, identity: Mapping[str, Any]) -> Checkpoint:
-        told = self._losses_to
         return Checkpoint(
             progress=self._progress,
             model=copy_to_cpu(self._model.state_dict()),
@@ -224,7 +223,7 @@ class Training:
             subset=self._examples.subset,
             generators=generator_states(self._device),
             identity=identity,
-            source={} if told is None else told.state_dict(),
+            source={} if self._losses is None else self._losses.state_dict(),
         )
 
 
@@ -260,7 +259,7 @@ def fit(
         initial: initial weights, such as theta* or theta_p.
         checkpoint: file to write, and to continue from where it exists.
         max_seconds: pause after the last epoch that ends by then, but at least one epoch.
-        reselect: source of the subset before every epoch, such as a `RedrawnRandom`. Or a function
+        reselect: source of the subset before every epoch, such as a `Redrawn`. Or a function
             of the model and the first subset (or None) that makes one, such as a `Reselection`.
         on_epoch: each is called with every epoch's record.
         on_step: called after every step with (steps done, steps in all); must not block.
@@ -333,5 +332,5 @@ def _require_trainable(
 def _restore_source(source: SubsetSource, saved: Checkpoint) -> None:
     if saved.subset is not None:
         source.subset = saved.subset
-    if isinstance(source, LossDriven):
-        source.load_state_dict(saved.source)
+    if source.losses is not None:
+        source.losses.load_state_dict(saved.source)

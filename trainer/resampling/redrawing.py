@@ -20,7 +20,7 @@ from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.subsets import require_budget, subset_digest
-from lipt.trainer.main_training.examples import ABSOLUTE_WEIGHTS, SubsetSource
+from lipt.trainer.main_training.examples import ABSOLUTE_WEIGHTS
 from lipt.trainer.subsets.subset import Subset
 
 
@@ -181,9 +181,12 @@ class LastLosses:
     """Each example's loss in its last training step; `known_N` is infinite for unseen examples.
 
     `note` stores a rank's losses without waiting; `settle` adds those of all ranks to `known_N`.
+    `budget` examples set the number of steps of `fit`.
     """
 
-    def __init__(self, num_examples: int) -> None:
+    def __init__(self, num_examples: int, budget: int) -> None:
+        require_budget(budget, num_examples)
+        self.budget = budget
         self.known_N = torch.full((num_examples,), torch.inf)
         self._noted: list[tuple[Tensor, Tensor]] = []
         # Losses of all ranks that are not in `known_N` yet.
@@ -245,22 +248,23 @@ class StaleDraws(LastLosses):
     """Draws of `draw_by_losses`."""
 
     def __init__(self, num_examples: int, budget: int, seed: int, options: StaleOptions) -> None:
-        require_budget(budget, num_examples)
-        super().__init__(num_examples)
-        self._budget, self._seed, self._options = budget, seed, options
+        super().__init__(num_examples, budget)
+        self._seed, self._options = seed, options
 
     def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """Draw as `Cycles.draw`, by the losses so far."""
         generator = derive_generator(self._seed, "redrawing-stale", epoch)
-        ids_K = draw_by_losses(self.known_N, self._budget, self._options, generator)
+        ids_K = draw_by_losses(self.known_N, self.budget, self._options, generator)
         return ids_K, torch.ones(len(ids_K))
 
 
 class InfoBatchDraws(LastLosses):
     """Draws of `draw_pruned`; `weights_N` belongs to the last draw."""
 
-    def __init__(self, num_examples: int, seed: int, options: InfoBatchOptions) -> None:
-        super().__init__(num_examples)
+    def __init__(
+        self, num_examples: int, budget: int, seed: int, options: InfoBatchOptions
+    ) -> None:
+        super().__init__(num_examples, budget)
         self._seed, self._options = seed, options
         self.weights_N = torch.ones(num_examples)
 
@@ -273,107 +277,66 @@ class InfoBatchDraws(LastLosses):
 
 
 Draws = Cycles | StaleDraws | InfoBatchDraws
-_RANDOM, _STALE, _INFOBATCH = Options(), StaleOptions(), InfoBatchOptions()
-
-
-def subset_from(
-    ids_K: Tensor,
-    weights_K: Tensor,
-    fingerprint: str,
-    strategy: str,
-    manifest: Mapping[str, Any] | None = None,
-) -> Subset:
-    """Make a subset of examples in any order."""
-    ids_K, order_K = ids_K.sort()
-    indices, weights = ids_K.numpy(), weights_K[order_K].numpy()
-    digest = subset_digest(indices, weights)
-    return Subset(indices, weights, fingerprint, digest, strategy, manifest or {})
-
-
-class _Redrawn:
-    num_epochs: int | None = None
-    # Manifest of each subset.
-    _manifest: Mapping[str, Any] = {}
-
-    def __init__(
-        self, name: str, train: Dataset, budget: int, seed: int, draws: Draws, options: Options
-    ) -> None:
-        self.budget = budget
-        asked = {"redraw": name, "budget": budget, "seed": seed}
-        self.identity: Mapping[str, Any] = asked | options.model_dump()
-        self._draws, self._fingerprint, self._name = draws, train.fingerprint, f"redrawn_{name}"
-        self.subset = self.before_epoch(0)
-
-    def before_epoch(self, epoch: int) -> Subset:
-        ids_K, weights_K = self._draws.draw(epoch, self.num_epochs)
-        self.subset = subset_from(ids_K, weights_K, self._fingerprint, self._name, self._manifest)
-        return self.subset
-
-
-class RedrawnRandom(_Redrawn):
-    """Source for `fit`: a random stratified subset of `budget` examples, resampled every epoch."""
-
-    def __init__(self, train: Dataset, budget: int, seed: int, options: Options = _RANDOM) -> None:
-        draws = Cycles(len(train), budget, seed, train.labels_N)
-        super().__init__("random", train, budget, seed, draws, options)
-
-
-class _RedrawnByLosses(_Redrawn):
-    _draws: StaleDraws | InfoBatchDraws
-
-    def update(self, ids_M: Tensor, losses_M: Tensor) -> None:
-        self._draws.note(ids_M, losses_M)
-        self._draws.settle()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self._draws.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self._draws.load_state_dict(state)
-
-
-class RedrawnStale(_RedrawnByLosses):
-    """Source for `fit`: the examples of a random pool with the highest last losses."""
-
-    def __init__(
-        self, train: Dataset, budget: int, seed: int, options: StaleOptions = _STALE
-    ) -> None:
-        draws = StaleDraws(len(train), budget, seed, options)
-        super().__init__("stale", train, budget, seed, draws, options)
-
-
-class RedrawnInfoBatch(_RedrawnByLosses):
-    """Source for `fit`: leaves out a share of the easy examples, and reweights the others.
-
-    The budget sets the number of steps, the losses the size of each epoch.
-    """
-
-    # The mean weight is above 1, which makes up for fewer steps.
-    _manifest: Mapping[str, Any] = {ABSOLUTE_WEIGHTS: True}
-
-    def __init__(
-        self, train: Dataset, budget: int, seed: int, options: InfoBatchOptions = _INFOBATCH
-    ) -> None:
-        require_budget(budget, len(train))
-        draws = InfoBatchDraws(len(train), seed, options)
-        super().__init__("infobatch", train, budget, seed, draws, options)
-
-
-_WAYS: Mapping[str, tuple[Callable[..., SubsetSource], type[Options]]] = {
-    "random": (RedrawnRandom, Options),
-    "stale": (RedrawnStale, StaleOptions),
-    "infobatch": (RedrawnInfoBatch, InfoBatchOptions),
+_WAYS: Mapping[str, tuple[Callable[..., Draws], type[Options]]] = {
+    "random": (Cycles, Options),
+    "stale": (StaleDraws, StaleOptions),
+    "infobatch": (InfoBatchDraws, InfoBatchOptions),
 }
 
 
-def redraw(
-    name: str, options: Mapping[str, object] | None = None
-) -> Callable[[Dataset, int, int], SubsetSource]:
-    """Return the maker of a `lipt train --redraw` source, from data set, budget and seed."""
-    if name not in _WAYS:
+def redraw_options(way: str, options: Mapping[str, object]) -> Options:
+    """Check a way's options; see `Redrawn`."""
+    if way not in _WAYS:
         raise UnknownNameError(
-            f"there is no way {name!r} to redraw. Choose from: {', '.join(_WAYS)}."
+            f"there is no way {way!r} to redraw. Choose from: {', '.join(_WAYS)}."
         )
-    source, kind = _WAYS[name]
-    settings = validate(kind, options or {})
-    return lambda train, budget, seed: source(train, budget, seed, settings)
+    return validate(_WAYS[way][1], options)
+
+
+class Redrawn:
+    """Source for `fit`: other examples in every epoch, for the steps of a subset of `budget`.
+
+    Args:
+        way: "random" (with each class's share), "stale" (those of a random pool with the highest
+            last losses), or "infobatch" (without a share of the easy examples, reweighting the
+            others; losses set the size of each epoch).
+        train: the data set.
+        budget: number of examples.
+        seed: seed of the draws.
+        options: the way's, by name: `pool` and `hardest_out`, or `prune` and `annealing`.
+
+    Raises:
+        UnknownNameError, ConfigError, BudgetError: no such way or option, or a size out of range.
+    """
+
+    def __init__(
+        self,
+        way: str,
+        train: Dataset,
+        budget: int,
+        seed: int,
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        settings = redraw_options(way, options or {})
+        asked = {"redraw": way, "budget": budget, "seed": seed}
+        self.identity: Mapping[str, Any] = asked | settings.model_dump()
+        self.num_epochs: int | None = None
+        draws_by, _ = _WAYS[way]
+        more = train.labels_N if way == "random" else settings
+        self._draws = draws_by(len(train), budget, seed, more)
+        self.losses = self._draws if isinstance(self._draws, LastLosses) else None
+        self._fingerprint, self._strategy = train.fingerprint, f"redrawn_{way}"
+        # InfoBatch's mean weight is above 1, which makes up for fewer steps.
+        self._manifest = {ABSOLUTE_WEIGHTS: True} if way == "infobatch" else {}
+        self.subset = self.before_epoch(0)
+
+    def before_epoch(self, epoch: int) -> Subset:
+        """Return the subset of an epoch, counted from 0."""
+        ids_K, weights_K = self._draws.draw(epoch, self.num_epochs)
+        ids_K, order_K = ids_K.sort()
+        indices, weights = ids_K.numpy(), weights_K[order_K].numpy()
+        digest = subset_digest(indices, weights)
+        self.subset = Subset(
+            indices, weights, self._fingerprint, digest, self._strategy, self._manifest
+        )
+        return self.subset

@@ -21,7 +21,7 @@ from torch import distributed, nn
 
 from lipt.common.errors import ConfigError, LiptError
 from lipt.common.weights.files import pack
-from lipt.trainer.resampling.samplers import SubsetSampler, Uneven
+from lipt.trainer.resampling.samplers import Ranks, SubsetSampler, Uneven
 from lipt.trainer.subsets.subset import Subset
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ class Reselection:
                 "The paper's choice is 20."
             )
         self._model, self._every, self._prefetch = model, every, prefetch
+        self.losses = None
         self.num_epochs = num_epochs
         given: dict[str, Any] = {key: value for key, value in request.items() if value is not None}
         options: Mapping[str, object] = given.pop("options", {})
@@ -190,11 +191,8 @@ class Reselection:
             return
         self._due = self._warned = False
         self.subset = chosen
-        waited = monotonic() - started
         self.history.append(
-            Selected(
-                epoch, chosen.digest, stale_epochs=int(asked is not None), waited_seconds=waited
-            )
+            Selected(epoch, chosen.digest, int(asked is not None), monotonic() - started)
         )
 
     def _again(self) -> Subset:
@@ -276,15 +274,9 @@ class ReselectingSampler(SubsetSampler):
         if alpha:
             selection["soft_labels"] = True
         self.reselection = Reselection(client, model, strategy, **selection)
-        super().__init__(
-            self.reselection.subset,
-            shuffle=shuffle,
-            seed=seed,
-            rank=rank,
-            num_ranks=num_ranks,
-            uneven=uneven,
-            alpha=alpha,
-        )
+        ranks: Ranks = {"rank": rank, "num_ranks": num_ranks, "uneven": uneven}
+        subset = self.reselection.subset
+        super().__init__(subset, shuffle=shuffle, seed=seed, alpha=alpha, **ranks)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch's order, and request its subset where it is due."""

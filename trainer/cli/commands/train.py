@@ -102,18 +102,20 @@ class Choice:
     def drawing(self) -> Callable[[Dataset, int], SubsetSource] | None:
         """Makes a source of a data set and a seed; None where nothing is redrawn."""
         from lipt.common.subsets import resolve_budget
-        from lipt.trainer.resampling.redrawing import redraw
+        from lipt.trainer.resampling.redrawing import Redrawn, redraw_options
 
-        if self.redraw is None:
+        way = self.redraw
+        if way is None:
             return None
+        options = shared.parse_options(self.option)
         with shared.refusing_as_usage():
-            draw = redraw(self.redraw, shared.parse_options(self.option))
+            redraw_options(way, options)
 
         def make(train: Dataset, seed: int) -> SubsetSource:
             budget = resolve_budget(
                 fraction=self.fraction, budget=self.budget, num_examples=len(train)
             )
-            return draw(train, budget, seed)
+            return Redrawn(way, train, budget, seed, options)
 
         return make
 
