@@ -18,7 +18,7 @@ from lipt.common.errors import DataError, SubsetError
 from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.subsets.weighted import normalized_weights
+from lipt.trainer.subsets.weighted import ABSOLUTE_WEIGHTS, normalized_weights
 
 if TYPE_CHECKING:
     from lipt.trainer.resampling.redrawing import LastLosses
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 # Largest examples kept on the device; on an accelerator, as a share of its free memory.
 _MAX_CPU_BYTES = 4 * 1024**3
 _MAX_DEVICE_SHARE = 0.5
-
-# Manifest key: use the subset's weights without normalization.
-ABSOLUTE_WEIGHTS = "absolute_weights"
 
 
 class SubsetSource(Protocol):

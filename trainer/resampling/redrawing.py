@@ -20,8 +20,8 @@ from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.subsets import require_budget, subset_digest
-from lipt.trainer.main_training.examples import ABSOLUTE_WEIGHTS
 from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.subsets.weighted import ABSOLUTE_WEIGHTS
 
 
 class Cycles:

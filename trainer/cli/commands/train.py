@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -233,7 +233,7 @@ def train(
 
     wait_passively()
     from lipt.trainer.main_training import Schedule, fit
-    from lipt.trainer.main_training.records import JsonLines
+    from lipt.trainer.main_training.records import write_line
     from lipt.trainer.resampling.reselection import ReselectionWarning
     from lipt.trainer.subsets.subset import Subset
     from lipt.trainer.tracking import LoggerWarning
@@ -258,7 +258,7 @@ def train(
         opened = partial(open_talking, image_size=image_size, modules=modules)
         train_data = opened(data, quarantined=quarantined)
         progress.score_name = train_data.target.kind.score_name
-        lines = stack.enter_context(closing(JsonLines(files.log)))
+        log = stack.enter_context(files.log.open("a", encoding="utf-8"))
         stack.enter_context(saying_warnings(ReselectionWarning, LoggerWarning))
         trained = fit(
             model,
@@ -272,7 +272,7 @@ def train(
             checkpoint=files.checkpoint,
             max_seconds=None if files.minutes is None else 60 * files.minutes,
             reselect=reselecting if drawing is None else drawing(train_data, recipe.seed),
-            on_epoch=(lines, progress.on_epoch, *loggers.started(stack, chosen)),
+            on_epoch=(partial(write_line, log), progress.on_epoch, *loggers.started(stack, chosen)),
             on_step=progress.on_step,
             on_resume=lambda found: progress.say(f"{files.checkpoint}: {resumed_text(found)}"),
             allowed_modules=modules,
