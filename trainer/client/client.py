@@ -37,7 +37,6 @@ from lipt.trainer.client.connection import (
 from lipt.trainer.client.sources import (
     Features,
     Source,
-    checkpoint_source,
     features_source,
     option_text,
     weights_source,
@@ -72,7 +71,7 @@ from lipt.trainer.views import (
     view_of,
 )
 from lipt.trainer.writing.files import place
-from lipt.v1 import access_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
+from lipt.v1 import access_pb2, blob_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
@@ -268,7 +267,7 @@ class Client(AbstractContextManager["Client"]):
             balanced: equal shares per class; None for the strategy's default.
             options: the strategy's options, by name.
             preset: the strategy's preset, such as "paper": defaults for `options` and `balanced`.
-            weights: a safetensors file, or its content, in place of theta_p.
+            weights: as in `upload_weights`, in place of theta_p.
             features: replace the model's: a tensor or array (N x d), a safetensors file, its
                 content, or {"features": N x d}, for pairs with "paired_features" as well.
             proxy: proxy model: "soup" (theta_p or `weights`), "auto", or "ridge:" with patches,
@@ -309,13 +308,11 @@ class Client(AbstractContextManager["Client"]):
             labels=labels,
             soft_labels=soft_labels,
             previous=previous.digest if isinstance(previous, Subset) else previous,
+            weights=None if weights is None else self._stored(weights_source(weights)),
+            features=None if features is None else self._stored(features_source(features)),
         )
         if balanced is not None:
             request.balanced = balanced
-        if weights is not None:
-            request.weights.CopyFrom(blob_to_proto(self._upload(weights_source(weights))))
-        if features is not None:
-            request.features.CopyFrom(blob_to_proto(self._upload(features_source(features))))
         return fetch_subset(self._connection, request, on_progress, self._reconnection(on_progress))
 
     def diagnose(
@@ -343,9 +340,11 @@ class Client(AbstractContextManager["Client"]):
             FeaturesError: not safetensors, or of another data set.
             DiagnosisError: the answer differs from its description.
         """
-        request = diagnosis_pb2.DiagnoseRequest(run_id=run, proxy=proxy)
-        if features is not None:
-            request.features.CopyFrom(blob_to_proto(self._upload(features_source(features))))
+        request = diagnosis_pb2.DiagnoseRequest(
+            run_id=run,
+            proxy=proxy,
+            features=None if features is None else self._stored(features_source(features)),
+        )
         return fetch_diagnosis(
             self._connection, request, on_progress, self._reconnection(on_progress)
         )
@@ -367,7 +366,7 @@ class Client(AbstractContextManager["Client"]):
             WeightsError: not such a file; nothing was sent.
             BlobTooLargeError: over the coordinator's limit.
         """
-        return BlobView(**asdict(self._upload(checkpoint_source(weights), on_bytes)))
+        return BlobView(**asdict(self._upload(weights_source(weights), on_bytes)))
 
     def weights(self, run: str = "latest", kind: str = WeightsKind.PRETRAINED) -> bytes:
         """Return a run's weights as the content of a safetensors file.
@@ -461,6 +460,9 @@ class Client(AbstractContextManager["Client"]):
             lambda of: of.runs.GetWeights, request, seconds=RESTORE_SECONDS
         )
         return blob_from_proto(answer.weights)
+
+    def _stored(self, source: Path | bytes) -> blob_pb2.BlobRef:
+        return blob_to_proto(self._upload(source))
 
     def _upload(self, source: Path | bytes, on_bytes: OnBytes | None = None) -> BlobName:
         # A transfer retries for long; this call fails at once without a coordinator.

@@ -245,21 +245,22 @@ class Connection:
 
     def explain(self, error: grpc.RpcError) -> LiptError:
         """Convert a failed call's error, with the address and what to check."""
-        known = from_rpc_error(error)
-        code = error.code() if isinstance(error, grpc.Call) else None
+        known, code, details = from_rpc_error(error), None, ""
+        if isinstance(error, grpc.Call):
+            code, details = error.code(), printable(error.details() or "")
+        away = isinstance(known, UnreachableError)
+        other = ""
         if type(known) is LiptError and code is grpc.StatusCode.UNIMPLEMENTED:
+            other = " of this version"
+        elif away and any(words in details for words in _NOT_GRPC):
+            other = f": it does not speak gRPC ({details})"
+        if other:
             return NotACoordinatorError(
-                f"what answers at {self.address} is not a LiPT coordinator of this version. Check "
-                "host and port; lipt-coordinator prints them when it starts."
+                f"what answers at {self.address} is not a LiPT coordinator{other}. Check host and "
+                "port; lipt-coordinator prints them when it starts."
             )
-        if not isinstance(known, UnreachableError):
+        if not away:
             return known
-        details = printable((error.details() if isinstance(error, grpc.Call) else None) or "")
-        if any(words in details for words in _NOT_GRPC):
-            return NotACoordinatorError(
-                f"what answers at {self.address} is not a LiPT coordinator: it does not speak gRPC "
-                f"({details}). Check host and port; lipt-coordinator prints them when it starts."
-            )
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return UnreachableError(
                 f"the coordinator at {self.address} did not answer in time. Check that the "
@@ -295,12 +296,17 @@ class Reconnection:
         self._connected = expected
         self._num_failures, self._since = 0, 0.0
 
-    def heard(self, messages: Iterable[MessageT]) -> Iterator[MessageT]:
-        """Yield `messages`; each one resets the count of failures."""
-        for message in messages:
-            self._connected = True
-            self._num_failures = 0
-            yield message
+    def resumed(self, open_stream: Callable[[], Iterable[MessageT]]) -> Generator[MessageT]:
+        """Yield a stream's messages, without end: it is opened again after an interruption."""
+        while True:
+            try:
+                for message in open_stream():
+                    self._connected, self._num_failures = True, 0
+                    yield message
+                # A coordinator ends its streams normally when it shuts down.
+                raise UnreachableError("the coordinator has ended the stream.")
+            except INTERRUPTIONS as error:
+                self.pause(error)
 
     def pause(self, error: UnreachableError | QueueFullError | TooManyCallsError) -> None:
         """Wait before the next attempt, except after a fork; raise `error` at the limit."""

@@ -13,9 +13,9 @@ from typing import Any
 
 from lipt.common.blobs.blob import blob_from_proto
 from lipt.common.blobs.transfer import Transfers
-from lipt.common.errors import DiagnosisError, SubsetError, UnreachableError
+from lipt.common.errors import DiagnosisError, SubsetError
 from lipt.common.subsets import packed_sizes, unpack
-from lipt.trainer.client.connection import INTERRUPTIONS, Connection, Reconnection, Stubs
+from lipt.trainer.client.connection import Connection, Reconnection, Stubs
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import ProgressView, RunView, ServiceView, view_of
@@ -100,21 +100,26 @@ def _described(
     reconnection: Reconnection,
     refusal: Refusal,
 ) -> tuple[Any, dict[str, Any]]:
-    while True:
-        try:
-            # Closed explicitly: the stream holds the channel until it ends.
-            stream = connection.stream(method, request, idle_seconds=_COMPUTING_SECONDS)
-            with closing(stream) as responses:
-                for response in reconnection.heard(responses):
-                    part = response.WhichOneof("part")
-                    if part == "progress" and on_progress:
-                        on_progress(view_of(ProgressView, response.progress))
-                    elif part not in ("progress", None):
-                        described = getattr(response, part)
-                        return described, _manifest(described.manifest_json, refusal)
-                raise refusal("the coordinator sent no description of the answer. Ask again.")
-        except INTERRUPTIONS as error:
-            reconnection.pause(error)
+    def responses() -> Iterator[Any]:
+        yield from connection.stream(method, request, idle_seconds=_COMPUTING_SECONDS)
+        raise refusal("the coordinator sent no description of the answer. Ask again.")
+
+    # Closed explicitly: the stream holds the channel until it ends.
+    with closing(reconnection.resumed(responses)) as messages:
+        for message in messages:
+            part = message.WhichOneof("part")
+            if part == "progress" and on_progress:
+                on_progress(view_of(ProgressView, message.progress))
+            elif part not in ("progress", None):
+                described = getattr(message, part)
+                break
+    try:
+        manifest = json.loads(described.manifest_json or "{}")
+    except (ValueError, RecursionError) as error:
+        raise refusal(f"the answer's manifest is not JSON ({error}). Ask again.") from None
+    if not isinstance(manifest, dict):
+        raise refusal("the answer's manifest is not a JSON object. Ask again.")
+    return described, manifest
 
 
 def _content(connection: Connection, file: Any, max_bytes: int) -> bytes:
@@ -122,16 +127,6 @@ def _content(connection: Connection, file: Any, max_bytes: int) -> bytes:
     return connection.transfer(
         lambda blobs: Transfers(blobs).download_bytes(name, max_bytes=max_bytes)
     )
-
-
-def _manifest(text: str, refusal: Refusal) -> dict[str, Any]:
-    try:
-        manifest = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise refusal(f"the answer's manifest is not JSON ({error}). Ask again.") from None
-    if not isinstance(manifest, dict):
-        raise refusal("the answer's manifest is not a JSON object. Ask again.")
-    return manifest
 
 
 def get_run(connection: Connection, run_id: str) -> RunView:
@@ -145,30 +140,24 @@ def watch_run(
 ) -> Iterator[RunView]:
     """See `Client.watch`."""
     revision, waiting = after_revision, ""
-    while True:
-        try:
-            for view in reconnection.heard(_watch_once(connection, run_id, revision)):
-                run_id = view.run_id
-                # Not `>`: revisions start lower if the clock was set back before a restart.
-                if view.revision != revision or view.waiting != waiting:
-                    revision, waiting = view.revision, view.waiting
-                    yield view
-                if view.ended:
-                    return
-            # A coordinator ends its streams normally when it shuts down.
-            raise UnreachableError(f"{connection.address} ends the stream of {run_id}.")
-        except INTERRUPTIONS as error:
-            reconnection.pause(error)
 
+    def views() -> Iterator[RunView]:
+        request = run_pb2.WatchRunRequest(run_id=run_id, after_revision=revision)
+        for response in connection.stream(
+            lambda of: of.runs.WatchRun, request, idle_seconds=_IDLE_SECONDS
+        ):
+            yield view_of(RunView, response.run)
+        # The stream of an ended run has no messages after its last revision.
+        yield get_run(connection, run_id)
 
-def _watch_once(connection: Connection, run_id: str, revision: int) -> Iterator[RunView]:
-    request = run_pb2.WatchRunRequest(run_id=run_id, after_revision=revision)
-    for response in connection.stream(
-        lambda of: of.runs.WatchRun, request, idle_seconds=_IDLE_SECONDS
-    ):
-        yield view_of(RunView, response.run)
-    # The stream of an ended run has no messages after its last revision.
-    yield get_run(connection, run_id)
+    for view in reconnection.resumed(views):
+        run_id = view.run_id
+        # Not `>`: revisions start lower if the clock was set back before a restart.
+        if view.revision != revision or view.waiting != waiting:
+            revision, waiting = view.revision, view.waiting
+            yield view
+        if view.ended:
+            return
 
 
 def while_going_on(changes: Iterable[RunView]) -> Iterator[RunView]:
@@ -184,22 +173,19 @@ def watch_service(
 ) -> Iterator[ServiceView]:
     """See `Client.watch_service`."""
     request = info_pb2.WatchServiceRequest(interval_seconds=interval_seconds, num_runs=num_runs)
-    while True:
+    idle_seconds = _IDLE_SECONDS + interval_seconds
+
+    def views() -> Iterator[ServiceView]:
         # Each stream begins with the whole state.
         runs: dict[str, RunView] = {}
-        stream = connection.stream(
-            lambda of: of.info.WatchService,
-            request,
-            idle_seconds=_IDLE_SECONDS + interval_seconds,
-        )
-        try:
-            for message in reconnection.heard(stream):
-                view = view_of(ServiceView, message)
-                runs |= {run.run_id: run for run in view.runs}
-                yield replace(view, runs=_newest(runs.values(), num_runs))
-            raise UnreachableError(f"{connection.address} ends its stream.")
-        except INTERRUPTIONS as error:
-            reconnection.pause(error)
+        for message in connection.stream(
+            lambda of: of.info.WatchService, request, idle_seconds=idle_seconds
+        ):
+            view = view_of(ServiceView, message)
+            runs |= {run.run_id: run for run in view.runs}
+            yield replace(view, runs=_newest(runs.values(), num_runs))
+
+    yield from reconnection.resumed(views)
 
 
 def _newest(runs: Iterable[RunView], num_runs: int) -> tuple[RunView, ...]:
