@@ -1,4 +1,4 @@
-"""Streams that reopen after an interruption: subsets, diagnoses, runs and the service.
+"""Computed answers: subsets and diagnoses, requested through interruptions.
 
 Sizes are checked before a file is fetched, and its content before it is returned.
 """
@@ -6,9 +6,8 @@ Sizes are checked before a file is fetched, and its content before it is returne
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 from lipt.common.blobs.blob import blob_from_proto
@@ -18,13 +17,11 @@ from lipt.common.subsets import packed_sizes, unpack
 from lipt.trainer.client.connection import Connection, Reconnection, Stubs
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import ProgressView, RunView, ServiceView, view_of
-from lipt.v1 import diagnosis_pb2, info_pb2, run_pb2, subset_pb2
+from lipt.trainer.views import ProgressView, view_of
+from lipt.v1 import diagnosis_pb2, subset_pb2
 
 # A computation reports progress, but a single step may take a while.
 _COMPUTING_SECONDS = 300.0
-# The coordinator repeats the last revision every few seconds as a heartbeat.
-_IDLE_SECONDS = 30.0
 
 OnProgress = Callable[[ProgressView], object]
 Refusal = type[SubsetError] | type[DiagnosisError]
@@ -127,67 +124,3 @@ def _content(connection: Connection, file: Any, max_bytes: int) -> bytes:
     return connection.transfer(
         lambda blobs: Transfers(blobs).download_bytes(name, max_bytes=max_bytes)
     )
-
-
-def get_run(connection: Connection, run_id: str) -> RunView:
-    """See `Client.run`."""
-    request = run_pb2.GetRunRequest(run_id=run_id)
-    return view_of(RunView, connection.unary(lambda of: of.runs.GetRun, request).run)
-
-
-def watch_run(
-    connection: Connection, run_id: str, after_revision: int, reconnection: Reconnection
-) -> Iterator[RunView]:
-    """See `Client.watch`."""
-    revision, waiting = after_revision, ""
-
-    def views() -> Iterator[RunView]:
-        request = run_pb2.WatchRunRequest(run_id=run_id, after_revision=revision)
-        for response in connection.stream(
-            lambda of: of.runs.WatchRun, request, idle_seconds=_IDLE_SECONDS
-        ):
-            yield view_of(RunView, response.run)
-        # The stream of an ended run has no messages after its last revision.
-        yield get_run(connection, run_id)
-
-    for view in reconnection.resumed(views):
-        run_id = view.run_id
-        # Not `>`: revisions start lower if the clock was set back before a restart.
-        if view.revision != revision or view.waiting != waiting:
-            revision, waiting = view.revision, view.waiting
-            yield view
-        if view.ended:
-            return
-
-
-def while_going_on(changes: Iterable[RunView]) -> Iterator[RunView]:
-    """Yield a run's changes up to the one where it ends or is held."""
-    for view in changes:
-        yield view
-        if not view.goes_on:
-            return
-
-
-def watch_service(
-    connection: Connection, interval_seconds: float, num_runs: int, reconnection: Reconnection
-) -> Iterator[ServiceView]:
-    """See `Client.watch_service`."""
-    request = info_pb2.WatchServiceRequest(interval_seconds=interval_seconds, num_runs=num_runs)
-    idle_seconds = _IDLE_SECONDS + interval_seconds
-
-    def views() -> Iterator[ServiceView]:
-        # Each stream begins with the whole state.
-        runs: dict[str, RunView] = {}
-        for message in connection.stream(
-            lambda of: of.info.WatchService, request, idle_seconds=idle_seconds
-        ):
-            view = view_of(ServiceView, message)
-            runs |= {run.run_id: run for run in view.runs}
-            yield replace(view, runs=_newest(runs.values(), num_runs))
-
-    yield from reconnection.resumed(views)
-
-
-def _newest(runs: Iterable[RunView], num_runs: int) -> tuple[RunView, ...]:
-    in_order = sorted(runs, key=lambda run: (run.created_at is None, run.created_at), reverse=True)
-    return tuple(run for place, run in enumerate(in_order) if place < num_runs or not run.ended)
