@@ -29,8 +29,8 @@ from lipt.trainer.comparison.trial import (
     levelled_off,
 )
 from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
-from lipt.trainer.main_training.examples import require_comparable
 from lipt.trainer.main_training.records import OnStep
+from lipt.trainer.main_training.steps import require_comparable
 from lipt.trainer.resampling.redrawing import Redrawn
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, RunView, StrategyView

@@ -29,12 +29,6 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.specs import check_specs, copy_to_cpu, specs_of
 from lipt.core.training import ForwardPass
-from lipt.trainer.main_training.examples import (
-    Examples,
-    MakeSubsetSource,
-    SubsetSource,
-    require_comparable,
-)
 from lipt.trainer.main_training.recipe import Recipe, Schedule, marks
 from lipt.trainer.main_training.records import (
     Checkpoint,
@@ -49,7 +43,15 @@ from lipt.trainer.main_training.records import (
     require_same,
     restore_generators,
 )
-from lipt.trainer.main_training.steps import Steps, accuracy, place_model
+from lipt.trainer.main_training.steps import (
+    Examples,
+    MakeSubsetSource,
+    Steps,
+    SubsetSource,
+    accuracy,
+    place_model,
+    require_comparable,
+)
 from lipt.trainer.subsets.subset import Subset
 
 

@@ -24,8 +24,8 @@ from lipt.common.errors import (
 from lipt.common.targets.kinds import TargetKind
 from lipt.trainer import Recipe, fit
 from lipt.trainer.main_training import Schedule, Trained, evenly, training
-from lipt.trainer.main_training.examples import require_comparable
 from lipt.trainer.main_training.records import write_line
+from lipt.trainer.main_training.steps import require_comparable
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.main_training.conftest import RECIPE, equal, net
 

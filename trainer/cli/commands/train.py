@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from lipt.common.weights.specs import Weights
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Trained
-    from lipt.trainer.main_training.examples import SubsetSource
     from lipt.trainer.main_training.records import OnEpoch
+    from lipt.trainer.main_training.steps import SubsetSource
     from lipt.trainer.resampling.reselection import Reselection, SelectionOptions
     from lipt.trainer.subsets.subset import Subset
 
