@@ -71,13 +71,8 @@ class Cycles:
         num_left = cycle * self._num_examples % self._budget
         if not num_left:
             return next_N
-        lent = next_N[~self._among(next_N, order_N[-num_left:])][: self._budget - num_left]
-        return torch.cat([lent, next_N[~self._among(next_N, lent)]])
-
-    def _among(self, examples: Tensor, some: Tensor) -> Tensor:
-        mask_N = torch.zeros(self._num_examples, dtype=torch.bool)
-        mask_N[some] = True
-        return mask_N[examples]
+        lent = next_N[~torch.isin(next_N, order_N[-num_left:])][: self._budget - num_left]
+        return torch.cat([lent, next_N[~torch.isin(next_N, lent)]])
 
     def _permutation(self, cycle: int) -> Tensor:
         generator = derive_generator(self._seed, "redrawing-cycle", cycle)
@@ -104,21 +99,14 @@ def _spread(order_N: Tensor, labels_N: Tensor, generator: torch.Generator) -> Te
 class Options(BaseModel):
     """Options of a resampling method; random resampling has none."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class InfoBatchOptions(Options):
-    """Options of InfoBatch."""
+    """The share of easy examples to leave out, and of the last epochs that are on all examples."""
 
     prune: float = Field(default=0.5, ge=0, lt=1)
-    """Share of the easy examples that an epoch leaves out."""
     annealing: float = Field(default=0.125, ge=0, le=1)
-    """Share of all epochs, at the end, that are on all examples."""
-
-    def share(self, epoch: int, num_epochs: int | None) -> float:
-        """Return the share of the easy examples that an epoch, counted from 0, leaves out."""
-        early = num_epochs is None or epoch + 1 <= (1 - self.annealing) * num_epochs
-        return self.prune if early else 0.0
 
 
 def draw_pruned(
@@ -147,12 +135,10 @@ def draw_pruned(
 
 
 class StaleOptions(Options):
-    """Options of resampling by last losses."""
+    """The size of an epoch's random pool, in budgets, and the share left out at its hard end."""
 
     pool: float = Field(default=2.0, ge=1)
-    """Size of an epoch's random pool, in budgets."""
     hardest_out: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the pool that is left out at the hard end; 0.05 where labels are noisy."""
 
 
 def draw_by_losses(
@@ -193,7 +179,7 @@ class LastLosses:
         self._gathered: list[tuple[Tensor, Tensor]] = []
 
     def note(self, ids_B: Tensor, losses_B: Tensor) -> None:
-        """Store a batch's losses, on any device, until the next `settle`."""
+        """Store a batch's losses, on any device."""
         if ids_B.ndim != 1 or ids_B.shape != losses_B.shape:
             raise ConfigError(
                 f"row numbers of shape {list(ids_B.shape)} and losses of shape "
@@ -205,13 +191,12 @@ class LastLosses:
 
     def gather(self) -> None:
         """Exchange noted losses between ranks; call it on every rank."""
-        mine = [_together(self._noted)]
+        parts: list[Any] = [_together(self._noted)]
         self._noted = []
-        everybodys: list[list[tuple[Tensor, Tensor]]] = [mine]
         if distributed.is_available() and distributed.is_initialized():
-            everybodys = [[] for _ in range(distributed.get_world_size())]
-            distributed.all_gather_object(everybodys, mine)
-        self._gathered += [part for rank in everybodys for part in rank]
+            mine, parts = parts[0], [None] * distributed.get_world_size()
+            distributed.all_gather_object(parts, mine)
+        self._gathered += parts
 
     def settle(self) -> None:
         """Add all ranks' losses to `known_N`; call it on every rank."""
@@ -270,8 +255,12 @@ class InfoBatchDraws(LastLosses):
 
     def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:
         """Draw as `Cycles.draw`, by the losses so far."""
-        generator = derive_generator(self._seed, "redrawing-infobatch", epoch)
-        prune = self._options.share(epoch, num_epochs)
+        generator, options = (
+            derive_generator(self._seed, "redrawing-infobatch", epoch),
+            self._options,
+        )
+        early = num_epochs is None or epoch + 1 <= (1 - options.annealing) * num_epochs
+        prune = options.prune if early else 0.0
         ids_K, self.weights_N = draw_pruned(self.known_N, prune, generator)
         return ids_K, self.weights_N[ids_K]
 

@@ -106,12 +106,8 @@ class Reselection:
         options: Mapping[str, object] = given.pop("options", {})
         asked = {"run": "latest", "strategy": strategy, **given}
         texts = {name: str(value) for name, value in options.items()}
-        self.identity: Mapping[str, Any] = {
-            **asked,
-            "options": texts,
-            "every": every,
-            "prefetch": prefetch,
-        }
+        how = {"options": texts, "every": every, "prefetch": prefetch}
+        self.identity: Mapping[str, Any] = asked | how
         # A model in training needs no warm-up.
         later = {name: value for name, value in options.items() if name != "pretraining"}
         self._ask: Callable[..., Subset] = partial(client.subset, **asked, options=later)
@@ -123,7 +119,12 @@ class Reselection:
         self.history: list[Selected] = []
 
         def ask_first() -> Subset:
-            require_reselectable(client, strategy)
+            for view in client.strategies():
+                if view.name == strategy and "learners" in view.needs:
+                    raise ConfigError(
+                        f"{strategy} selects by a run's learners, which weights in training do not "
+                        "change. Train on its one subset (client.subset), or take another strategy."
+                    )
             return client.subset(**asked, options=options)
 
         self.subset = self._on_rank_0(ask_first) if first is None else first
@@ -137,8 +138,7 @@ class Reselection:
         """Return the subset of an epoch, counted from 0; request one where it is due.
 
         Call it before every epoch, on every rank, with increasing numbers; a repeated number
-        changes nothing. Resumed training sets `subset` first, and starts with the next epoch's
-        number.
+        changes nothing. Resumed training sets `subset` first, and goes on with the next number.
         """
         if epoch == self._last_epoch or not self._comes(epoch):
             return self.subset
@@ -215,17 +215,6 @@ class Reselection:
         return chosen
 
 
-def require_reselectable(client: Client, strategy: str) -> None:
-    """Raise ConfigError for a strategy that selects by a run's learners."""
-    views = [view for view in client.strategies() if view.name == strategy]
-    if views and "learners" in views[0].needs:
-        raise ConfigError(
-            f"{strategy} selects by a run's learners, which weights in training do not change. "
-            "Train on its one subset (client.subset, or 'lipt subset get'), or take another "
-            "strategy."
-        )
-
-
 def _rank_of_ranks() -> tuple[int, int]:
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -233,14 +222,11 @@ def _rank_of_ranks() -> tuple[int, int]:
 
 
 def _weights_of(model: nn.Module) -> bytes:
-    inner = model
-    if isinstance(inner, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        inner = inner.module
-    compiled = getattr(inner, "_orig_mod", None)
-    if isinstance(compiled, nn.Module):
-        inner = compiled
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        model = model.module
+    compiled = getattr(model, "_orig_mod", None)
     with torch.no_grad():
-        return pack(inner.state_dict())
+        return pack((compiled if isinstance(compiled, nn.Module) else model).state_dict())
 
 
 class ReselectingSampler(SubsetSampler):

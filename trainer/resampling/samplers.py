@@ -134,8 +134,7 @@ class SubsetSampler(RankSampler):
     @property
     def is_weighted(self) -> bool:
         """Whether the current epoch's examples have different weights."""
-        dealt_N = self._dealt_weights_N
-        return bool(len(dealt_N)) and bool(dealt_N.min() != dealt_N.max())
+        return bool((self._dealt_weights_N != self._dealt_weights_N[:1]).any())
 
     def weights(self, batch: int, batch_size: int) -> Tensor:
         """Return a batch's weights in the current epoch, float32, of mean 1 over the subset."""
@@ -143,9 +142,8 @@ class SubsetSampler(RankSampler):
 
     def soft_labels(self, batch: int, batch_size: int) -> Tensor | None:
         """Return a batch's soft labels in the current epoch; None where `alpha` is 0."""
-        if self._dealt_soft_labels_NC is None:
-            return None
-        return self._dealt_soft_labels_NC[batch * batch_size : (batch + 1) * batch_size]
+        dealt_NC = self._dealt_soft_labels_NC
+        return None if dealt_NC is None else dealt_NC[batch * batch_size : (batch + 1) * batch_size]
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next `iter`; call it before each epoch."""
