@@ -40,8 +40,7 @@ from lipt.v1 import (
     subset_pb2_grpc,
 )
 
-# Limit for interrupted calls to release the channel. A stream that the forking thread itself left
-# open cannot.
+# Limit for interrupted calls to release the channel; a stream of the forking thread itself cannot.
 _UNWIND_SECONDS = 2.0
 
 # Time for gRPC's threads to release the buffers of interrupted calls. They need the GIL, which
@@ -125,28 +124,25 @@ class ForkAwareChannel:
 
 @functools.cache
 def _watch_forks() -> None:
-    # Registered once, with the first channel: it cannot be undone.
+    """Register once, with the first channel: it cannot be undone."""
+
+    def each(act: Callable[[ForkAwareChannel], None]) -> Callable[[], object]:
+        def on_fork() -> None:
+            for channel in list(_channels):
+                act(channel)
+
+        return on_fork
+
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
-            before=functools.partial(_each, ForkAwareChannel.before_fork),
-            after_in_parent=functools.partial(_each, ForkAwareChannel.in_parent),
-            after_in_child=functools.partial(_each, ForkAwareChannel.in_child),
+            before=each(ForkAwareChannel.before_fork),
+            after_in_parent=each(ForkAwareChannel.in_parent),
+            after_in_child=each(ForkAwareChannel.in_child),
         )
 
 
-def _each(act: Callable[[ForkAwareChannel], None]) -> None:
-    for channel in list(_channels):
-        act(channel)
-
-
-# A coordinator answers within milliseconds; this limit allows for swapping.
-CONTROL_SECONDS = 30.0
-
-# Creating a run checks it against the data and builds the model once.
-CREATE_SECONDS = 120.0
-
-# The coordinator may have to recompute damaged weights.
-RESTORE_SECONDS = 600.0
+# For most calls; for creating a run, which builds the model; for weights, perhaps recomputed.
+CONTROL_SECONDS, CREATE_SECONDS, RESTORE_SECONDS = 30.0, 120.0, 600.0
 
 # gRPC's messages about peers that speak another protocol; the second for HTTP/1 before 1.76.
 _NOT_GRPC = ("Failed parsing HTTP/2", "Trying to connect an http1.x server")

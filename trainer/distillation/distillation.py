@@ -100,7 +100,7 @@ class Networks:
     allowed_modules: Collection[str] = ()
 
     def generator(self, purpose: str, index: int, stage: int) -> torch.Generator:
-        """Return the generator for one purpose and index in a stage."""
+        """The generator for one purpose and index in a stage."""
         return derive_generator(self.settings.seed, f"distillation-{purpose}-{stage}", index)
 
     def normalized(self, pixels_BCHW: Tensor) -> Tensor:
@@ -143,11 +143,11 @@ class Networks:
         """Return a network trained on each earlier stage in turn."""
         network = self.untrained(number)
         for before in range(stage):
-            images_NCHW, labels_N = synthetic.until(before)
-            pixels_NCHW = images_NCHW.to(self.device, torch.float32) / 255
-            generator = self.generator("steps", number, before)
-            steps = self.settings.steps_before
-            self.train(network, pixels_NCHW, labels_N.to(self.device), steps, generator)
+            within_N = synthetic.stages_N <= before
+            pixels_NCHW = synthetic.images_NCHW[within_N].to(self.device, torch.float32) / 255
+            labels_N = synthetic.labels_N[within_N].to(self.device)
+            generator, steps = self.generator("steps", number, before), self.settings.steps_before
+            self.train(network, pixels_NCHW, labels_N, steps, generator)
         return network
 
     def train(
@@ -340,8 +340,7 @@ def _begun(out: Path, data: Dataset, image: ImageFormat, identity: dict[str, Any
         manifest = {"identity": identity, **figures, "stages": []}
         return SyntheticSet.empty(image.shape, data.class_names, manifest)
     found = SyntheticSet.load(out)
-    changed = differences(found.manifest.get("identity", {}), identity)
-    if changed:
+    if changed := differences(found.manifest.get("identity", {}), identity):
         raise ConfigError(
             f"{out} holds another distillation: {changed}. Name another folder, or remove it."
         )

@@ -116,11 +116,6 @@ class SyntheticSet(DistilledFile):
             stages_N=torch.cat([self.stages_N, stages_N]),
         )
 
-    def until(self, stage: int) -> tuple[Tensor, Tensor]:
-        """Return the images and labels of all stages up to and including `stage`."""
-        within_N = self.stages_N <= stage
-        return self.images_NCHW[within_N], self.labels_N[within_N]
-
     def save(self, folder: Path) -> None:
         """Write `synthetic.safetensors`, and `manifest.json` and `sheet.png` for inspection."""
         tensors = {IMAGES: self.images_NCHW, LABELS: self.labels_N, STAGES: self.stages_N}
