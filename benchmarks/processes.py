@@ -15,10 +15,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Self
 
-from lipt.common.errors import ProcessEndedError
+from lipt.common.errors import ProcessEndedError, UnreachableError
 
 _STOP_SECONDS = 10.0
 _TAIL_LINES = 15
+# Reading cifar10-jpeg takes minutes where other benches run beside this one.
+_START_SECONDS = 1800.0
 
 
 @dataclass(frozen=True)
@@ -120,3 +122,30 @@ def _handling(handler: signal._HANDLER, *numbers: signal.Signals) -> Iterator[No
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
+
+
+def wait_for_address(
+    children: Children, file: Path, *, log: Path, seconds: float = _START_SECONDS
+) -> str:
+    """Where the coordinator listens, as soon as it does.
+
+    Args:
+        children: the coordinator is one of them.
+        file: where it writes its address.
+        log: its own.
+        seconds: how long it may take.
+
+    Raises:
+        ProcessEndedError: a child has ended.
+        UnreachableError: the coordinator does not listen by then.
+    """
+    started = time.monotonic()
+    while not (file.exists() and file.read_text().strip()):
+        children.check()
+        if time.monotonic() - started > seconds:
+            raise UnreachableError(
+                f"the coordinator does not listen after {seconds:.0f} s. See {log} for what "
+                "it does, and whether the machine is busy."
+            )
+        time.sleep(0.2)
+    return file.read_text().strip()

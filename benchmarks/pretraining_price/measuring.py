@@ -14,8 +14,7 @@ from typing import Any
 import psutil
 
 from benchmarks import json_lines
-from benchmarks.processes import Children
-from benchmarks.value.pipeline import wait_for_address
+from benchmarks.processes import Children, wait_for_address
 from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView

@@ -4,6 +4,7 @@ Results are on disk as they come, and a stopped bench goes on where it was:
 
     python -m benchmarks.value --estimate
     python -m benchmarks.value --only setting=noise40 --only fraction=0.1 --jobs 2
+    python -m benchmarks.value --gpu --jobs 16
     python -m benchmarks.value --tables
 """
 
@@ -18,8 +19,9 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.processes import ending_in_order
-from benchmarks.value import tables
+from benchmarks.value import on_gpu, tables
 from benchmarks.value.cells import (
+    DECIDING,
     FIELDS,
     PROXIES,
     RECIPES,
@@ -30,7 +32,7 @@ from benchmarks.value.cells import (
     Cell,
     all_cells,
 )
-from benchmarks.value.settings import DATA, HELD_OUT, SETTINGS
+from benchmarks.value.settings import DATA, SETTINGS
 from benchmarks.value.training import Results, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,12 +68,14 @@ def main() -> int:
     missing = [cell for cell in wanted if cell not in done]
     if arguments.estimate or arguments.tables:
         print(_estimate(results, missing, arguments.jobs))
+    elif arguments.gpu:
+        on_gpu.run(missing, results, processes=arguments.jobs, seconds=arguments.seconds)
     elif arguments.jobs > 1:
         _spread(arguments.jobs)
     else:
         mine = {cell.pipeline for cell in missing}
         share = sorted(mine)[arguments.job :: arguments.of]
-        run([cell for cell in missing if cell.pipeline in share], results, arguments.work)
+        run([cell for cell in missing if cell.pipeline in share], results)
     if not arguments.estimate and not arguments.of > 1:
         tables.write(PAGE, tables.page(results.read(), planned))
     return 0
@@ -107,13 +111,13 @@ def _spread(jobs: int) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What subsets of clean and dirty data are worth.")
-    default = [name for name in DATA if name not in HELD_OUT]
-    parser.add_argument("--data", nargs="+", choices=DATA, default=default)
+    parser.add_argument("--data", nargs="+", choices=DATA, default=["cifar10-20k"])
     parser.add_argument("--fractions", nargs="+", type=float, default=[0.1, 0.05, 0.01, 0.3])
-    parser.add_argument("--strategies", nargs="+", default=STRATEGIES + SOFT + UNLABELLED)
-    parser.add_argument("--proxies", nargs="+", default=PROXIES)
+    strategies = [*STRATEGIES, *SOFT, *UNLABELLED]
+    parser.add_argument("--strategies", nargs="+", choices=strategies, default=DECIDING)
+    parser.add_argument("--proxies", nargs="+", choices=PROXIES, default=["auto"])
     recipes = [*RECIPES, "search"]
-    parser.add_argument("--recipes", nargs="+", choices=recipes, default=recipes)
+    parser.add_argument("--recipes", nargs="+", choices=recipes, default=["converged"])
     parser.add_argument("--models", nargs="+", default=["resnet8"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(
@@ -123,7 +127,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--job", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--of", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, default=FOLDER, help="of results")
-    parser.add_argument("--work", type=Path, default=ROOT / ".cache" / "value", help="of runs")
+    parser.add_argument("--gpu", action="store_true", help="train many cells at once on a GPU")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="with --gpu, at most")
     parser.add_argument("--estimate", action="store_true", help="how long it would take")
     parser.add_argument("--tables", action="store_true", help="write the page and stop")
     return parser.parse_args()

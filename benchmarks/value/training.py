@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -14,12 +14,11 @@ import torch
 
 from benchmarks import json_lines
 from benchmarks.value.cells import FIELDS, Cell, recipe_of
-from benchmarks.value.pipeline import pipeline
+from benchmarks.value.pipeline import chosen
 from benchmarks.value.settings import Dirty, Images, make, original
 from lipt.common.data import Dataset
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.determinism import derive_seed
-from lipt.common.errors import LiptError
 from lipt.common.subsets import budget_from_fraction, subset_digest
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
@@ -113,17 +112,32 @@ def train(
         device="cpu",
         reselect=redrawn,
     )
-    ids_K = torch.arange(len(dataset)) if subset is None else torch.as_tensor(subset.indices.copy())
+    return described(
+        subset,
+        dirty,
+        trained.test_accuracy or 0.0,
+        trained.subset_accuracies[-1][1],
+        trained.seconds,
+    )
+
+
+def described(
+    subset: Subset | None, dirty: Dirty, accuracy: float, subset_accuracy: float, seconds: float
+) -> Result:
+    """The result of a training on a subset; None stands for all rows."""
+    ids_K = torch.arange(len(dirty.images))
+    if subset is not None:
+        ids_K = torch.as_tensor(subset.indices.copy())
     originals_K = dirty.original_N[ids_K]
     manifest = {} if subset is None else subset.manifest
     return Result(
-        accuracy=trained.test_accuracy or 0.0,
-        subset_accuracy=trained.subset_accuracies[-1][1],
+        accuracy=accuracy,
+        subset_accuracy=subset_accuracy,
         num_examples=len(ids_K),
         wrong=float(dirty.wrong_N[ids_K].double().mean()),
         copies=1.0 - len(originals_K.unique()) / len(originals_K),
         digest="" if subset is None else subset.digest,
-        training_seconds=trained.seconds,
+        training_seconds=seconds,
         selection_seconds=float(manifest.get("costs", {}).get("selection_seconds", 0.0)),
         facts=facts_of(manifest),
     )
@@ -174,22 +188,19 @@ class Results:
         json_lines.append(path, {**asdict(cell), **asdict(result)})
 
 
-def run(cells: Sequence[Cell], results: Results, work: Path) -> None:
+def run(cells: Sequence[Cell], results: Results) -> None:
     """Do the cells in their order, and write each result as it comes."""
     for (data, setting, seed), group in groupby(cells, key=lambda cell: cell.pipeline):
         todo = list(group)
         dirty = make(setting, original(data).train, seed)
         dataset = as_dataset(dirty.images, data)
         test = as_dataset(original(data).test, data)
-        chosen, pretraining_seconds = _chosen(todo, work, len(dataset))
+        asked = [cell for cell in todo if cell.needs_service]
+        found, pretraining_seconds = chosen(asked, dataset)
         for cell in todo:
-            if cell.needs_service and cell not in chosen:
+            if cell.needs_service and cell not in found:
                 continue
-            subset = chosen.get(cell)
-            if not cell.needs_service:
-                subset = own_subset(cell, dirty, dataset)
-            elif subset is not None:
-                subset = replace(subset, fingerprint=dataset.fingerprint)
+            subset = found[cell] if cell.needs_service else own_subset(cell, dirty, dataset)
             same = results.with_digest(cell, "" if subset is None else subset.digest)
             if same is not None:
                 results.add(cell, _as_chosen(same, subset, pretraining_seconds))
@@ -214,20 +225,3 @@ def _as_chosen(same: Result, subset: Subset | None, pretraining_seconds: float) 
         pretraining_seconds=pretraining_seconds if costs else 0.0,
         facts=facts_of(manifest),
     )
-
-
-def _chosen(
-    cells: Iterable[Cell], work: Path, num_examples: int
-) -> tuple[dict[Cell, Subset], float]:
-    """The subsets that a coordinator chooses; one that cannot be had is named and left out."""
-    asking = [cell for cell in cells if cell.needs_service]
-    found: dict[Cell, Subset] = {}
-    if not asking:
-        return found, 0.0
-    with pipeline(*asking[0].pipeline, work, num_examples=num_examples) as served:
-        for cell in asking:
-            try:
-                found[cell] = served.subset(cell)
-            except LiptError as error:
-                print(f"left out, {cell}: {error}", flush=True)
-        return found, served.pretraining_seconds
