@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.sources.feature_file import FeatureRows
+from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import BlobTooLargeError, FeaturesError, WeightsError
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import named
@@ -85,7 +85,7 @@ def read_user_features(source: bytes | Path, *, num_examples: int, max_bytes: in
 def features_of_pairs(dataset: Dataset) -> UserFeatures | None:
     """Both halves of a data set's own pairs; None if its examples are no pairs."""
     rows = dataset.rows
-    if not isinstance(rows, FeatureRows) or rows.paired_NP is None:
+    if not isinstance(rows, ColumnRows) or rows.paired_NP is None:
         return None
     return UserFeatures(rows.tensors[""].flatten(1), rows.paired_NP)
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from functools import partial
 from time import monotonic
 
-from lipt.common.data import all_labels
 from lipt.common.data.parallel import map_rows
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
@@ -110,7 +109,7 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
                 generator=generator("diagnosis: learning curve"),
                 on_progress=workspace.progress("measuring a learning curve"),
             )
-    every_N = all_labels(dataset)
+    every_N = dataset.rows.labels_N
     counts = labels_N.bincount(minlength=len(needed.per_class)).tolist()
     findings = Findings(errors, duplicates, outliers, curve)
     return diagnosis_of(

@@ -59,6 +59,19 @@ def test_features_are_those_of_a_convolution_and_pooling(channels: int, side: in
     torch.testing.assert_close(found_ND, convolved(images_NCHW, filters), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("side", [32, 64])
+def test_mirrored_features_average_the_shares_of_an_image_and_its_mirror_image(side: int) -> None:
+    images_NCHW = made_up(5, side=side)
+    filters = filters_of(images_NCHW)
+    found_ND = patch_features(images_NCHW, filters, mirrored=True)
+    each_2ND = torch.stack(
+        [convolved(images, filters) for images in (images_NCHW, images_NCHW.flip(3))]
+    )
+    torch.testing.assert_close(found_ND, each_2ND.square().mean(dim=0).sqrt(), rtol=1e-4, atol=1e-4)
+    of_mirror_ND = patch_features(images_NCHW.flip(3), filters, mirrored=True)
+    torch.testing.assert_close(found_ND, of_mirror_ND, rtol=1e-4, atol=1e-4)
+
+
 def test_filters_are_whitened_patches_of_unit_length() -> None:
     # Pixels without correlation, all of variance v: whitening divides by sqrt(v + 0.01).
     images_NCHW = made_up(400)

@@ -10,7 +10,7 @@ import torch
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data.dataset import Dataset, in_memory
+from lipt.common.data.dataset import Dataset
 from lipt.common.data.loading import load
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.images.formats import ImageFormat
@@ -23,6 +23,7 @@ from lipt.core.proxies.proxy import Proxy
 from lipt.core.stages.diagnosis import copies_of
 from lipt.core.stages.question import Sources
 from tests.digits import digits_settings
+from tests.in_memory import in_memory
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 NOWHERE = BlobName.of(b"weights that nobody has")

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data.dataset import in_memory
 from lipt.common.errors import ProxyError
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import DiagnoseData
@@ -16,6 +15,7 @@ from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.stages.question import Sources
 from tests.digits import digits_settings
+from tests.in_memory import in_memory
 
 SOURCES = Sources(RunConfig(model="resnet8", seed=3, evaluation_threads=1), None, None)
 DIAGNOSE = DiagnoseData(SOURCES, Proxy.parse("ridge:patches"))
