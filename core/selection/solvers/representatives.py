@@ -1,11 +1,9 @@
 """Facility location: choose examples that together are as similar to all others as possible.
 
 The objective sums each example's similarity with its most similar chosen one. It is monotone and
-submodular: greedy reaches 1 - 1/e of the optimum. Similarities (times weights, if any) are stored
-as one of 2^b evenly spaced integer levels, so sums and ties do not depend on their order. b = 24
-has float32's resolution; fewer bits take less memory and time.
-
-Lazy greedy: gains only shrink, so an old gain bounds the new one.
+submodular: greedy reaches 1 - 1/e of the optimum. Lazily, as gains only shrink: an old gain bounds
+the new one. Similarities (times weights, if any) are stored as one of 2^b evenly spaced integer
+levels, so sums and ties do not depend on their order. b = 24 has float32's resolution.
 
 Partition greedy (GreeDi) is used where the matrix of all pairs does not fit. Each of P random parts
 chooses w of its examples, then K are chosen among these. The best part's own choice is kept if it
