@@ -239,21 +239,17 @@ def test_should_stop_is_asked_before_each_minibatch() -> None:
     assert not reading_threads()
 
 
-def test_diverged_loss_is_reported_with_step_and_remedy() -> None:
-    learners = LearnersConfig(num_minibatches=2, num_steps=5, batch_size=8, learning_rate=1e30)
-    with pytest.raises(LearnerDivergedError) as raised:
-        train(make_task(learners=learners))
-    assert "the loss is nan after step 1 of 5, with learning rate 1e+30" in str(raised.value)
-    assert "Lower learners.learning_rate" in str(raised.value)
-
-
-def test_weights_that_diverge_in_the_last_update_are_reported() -> None:
+def test_divergence_is_reported_with_step_and_remedy() -> None:
+    plain = LearnersConfig(num_minibatches=2, num_steps=5, batch_size=8, learning_rate=1e30)
+    words = r"the loss is nan after step 1 of 5, .* rate 1e\+30.*Lower learners\.learning_rate"
+    with pytest.raises(LearnerDivergedError, match=words):
+        train(make_task(learners=plain))
     # The only loss is that of theta*; the update after it overflows.
-    learners = LearnersConfig(
+    last = LearnersConfig(
         num_minibatches=1, num_steps=1, batch_size=16, learning_rate=3e38, weight_decay=1e3
     )
     with pytest.raises(LearnerDivergedError, match="weights not finite after step 1 of 1"):
-        train(make_task(learners=learners))
+        train(make_task(learners=last))
 
 
 @pytest.mark.parametrize(

@@ -228,11 +228,3 @@ def test_every_candidate_may_be_drawn() -> None:
     generator = torch.Generator().manual_seed(0)
     drawn = [draw_ahead([7, 8, 9], 1, generator)[0][0] for _ in range(300)]
     assert all(70 < drawn.count(candidate) < 130 for candidate in (7, 8, 9))
-
-
-@pytest.mark.parametrize(
-    ("num_examples", "budget", "expected"),
-    [(1000, 100, 24), (7, 7, 3), (30, 1, 70)],  # 10 ln 10 = 23.03
-)
-def test_sample_sizes(num_examples: int, budget: int, expected: int) -> None:
-    assert sample_size(num_examples, budget) == expected
