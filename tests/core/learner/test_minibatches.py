@@ -1,5 +1,3 @@
-"""Minibatches against the plain loop that they stand for, and when they are made."""
-
 from __future__ import annotations
 
 import threading

@@ -1,5 +1,3 @@
-"""Patch features: one strided convolution with whitened patches, pooled over quarters."""
-
 from __future__ import annotations
 
 from typing import Any

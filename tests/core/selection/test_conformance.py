@@ -1,5 +1,3 @@
-"""What every strategy of the registry promises, with every value of its options that has a name."""
-
 from __future__ import annotations
 
 import inspect

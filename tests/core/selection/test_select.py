@@ -1,5 +1,3 @@
-"""How the service applies strategies: classes, seeds, weights, and what it refuses."""
-
 from __future__ import annotations
 
 import inspect

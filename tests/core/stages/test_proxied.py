@@ -1,5 +1,3 @@
-"""Proxied signals: every kind of features, the choice among them, and every strategy on them."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""Queries: which become a question, and why the others cannot."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""Passes of models over all data: warm-ups that are kept, and learners beside their own shards."""
-
 from __future__ import annotations
 
 from pathlib import Path

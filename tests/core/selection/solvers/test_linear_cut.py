@@ -1,5 +1,3 @@
-"""Greedy on sums and a pool against greedy on the whole matrix of similarities."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Matching pursuit and its non-negative fit against plain algorithms on stored vectors."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""Levels, lazy greedy against the plain one, and partition greedy with its bound and memory."""
-
 from __future__ import annotations
 
 import math

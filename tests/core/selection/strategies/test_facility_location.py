@@ -1,5 +1,3 @@
-"""CRAIG, AdaCore, facility location and SubZeroCore by hand, and against plain greedy."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""GLISTER by hand, against greedy on a layer that is written out, and on its own objective."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Strategies that watch learners train, on courses whose scores are known by hand."""
-
 from __future__ import annotations
 
 import math

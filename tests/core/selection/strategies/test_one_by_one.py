@@ -1,5 +1,3 @@
-"""K-center, graph cut and log-determinant by hand, against their definitions, and above random."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
