@@ -303,7 +303,6 @@ def test_a_frozen_layer_stays_as_it_is_and_changes_what_the_others_become() -> N
 
 
 def task_of(learners: LearnersConfig) -> LearnerTask:
-    """Without augmentation and pruning."""
     plain = AugmentationConfig(method=AugmentationMethod.NONE)
     task = make_task(learners=learners, pruning_method=PruningMethod.NONE, density=1.0)
     return dataclasses.replace(task, augmentation=plain)

@@ -202,7 +202,6 @@ def test_equal_examples_are_taken_in_order(
 
 
 def global_state() -> dict[str, Any]:
-    """Everything that a library may change behind its caller's back."""
     return {
         "numpy errors": np.geterr(),
         "numpy generator": [np.asarray(part).tolist() for part in np.random.get_state()],  # noqa: NPY002

@@ -122,7 +122,6 @@ def test_balance(name: str, *, by_default: bool, other: bool) -> None:
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is registered goes after the test."""
     monkeypatch.setattr(registry, "STRATEGIES", dict(STRATEGIES))
 
 

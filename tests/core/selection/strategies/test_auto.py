@@ -78,7 +78,6 @@ def test_findings_name_the_least_trusted_first_and_no_more_than_a_page_of_them()
 
 
 def with_copies(signals: Signals, share: float) -> Signals:
-    """The first examples of each class are all one picture."""
     pictures_N = torch.arange(len(signals.labels_N))
     for label in range(NUM_CLASSES):
         start = label * PER_CLASS

@@ -92,7 +92,6 @@ def test_subzerocore_is_plain_greedy(budget: int) -> None:
 
 
 def greedy_on(rows_NG: Tensor, budget: int) -> tuple[list[int], list[int]]:
-    """Ids and cluster sizes by exact distances."""
     distances_NN = torch.cdist(rows_NG, rows_NG, compute_mode="donot_use_mm_for_euclid_dist")
     chosen = plain_greedy(2 * distances_NN[0].max() - distances_NN, budget)
     return chosen, distances_NN[chosen].argmin(dim=0).bincount(minlength=budget).tolist()

@@ -39,7 +39,6 @@ def signals(own: Sequence[int] | None = None, **given: Sequence[Any]) -> Signals
 
 
 def watched(dynamics: Dynamics) -> Signals:
-    """Nothing but how the learners came to see the examples."""
     labels_N = torch.zeros(len(dynamics), dtype=torch.int64)
     return replace(labels_only(labels_N), dynamics=dynamics)
 

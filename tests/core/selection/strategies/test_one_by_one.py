@@ -163,7 +163,6 @@ def cosines(signals: Signals) -> Tensor:
 
 
 def plain_disparity_gains(signals: Signals) -> list[float]:
-    """Farthest first from the example nearest to the mean direction."""
     unit_ND = functional.normalize(signals.features_ND.double())
     distances_NN = 1 - cosines(signals)
     taken = [int((unit_ND - unit_ND.mean(dim=0)).norm(dim=1).argmin())]
