@@ -161,7 +161,7 @@ def count_subset(
 ) -> tuple[Stage, int]:
     """Return the stage from theta_p to a subset, for the largest proxy, and its signals' bytes."""
     strategy, learners = find_strategy(question.strategy), question.config.learners
-    needs = strategy.needs_for(strategy.parse_options(dict(question.options)))
+    needs = question.needs
     looks, number = bool(needs & {Need.SIGNALS, Need.FEATURES, Need.VALIDATION}), data.num_examples
     passes, solved, proxy = float(looks), 0, Proxy.parse(question.proxy or str(SOUP))
     if not proxy.is_own_head:

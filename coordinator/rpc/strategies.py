@@ -34,5 +34,5 @@ def _describe(strategy: Strategy) -> pb.Strategy:
         presets=presets,
         default_proxy=strategy.proxy,
         works_without_labels=works_without_labels(strategy),
-        target_kinds=sorted(strategy.default_kinds()),
+        target_kinds=sorted(strategy.kinds_of({})),
     )

@@ -24,6 +24,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,10 +159,7 @@ def stratified_order(labels_N: Tensor, generator: torch.Generator) -> Tensor:
 
 def judge(sizes: Sequence[int], accuracies: Sequence[float]) -> Learnability:
     """Suggest a size: all of the data if even the last doubling gained a point."""
-
-    def judged(fraction: float, why: str) -> Learnability:
-        return Learnability(list(sizes), list(accuracies), fraction, why)
-
+    judged = partial(Learnability, list(sizes), list(accuracies))
     if len(sizes) < 2:
         return judged(1.0, f"{sizes[-1]} examples are too few to draw samples of.")
     gains = []

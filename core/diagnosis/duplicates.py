@@ -1,17 +1,14 @@
 """Duplicates: examples that occur twice, exactly or nearly so, whatever their labels are.
 
-Examples are processed in order. Each is a duplicate of the first earlier non-duplicate that
-matches. So there are no chains, and the result depends on the data alone.
+Each example is a duplicate of the first earlier non-duplicate that matches. So there are no chains,
+and the result depends on the data alone. Images match if their pixels correlate to 0.96 at the best
+of nine one-pixel shifts. Other examples match if they are equal.
 
-Images match if their pixels correlate to 0.96 at the best of nine one-pixel shifts. Only pairs
-whose thumbnails (8 x 8 cells, centred and of unit length) have a cosine of 0.85 are compared. For
-unit vectors u and v, split by an orthogonal projection P into Pu and the rest Ru, the correlation
-is at most <Pu, Pv> + |Ru| |Rv|. With 64 low frequencies of each channel this excludes 19 of 20 near
-pairs of digits, and never a match. Larger shifts, rotations, mirror images, and fine differences in
-large images are not detected. Other examples are duplicates if they are equal.
-
-Features do not show duplicates: of 10,000 different images of cifar10-jpeg, 13,773 pairs reach a
-cosine of 0.8 on patches, and 10 pairs by their pixels.
+Only pairs whose thumbnails (8 x 8 cells, centred and of unit length) have a cosine of 0.85 are
+compared. For unit vectors u and v, split by an orthogonal projection P into Pu and the rest Ru, the
+correlation is at most <Pu, Pv> + |Ru| |Rv|. With 64 low frequencies of each channel this excludes
+19 of 20 near pairs of digits, and never a match. Features do not show duplicates: of 10,000
+different images of cifar10-jpeg, 13,773 pairs reach a cosine of 0.8 on patches.
 
 Shapes: N examples, U different ones, M numbers of a bound, B examples of a block, K kept pictures,
 P pairs or pixels of a thumbnail, C channels.

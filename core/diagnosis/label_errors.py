@@ -7,13 +7,10 @@ class: between p_y (better under symmetric noise) and p_y / p_o (better under as
 
 Many suspects of hard data are atypical, and not wrong. So `noise_rates` uses the surest fifth of
 each predicted class, where most disagreement is noise. The head's own error grows with the rank,
-from zero at the surest. A line fitted to disagreement over the root of the rank, read at rank 0,
+from zero at the surest: a line fitted to disagreement over the root of the rank, read at rank 0,
 removes it. A line over the rank itself ends higher: the interval reaches from the lower end of one
-to the upper end of the other. If disagreement does not grow with the rank, its mean is the
-estimate. The estimate fails for a class that is mostly relabelled to one other.
-
-A second head excludes the lowest-quality labels of each class (`trust_after`), as a head repeats
-wrong labels that it learned. docs/benchmarks.md has figures.
+to the upper end of the other. The estimate fails for a class that is mostly relabelled to one
+other. A second head excludes the lowest-quality labels of each class (`trust_after`).
 
 Shapes: N examples, B of a block, S of them the surest, C classes or strata.
 Source: Northcutt et al. 2021, "Confident Learning: Estimating Uncertainty in Dataset Labels"

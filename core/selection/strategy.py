@@ -148,24 +148,21 @@ class Strategy:
         """Its inputs, given all options' values."""
         return self.needs(options) if callable(self.needs) else self.needs
 
-    def default_needs(self) -> frozenset[Need]:
-        """Its inputs by default."""
-        return self.needs_for(self.parse_options({}))
+    def needs_of(self, given: Mapping[str, str]) -> frozenset[Need]:
+        """Its inputs, given texts of options."""
+        return self.needs_for(self.parse_options(given))
 
-    def kinds_for(self, options: Mapping[str, Any]) -> frozenset[TargetKind]:
-        """Its supported targets, given all options' values."""
+    def kinds_of(self, given: Mapping[str, str]) -> frozenset[TargetKind]:
+        """Its supported targets, given texts of options."""
+        options = self.parse_options(given)
         kinds = self.kinds(options) if callable(self.kinds) else self.kinds
         return kinds & CLASSES if Need.DYNAMICS in self.needs_for(options) else kinds
-
-    def default_kinds(self) -> frozenset[TargetKind]:
-        """Its supported targets by default."""
-        return self.kinds_for(self.parse_options({}))
 
     @property
     def needs_in_words(self) -> list[str]:
         """Its inputs by default, for listings; never empty."""
         alone = "labels" if self.balance is Balance.ALWAYS else "nothing"
-        return sorted(self.default_needs()) or [alone]
+        return sorted(self.needs_of({})) or [alone]
 
     def resolve_balance(self, balanced: bool | None) -> bool:  # noqa: FBT001 - the only argument
         """Whether the classes get equal shares; StrategyOptionError if that is unsupported."""

@@ -129,7 +129,8 @@ def choose(
 def _signals(
     workspace: Workspace, question: Question, needs: frozenset[Need], compute: ComputeSignals
 ) -> tuple[Signals, WarmedUp | None]:
-    dataset, proxy, warmed = workspace.dataset, question.proxy, None
+    dataset, config, warmed = workspace.dataset, question.config, None
+    proxy = None if question.proxy is None else Proxy.parse(question.proxy)
     warm_up = WarmUp.among(dict(question.options))
     if warm_up is not None:
         warmed = warmed_up(workspace, question, warm_up)
@@ -140,42 +141,24 @@ def _signals(
     elif question.labels is not None:
         signals = unlabelled(len(dataset))
         if proxy is not None:
-            signals = proxied_features(workspace, question, Proxy.parse(proxy))
+            signals = proxied_features(workspace, question, proxy)
     else:
         looks = own is None or bool(needs & {Need.SIGNALS, Need.VALIDATION})
         of_model = needs if looks and proxy is None else needs - OF_A_PROXY
-        signals = _of_model(workspace, question, of_model, compute)
+        depends_on = (
+            question.weights.sha256,
+            dataset.fingerprint,
+            config.model,
+            question.inputs,
+            config.evaluation_threads,
+            str(workspace.device),
+        )
+        load = partial(workspace.loaded_model, config, question.weights)
+        signals = signals_of(workspace, question, of_model, depends_on, load, compute=compute)
         if proxy is not None and needs & OF_A_PROXY:
-            proxied = proxied_signals(workspace, question, Proxy.parse(proxy))
+            proxied = proxied_signals(workspace, question, proxy)
             signals = replace(proxied, gradient_norms_N=signals.gradient_norms_N)
     return _with_more(workspace, question, needs, signals, own), warmed
-
-
-def _with_more(
-    workspace: Workspace,
-    question: Question,
-    needs: frozenset[Need],
-    signals: Signals,
-    own: UserFeatures | None,
-) -> Signals:
-    """The signals with the user's features, and with inputs that need no model."""
-    if own is not None:
-        if question.labels is None:
-            signals = replace(signals, paired_features_NP=own.paired_features_NP)
-        # A proxy's features are the requested ones; pairs come from one file.
-        if signals.facts is None or Need.PAIRED_FEATURES in needs:
-            signals = replace(signals, features_ND=own.features_ND)
-    config = question.config
-    if Need.DYNAMICS in needs and question.trajectories is not None:
-        dynamics = dynamics_of(workspace, config, question.inputs, question.trajectories)
-        signals = replace(signals, dynamics=dynamics)
-    if Need.COPIES in needs:
-        copies = copies_of(workspace, config.evaluation_threads)
-        signals = replace(signals, pictures_N=copies.pictures_N)
-    if Need.VALIDATION in needs:
-        ids = workspace.split(config).validation_ids
-        signals = replace(signals, validation=signals.take(ids) if len(ids) else None)
-    return signals
 
 
 def _own_features(
@@ -189,20 +172,31 @@ def _own_features(
     return features_of_pairs(workspace.dataset) if paired else None
 
 
-def _of_model(
-    workspace: Workspace, question: Question, needs: frozenset[Need], compute: ComputeSignals
+def _with_more(
+    workspace: Workspace,
+    question: Question,
+    needs: frozenset[Need],
+    signals: Signals,
+    own: UserFeatures | None,
 ) -> Signals:
-    config, weights = question.config, question.weights
-    depends_on = (
-        weights.sha256,
-        workspace.dataset.fingerprint,
-        config.model,
-        question.inputs,
-        config.evaluation_threads,
-        str(workspace.device),
-    )
-    load = partial(workspace.loaded_model, config, weights)
-    return signals_of(workspace, question, needs, depends_on, load, compute=compute)
+    """The signals with the user's features, and with inputs that need no model."""
+    config = question.config
+    if own is not None:
+        if question.labels is None:
+            signals = replace(signals, paired_features_NP=own.paired_features_NP)
+        # A proxy's features are the requested ones; pairs come from one file.
+        if signals.facts is None or Need.PAIRED_FEATURES in needs:
+            signals = replace(signals, features_ND=own.features_ND)
+    if Need.DYNAMICS in needs and question.trajectories is not None:
+        dynamics = dynamics_of(workspace, config, question.inputs, question.trajectories)
+        signals = replace(signals, dynamics=dynamics)
+    if Need.COPIES in needs:
+        copies = copies_of(workspace, config.evaluation_threads)
+        signals = replace(signals, pictures_N=copies.pictures_N)
+    if Need.VALIDATION in needs:
+        ids = workspace.split(config).validation_ids
+        signals = replace(signals, validation=signals.take(ids) if len(ids) else None)
+    return signals
 
 
 def _by_id(chosen: Selection, numbering: Numbering) -> Selection:

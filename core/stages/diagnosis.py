@@ -92,7 +92,7 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
         with timed("outliers"):
             outliers = find_outliers(features_ND, generator=generator("diagnosis: outliers"))
         with timed("redundancy"):
-            needed = redundancy(
+            redundant = redundancy(
                 features_ND,
                 labels_N,
                 num_classes,
@@ -110,7 +110,6 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
                 on_progress=workspace.progress("measuring a learning curve"),
             )
     every_N = dataset.rows.labels_N
-    counts = labels_N.bincount(minlength=len(needed.per_class)).tolist()
     findings = Findings(errors, duplicates, outliers, curve)
     return diagnosis_of(
         findings.by_id(dataset.numbering, every_N),
@@ -118,14 +117,6 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
         class_names=dataset.class_names,
         kind=signals.kind,
         proxy=facts,
-        redundancy={
-            "share_for_90": needed.share,
-            "examples_for_90": needed.examples,
-            "per_class": [
-                {"label": label, "count": counts[label], "examples_for_90": examples}
-                for label, examples in enumerate(needed.per_class)
-            ],
-            "sampled": needed.looked_at,
-        },
+        redundancy=redundant,
         seconds=seconds,
     )

@@ -108,8 +108,7 @@ class Question(Sources):
     @property
     def needs(self) -> frozenset[Need]:
         """The inputs of the strategy with these options."""
-        strategy = find_strategy(self.strategy)
-        return strategy.needs_for(strategy.parse_options(dict(self.options)))
+        return find_strategy(self.strategy).needs_of(dict(self.options))
 
 
 @dataclass(frozen=True)
@@ -165,8 +164,7 @@ def question_of(
     given = query.options_of(strategy, num_examples)
     labels, warm_up = Labels.parse(query.labels), WarmUp.among(given)
     if warm_up is not None:
-        needs = strategy.needs_for(strategy.parse_options(given))
-        _require_warm_up(warm_up, strategy, needs, run, query, max_warm_up_epochs)
+        _require_warm_up(warm_up, strategy.needs_of(given), run, query, max_warm_up_epochs)
     if labels is Labels.NONE:
         images = isinstance(run.inputs, ImageFormat)
         given, proxy = without_labels(strategy, given, query, images=images)
@@ -180,7 +178,7 @@ def question_of(
     if query.soft_labels:
         _require_soft_labels(labels, kind)
         teacher = proxy.teacher
-    needs = strategy.needs_for(strategy.parse_options(given))
+    needs = strategy.needs_of(given)
     if not needs & OF_A_PROXY:
         proxy = SOUP
     # The same before and after the learners have trained.
@@ -251,8 +249,8 @@ def without_labels(
 
 
 def _can(strategy: Strategy, options: Mapping[str, str]) -> bool:
-    needs = strategy.needs_for(strategy.parse_options(options))
-    return strategy.balance is not Balance.ALWAYS and needs <= _MADE_WITHOUT_LABELS
+    able = strategy.needs_of(options) <= _MADE_WITHOUT_LABELS
+    return able and strategy.balance is not Balance.ALWAYS
 
 
 def _among_features(strategy: Strategy, options: Mapping[str, str]) -> Mapping[str, str]:
@@ -274,14 +272,14 @@ def _choose(able: Callable[[Strategy], bool]) -> str:
 
 def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKind) -> None:
     """InvalidRequestError if the strategy with these options cannot use the data's targets."""
-    kinds = strategy.kinds_for(strategy.parse_options(options))
+    kinds = strategy.kinds_of(options)
     if kind in kinds:
         return
     with_options = ", ".join(f"{name}={value}" for name, value in sorted(options.items()))
     given = f" with {with_options}" if with_options else ""
     raise InvalidRequestError(
         f"strategy {strategy.name!r}{given} works with {kinds_in_words(kinds)} data, and the "
-        f"coordinator's is {kind.words}. {_choose(lambda other: kind in other.default_kinds())}"
+        f"coordinator's is {kind.words}. {_choose(lambda other: kind in other.kinds_of({}))}"
     )
 
 
@@ -305,14 +303,10 @@ def _canonical(strategy: Strategy, options: Mapping[str, str]) -> dict[str, str]
 
 
 def _require_warm_up(
-    warm_up: WarmUp,
-    strategy: Strategy,
-    needs: frozenset[Need],
-    run: Outcome,
-    query: SubsetQuery,
-    max_epochs: float,
+    warm_up: WarmUp, needs: frozenset[Need], run: Outcome, query: SubsetQuery, max_epochs: float
 ) -> None:
     """Reject a warm-up that contradicts the rest of the request, or costs over `max_epochs`."""
+    strategy = find_strategy(query.strategy)
     asked, own_features = f"{PRETRAINING}={warm_up}", query.features is not None
     both = f"{asked} and {{}} were both given: {{}}. Leave one of them out."
     if query.labels == Labels.NONE:
@@ -388,7 +382,7 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
         return Training.INITIAL_WEIGHTS
     strategy = find_strategy(query.strategy)
     given = query.options_of(strategy, num_examples)
-    needs = strategy.needs_for(strategy.parse_options(given))
+    needs = strategy.needs_of(given)
     if Labels.parse(query.labels) is Labels.NONE:
         return Training.NOTHING
     if query.weights is not None or needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}:

@@ -2,14 +2,12 @@
 
 CREST's test, on a random sample of the data. Around the earlier weights, the loss at a distance
 delta is about F(delta) = L + g . delta + 1/2 delta . (h * delta), with the gradient g and the
-Hessian's diagonal h. Another subset is due when F no longer predicts the loss.
-
-h is Hutchinson's estimate: the mean of z * (H z) over Rademacher probes z, exact where H is
-diagonal. The paper smooths g and h over training steps; here every call uses only its two weights.
+Hessian's diagonal h. Another subset is due when F no longer predicts the loss. h is Hutchinson's
+estimate: the mean of z * (H z) over Rademacher probes z, exact where H is diagonal. The paper
+smooths g and h over training steps; here every call uses only its two weights.
 
 Shapes: weights, gradient and diagonal are by parameter name.
-Source: Yang et al. 2023, "Towards Sustainable Learning: Coresets for Data-efficient Deep Learning"
-(arXiv:2306.01244), section 4.2.
+Source: Yang et al. 2023 (arXiv:2306.01244), section 4.2.
 """
 
 from __future__ import annotations

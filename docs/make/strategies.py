@@ -38,7 +38,7 @@ def _overview(listed: Iterable[Strategy]) -> str:
 
 
 def _needs_classes(strategy: Strategy) -> bool:
-    return strategy.default_kinds() == {TargetKind.CLASS}
+    return strategy.kinds_of({}) == {TargetKind.CLASS}
 
 
 def section(strategy: Strategy) -> str:

@@ -139,7 +139,6 @@ def scaled(value: float) -> dict[str, Tensor]:
 
 
 def split_of(labels: list[int], batch_size: int) -> tuple[Evaluator, Shown]:
-    """A split whose images all show class 0, with these labels."""
     model = Shown()
     shown = images(*[(9, 1, 1)] * len(labels))
     targets_N = torch.tensor(labels)

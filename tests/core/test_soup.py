@@ -1,5 +1,3 @@
-"""Vectors of a few numbers and accuracies that can be computed by hand stand in for models."""
-
 from __future__ import annotations
 
 import math

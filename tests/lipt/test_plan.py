@@ -131,11 +131,12 @@ def test_signals_are_of_what_a_strategy_needs(
 
 
 def test_auto_may_look_through_all_learners_and_patches() -> None:
+    # Ten learners, and patches of photographs and of their mirror images.
     stage, _ = counted("auto", images_of(5000), proxy="auto")
-    assert stage.images == 11 * 5000
+    assert stage.images == 12 * 5000
     # A ridge head on patches alone: 2,048 columns, their sums in float64 and two copies.
     patches, _ = counted("auto", images_of(5000), proxy="ridge:patches")
-    assert patches.images == 5000
+    assert patches.images == 2 * 5000
     assert 3 * 8 * 2048**2 < patches.memory_bytes - PROCESS_BYTES < stage.memory_bytes
 
 

@@ -87,7 +87,7 @@ class SelectSubset(Question):
         large = self.features is not None and self.features.size_bytes > MAX_CHEAP_BYTES
         if large or not strategy.is_linear or WarmUp.among(dict(self.options)) is not None:
             return Cost.DEAR
-        needs = strategy.needs_for(strategy.parse_options(dict(self.options)))
+        needs = self.needs
         if self.teacher is not None:
             needs |= {Need.SIGNALS}
         if Need.PAIRED_FEATURES in needs and self.features is None:

@@ -2,11 +2,9 @@
 
 Each round takes the atom with the largest correlation with the residual, then refits all weights.
 Atoms whose weights would turn negative are dropped and replaced. An atom is the gradient e_i (x)
-[h_i, 1] of one example, or the sum over consecutive ones.
-
-Products with the residual are estimated in float32, and computed in float64 where rounding could
-change the choice. The choice does not depend on blocks or the order of atoms; ties go to the
-lowest.
+[h_i, 1] of one example, or the sum over consecutive ones. Products with the residual are estimated
+in float32, and computed in float64 where rounding could change the choice, which does not depend on
+blocks or the order of atoms; ties go to the lowest.
 
 The fit minimizes |sum w_i a_i - b|^2 + ridge |w|^2 over w >= 0 from inner products alone. It keeps
 T with T' T = G^-1 for the Gram matrix G of the active atoms.

@@ -1,11 +1,9 @@
 """Facility location: choose examples that together are as similar to all others as possible.
 
 The objective sums each example's similarity with its most similar chosen one. It is monotone and
-submodular: greedy reaches 1 - 1/e of the optimum. Similarities (times weights, if any) are stored
-as one of 2^b evenly spaced integer levels, so sums and ties do not depend on their order. b = 24
-has float32's resolution; fewer bits take less memory and time.
-
-Lazy greedy: gains only shrink, so an old gain bounds the new one.
+submodular: greedy reaches 1 - 1/e of the optimum. Lazily, as gains only shrink: an old gain bounds
+the new one. Similarities (times weights, if any) are stored as one of 2^b evenly spaced integer
+levels, so sums and ties do not depend on their order. b = 24 has float32's resolution.
 
 Partition greedy (GreeDi) is used where the matrix of all pairs does not fit. Each of P random parts
 chooses w of its examples, then K are chosen among these. The best part's own choice is kept if it
@@ -24,7 +22,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -342,21 +340,6 @@ _MOST_COMPARED = 10_000
 _FEWEST_OF_CLASS = 200
 
 
-@dataclass(frozen=True)
-class Redundancy:
-    """Number of examples that carry 90% of the gain, in all and by label, and number compared."""
-
-    examples: int
-    per_class: tuple[int, ...]
-    num_examples: int
-    looked_at: int
-
-    @property
-    def share(self) -> float:
-        """Share of all examples."""
-        return self.examples / self.num_examples
-
-
 def redundancy(
     features_ND: Tensor,
     labels_N: Tensor,
@@ -365,21 +348,25 @@ def redundancy(
     generator: torch.Generator,
     most_examples: int = _MOST_COMPARED,
     on_progress: Callable[[int, int], None] = lambda *_: None,
-) -> Redundancy:
-    """Count the representatives of each class by cosine of centred features; samples large ones."""
+) -> dict[str, Any]:
+    """The representatives of each class by cosine, counted in samples of large ones, as JSON."""
     most_of_class = max(_FEWEST_OF_CLASS, most_examples // max(1, num_classes))
-    per_class = []
-    looked_at = 0
+    per_class, total, sampled = [], 0, 0
     for label in range(num_classes):
         ids = torch.nonzero(labels_N == label).flatten()
         count = len(ids)
         if count > most_of_class:
             ids = ids[torch.randperm(count, generator=generator)[:most_of_class].sort().values]
-        looked_at += len(ids)
-        needed = carrying(features_ND[ids]) if count else 0
-        per_class.append(math.ceil(count * needed / len(ids)) if count else 0)
+        examples = math.ceil(count * carrying(features_ND[ids]) / len(ids)) if count else 0
+        per_class.append({"label": label, "count": count, "examples_for_90": examples})
+        total, sampled = total + examples, sampled + len(ids)
         on_progress(label + 1, num_classes)
-    return Redundancy(sum(per_class), tuple(per_class), len(labels_N), looked_at)
+    return {
+        "share_for_90": total / len(labels_N),
+        "examples_for_90": total,
+        "per_class": per_class,
+        "sampled": sampled,
+    }
 
 
 def carrying(features_nD: Tensor, share: float = CARRIED) -> int:

@@ -8,7 +8,6 @@ facility location on the distance of the errors e, as in the paper. Examples wit
 
 Our choices: mini-batches share no examples. Random sets are stratified and hold at least four times
 the mini-batch, at most 8,192. Every example of the pool is in one set before any is in a second.
-Equal shares of the classes hold in every mini-batch.
 
 Shapes: N examples, n of them, C classes, G groups that share the budget (the classes, or one of
 all), M in a pool, R in a random set, B in a mini-batch, K budget.

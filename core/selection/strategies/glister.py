@@ -6,14 +6,13 @@ layer, greedily. The gain of example i is its Taylor term
     gain_i = eta <g_i, grad L_V(theta - eta sum_S g)>,
 
 updated after every pick (exact), or between rounds of picks. The validation logits are enough:
-z_v -= eta sum_S e_i (h_i . h_v + 1), from z_v = log p_v, up to a shift.
+z_v -= eta sum_S e_i (h_i . h_v + 1), from z_v = log p_v, up to a shift. Gains can grow, so lazy
+greedy's bounds do not hold. But a gain moves by at most eta |g_i| times the distance that grad L_V
+has moved, which bounds it for the exact solver.
 
 As in the authors' code, the step is eta times the SUM of the subset's gradients. On all classes a
 few hundred picks in 15 rounds can overshoot, where the exact solver ends lower. `step=mean` divides
 eta by K; then most picks are those of one-shot choice.
-
-Gains can grow, so lazy greedy's bounds do not hold. But a gain moves by at most eta |g_i| times the
-distance that grad L_V has moved, which bounds it for the exact solver.
 
 Shapes: N examples, V validation examples, S of a step, C classes, D features, Q dimensions of the
 validation features' span, K budget, B candidates or rows of a block.

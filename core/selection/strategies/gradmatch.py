@@ -2,12 +2,8 @@
 
 Minimizes |sum_S w_i g_i - b|^2 + ridge s |w|^2 over |S| <= K and w >= 0 by orthogonal matching
 pursuit. g are the last layer's gradients, b their sum over all examples (of the class where
-balanced). s is the mean of |g_i|^2; with ridge_scale=absolute it is 1.
-
-The authors choose class by class and match only the gradient's row of the example's own class
-(gradient=own_class), with an absolute ridge of 0.5. Or they choose batches, on all rows and classes
-together, without a ridge. They fill up the budget at random where the pursuit ends; here the subset
-is then smaller.
+balanced). s is the mean of |g_i|^2; with ridge_scale=absolute it is 1. The presets are the authors'
+two ways. They fill up the budget at random where the pursuit ends; here the subset is smaller.
 
 Shapes: N examples, C classes, D features, K budget.
 """

@@ -182,6 +182,5 @@ def test_both_looks_say_how_good_a_label_is_and_the_second_what_it_should_be() -
 
 
 def signals_of(chances_NC: Tensor, labels_N: Tensor) -> Signals:
-    """Signals with these chances, and no features."""
     errors_NC = chances_NC.float() - functional.one_hot(labels_N, chances_NC.shape[1])
     return Signals(errors_NC, torch.empty(len(labels_N), 0), labels_N)

@@ -126,7 +126,6 @@ def noise(*shape: int) -> Tensor:
 
 
 def one_at_a_time(images_BCHW: Tensor, *, num_ops: int, magnitude: int, seed: int) -> Tensor:
-    """The slow oracle: the same draws, image by image, operation by operation."""
     operations_OB, negative_OB = draw_operations(
         len(images_BCHW), num_ops=num_ops, generator=seeded(seed)
     )

@@ -1,5 +1,3 @@
-"""Pooled features: the head's inputs and quarters of the last feature map, model by model."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Proxy: the one grammar that users see."""
-
 from __future__ import annotations
 
 import pytest

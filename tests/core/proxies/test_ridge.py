@@ -1,5 +1,3 @@
-"""Ridge head: leave-one-out outputs are those of heads that are fitted without each example."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Patch features: one strided convolution with whitened patches, pooled over quarters."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -36,7 +34,6 @@ def filters_of(images_NCHW: Tensor, num_filters: int = 16) -> PatchFilters:
 
 
 def convolved(images_NCHW: Tensor, filters: PatchFilters) -> Tensor:
-    """The same features by `conv2d` and adaptive pooling, in float64."""
     channels = images_NCHW.shape[1]
     kernels = filters.weights_PF.double().T.reshape(-1, channels, PATCH_SIDE, PATCH_SIDE)
     pixels_NCHW = images_NCHW.double() / 255
@@ -109,7 +106,6 @@ def test_images_are_scaled_to_one_of_two_sides(shape: tuple[int, int, int], side
 
 
 def of_column(column: Column, values: torch.Tensor) -> torch.Tensor:
-    """Of one column."""
     tensors = {column.name: values}
     return column_values([column], tensors, seed=3)(tensors)
 

@@ -162,19 +162,16 @@ def written_out(signals: Signals, space: Space = "gradients") -> Tensor:
 
 
 def validation_loss(layer: LastLayer) -> float:
-    """The mean cross-entropy over the validation examples."""
     return float(functional.cross_entropy(layer.logits_VC, layer.labels_V))
 
 
 def random_subsets(num_examples: int, budget: int, count: int = 20) -> Iterator[Tensor]:
-    """What a strategy has to be better than."""
     generator = torch.Generator().manual_seed(1)
     for _ in range(count):
         yield torch.randperm(num_examples, generator=generator)[:budget]
 
 
 def at_angles(*degrees: float) -> Tensor:
-    """Directions in a plane."""
     angles_N = torch.tensor(degrees).deg2rad()
     return torch.stack([angles_N.cos(), angles_N.sin()], dim=1)
 

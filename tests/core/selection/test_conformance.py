@@ -1,5 +1,3 @@
-"""What every strategy of the registry promises, with every value of its options that has a name."""
-
 from __future__ import annotations
 
 import inspect
@@ -204,7 +202,6 @@ def test_equal_examples_are_taken_in_order(
 
 
 def global_state() -> dict[str, Any]:
-    """Everything that a library may change behind its caller's back."""
     return {
         "numpy errors": np.geterr(),
         "numpy generator": [np.asarray(part).tolist() for part in np.random.get_state()],  # noqa: NPY002
@@ -342,7 +339,7 @@ def test_other_targets_give_the_budget_where_a_strategy_works_with_them(
     strategy: Strategy, kind: TargetKind
 ) -> None:
     signals = replace(full_signals(LABELS), kind=kind)
-    if kind in strategy.default_kinds():
+    if kind in strategy.kinds_of({}):
         chosen = choose(strategy, signals, 10, balanced=strategy.resolve_balance(None))
         require_sound(strategy, signals, 10, chosen, balanced=False)
 
@@ -350,7 +347,7 @@ def test_other_targets_give_the_budget_where_a_strategy_works_with_them(
 @every_strategy
 def test_signals_that_are_not_finite_name_their_examples(strategy: Strategy) -> None:
     # Which pictures are copies is counted, and never not a number.
-    for need in sorted(strategy.default_needs() - {Need.COPIES}):
+    for need in sorted(strategy.needs_of({}) - {Need.COPIES}):
         signals = spoiled(full_signals(LABELS), FIELDS[need])
         with pytest.raises(SignalsError, match=r"not finite for 1 of \d+ examples.*ids 2\."):
             choose(strategy, signals, 5, balanced=strategy.resolve_balance(None))
@@ -366,7 +363,7 @@ MISSING = {
 
 @every_strategy
 def test_what_is_missing_is_named_with_the_remedy(strategy: Strategy) -> None:
-    for need in strategy.default_needs() & MISSING.keys():
+    for need in strategy.needs_of({}) & MISSING.keys():
         field, sentence = MISSING[need]
         signals = replace(full_signals(LABELS), **{field: None})
         with pytest.raises(SignalsError, match=f"'{strategy.name}' {sentence}"):

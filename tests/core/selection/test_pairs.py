@@ -1,5 +1,3 @@
-"""Similarities of pairs against those of the vectors written out."""
-
 from __future__ import annotations
 
 import pytest

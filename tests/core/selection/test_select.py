@@ -1,5 +1,3 @@
-"""How the service applies strategies: classes, seeds, weights, and what it refuses."""
-
 from __future__ import annotations
 
 import inspect
@@ -15,7 +13,7 @@ from lipt.core.selection import registry
 from lipt.core.selection.registry import STRATEGIES, find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.strategy import NOTHING, Balance, Strategy
+from lipt.core.selection.strategy import NOTHING, Strategy
 from lipt.core.signals.signals import Signals, labels_only
 from tests.core.selection.builders import full_signals, signals_of
 
@@ -91,6 +89,8 @@ def test_entries_describe_their_functions(strategy: Strategy) -> None:
             parameter.name in {"seed", "balanced"}
             or parameter.default is not inspect.Parameter.empty
         )
+    for option in strategy.options:
+        assert option.help.strip(" .") == option.help != "", option.name
 
 
 def test_strategies_of_one_look_at_every_example_are_known() -> None:
@@ -102,37 +102,26 @@ def test_strategies_of_one_look_at_every_example_are_known() -> None:
     }
 
 
-@pytest.mark.parametrize("strategy", ALL)
-def test_every_option_says_what_it_is(strategy: Strategy) -> None:
-    for option in strategy.options:
-        assert option.help.strip(" .") == option.help != "", option.name
-
-
 @pytest.mark.parametrize(
-    ("name", "by_default", "refused"),
+    ("name", "by_default", "other"),
     [
-        ("uniform", False, True),
-        ("uniform_per_class", True, False),
-        ("el2n", True, None),
-        ("grand", True, None),
-        ("moderate", False, None),
+        *(("uniform", False, False), ("uniform_per_class", True, False)),
+        *(("el2n", True, True), ("grand", True, True), ("moderate", False, True)),
     ],
 )
-def test_balance(name: str, *, by_default: bool, refused: bool | None) -> None:
+def test_balance(name: str, *, by_default: bool, other: bool) -> None:
     strategy = find_strategy(name)
     assert strategy.resolve_balance(None) is by_default
     assert strategy.resolve_balance(by_default) is by_default
-    if refused is None:
-        assert strategy.balance in {Balance.BY_DEFAULT, Balance.ON_REQUEST}
+    if other:
         assert strategy.resolve_balance(not by_default) is not by_default
-        return
-    with pytest.raises(StrategyOptionError, match=rf"'{name}' is .* per class\. Use uniform"):
-        strategy.resolve_balance(refused)
+    else:
+        with pytest.raises(StrategyOptionError, match=rf"'{name}' is .* per class\. Use uniform"):
+            strategy.resolve_balance(not by_default)
 
 
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is registered goes after the test."""
     monkeypatch.setattr(registry, "STRATEGIES", dict(STRATEGIES))
 
 

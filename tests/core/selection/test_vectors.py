@@ -1,5 +1,3 @@
-"""Products and sums against the gradients themselves, which only tests can afford."""
-
 from __future__ import annotations
 
 import pytest

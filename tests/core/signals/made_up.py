@@ -14,7 +14,6 @@ IMAGE = ImageFormat(3, 6, 6, mean=(0.5,) * 3, std=(0.25,) * 3)
 
 
 def made_up_dataset(num_examples: int = 40, num_classes: int = 3) -> Dataset:
-    """Random images and labels."""
     generator = torch.Generator().manual_seed(0)
     shape = (num_examples, 3, 6, 6)
     return in_memory(

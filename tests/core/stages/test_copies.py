@@ -1,5 +1,3 @@
-"""Copies among images: looked for once, for a diagnosis as well as for `auto`."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

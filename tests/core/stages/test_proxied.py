@@ -1,5 +1,3 @@
-"""Proxied signals: every kind of features, the choice among them, and every strategy on them."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -10,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import (
@@ -79,15 +78,21 @@ def ask(context: Context, weights: BlobName) -> Any:
     return asked
 
 
-def test_errors_and_features_are_those_of_the_head(context: Context, ask: Any) -> None:
+@pytest.fixture(scope="module")
+def patches_ND(context: Context) -> Tensor:
+    dataset, generator = context.dataset, derive_generator(CONFIG.seed, "patches")
+    drawn = torch.randperm(len(dataset), generator=generator).sort().values
+    filters = draw_filters(dataset.images(drawn), generator=generator)
+    return patch_features(dataset.images(drawn), filters)
+
+
+def test_errors_and_features_are_those_of_the_head(
+    context: Context, ask: Any, patches_ND: Tensor
+) -> None:
     # No model is looked at.
     signals, facts = ask("ridge:patches", weights=NOWHERE)
     dataset = context.dataset
-    generator = derive_generator(CONFIG.seed, "patches")
-    drawn = torch.randperm(len(dataset), generator=generator).sort().values
-    filters = draw_filters(dataset.images(drawn), generator=generator)
-    features_ND = patch_features(dataset.images(drawn), filters)
-    head = leave_one_out(features_ND, dataset.labels_N, 10, generator=torch.Generator())
+    head = leave_one_out(patches_ND, dataset.labels_N, 10, generator=torch.Generator())
     chances_NC = (head.outputs_NC * facts["sharpness"]).softmax(dim=-1)
     expected_NC = chances_NC - torch.nn.functional.one_hot(dataset.labels_N, 10)
     torch.testing.assert_close(signals.errors_NC, expected_NC, rtol=0, atol=1e-5)
@@ -251,25 +256,20 @@ def test_data_that_is_no_pictures_has_no_patches(context: Context) -> None:
 
 
 def test_features_alone_need_neither_a_head_nor_a_label(
-    context: Context, monkeypatch: pytest.MonkeyPatch
+    context: Context, monkeypatch: pytest.MonkeyPatch, patches_ND: Tensor
 ) -> None:
     monkeypatch.setattr(proxying, "leave_one_out", None)
-    dataset = context.dataset
     signals = proxied_features(context, Sources(CONFIG, IMAGE, NOWHERE), PATCHES)
-    generator = derive_generator(CONFIG.seed, "patches")
-    drawn = torch.randperm(len(dataset), generator=generator).sort().values
-    features_ND = patch_features(
-        dataset.images(drawn), draw_filters(dataset.images(drawn), generator=generator)
-    )
     # Every example has the same say in the mean and the deviation, whatever its class.
-    deviation_D = features_ND.double().std(dim=0, unbiased=False)
+    features_ND = patches_ND.double()
+    deviation_D = features_ND.std(dim=0, unbiased=False)
     varies_D = deviation_D > 1e-6
-    expected_ND = (features_ND.double() - features_ND.double().mean(dim=0)) / deviation_D
+    expected_ND = (features_ND - features_ND.mean(dim=0)) / deviation_D
     torch.testing.assert_close(
         signals.features_ND[:, varies_D], expected_ND[:, varies_D].float(), rtol=0, atol=1e-3
     )
-    assert signals.labels_N.tolist() == [0] * len(dataset)
-    assert signals.errors_NC.shape == (len(dataset), 0)
+    assert signals.labels_N.tolist() == [0] * len(features_ND)
+    assert signals.errors_NC.shape == (len(features_ND), 0)
     facts = given(signals.facts, "facts")
     assert set(facts) == {"proxy", "features", "num_features", "seconds"}
     assert (facts["proxy"], facts["features"]) == ("ridge:patches", "patches")

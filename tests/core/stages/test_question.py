@@ -1,5 +1,3 @@
-"""Queries: which become a question, and why the others cannot."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -135,9 +133,9 @@ NEED_CLASSES = {
 
 def test_all_but_those_that_read_probabilities_work_with_any_targets() -> None:
     for kind in OTHERS:
-        able = {name for name, known in STRATEGIES.items() if kind in known.default_kinds()}
+        able = {name for name, known in STRATEGIES.items() if kind in known.kinds_of({})}
         assert set(STRATEGIES) - able == NEED_CLASSES
-    assert all(TargetKind.CLASS in known.default_kinds() for known in STRATEGIES.values())
+    assert all(TargetKind.CLASS in known.kinds_of({}) for known in STRATEGIES.values())
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,6 @@ def losses_of(network: nn.Module, *, part_size: int) -> list[LossSum]:
 
 
 def exact_hessian(network: nn.Module) -> tuple[Tensor, Tensor]:
-    """Gradient and Hessian of the mean loss by all parameters in a row, entry by entry."""
     inputs_BCHW, labels_B = batch()
     parameters = [values for values in network.parameters() if values.requires_grad]
     loss = functional.cross_entropy(network(inputs_BCHW), labels_B)

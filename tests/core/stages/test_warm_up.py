@@ -1,5 +1,3 @@
-"""Passes of models over all data: warm-ups that are kept, and learners beside their own shards."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -169,13 +167,11 @@ def records(shared: Context) -> tuple[LearnerRecord, ...]:
 
 
 def cut(shared: Context, record: LearnerRecord) -> Shard:
-    """What the learner was sent, from its bytes."""
     content = shared.blobs.read_bytes(record.shard)
     return open_shard(content, IMAGE, num_examples=32, target=SingleLabel(10))
 
 
 def learners(*indices: int) -> Trajectories:
-    """That are in, whatever they became."""
     name = BlobName.of(b"any")
     return Trajectories(name, tuple(CommittedLearner(index, (), name) for index in indices))
 

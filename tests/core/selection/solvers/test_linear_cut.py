@@ -1,5 +1,3 @@
-"""Greedy on sums and a pool against greedy on the whole matrix of similarities."""
-
 from __future__ import annotations
 
 import pytest
@@ -120,7 +118,6 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def bundles(num_each: int) -> Tensor:
-    """Three bundles of directions, of any length."""
     centres = torch.eye(3).repeat_interleave(num_each, dim=0)
     rows = centres + 0.2 * torch.randn(centres.shape, generator=generator(5))
     return rows * torch.linspace(0.1, 10, len(rows))[:, None]

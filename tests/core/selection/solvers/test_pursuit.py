@@ -1,5 +1,3 @@
-"""Matching pursuit and its non-negative fit against plain algorithms on stored vectors."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -206,3 +204,10 @@ def test_refining_drops_two_at_once() -> None:
     fit, _ = grow(torch.eye(3).double(), torch.tensor([1.0, 2.0, 3.0]).double())
     assert fit.refine(torch.tensor([-2.0, -3.0, 0.0]).double()) == [1, 0]
     assert fit.weights_K.tolist() == [3]
+
+
+def test_a_fit_that_outgrows_its_first_room_is_exact() -> None:
+    vectors_KP = torch.eye(70, dtype=torch.float64) + 0.1
+    fit, used = grow(vectors_KP, vectors_KP.sum(dim=0))
+    assert used == list(range(70))
+    assert fit.weights_K.tolist() == pytest.approx([1] * 70)

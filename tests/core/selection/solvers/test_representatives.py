@@ -1,5 +1,3 @@
-"""Levels, lazy greedy against the plain one, and partition greedy with its bound and memory."""
-
 from __future__ import annotations
 
 import math
@@ -311,10 +309,10 @@ def test_copies_count_once() -> None:
     # gained beyond the first, and the tenth all.
     features_ND = torch.eye(10).repeat(20, 1)
     labels_N = torch.arange(2).repeat_interleave(100)
-    found = redundancy(features_ND, labels_N, 3, generator=torch.Generator().manual_seed(0))
-    assert found.per_class == (10, 10, 0)
-    assert (found.examples, found.num_examples, found.share) == (20, 200, 0.1)
-    assert found.looked_at == 200
+    found = redundancy(features_ND, labels_N, 3, generator=torch.Generator())
+    assert [one["examples_for_90"] for one in found["per_class"]] == [10, 10, 0]
+    assert [one["count"] for one in found["per_class"]] == [100, 100, 0]
+    assert (found["examples_for_90"], found["share_for_90"], found["sampled"]) == (20, 0.1, 200)
 
 
 def test_all_alike_need_one() -> None:
@@ -337,9 +335,8 @@ def test_the_same_as_plain_greedy() -> None:
 def test_large_classes_are_sampled_and_scaled_up() -> None:
     features_ND = torch.randn(1000, 5, generator=torch.Generator().manual_seed(0))
     labels_N = torch.zeros(1000, dtype=torch.int64)
-    found = redundancy(
-        features_ND, labels_N, 1, generator=torch.Generator().manual_seed(0), most_examples=250
-    )
-    assert found.looked_at == 250
-    assert found.examples % 4 == 0
-    assert 0 < found.examples < 1000
+    generator = torch.Generator().manual_seed(0)
+    found = redundancy(features_ND, labels_N, 1, generator=generator, most_examples=250)
+    assert found["sampled"] == 250
+    assert found["examples_for_90"] % 4 == 0
+    assert 0 < found["examples_for_90"] < 1000

@@ -1,5 +1,3 @@
-"""`auto`: typical and trusted examples where few are kept, class-balanced random elsewhere."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -23,10 +21,7 @@ NUM_CLASSES, PER_CLASS = 4, 500
 def made_up(*, wrong: int = 0, trust: float = 0.9, seed: int = 0) -> Signals:
     """Four classes around four centers, and a head that knows the true ones.
 
-    Args:
-        wrong: labels of each class that are those of the next one; the first of the class.
-        trust: the head's chance of the class that it takes an example for, give or take.
-        seed: of what varies.
+    Of each class, the first `wrong` labels are those of the next one.
     """
     generator = torch.Generator().manual_seed(seed)
     true_N = torch.arange(NUM_CLASSES).repeat_interleave(PER_CLASS)
@@ -45,14 +40,12 @@ def made_up(*, wrong: int = 0, trust: float = 0.9, seed: int = 0) -> Signals:
 
 
 def chosen(signals: Signals, budget: int, strategy: str = "auto", seed: int = 5) -> Selection:
-    """What a strategy chooses, as the service would ask it."""
     found = find_strategy(strategy)
     options = found.parse_options({})
     return select(found, signals, budget, balanced=True, seed=seed, options=options)
 
 
 def counts(signals: Signals, indices_K: Tensor) -> list[int]:
-    """How many of each class."""
     return signals.labels_N[indices_K].bincount(minlength=NUM_CLASSES).tolist()
 
 
@@ -85,7 +78,6 @@ def test_findings_name_the_least_trusted_first_and_no_more_than_a_page_of_them()
 
 
 def with_copies(signals: Signals, share: float) -> Signals:
-    """The first examples of each class are all one picture."""
     pictures_N = torch.arange(len(signals.labels_N))
     for label in range(NUM_CLASSES):
         start = label * PER_CLASS

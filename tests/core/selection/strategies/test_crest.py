@@ -55,7 +55,6 @@ def test_learned_examples_are_left_out() -> None:
 
 
 def drawn_sets(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The random sets that are drawn from now on, as they are."""
     drawn: list[list[int]] = []
 
     class Watched(RandomSets):

@@ -1,5 +1,3 @@
-"""CRAIG, AdaCore, facility location and SubZeroCore by hand, and against plain greedy."""
-
 from __future__ import annotations
 
 import math
@@ -75,21 +73,14 @@ def uncovered(num_examples: int, budget: int, count: int) -> float:
     return ways / math.comb(num_examples - 1, budget)
 
 
-@pytest.mark.parametrize(
-    ("num_examples", "budget", "coverage", "expected"),
-    [
-        # 387/499 386/498 385/497 384/496 = 0.361, and 0.466 without the last.
-        (500, 112, 0.6, 4),
-        (11, 1, 0.6, 6),  # 9/10 8/9 7/8 ... = (10 - n) / 10
-        (11, 1, 0.05, 1),
-        (11, 10, 0.6, 1),  # one is left out, and all the others are chosen
-        (11, 11, 0.6, 1),
-        (2, 1, 0.6, 1),
-        (1, 1, 0.6, 0),
-    ],
-)
-def test_neighbours_by_hand(num_examples: int, budget: int, coverage: float, expected: int) -> None:
-    assert num_neighbours(num_examples, budget, coverage) == expected
+def test_neighbours_by_hand() -> None:
+    # 387/499 386/498 385/497 384/496 = 0.361, and 0.466 without the last.
+    assert num_neighbours(500, 112, 0.6) == 4
+    # 9/10 8/9 7/8 ... = (10 - n) / 10
+    assert (num_neighbours(11, 1, 0.6), num_neighbours(11, 1, 0.05)) == (6, 1)
+    # One is left out, and all the others are chosen; nothing is left out.
+    assert [num_neighbours(11, budget, 0.6) for budget in (10, 11)] == [1, 1]
+    assert (num_neighbours(2, 1, 0.6), num_neighbours(1, 1, 0.6)) == (1, 0)
 
 
 @pytest.mark.parametrize("budget", [1, 8, 30])
@@ -101,7 +92,6 @@ def test_subzerocore_is_plain_greedy(budget: int) -> None:
 
 
 def greedy_on(rows_NG: Tensor, budget: int) -> tuple[list[int], list[int]]:
-    """Ids and cluster sizes by exact distances."""
     distances_NN = torch.cdist(rows_NG, rows_NG, compute_mode="donot_use_mm_for_euclid_dist")
     chosen = plain_greedy(2 * distances_NN[0].max() - distances_NN, budget)
     return chosen, distances_NN[chosen].argmin(dim=0).bincount(minlength=budget).tolist()

@@ -1,5 +1,3 @@
-"""GLISTER by hand, against greedy on a layer that is written out, and on its own objective."""
-
 from __future__ import annotations
 
 import math
@@ -31,7 +29,6 @@ from tests.core.selection.builders import random_predictions, signals_of, valida
 def draw(
     num_examples: int, num_validation: int = 30, num_features: int = 8, *, has_bias: bool = True
 ) -> Signals:
-    """Examples, and others to validate on."""
     train, held = (
         random_predictions(size, 4, num_features, seed=seed, has_bias=has_bias)
         for seed, size in enumerate((num_examples, num_validation))

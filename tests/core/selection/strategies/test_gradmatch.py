@@ -1,5 +1,3 @@
-"""GradMatch against gradients that are written out, and on the cases that break libraries."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -30,7 +30,6 @@ def random_pairs(num_examples: int, num_classes: int, seed: int = 0) -> Signals:
 
 
 def slow_own_terms(signals: Signals) -> list[float]:
-    """As the docstring has them, one pair at a time."""
     assert signals.paired_features_NP is not None
     v = functional.normalize(signals.features_ND.double(), dim=1)
     t = functional.normalize(signals.paired_features_NP.double(), dim=1)

@@ -1,5 +1,3 @@
-"""Strategies that watch learners train, on courses whose scores are known by hand."""
-
 from __future__ import annotations
 
 import math
@@ -41,7 +39,6 @@ def signals(own: Sequence[int] | None = None, **given: Sequence[Any]) -> Signals
 
 
 def watched(dynamics: Dynamics) -> Signals:
-    """Nothing but how the learners came to see the examples."""
     labels_N = torch.zeros(len(dynamics), dtype=torch.int64)
     return replace(labels_only(labels_N), dynamics=dynamics)
 

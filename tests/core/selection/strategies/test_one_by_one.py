@@ -1,5 +1,3 @@
-"""K-center, graph cut and log-determinant by hand, against their definitions, and above random."""
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -165,7 +163,6 @@ def cosines(signals: Signals) -> Tensor:
 
 
 def plain_disparity_gains(signals: Signals) -> list[float]:
-    """Farthest first from the example nearest to the mean direction."""
     unit_ND = functional.normalize(signals.features_ND.double())
     distances_NN = 1 - cosines(signals)
     taken = [int((unit_ND - unit_ND.mean(dim=0)).norm(dim=1).argmin())]
@@ -228,11 +225,3 @@ def test_every_candidate_may_be_drawn() -> None:
     generator = torch.Generator().manual_seed(0)
     drawn = [draw_ahead([7, 8, 9], 1, generator)[0][0] for _ in range(300)]
     assert all(70 < drawn.count(candidate) < 130 for candidate in (7, 8, 9))
-
-
-@pytest.mark.parametrize(
-    ("num_examples", "budget", "expected"),
-    [(1000, 100, 24), (7, 7, 3), (30, 1, 70)],  # 10 ln 10 = 23.03
-)
-def test_sample_sizes(num_examples: int, budget: int, expected: int) -> None:
-    assert sample_size(num_examples, budget) == expected

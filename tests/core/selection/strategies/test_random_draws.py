@@ -11,10 +11,9 @@ from lipt.core.selection.strategies.random_draws import (
     default_cells,
     strata_of,
     stratified,
-    uniform,
 )
 from lipt.core.signals.dynamics import Dynamics
-from lipt.core.signals.signals import Signals, labels_only
+from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import signals_of
 
 Shares = Literal["equal", "proportional"]
@@ -50,15 +49,6 @@ def test_shares_by_hand(shares: Shares, budget: int, expected: list[int]) -> Non
 )
 def test_cells_grow_with_the_budget_to_a_limit(budget: int, expected: int) -> None:
     assert default_cells(budget) == expected
-
-
-LABELS = labels_only(torch.zeros(10, dtype=torch.int64))
-
-
-def test_every_example_is_equally_likely() -> None:
-    # 2,000 draws of 3 from 10: each is in 600, with deviation sqrt(2000 * 0.3 * 0.7) = 20.5.
-    drawn = torch.cat([uniform(LABELS, 3, seed=seed).indices_K for seed in range(2000)])
-    assert ((drawn.bincount(minlength=10) - 600).abs() < 92).all()
 
 
 def of_norms(*norms: float) -> Signals:

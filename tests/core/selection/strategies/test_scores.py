@@ -1,5 +1,3 @@
-"""Scores of one model on vectors whose norms and probabilities are known."""
-
 from __future__ import annotations
 
 import math

@@ -43,7 +43,6 @@ Draws = tuple[Tensor, Tensor]
 
 
 def draws_of(*points: tuple[int, int, float, float]) -> Draws:
-    """Two features and a point in their plane, each."""
     features_M2 = torch.tensor([point[:2] for point in points])
     return features_M2, torch.tensor([point[2:] for point in points])
 
@@ -61,7 +60,6 @@ def random_columns(num_features: int, num_examples: int) -> Tensor:
 
 
 def plainly(columns_DN: Tensor, draws: Draws, num_neighbours: int) -> list[float]:
-    """Every example after another, all of them sorted."""
     columns, size = columns_DN.tolist(), columns_DN.shape[1]
     scores = [0.0] * size
     for (a, b), (x, y) in zip(*(part.tolist() for part in draws), strict=True):
