@@ -10,14 +10,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from socketserver import ThreadingMixIn
 from time import perf_counter
 from typing import Any, TypeAlias
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from lipt.common.errors import ConfigError
@@ -263,9 +263,7 @@ class _Handler(WSGIRequestHandler):
         logger.debug(format, *args)
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
+class _Server(ThreadingWSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         # A failed handshake or a closed scraper needs no warning.
         logger.debug("a connection of %s ends early: %s", client_address, sys.exception())

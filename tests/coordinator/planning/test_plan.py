@@ -22,9 +22,7 @@ from lipt.coordinator.planning.admission import ceilings, require_none, violatio
 from lipt.coordinator.planning.plan import DataFigures, RunPlan, plan_run
 from lipt.coordinator.settings import LimitSettings
 
-FIGURES = ModelFigures(
-    weights_bytes=100, trained_bytes=90, training_bytes=1000, evaluation_bytes=300
-)
+FIGURES = ModelFigures(weights_bytes=100, training_bytes=1000, evaluation_bytes=300)
 DATA = DataFigures((50,) * 10, ImageSpec(1, 2, 6))
 # The process, the data as RGB, and five copies of the weights.
 ALWAYS = PROCESS_BYTES + 500 * 3 * 12 + 5 * 100
