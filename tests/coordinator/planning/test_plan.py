@@ -133,7 +133,7 @@ GB = 10**9
 MACHINE = Machine(num_cores=2, memory_bytes=10 * GB)
 MOST = 2**31 - 1
 # resnet18 on 32x32 pixels, about; and ten thousand examples of ten classes.
-RESNET18 = ModelFigures(45 * 10**6, 45 * 10**6, 5_300_000, 1_300_000)
+RESNET18 = ModelFigures(45 * 10**6, 5_300_000, 1_300_000)
 TEN_THOUSAND = DataFigures((1000,) * 10, ImageSpec(3, 32, 32))
 
 
