@@ -21,11 +21,7 @@ _PATIENCE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Spanned:
-    """A span as it came in.
-
-    links: the spans of other traces that it names.
-    error: the kind of error that it failed with.
-    """
+    """A span as it came in; `links` are traces that it names, `error` is what it failed with."""
 
     service: str
     name: str
