@@ -76,13 +76,9 @@ def test_memory_is_weights_activations_shard_snapshots_and_threads() -> None:
         + 7 * 100
         + 2 * THREAD_BYTES
     )
-    assert [part.knob for part in cost.parts if part.knob] == [
-        "model",
-        "learners.batch_size",
-        "learners.num_minibatches",
-        "learners.num_snapshots",
-        "learners.cpu_threads",
-    ]
+    settings = ("batch_size", "num_minibatches", "num_snapshots", "cpu_threads")
+    knobs = [part.knob for part in cost.parts if part.knob]
+    assert knobs == ["model", *(f"learners.{name}" for name in settings)]
 
 
 def test_images_are_those_of_all_steps_and_attempts_at_least_64_a_step() -> None:
