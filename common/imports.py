@@ -90,14 +90,16 @@ def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[...
     return factory  # type: ignore[no-any-return]
 
 
-def call_factory(spec: str, factory: Callable[..., Any]) -> Any:
-    """Call a factory without arguments."""
+def call_factory(spec: str, factory: Callable[..., Any], **arguments: int) -> Any:
+    """Call a factory with these arguments, or without any."""
     try:
-        return factory()
+        return factory(**arguments)
     except Exception as error:
+        given = ", ".join(f"{name}={value}" for name, value in arguments.items())
+        named = ", ".join(["*", *arguments]) if arguments else ""
         raise ConfigError(
-            f"{spec!r} called without arguments failed with {type(error).__name__}: {error}. "
-            "Define it as def factory()."
+            f"{spec!r} called {f'with {given}' if given else 'without arguments'} failed with "
+            f"{type(error).__name__}: {error}. Define it as def factory({named})."
         ) from error
 
 

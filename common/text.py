@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-_MOST_NAMED = 5
+
+def listed(items: Collection[str], most: int, *, separator: str = ", ") -> str:
+    """The first items, and how many others there are."""
+    shown, more = separator.join(list(items)[:most]), len(items) - most
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def empty_classes(class_names: Sequence[str], class_counts: Sequence[int]) -> str:
@@ -15,9 +19,7 @@ def empty_classes(class_names: Sequence[str], class_counts: Sequence[int]) -> st
     empty = [name for name, count in zip(class_names, class_counts, strict=True) if not count]
     if not empty:
         return ""
-    more = f" and {len(empty) - _MOST_NAMED} more" if len(empty) > _MOST_NAMED else ""
-    named = f"{', '.join(empty[:_MOST_NAMED])}{more}"
-    clause = f"{len(empty)} of its {len(class_names)} classes have no example: {named}"
+    clause = f"{len(empty)} of its {len(class_names)} classes have no example: {listed(empty, 5)}"
     if class_names[0] == "0" == empty[0]:
         first = next((index for index, count in enumerate(class_counts) if count), "none")
         clause += f"; its labels begin at {first}, and classes are counted from 0"

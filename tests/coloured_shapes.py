@@ -88,14 +88,11 @@ def text_tower() -> Callable[[list[str]], Tensor]:
 
     def encode(texts: list[str]) -> Tensor:
         assert isinstance(texts, list)
-        bags = [[text.lower().split().count(word) for word in COLOURS] for text in cleaned(texts)]
-        return torch.tensor([[*bag, 0] for bag in bags], dtype=torch.float64) * 3
+        words = [re.findall(r"\w+", text.lower()) for text in texts]
+        bags = [[*map(each.count, COLOURS), 0] for each in words]
+        return torch.tensor(bags, dtype=torch.float64) * 3
 
     return encode
-
-
-def cleaned(texts: list[str]) -> list[str]:
-    return [re.sub(r"[^\w\s]", " ", text) for text in texts]
 
 
 def count_call(name: str) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, TypeAlias
 
 # What the products' processes import, less what only some of them do.
 _LOADED = (
@@ -41,18 +41,6 @@ _LOADED = (
     "sklearn.datasets",
 )
 _FORKSERVER = "from multiprocessing.forkserver import main"
-
-
-class Process(Protocol):
-    """What tests use of `subprocess.Popen`."""
-
-    @property
-    def pid(self) -> int: ...
-    @property
-    def returncode(self) -> int | None: ...
-    def poll(self) -> int | None: ...
-    def wait(self, timeout: float | None = None) -> int: ...
-    def send_signal(self, sig: int) -> None: ...
 
 
 def start(
@@ -152,6 +140,9 @@ class ForkedProcess:
                 self._status = int(answer) if answer else -signal.SIGKILL
                 self._connection.close()
             return self._status
+
+
+Process: TypeAlias = subprocess.Popen[Any] | ForkedProcess
 
 
 class _Template:

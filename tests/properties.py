@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-_QUICK, _THOROUGH = 15, 100
-
 
 def register_profiles() -> None:
     """Make `--hypothesis-profile` take `quick` and `thorough`, which is the default.
 
     No example has a deadline: machines are shared. `quick` tries the same examples every time.
     """
-    settings.register_profile("thorough", max_examples=_THOROUGH, deadline=None)
-    settings.register_profile("quick", max_examples=_QUICK, deadline=None, derandomize=True)
+    settings.register_profile("thorough", max_examples=100, deadline=None)
+    settings.register_profile("quick", max_examples=15, deadline=None, derandomize=True)
     settings.load_profile("thorough")
 
 

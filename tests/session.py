@@ -55,12 +55,7 @@ def model(*, num_classes: int) -> Any:
 
 
 class Session(AbstractContextManager["Session"]):
-    """A coordinator on the caller's data, and workers for it.
-
-    data: in any form that `lipt.open_dataset` takes.
-    model: as of `lipt.pretrain`; learners begin with the weights of an `nn.Module`.
-    state_dir: keeps runs and subsets; None takes a temporary one.
-    """
+    """A coordinator on the caller's data, and workers for it; arguments as of `lipt.pretrain`."""
 
     client: Client
 

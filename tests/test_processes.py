@@ -30,12 +30,6 @@ def test_a_fork_has_its_own_arguments_environment_folder_output_and_status(
     assert done.returncode == 7
 
 
-def test_modules_are_found_on_the_path_that_the_environment_names(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere.py").write_text("print('found')")
-    done = processes.run(["-m", "elsewhere"], os.environ | {"PYTHONPATH": str(tmp_path)})
-    assert done.stdout == "found\n"
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_fork_dies_of_signals(tmp_path: Path, number: int) -> None:
     (tmp_path / "waiting.py").write_text("import signal\nprint('up', flush=True)\nsignal.pause()")

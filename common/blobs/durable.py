@@ -15,9 +15,6 @@ from lipt.common.errors import StateError
 
 _TEMPORARY_SUFFIX = ".tmp"
 
-_GONE = "It was removed or replaced while it was used: put it back,"
-_REMEDIES = {errno.ENOENT: _GONE, errno.ENOTDIR: _GONE}
-
 
 @contextmanager
 def state_errors(path: Path) -> Iterator[None]:
@@ -25,7 +22,9 @@ def state_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = _REMEDIES.get(error.errno or 0, "Free space there, make it writable,")
+        remedy = "Free space there, make it writable,"
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            remedy = "It was removed or replaced while it was used: put it back,"
         raise StateError(
             f"{path} cannot be used: {error.strerror or error}. {remedy} or choose another "
             "directory."

@@ -33,18 +33,9 @@ _IN_PASSING = 2
 
 @dataclass(frozen=True)
 class ModelFigures:
-    """A model's memory, in bytes.
-
-    Attributes:
-        weights_bytes: of its whole state.
-        trained_bytes: of its trainable parameters, which have a gradient each.
-        training_bytes: per example of a batch, in training in float32.
-        evaluation_bytes: per example of a batch, in evaluation.
-        frozen_bytes: of the part of its state that learners do not train.
-    """
+    """Bytes of a model's state, of its frozen part, and of a batch's example in either mode."""
 
     weights_bytes: int
-    trained_bytes: int
     training_bytes: int
     evaluation_bytes: int
     frozen_bytes: int = 0
@@ -101,8 +92,6 @@ def _key(tensor: Tensor) -> int:
 
 def measure_model(model: nn.Module, spec: str, *, inputs: InputSpec) -> ModelFigures:
     """A model's memory; small batches of zeros are computed if a user's model needs values."""
-    state = model.state_dict().values()
-    trained = [item for item in model.parameters() if item.requires_grad]
     try:
         training, passing, evaluation = _per_example(model, inputs, torch.device("meta"))
     except Exception:  # noqa: BLE001 - a user's model may raise anything
@@ -114,8 +103,7 @@ def measure_model(model: nn.Module, spec: str, *, inputs: InputSpec) -> ModelFig
                 f"{type(error).__name__}: {error}. Let its forward pass take any batch in training."
             ) from error
     return ModelFigures(
-        weights_bytes=sum(item.nbytes for item in state),
-        trained_bytes=sum(item.nbytes for item in trained),
+        weights_bytes=sum(item.nbytes for item in model.state_dict().values()),
         training_bytes=training + _IN_PASSING * passing,
         evaluation_bytes=evaluation,
     )
@@ -151,14 +139,10 @@ def _forward(model: nn.Module, size: int, inputs: InputSpec, device: torch.devic
 
 
 def _stand_ins(model: nn.Module, device: torch.device) -> dict[str, Tensor]:
-    parameters = {
-        name: item if item.device == device else torch.empty_like(item, device=device)
-        for name, item in model.named_parameters()
-    }
-    for name, item in model.named_parameters():
-        parameters[name].requires_grad_(item.requires_grad)
-    buffers = {
-        name: item.clone() if item.device == device else torch.empty_like(item, device=device)
-        for name, item in model.named_buffers()
-    }
-    return {**parameters, **buffers}
+    found: dict[str, Tensor] = {}
+    for name, item in (*model.named_parameters(), *model.named_buffers()):
+        if item.device != device:
+            found[name] = torch.empty_like(item, device=device).requires_grad_(item.requires_grad)
+        else:
+            found[name] = item if isinstance(item, nn.Parameter) else item.clone()
+    return found

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import ColumnsSpec, Inputs, InputSpec, call_model
+from lipt.common.text import listed
 
 # Pattern for all parameters but those of the last layer.
 ALL_BUT_HEAD = "all-but-head"
-# Parameters named in an error.
-_MAX_NAMED = 10
 # Examples in the trial batch of a user's model.
 _BATCH_SIZE = 2
 
@@ -203,12 +202,9 @@ def _matched(model: nn.Module, pattern: str, names: list[str]) -> set[str]:
         return set(names) - head_names(model)
     found = {name for name in names if fnmatchcase(name, pattern)}
     if not found:
-        more = len(names) - _MAX_NAMED
         raise ConfigError(
             f"learners.frozen: {pattern!r} matches none of the model's {len(names)} parameters: "
-            + ", ".join(names[:_MAX_NAMED])
-            + (f" and {more} more" if more > 0 else "")
-            + f". Give a glob over such names, as '{names[0].partition('.')[0]}.*', or "
-            f"{ALL_BUT_HEAD!r}."
+            f"{listed(names, 10)}. Give a glob over such names, as "
+            f"'{names[0].partition('.')[0]}.*', or {ALL_BUT_HEAD!r}."
         )
     return found

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lipt.common.determinism import seeded_generators
 from lipt.common.errors import ConfigError, UnknownNameError
-from lipt.common.imports import is_factory_spec, load_factory
+from lipt.common.imports import call_factory, is_factory_spec, load_factory
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models import models
 from lipt.common.models.head import require_logits
@@ -108,31 +108,19 @@ def _construct(
         name, in_channels = spec.removeprefix(PREFIX), _image(spec, inputs).channels
         return build_torchvision(name, num_classes=num_classes, in_channels=in_channels)
     if is_factory_spec(spec):
-        return _build_from_factory(spec, num_classes=num_classes, allowed_modules=allowed_modules)
+        factory = load_factory(spec, allowed_modules=allowed_modules)
+        model = call_factory(spec, factory, num_classes=num_classes)
+        if not isinstance(model, nn.Module):
+            raise ConfigError(
+                f"{spec!r} returned a {type(model).__name__}, not a torch.nn.Module. "
+                "Return the model itself."
+            )
+        return model
     close = difflib.get_close_matches(spec, _BUILT_IN, n=1)
     hint = f" Did you mean {close[0]}?" if close else ""
     raise UnknownNameError(
         f"there is no model {spec!r}.{hint} There are: {', '.join(known_models())}."
     )
-
-
-def _build_from_factory(
-    spec: str, *, num_classes: int, allowed_modules: Collection[str]
-) -> nn.Module:
-    factory = load_factory(spec, allowed_modules=allowed_modules)
-    try:
-        model = factory(num_classes=num_classes)
-    except Exception as error:
-        raise ConfigError(
-            f"{spec!r} called with num_classes={num_classes} failed with "
-            f"{type(error).__name__}: {error}. Define it as def factory(*, num_classes: int)."
-        ) from error
-    if not isinstance(model, nn.Module):
-        raise ConfigError(
-            f"{spec!r} returned a {type(model).__name__}, not a torch.nn.Module. "
-            "Return the model itself."
-        )
-    return model
 
 
 def _image(spec: str, inputs: InputSpec) -> ImageSpec:

@@ -156,13 +156,9 @@ class EventKind(StrEnum):
     # A run has ended; detail: its state.
     RUN_ENDED = "run_ended"
 
-    @property
-    def known_details(self) -> tuple[str, ...]:
-        """The details shown before their first event."""
-        return _DETAILS.get(self, ("",))
 
-
-_DETAILS: dict[EventKind, tuple[str, ...]] = {
+# Details shown before their first event, where there are any.
+KNOWN_DETAILS: dict[EventKind, tuple[str, ...]] = {
     EventKind.CALL_REFUSED: (),  # every reason of `lipt.common.errors`
     EventKind.LEARNER_DISPUTED: ("", "settled"),
     EventKind.JOB_DROPPED: ("waiting", "computing"),

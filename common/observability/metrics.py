@@ -10,19 +10,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from socketserver import ThreadingMixIn
 from time import perf_counter
 from typing import Any, TypeAlias
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from lipt.common.errors import ConfigError
 from lipt.common.network.tls import TlsFiles, server_context, split_address
-from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.logs import KNOWN_DETAILS, EventKind, Events
 from lipt.common.process.devices import versions
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,9 @@ EVENTS = Counter(
     "lipt_events_total",
     "What happened since the process started, by kind and detail.",
     ("event", "detail"),
-    at_zero=tuple((kind.value, detail) for kind in EventKind for detail in kind.known_details),
+    at_zero=tuple(
+        (kind.value, detail) for kind in EventKind for detail in KNOWN_DETAILS.get(kind, ("",))
+    ),
 )
 BUILD = Gauge(
     "lipt_build_info",
@@ -177,7 +179,18 @@ def serving_metrics(
     ProcessCollector(registry=registry)
 
     def read() -> Readings:
-        return {**_of_both(events, tls), **readings()}
+        counts = {(kind.value, detail): float(n) for (kind, detail), n in events.counts().items()}
+        expiry: dict[Labels, float] = {}
+        # Files may be replaced at this moment; the next scrape sees the new ones.
+        with suppress(ConfigError):
+            end = None if tls is None else tls.expires_at()
+            expiry = {} if end is None else {(): end.timestamp()}
+        own: Readings = {
+            EVENTS: dict.fromkeys(EVENTS.at_zero, 0.0) | counts,
+            BUILD: {tuple(versions()[name] for name in ("lipt", "python", "torch")): 1.0},
+            CERTIFICATE_EXPIRY: expiry,
+        }
+        return {**own, **readings()}
 
     registry.register(_Collector(meters, (*EVERYWHERE, *instruments), read))
     with ExitStack() as stack:
@@ -188,21 +201,6 @@ def serving_metrics(
                 f"--metrics-listen {listen}: {error.strerror or error}. Choose another address."
             ) from None
         yield f"[{host}]:{served}" if ":" in host else f"{host}:{served}"
-
-
-def _of_both(events: Events, tls: TlsFiles | None) -> Readings:
-    counts = {(kind.value, detail): float(n) for (kind, detail), n in events.counts().items()}
-    expiry: dict[Labels, float] = {}
-    if tls is not None:
-        with suppress(ConfigError):  # replaced at this moment; the next scrape sees the new one
-            end = tls.expires_at()
-            expiry = {} if end is None else {(): end.timestamp()}
-    running = versions()
-    return {
-        EVENTS: dict.fromkeys(EVENTS.at_zero, 0.0) | counts,
-        BUILD: {(running["lipt"], running["python"], running["torch"]): 1.0},
-        CERTIFICATE_EXPIRY: expiry,
-    }
 
 
 class _Collector(Collector):
@@ -263,9 +261,7 @@ class _Handler(WSGIRequestHandler):
         logger.debug(format, *args)
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
+class _Server(ThreadingWSGIServer):
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         # A failed handshake or a closed scraper needs no warning.
         logger.debug("a connection of %s ends early: %s", client_address, sys.exception())

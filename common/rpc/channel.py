@@ -261,7 +261,8 @@ class RenewingChannel:
         return newest
 
     def __getattr__(self, kind: str) -> Any:
-        # `unary_unary` and its like, which stubs call once.
+        if kind not in {"unary_unary", "unary_stream", "stream_unary", "stream_stream"}:
+            raise AttributeError(kind)
         return lambda *given, **options: _Method(
             lambda: getattr(self.newest(), kind)(*given, **options)
         )

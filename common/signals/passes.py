@@ -8,7 +8,7 @@ Shapes: N examples, B of a batch, C classes, D features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from lipt.common.inputs.specs import InputFormat, Inputs
 from lipt.common.models import find_head, forward_with_features
 from lipt.common.models.head import evaluation_mode
 from lipt.common.signals.blocks import row_blocks
+from lipt.common.text import listed
 from lipt.common.weights.encodings import encode_weights, open_weights
 from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import TensorSpec, Weights
@@ -35,7 +36,6 @@ OnProgress = Callable[[int, int], None]
 # Called after every batch with the number of examples done; may raise to end the pass.
 OnDone = Callable[[int], None]
 
-_MAX_NAMED = 5
 _ERRORS, _FEATURES = "errors", "features"
 
 
@@ -79,19 +79,14 @@ class _Travelling:
         return self._rows, self._results
 
 
-def named(ids: Sequence[int]) -> str:
-    """The first ids, for a message."""
-    return ", ".join(map(str, ids[:_MAX_NAMED])) + (", ..." if len(ids) > _MAX_NAMED else "")
-
-
 def require_finite_rows(finite_B: Tensor, ids_B: Tensor, what: str) -> None:
     """Refuse examples whose values are not finite."""
-    bad = ids_B[~finite_B.cpu()].tolist()
+    bad = list(map(str, ids_B[~finite_B.cpu()].tolist()))
     if bad:
         raise SignalsError(
             f"the model's {what} are not finite for {len(bad)} of {len(ids_B)} examples, with "
-            f"ids {named(bad)}. Its weights have diverged: lower learners.learning_rate and start "
-            "another run, or give weights from before they diverged."
+            f"ids {listed(bad, 5)}. Its weights have diverged: lower learners.learning_rate and "
+            "start another run, or give weights from before they diverged."
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from lipt.common.errors import WeightsError
+from lipt.common.text import listed
 from lipt.common.weights.files import SPARE_TENSORS, read_container
 from lipt.common.weights.specs import TensorSpec, Weights, differences, quoted
 
@@ -53,8 +54,6 @@ def _tensors(part: Any) -> dict[str, torch.Tensor]:
     return {str(key): item for key, item in part.items() if isinstance(item, torch.Tensor)}
 
 
-# Tensors named in a sentence; the rest are counted.
-_MAX_NAMED = 10
 # Batch norm's batch counter; older files lack it, and 0 works.
 _COUNTER = "num_batches_tracked"
 
@@ -108,7 +107,7 @@ def read_checkpoint(
         raise differences(differing, strange, like, remedy=remedy)
     weights = {name: container.tensor(own).to(like[name].dtype) for name, own in taken.items()}
     summary = f"theta* begins with {len(weights)} tensors of the weights given"
-    summary += f"; new: {_named([name for name in like if name in new])}" if new else ""
+    summary += f"; new: {_named(name for name in like if name in new)}" if new else ""
     summary += f"; left over: {_named(left_over)}" if left_over else ""
     return weights, f"{summary}."
 
@@ -153,7 +152,5 @@ def _part(name: str, prefix: str) -> str:
     return name.removeprefix(prefix).partition(".")[0]
 
 
-def _named(names: Collection[str]) -> str:
-    shown = [quoted(name) for name in list(names)[:_MAX_NAMED]]
-    more = len(names) - _MAX_NAMED
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+def _named(names: Iterable[str]) -> str:
+    return listed([quoted(name) for name in names], 10)

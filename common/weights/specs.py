@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from lipt.common.errors import WeightsError
+from lipt.common.text import listed
 
 Weights = dict[str, torch.Tensor]
 
-# Tensors named in an error; the rest are counted.
-_MAX_NAMED = 3
 _MAX_NAME_CHARACTERS = 100
 
 
@@ -78,9 +77,7 @@ def differences(
     clauses += [
         f"{quoted(name)} is {spec}, the model has no such tensor" for name, spec in strange.items()
     ]
-    shown = "; ".join(clauses[:_MAX_NAMED])
-    more = len(clauses) - _MAX_NAMED
+    shown = listed(clauses, 3, separator="; ")
     return WeightsError(
-        f"the weights differ from the model's in {len(clauses)} tensors: {shown}"
-        f"{f'; and {more} more' if more > 0 else ''}. {remedy}"
+        f"the weights differ from the model's in {len(clauses)} tensors: {shown}. {remedy}"
     )

@@ -20,7 +20,7 @@ from lipt.common.data.dataset import Dataset
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import BlobTooLargeError, FeaturesError, WeightsError
 from lipt.common.signals.blocks import row_blocks
-from lipt.common.signals.passes import named
+from lipt.common.text import listed
 from lipt.common.weights.files import Container, read_container
 from lipt.common.weights.specs import TensorSpec, quoted
 
@@ -116,12 +116,12 @@ def _read(container: Container, name: str) -> Tensor:
         block = torch.from_numpy(values[rows.start * row_bytes : rows.stop * row_bytes].copy())
         read_NF[rows] = block.view(spec.dtype).view(-1, width).to(read_NF.dtype)
         finite_N[rows] = read_NF[rows].isfinite().all(dim=-1)
-    bad = torch.nonzero(~finite_N).flatten().tolist()
+    bad = list(map(str, torch.nonzero(~finite_N).flatten().tolist()))
     if bad:
         kept = str(read_NF.dtype).removeprefix("torch.")
         raise FeaturesError(
             f"the tensor {quoted(name)} has values that are not finite in {kept}, for {len(bad)} "
-            f"of {num_rows} examples, with ids {named(bad)}. Give finite numbers, scaled to below "
-            f"{torch.finfo(read_NF.dtype).max:.3g}."
+            f"of {num_rows} examples, with ids {listed(bad, 5)}. Give finite numbers, scaled to "
+            f"below {torch.finfo(read_NF.dtype).max:.3g}."
         )
     return read_NF

@@ -27,14 +27,15 @@ def memory(*parts: Part) -> Cost:
 
 def test_largest_part_is_blamed_and_the_remedy_is_the_largest_value_that_fits() -> None:
     cost = memory(Part("", 1, 10 * MB, "its process"), Part("a.size", 100, MB, "a batch"))
-    found = violation(cost, Limit("limits.m", 50 * MB))
+    limit = Limit("limits.m", 50 * MB)
+    found = violation(cost, limit)
     assert found is not None
     assert (found.knob, found.times) == ("a.size", 2.2)
     assert str(found) == (
         "a.size = 100: memory of a worker comes to 110.0 MB, 100.0 MB of it for a batch, over "
         "limits.m = 50.0 MB. Lower a.size to at most 40, or raise limits.m."
     )
-    assert violation(memory(cost.parts[0], Part("a.size", 40, MB, "a batch")), found.limit) is None
+    assert violation(memory(cost.parts[0], Part("a.size", 40, MB, "a batch")), limit) is None
 
 
 @pytest.mark.parametrize(
@@ -57,9 +58,7 @@ def test_remedy_where_no_value_would_do(parts: tuple[Part, ...], remedy: str) ->
     assert str(found).endswith(f" {remedy}.")
 
 
-FIGURES = ModelFigures(
-    weights_bytes=100, trained_bytes=90, training_bytes=1000, evaluation_bytes=300
-)
+FIGURES = ModelFigures(weights_bytes=100, training_bytes=1000, evaluation_bytes=300)
 
 
 def test_memory_is_weights_activations_shard_snapshots_and_threads() -> None:
@@ -77,13 +76,9 @@ def test_memory_is_weights_activations_shard_snapshots_and_threads() -> None:
         + 7 * 100
         + 2 * THREAD_BYTES
     )
-    assert [part.knob for part in cost.parts if part.knob] == [
-        "model",
-        "learners.batch_size",
-        "learners.num_minibatches",
-        "learners.num_snapshots",
-        "learners.cpu_threads",
-    ]
+    settings = ("batch_size", "num_minibatches", "num_snapshots", "cpu_threads")
+    knobs = [part.knob for part in cost.parts if part.knob]
+    assert knobs == ["model", *(f"learners.{name}" for name in settings)]
 
 
 def test_images_are_those_of_all_steps_and_attempts_at_least_64_a_step() -> None:

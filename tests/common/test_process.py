@@ -17,12 +17,6 @@ from lipt.common.process.machine import _container_limits
 
 
 @pytest.fixture
-def no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-
-
-@pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -43,7 +37,7 @@ def test_names_give_devices_and_a_missing_gpu_is_refused_with_those_that_there_a
     )
 
 
-@pytest.mark.usefixtures("no_cuda")
+@pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize(
     "spec", ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:²", "cpu:0", "cuda:0:1", "meta"]
 )

@@ -104,7 +104,7 @@ def counted(
         options=tuple((options or {}).items()),
         proxy=proxy,
     )
-    return count_subset(question, data, ModelFigures(0, 0, 0, 0), num_features, batch_size=1)
+    return count_subset(question, data, ModelFigures(0, 0, 0), num_features, batch_size=1)
 
 
 def images_of(number: int, size: int = 32, *, classes: int = 10) -> DataFigures:

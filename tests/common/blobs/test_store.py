@@ -11,7 +11,7 @@ import pytest
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import directory_lock, temporary_file
-from lipt.common.blobs.store import BlobStore
+from lipt.common.blobs.store import BlobStore, StoredFile
 from lipt.common.errors import BlobTooLargeError, CorruptBlobError, StateError
 from tests.blob_files import file_size_limit, files_of
 
@@ -89,19 +89,18 @@ def test_content_and_name_are_synced_around_the_rename(
     store.put_bytes(DATA)
     store.path(NAME).unlink()
     calls: list[str] = []
-    fsync, replace = os.fsync, Path.replace
+    replace = Path.replace
 
-    def record_fsync(descriptor: int) -> None:
+    def fsync(descriptor: int) -> None:
         is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
         calls.append("fsync file" if is_file else "fsync directory")
-        fsync(descriptor)
 
-    def record_replace(source: Path, target: Path) -> Path:
+    def rename(source: Path, target: Path) -> Path:
         calls.append("rename")
         return replace(source, target)
 
-    monkeypatch.setattr(os, "fsync", record_fsync)
-    monkeypatch.setattr(Path, "replace", record_replace)
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", rename)
     store.put_bytes(DATA)
     assert calls == ["fsync file", "rename", "fsync directory"]
 
@@ -152,11 +151,8 @@ def test_blob_is_removed_when_it_was_not_used_for_long(store: BlobStore) -> None
     old, new = aged(store, b"old"), aged(store, b"new", used_at=LATELY)
     removed = [store.expiry.remove_blob(it.sha256, before=LATELY - 1) for it in (old, new, old)]
     assert removed == [True, False, False]
-    assert [
-        (it.sha256, it.size_bytes, it.used_at)
-        for it in map(store.expiry.blob, store.expiry.digests())
-        if it
-    ] == [(new.sha256, 3, LATELY)]
+    left = [store.expiry.blob(digest) for digest in store.expiry.digests()]
+    assert left == [StoredFile(new.sha256, 3, LATELY)]
 
 
 def test_upload_that_is_finished_is_young_however_old_its_last_byte(store: BlobStore) -> None:
@@ -178,22 +174,18 @@ def test_held_blob_stays_until_the_last_who_holds_it_has_left(store: BlobStore) 
     assert store.expiry.remove_blob(name.sha256, before=NOW)
 
 
-def test_beginning_is_removed_when_it_got_no_byte_for_long(store: BlobStore) -> None:
+def test_beginning_is_removed_when_it_got_no_byte_for_long_and_is_not_being_sent(
+    store: BlobStore,
+) -> None:
     old, new = begin(store, b"old one"), begin(store, b"new one")
+    with store.open_upload(old, 1):
+        age_part(store, old, LONG_AGO)
+        assert not store.expiry.remove_part(old.sha256, before=NOW)
     age_part(store, old, LONG_AGO)
     removed = [store.expiry.remove_part(it.sha256, before=LONG_AGO) for it in (old, new)]
     assert removed == [True, False]
     assert [part.sha256 for part in store.expiry.parts()] == [new.sha256]
     assert store.committed_offset(old) == 0
-
-
-def test_beginning_that_is_being_sent_stays(store: BlobStore) -> None:
-    name = begin(store, b"on its way")
-    with store.open_upload(name, 1):
-        age_part(store, name, LONG_AGO)
-        assert not store.expiry.remove_part(name.sha256, before=NOW)
-    age_part(store, name, LONG_AGO)
-    assert store.expiry.remove_part(name.sha256, before=NOW)
 
 
 def test_removal_waits_for_another_process_that_uses_a_blob_of_the_same_folder(

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
+from lipt.common.config.knobs import sections
 from lipt.common.config.run_config import (
     AugmentationConfig,
     LearnersConfig,
@@ -52,24 +52,12 @@ def read(message: worker_pb2.LearnerTask) -> LearnerTask:
     return validate(LearnerTask, message_to_dict(message))
 
 
-def fields(model: type[BaseModel]) -> dict[str, Any]:
-    return {
-        name: fields(field.annotation)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-        else None
-        for name, field in model.model_fields.items()
-    }
-
-
-def wire_fields(message: Any) -> dict[str, Any]:
-    return {
-        field.name: wire_fields(field.message_type) if field.message_type else None
-        for field in message.fields
-    }
-
-
 def test_run_config_has_the_same_fields_on_the_wire() -> None:
-    assert wire_fields(config_pb2.RunConfig.DESCRIPTOR) == fields(RunConfig)
+    top: Any = config_pb2.RunConfig.DESCRIPTOR
+    parts = [("", top), *((it.name, it.message_type) for it in top.fields if it.message_type)]
+    wire = {(part, field.name) for part, message in parts for field in message.fields}
+    settings = {(part.name, knob.name) for part in sections(RunConfig) for knob in part.knobs}
+    assert wire == settings | {("", part.name) for part in sections(RunConfig) if part.name}
 
 
 def test_run_config_survives_the_wire() -> None:

@@ -27,7 +27,6 @@ def test_figures_of_a_small_network_are_those_of_its_tensors() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
     assert figures(model, 1, 2, 3) == ModelFigures(
         weights_bytes=53 * 4,
-        trained_bytes=53 * 4,
         training_bytes=(6 + 5 + 5 + 2 * 6) * 4,
         evaluation_bytes=(6 + 5 + 5) * 4,
     )

@@ -29,10 +29,6 @@ def files(tmp_path: Path, authority: trustme.CA) -> TlsFiles:
     return write_files(tmp_path / "server", authority)
 
 
-def log_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.message for record in caplog.records]
-
-
 def content(path: Path | None) -> bytes:
     assert path is not None
     return path.read_bytes()
@@ -50,9 +46,8 @@ def test_contents_are_the_same_object_until_the_files_change(
     after = renewal.current()
     assert (before.cert, after.cert) == (content_before, content(files.cert))
     assert renewal.current() is after
-    assert log_of(caplog) == [
-        f"new connections use the new content of {files.cert}, {files.key}, {files.ca}"
-    ]
+    names = f"{files.cert}, {files.key}, {files.ca}"
+    assert caplog.messages == [f"new connections use the new content of {names}"]
 
 
 def test_a_pair_that_is_half_replaced_is_not_used_and_said_once(
@@ -65,7 +60,7 @@ def test_a_pair_that_is_half_replaced_is_not_used_and_said_once(
     fresh = write_files(tmp_path / "fresh", authority)
     files.cert.write_bytes(content(fresh.cert))
     assert [renewal.current() for _ in range(3)] == [before] * 3
-    (line,) = log_of(caplog)
+    (line,) = caplog.messages
     assert f"--tls-key {files.key} does not belong to --tls-cert {files.cert}" in line
     assert line.endswith("What was read before stays in use.")
     files.key.write_bytes(content(fresh.key))
@@ -83,11 +78,10 @@ def test_a_file_that_is_gone_cut_short_or_garbage_is_not_used(
     whole = path.read_bytes()
     path.unlink()
     assert renewal.current() is before
-    path.write_bytes(whole[: len(whole) // 2])
-    assert renewal.current() is before
-    path.write_bytes(b"\xff" * len(whole))
-    assert renewal.current() is before
-    assert [f"--tls-{name} {path}" in line for line in log_of(caplog)] == [True] * 3
+    for damaged in (whole[: len(whole) // 2], b"\xff" * len(whole)):
+        path.write_bytes(damaged)
+        assert renewal.current() is before
+    assert [f"--tls-{name} {path}" in line for line in caplog.messages] == [True] * 3
     path.write_bytes(whole)
     assert renewal.current() is before
 

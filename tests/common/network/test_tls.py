@@ -70,8 +70,10 @@ def test_files_that_cannot_work_are_named_with_their_flags(files: Files, tmp_pat
 @pytest.mark.parametrize(
     ("now", "words"),
     [
-        (END + DAY, "has expired: it is valid from 2026-01-01 00:00 to 2026-03-01 12:30 UTC"),
-        (END + DAY, "now it is 2026-03-02 12:30"),
+        (
+            END + DAY,
+            "has expired: .* from 2026-01-01 00:00 to 2026-03-01 12:30 UTC, .*-03-02 12:30",
+        ),
         (BEGIN - DAY, "is not valid yet: it is valid from 2026-01-01 00:00"),
     ],
 )
@@ -106,20 +108,10 @@ def test_an_authority_all_of_whose_certificates_have_expired_is_refused(
     assert TlsFiles.from_options(None, None, old, now=lambda: now) == TlsFiles(ca=old)
 
 
-@pytest.mark.parametrize(
-    ("address", "pair"),
-    [
-        ("127.0.0.1:50051", ("127.0.0.1", 50051)),
-        ("[::1]:0", ("::1", 0)),
-        ("head-node.cluster:1", ("head-node.cluster", 1)),
-    ],
-)
-def test_address_is_host_and_port(address: str, pair: tuple[str, int]) -> None:
-    assert split_address(address) == pair
-
-
 @pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:port", "host:65536", "h:-1"])
-def test_malformed_address_is_refused_with_an_example(address: str) -> None:
+def test_address_is_host_and_port_and_refused_with_an_example_if_malformed(address: str) -> None:
+    assert split_address("head-node.cluster:50051") == ("head-node.cluster", 50051)
+    assert split_address("[::1]:0") == ("::1", 0)
     with pytest.raises(ConfigError, match=r"Example: 127\.0\.0\.1:50051"):
         split_address(address)
 

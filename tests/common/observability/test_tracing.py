@@ -81,6 +81,7 @@ def test_an_error_fails_its_span_by_its_kind_alone(error: Exception, kind: str) 
     assert not failed.events
 
 
+OTLP = {"OTEL_TRACES_EXPORTER": "otlp"}
 # Nothing listens there.
 AWAY = "http://127.0.0.1:9"
 
@@ -120,11 +121,8 @@ def run(
         ({"OTEL_SERVICE_NAME": "x"}, ()),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": AWAY}, ("otlp_proto_grpc",)),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": AWAY}, ("otlp_proto_grpc",)),
-        ({"OTEL_TRACES_EXPORTER": "otlp"}, ("otlp_proto_grpc",)),
-        (
-            {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
-            ("otlp_proto_http",),
-        ),
+        (OTLP, ("otlp_proto_grpc",)),
+        (OTLP | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, ("otlp_proto_http",)),
         ({"OTEL_TRACES_EXPORTER": "console, otlp_json_file"}, ("console", "otlp_json_file")),
         ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": AWAY}, ()),
         ({"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": AWAY}, ()),
@@ -136,11 +134,6 @@ def test_opentelemetrys_own_variables_say_where_spans_go(
     assert wanted_exporters(environment) == wanted
 
 
-def test_the_sdk_is_not_imported_where_nothing_is_asked_for() -> None:
-    done = run({})
-    assert (done.stdout, done.stderr) == ("done False\n", "")
-
-
 def test_spans_go_to_the_collector_with_what_the_process_is() -> None:
     with collecting() as collector:
         run(collector.environment | {"OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=lab"})
@@ -150,7 +143,9 @@ def test_spans_go_to_the_collector_with_what_the_process_is() -> None:
         collector.wait_for(lambda spans: sum(span.service == "mine" for span in spans) == 3)
 
 
-def test_a_collector_that_is_away_is_one_warning_and_stops_nobody() -> None:
+def test_nothing_is_imported_unasked_and_a_collector_that_is_away_is_one_warning() -> None:
+    done = run({})
+    assert (done.stdout, done.stderr) == ("done False\n", "")
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": AWAY, "OTEL_EXPORTER_OTLP_TIMEOUT": "0.2"}
     # Each of them is an attempt.
     flush = "sys.modules['opentelemetry.trace'].get_tracer_provider().force_flush()"
@@ -171,8 +166,5 @@ def test_a_process_that_traces_already_keeps_its_provider() -> None:
         "from opentelemetry import trace; from opentelemetry.sdk.trace import TracerProvider; "
         "own = TracerProvider(); trace.set_tracer_provider(own)"
     )
-    run(
-        {"OTEL_TRACES_EXPORTER": "console"},
-        before=own,
-        work="assert trace.get_tracer_provider() is own",
-    )
+    work = "assert trace.get_tracer_provider() is own"
+    run({"OTEL_TRACES_EXPORTER": "console"}, before=own, work=work)

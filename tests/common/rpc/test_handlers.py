@@ -60,6 +60,12 @@ class Raising(run_pb2_grpc.RunServiceServicer, blob_pb2_grpc.BlobServiceServicer
 
     error: Exception = LiptError("unset")
 
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    async def WriteBlob(self, request_iterator: Any, context: Any) -> Any:
+        self.seen.extend([request async for request in request_iterator])
+
     async def GetRun(self, request: Any, context: Any) -> run_pb2.GetRunResponse:
         raise self.error
 
@@ -106,59 +112,46 @@ async def test_every_error_arrives_as_its_own_class(
     assert caught.value.code() is cls.code  # type: ignore[attr-defined]
 
 
+async def refused(servicer: tuple[Raising, str], error: Exception) -> LiptError:
+    servicer[0].error = error
+    with pytest.raises(grpc.RpcError) as caught:
+        await asyncio.to_thread(get_run, servicer[1])
+    return from_rpc_error(caught.value)
+
+
 async def test_unforeseen_error_gets_a_number_and_keeps_its_secret(
     servicer: tuple[Raising, str],
 ) -> None:
-    servicer[0].error = RuntimeError("a path and a password")
-    with pytest.raises(grpc.RpcError) as caught:
-        await asyncio.to_thread(get_run, servicer[1])
-    error = from_rpc_error(caught.value)
+    error = await refused(servicer, RuntimeError("a path and a password"))
     assert type(error) is LiptError
     assert "incident" in str(error)
     assert "password" not in str(error)
 
 
-async def test_request_that_is_no_such_message_is_an_invalid_request(
-    servicer: tuple[Raising, str],
+@pytest.mark.parametrize("streams", [False, True])
+async def test_message_that_is_none_is_an_invalid_request_also_within_a_stream(
+    servicer: tuple[Raising, str], streams: bool
 ) -> None:
     async with grpc.aio.insecure_channel(servicer[1]) as channel:
-        method = channel.unary_unary("/lipt.v1.RunService/GetRun")
+        method: Any = channel.unary_unary("/lipt.v1.RunService/GetRun")
+        request: Any = b"\xff"
+        if streams:
+            method = channel.stream_unary("/lipt.v1.BlobService/WriteBlob")
+            request = iter([b"", b"\xff"])
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await method(b"\xff", timeout=20)
+            await method(request, timeout=20)
     error = from_rpc_error(caught.value)
     assert isinstance(error, InvalidRequestError)
     assert "cannot be read" in str(error)
     assert "proto/lipt/v1" in str(error)
-
-
-async def test_message_in_the_middle_of_a_stream_that_is_none_is_an_invalid_request() -> None:
-    seen = list[Any]()
-
-    class Reading(blob_pb2_grpc.BlobServiceServicer):
-        async def WriteBlob(self, request_iterator: Any, context: Any) -> Any:
-            seen.extend([request async for request in request_iterator])
-
-    servicer = Reading()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
-    async with (
-        serving((blob_pb2_grpc.add_BlobServiceServicer_to_server, servicer)) as address,
-        grpc.aio.insecure_channel(address) as channel,
-    ):
-        method = channel.stream_unary("/lipt.v1.BlobService/WriteBlob")
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await method(iter([b"", b"\xff"]), timeout=20)
-    assert isinstance(from_rpc_error(caught.value), InvalidRequestError)
-    assert not seen
+    assert not servicer[0].seen
 
 
 async def test_long_sentence_arrives_with_its_beginning_and_its_remedy(
     servicer: tuple[Raising, str],
 ) -> None:
-    servicer[0].error = UnknownRunError(
-        f"there is no run {'é' * 50_000}. Start one: lipt run start"
-    )
-    with pytest.raises(grpc.RpcError) as caught:
-        await asyncio.to_thread(get_run, servicer[1])
-    error = from_rpc_error(caught.value)
+    sentence = f"there is no run {'é' * 50_000}. Start one: lipt run start"
+    error = await refused(servicer, UnknownRunError(sentence))
     assert isinstance(error, UnknownRunError)
     assert str(error).startswith("there is no run éé")
     assert str(error).endswith("éé. Start one: lipt run start")

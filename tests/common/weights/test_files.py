@@ -47,7 +47,7 @@ def test_names_the_first_three_differences_with_both_values() -> None:
         "the weights differ from the model's in 5 tensors: "
         "'conv.weight' is float32[2, 3, 5], the model has float32[2, 3, 4]; "
         "'bn.num_batches_tracked' is missing, the model has int64[]; "
-        "'fc.bias' is float32[2], the model has bfloat16[2]; and 2 more. "
+        "'fc.bias' is float32[2], the model has bfloat16[2] and 2 more. "
         "Give weights of this model, or name the model that they belong to."
     )
 

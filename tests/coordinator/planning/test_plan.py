@@ -22,9 +22,7 @@ from lipt.coordinator.planning.admission import ceilings, require_none, violatio
 from lipt.coordinator.planning.plan import DataFigures, RunPlan, plan_run
 from lipt.coordinator.settings import LimitSettings
 
-FIGURES = ModelFigures(
-    weights_bytes=100, trained_bytes=90, training_bytes=1000, evaluation_bytes=300
-)
+FIGURES = ModelFigures(weights_bytes=100, training_bytes=1000, evaluation_bytes=300)
 DATA = DataFigures((50,) * 10, ImageSpec(1, 2, 6))
 # The process, the data as RGB, and five copies of the weights.
 ALWAYS = PROCESS_BYTES + 500 * 3 * 12 + 5 * 100
@@ -135,7 +133,7 @@ GB = 10**9
 MACHINE = Machine(num_cores=2, memory_bytes=10 * GB)
 MOST = 2**31 - 1
 # resnet18 on 32x32 pixels, about; and ten thousand examples of ten classes.
-RESNET18 = ModelFigures(45 * 10**6, 45 * 10**6, 5_300_000, 1_300_000)
+RESNET18 = ModelFigures(45 * 10**6, 5_300_000, 1_300_000)
 TEN_THOUSAND = DataFigures((1000,) * 10, ImageSpec(3, 32, 32))
 
 

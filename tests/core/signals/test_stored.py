@@ -86,9 +86,7 @@ def test_values_that_are_not_finite_name_their_ids(path: Path) -> None:
     features[[1, 4], 1] = torch.tensor([float("nan"), float("inf")])
     with pytest.raises(FeaturesError, match=r"for 2 of 8 examples, with ids 1, 4\. Give finite"):
         read(write(path, features=features), num_examples=8)
-    with pytest.raises(
-        FeaturesError, match=r"for 8 of 8 .* ids 0, 1, 2, 3, 4, \.\.\. Give|\.\.\.\."
-    ):
+    with pytest.raises(FeaturesError, match=r"for 8 of 8 .* ids 0, 1, 2, 3, 4 and 3 more\. Give"):
         read(write(path, features=torch.full((8, 1), 1e300, dtype=torch.float64)), num_examples=8)
 
 
