@@ -34,7 +34,7 @@ from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.rows import PixelRows
 from lipt.common.data.sources.webdataset import CLASSES
 from lipt.common.errors import DataError, SubsetError
-from lipt.common.images.formats import FORMATS
+from lipt.common.images.formats import FORMATS, to_image
 from lipt.trainer.subsets.data import RowNumbers, require_same_data
 from lipt.trainer.writing.files import import_pyarrow, making
 
@@ -133,10 +133,8 @@ def _file_of(rows: EncodedRows, row: int) -> tuple[bytes, str]:
 
 
 def _png_of(rows: PixelRows, row: int) -> tuple[bytes, str]:
-    pixels_CHW = rows.pixels(row)
-    pixels = pixels_CHW[0] if len(pixels_CHW) == 1 else pixels_CHW.transpose(1, 2, 0)
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
+    to_image(rows.pixels(row)).save(file, "PNG")
     return file.getvalue(), "png"
 
 
