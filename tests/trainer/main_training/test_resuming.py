@@ -171,11 +171,6 @@ def test_training_in_pieces_ends_in_the_weights_of_training_at_a_stretch(
     assert [look.accuracy for look in ended.looks] == [look.accuracy for look in undisturbed.looks]
 
 
-def test_a_limit_of_time_needs_a_checkpoint(digits: Dataset) -> None:
-    with pytest.raises(ConfigError, match=r"may take 480 s and has no checkpoint.*Name a file"):
-        fit(net(), digits, recipe=RECIPE, max_seconds=480)
-
-
 SIX_EPOCHS = Recipe(epochs=6, batch_size=16, augmentation="none", learning_rate=0.05)
 
 
