@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lipt.common.data import Dataset
-from lipt.common.errors import SubsetError
+from lipt.common.errors import DataError, SubsetError
 from lipt.common.inputs.model_input import images_in
 from lipt.common.weights.specs import Weights
 from lipt.trainer.main_training import Recipe
@@ -38,6 +38,11 @@ def test_every_step_and_seed_has_draws_of_its_own(method: str) -> None:
 def test_randaugment_without_operations_is_crop_and_flip() -> None:
     bare = Recipe(augmentation="randaugment", randaugment_ops=0)
     assert torch.equal(given(bare), given(Recipe(augmentation="crop_flip")))
+
+
+def test_randaugment_of_what_are_no_bytes_is_refused() -> None:
+    with pytest.raises(DataError, match=r"images are torch\.float32"):
+        augmented(Recipe(augmentation="randaugment"), 0, pictures().float())
 
 
 RECIPE = Recipe(batch_size=16, steps=4, label_smoothing=0.1, nesterov=True, warmup_steps=2)

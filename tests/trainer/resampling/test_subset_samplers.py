@@ -58,6 +58,8 @@ def test_soft_labels_follow_the_order_and_have_to_be_there() -> None:
     assert plain.soft_labels(0, 3) is None
     with pytest.raises(ConfigError, match=r"alpha is 0\.5, and the subset has no soft labels"):
         SubsetSampler(TEN, alpha=0.5)
+    with pytest.raises(ConfigError, match=r"rank 2 is not one of 2\. Ranks count from 0"):
+        SubsetSampler(TEN, rank=2, num_ranks=2)
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 10, 12, 23])
