@@ -36,9 +36,9 @@ TRIALS = {
     "docs": Trial(("mkdocstrings_handlers.python", "zensical"), ("tests/docs",)),
     "fast": Trial(("numba",), ("tests/core/selection/strategies/test_zcore.py",)),
     "huggingface": Trial(
-        ("accelerate", "transformers"), ("tests/trainer/integrations/test_huggingface.py",)
+        ("accelerate", "transformers"), ("tests/trainer/integrations/test_loops.py",)
     ),
-    "lightning": Trial(("lightning",), ("tests/trainer/integrations/test_lightning.py",)),
+    "lightning": Trial(("lightning",), ("tests/trainer/integrations/test_loops.py",)),
     "loggers": Trial(("mlflow", "tensorboard", "wandb"), ("tests/trainer/test_tracking.py",)),
     "otel": Trial(
         ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),

@@ -26,6 +26,7 @@ from lipt.common.errors import (
 from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.messages import enum_to_proto
 from lipt.common.states import RunState
+from lipt.trainer import views
 from lipt.trainer.client.answers import OnProgress, fetch_diagnosis, fetch_subset
 from lipt.trainer.client.connection import (
     CONTROL_SECONDS,
@@ -44,24 +45,7 @@ from lipt.trainer.client.sources import (
 )
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import (
-    DEFAULT_FRACTION,
-    DEFAULT_STRATEGY,
-    WEIGHTS_KINDS,
-    BlobView,
-    CallerView,
-    GivenTokenView,
-    InfoView,
-    PageLinkView,
-    ProgressView,
-    RunView,
-    ServiceView,
-    StrategyView,
-    TokenView,
-    ViewT,
-    WeightsKind,
-    view_of,
-)
+from lipt.trainer.views import WEIGHTS_KINDS, RunView, ViewT, WeightsKind, view_of
 from lipt.trainer.writing.files import place
 from lipt.v1 import access_pb2, blob_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
@@ -116,9 +100,9 @@ class Client(AbstractContextManager["Client"]):
         """Close the connection; a later call opens another."""
         self._connection.close()
 
-    def info(self) -> InfoView:
+    def info(self) -> views.InfoView:
         """Return the coordinator's data, defaults, versions and workers."""
-        return self._ask(InfoView, lambda of: of.info.GetInfo, info_pb2.GetInfoRequest())
+        return self._ask(views.InfoView, lambda of: of.info.GetInfo, info_pb2.GetInfoRequest())
 
     def reach(self, seconds: float, *, on_pause: Callable[[str], object] = lambda _: None) -> None:
         """Wait up to `seconds` for any answer; `on_pause` receives a message before each pause."""
@@ -170,13 +154,13 @@ class Client(AbstractContextManager["Client"]):
 
     def runs(self) -> list[RunView]:
         """Return all runs, newest first, without their learners."""
-        views: list[RunView] = []
+        found: list[RunView] = []
         request = run_pb2.ListRunsRequest()
         while True:
             page = self._connection.unary(lambda of: of.runs.ListRuns, request)
-            views.extend(view_of(RunView, run) for run in page.runs)
+            found.extend(view_of(RunView, run) for run in page.runs)
             if not page.next_page_token:
-                return views
+                return found
             request = run_pb2.ListRunsRequest(page_token=page.next_page_token)
 
     def ready_run(self, run_id: str = "latest") -> RunView:
@@ -198,7 +182,7 @@ class Client(AbstractContextManager["Client"]):
         """
         revision, waiting = after_revision, ""
 
-        def views() -> Iterator[RunView]:
+        def changes() -> Iterator[RunView]:
             request = run_pb2.WatchRunRequest(run_id=run_id, after_revision=revision)
             for response in self._connection.stream(
                 lambda of: of.runs.WatchRun, request, idle_seconds=_IDLE_SECONDS
@@ -207,7 +191,7 @@ class Client(AbstractContextManager["Client"]):
             # The stream of an ended run has no messages after its last revision.
             yield self.run(run_id)
 
-        for view in Reconnection(self._reconnect_seconds).resumed(views):
+        for view in Reconnection(self._reconnect_seconds).resumed(changes):
             run_id = view.run_id
             # Not `>`: revisions start lower if the clock was set back before a restart.
             if view.revision != revision or view.waiting != waiting:
@@ -222,7 +206,7 @@ class Client(AbstractContextManager["Client"]):
         interval_seconds: float = 1.0,
         num_runs: int = 20,
         on_pause: Callable[[str], object] = lambda _: None,
-    ) -> Iterator[ServiceView]:
+    ) -> Iterator[views.ServiceView]:
         """Yield the coordinator's state now and after every change, without end.
 
         Args:
@@ -233,19 +217,19 @@ class Client(AbstractContextManager["Client"]):
         request = info_pb2.WatchServiceRequest(interval_seconds=interval_seconds, num_runs=num_runs)
         idle_seconds = _IDLE_SECONDS + interval_seconds
 
-        def views() -> Iterator[ServiceView]:
+        def changes() -> Iterator[views.ServiceView]:
             # Each stream begins with the whole state.
             runs: dict[str, RunView] = {}
             for message in self._connection.stream(
                 lambda of: of.info.WatchService, request, idle_seconds=idle_seconds
             ):
-                view = view_of(ServiceView, message)
+                view = view_of(views.ServiceView, message)
                 runs |= {run.run_id: run for run in view.runs}
                 newest = sorted(runs.values(), key=_age_of)[::-1]
                 shown = [run for at, run in enumerate(newest) if at < num_runs or not run.ended]
                 yield replace(view, runs=tuple(shown))
 
-        yield from Reconnection(self._reconnect_seconds, on_pause=on_pause).resumed(views)
+        yield from Reconnection(self._reconnect_seconds, on_pause=on_pause).resumed(changes)
 
     def wait(self, run_id: str = "latest") -> RunView:
         """Wait until a run is ready, and return it.
@@ -266,7 +250,7 @@ class Client(AbstractContextManager["Client"]):
     def subset(
         self,
         run: str = "latest",
-        strategy: str = DEFAULT_STRATEGY,
+        strategy: str = views.DEFAULT_STRATEGY,
         *,
         fraction: float | None = None,
         budget: int | None = None,
@@ -322,7 +306,7 @@ class Client(AbstractContextManager["Client"]):
         request = subset_pb2.GetSubsetRequest(
             run_id=run,
             strategy=strategy,
-            fraction=DEFAULT_FRACTION if fraction is None and budget is None else fraction,
+            fraction=views.DEFAULT_FRACTION if fraction is None and budget is None else fraction,
             budget=budget,
             options={name: option_text(value) for name, value in (options or {}).items()},
             preset=preset,
@@ -370,13 +354,13 @@ class Client(AbstractContextManager["Client"]):
             self._connection, request, on_progress, self._reconnection(on_progress)
         )
 
-    def strategies(self) -> list[StrategyView]:
+    def strategies(self) -> list[views.StrategyView]:
         """Return the selection strategies that the coordinator offers."""
         request = subset_pb2.ListStrategiesRequest()
         answer = self._connection.unary(lambda of: of.subsets.ListStrategies, request)
-        return [view_of(StrategyView, item) for item in answer.strategies]
+        return [view_of(views.StrategyView, item) for item in answer.strategies]
 
-    def upload_weights(self, weights: Source, *, on_bytes: OnBytes | None = None) -> BlobView:
+    def upload_weights(self, weights: Source, *, on_bytes: OnBytes | None = None) -> views.BlobView:
         """Store weights at the coordinator, unless it has them.
 
         Args:
@@ -386,7 +370,7 @@ class Client(AbstractContextManager["Client"]):
         Raises:
             WeightsError, BlobTooLargeError: not such a file, or over the coordinator's limit.
         """
-        return BlobView(**asdict(self._upload(weights_source(weights), on_bytes)))
+        return views.BlobView(**asdict(self._upload(weights_source(weights), on_bytes)))
 
     def weights(self, run: str = "latest", kind: str = WeightsKind.PRETRAINED) -> bytes:
         """Return a run's weights as the content of a safetensors file.
@@ -412,7 +396,7 @@ class Client(AbstractContextManager["Client"]):
         kind: str = WeightsKind.PRETRAINED,
         *,
         on_bytes: OnBytes | None = None,
-    ) -> BlobView:
+    ) -> views.BlobView:
         """Write a run's weights to a safetensors file atomically, else as `weights`."""
         name, target = self._find_weights(run, kind), Path(path)
         # Beside the file, so that the last step is a rename.
@@ -422,17 +406,19 @@ class Client(AbstractContextManager["Client"]):
                 lambda blobs: Transfers(blobs, on_bytes=on_bytes).download(name, store)
             )
             place(part, target)
-        return BlobView(**asdict(name))
+        return views.BlobView(**asdict(name))
 
-    def who_am_i(self) -> CallerView:
+    def who_am_i(self) -> views.CallerView:
         """Return this client's name and roles, as seen by the coordinator."""
-        return self._ask(CallerView, lambda of: of.access.WhoAmI, access_pb2.WhoAmIRequest())
+        return self._ask(views.CallerView, lambda of: of.access.WhoAmI, access_pb2.WhoAmIRequest())
 
-    def open_page(self) -> PageLinkView:
+    def open_page(self) -> views.PageLinkView:
         """Return a link to the coordinator's page; ConfigError if it serves none."""
-        return self._ask(PageLinkView, lambda of: of.access.OpenPage, access_pb2.OpenPageRequest())
+        return self._ask(
+            views.PageLinkView, lambda of: of.access.OpenPage, access_pb2.OpenPageRequest()
+        )
 
-    def create_token(self, role: str, *, name: str = "", days: float = 0.0) -> GivenTokenView:
+    def create_token(self, role: str, *, name: str = "", days: float = 0.0) -> views.GivenTokenView:
         """Create a token; only this answer contains its secret.
 
         Args:
@@ -441,25 +427,24 @@ class Client(AbstractContextManager["Client"]):
             days: validity; 0 means until it is revoked.
 
         Raises:
-            InvalidRequestError: `days` is out of range.
             PermissionDeniedError: the caller is no admin; the other token calls raise it as well.
         """
         request = access_pb2.CreateTokenRequest(
             role=enum_to_proto(access_pb2.Role.DESCRIPTOR, Role(role)), name=name, days=days
         )
-        return self._ask(GivenTokenView, lambda of: of.access.CreateToken, request)
+        return self._ask(views.GivenTokenView, lambda of: of.access.CreateToken, request)
 
-    def tokens(self) -> list[TokenView]:
+    def tokens(self) -> list[views.TokenView]:
         """Return all tokens, oldest first."""
         request = access_pb2.ListTokensRequest()
         answer = self._connection.unary(lambda of: of.access.ListTokens, request)
-        return [view_of(TokenView, token) for token in answer.tokens]
+        return [view_of(views.TokenView, token) for token in answer.tokens]
 
-    def revoke_token(self, token_id: str) -> TokenView:
+    def revoke_token(self, token_id: str) -> views.TokenView:
         """Revoke a token immediately."""
         request = access_pb2.RevokeTokenRequest(token_id=token_id)
         answer = self._connection.unary(lambda of: of.access.RevokeToken, request)
-        return view_of(TokenView, answer.token)
+        return view_of(views.TokenView, answer.token)
 
     def _ask(self, view: type[ViewT], method: Callable[[Stubs], Any], request: Any) -> ViewT:
         return view_of(view, self._connection.unary(method, request))
@@ -472,7 +457,7 @@ class Client(AbstractContextManager["Client"]):
     def _reconnection(self, on_progress: OnProgress | None) -> Reconnection:
         tell = on_progress or (lambda _: None)
         return Reconnection(
-            self._reconnect_seconds, on_pause=lambda why: tell(ProgressView(why, 0, 0))
+            self._reconnect_seconds, on_pause=lambda why: tell(views.ProgressView(why, 0, 0))
         )
 
     def _find_weights(self, run: str, kind: str) -> BlobName:

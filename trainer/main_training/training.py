@@ -257,9 +257,8 @@ def fit(
 
     Raises:
         SubsetError, DataError: a subset is empty or of other data; `test` has other inputs.
-        ConfigError: settings do not fit the data, the device or the checkpoint.
-        TrainingPaused: the time limit is reached, and the checkpoint is written.
-        TrainingDivergedError, WeightsError: infinite loss; `initial` is another model's.
+        ConfigError, WeightsError: settings or `initial` do not fit the data, device or checkpoint.
+        TrainingPaused, TrainingDivergedError: the time limit is reached, or the loss is infinite.
     """
     ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
     recipe, schedule, place = recipe or Recipe(), schedule or Schedule(), resolve_device(device)

@@ -281,14 +281,12 @@ class Subset:
 
         Args:
             dataset: the one that the subset was selected from, of `lipt.open_dataset`.
-            folder: a new or empty one.
+            folder: a new or empty one, else FileExistsError.
             examples_per_shard: maximum size of a shard.
             on_progress: called with (examples done, examples in all).
 
         Raises:
-            SubsetError: other data, or an empty subset.
-            DataError: an image cannot be read, or the data has none.
-            FileExistsError: the folder is not empty.
+            SubsetError, DataError: other data, an empty subset, or data without readable images.
         """
         from lipt.trainer.subsets.written_out import write_out  # noqa: PLC0415 - Pillow
 

@@ -36,17 +36,6 @@ def shown(*runs: run_pb2.Run, then: Fault | None = None) -> Fault:
     return answer(*(run_pb2.WatchRunResponse(run=run) for run in runs), then=then)
 
 
-def shown_first(*runs: run_pb2.Run) -> Fault:
-    return answer(run_pb2.GetRunResponse(run=runs[0]))
-
-
-def after_revisions(relay: Relay) -> list[tuple[str, int]]:
-    return [
-        (request.run_id, request.after_revision)
-        for request in relay.requests_of(run_pb2.WatchRunRequest)
-    ]
-
-
 @pytest.fixture
 def waiting_run(client: Client) -> str:
     """A run whose learners nobody trains."""
@@ -76,7 +65,12 @@ def test_a_cut_stream_goes_on_after_the_last_revision(relay: Relay, client: Clie
     )
     assert [run.revision for run in client.watch("latest")] == [1, 2, 3, 1]
     # "latest" is what it was at first, whatever has been started since.
-    assert after_revisions(relay) == [("latest", 0), ("r-1", 2), ("r-1", 3)]
+    asked = relay.requests_of(run_pb2.WatchRunRequest)
+    assert [(request.run_id, request.after_revision) for request in asked] == [
+        ("latest", 0),
+        ("r-1", 2),
+        ("r-1", 3),
+    ]
 
 
 def test_a_coordinator_that_stays_away_is_given_up(relay: Relay, waiting_run: str) -> None:
@@ -173,19 +167,6 @@ def test_a_subset_comes_with_its_progress(service: Service, relay: Relay, client
     assert (request.run_id, request.strategy) == (READY, "el2n")
 
 
-def test_a_plain_request_leaves_everything_to_the_coordinator(relay: Relay, client: Client) -> None:
-    relay.next("GetSubset", refuse(StatusCode.INVALID_ARGUMENT, "INVALID_BUDGET", "none."))
-    with pytest.raises(BudgetError):
-        client.subset(fraction=0.1)
-    (request,) = relay.requests
-    assert (request.run_id, request.strategy) == ("latest", "auto")
-    assert request.WhichOneof("size") == "fraction"
-    absent = ("balanced", "weights", "features")
-    assert not [name for name in absent if request.HasField(name)]
-    assert (request.preset, request.proxy, request.previous) == ("", "", "")
-    assert request.labels in ("", "given")
-
-
 def test_a_stream_and_a_file_that_are_cut_are_gone_on_with(relay: Relay, client: Client) -> None:
     whole = client.subset(READY, "uniform", budget=40)
     computing = before(progress())
@@ -202,11 +183,18 @@ def test_the_request_says_what_was_asked(relay: Relay, client: Client) -> None:
         client.subset(READY, "cal", budget=3, balanced=False, options=options)
     client.subset(READY, "gradmatch", preset="paper", proxy="soup")
     client.subset(READY, "herding", budget=4, labels="none", features=torch.eye(1442)[:, :2])
-    one, other, third = relay.requests_of(subset_pb2.GetSubsetRequest)
+    with pytest.raises(BudgetError):
+        client.subset(READY, budget=10**6)
+    one, other, third, plain = relay.requests_of(subset_pb2.GetSubsetRequest)
     assert (one.WhichOneof("size"), one.budget, one.balanced) == ("budget", 3, False)
     assert dict(one.options) == {"careful": "true", "num_neighbors": "5"}
     assert (other.fraction, other.preset, other.proxy) == (0.1, "paper", "soup")
     assert third.labels == "none"
+    # All else is left to the coordinator.
+    assert (plain.strategy, plain.preset, plain.proxy, plain.previous) == ("auto", "", "", "")
+    absent = ("balanced", "weights", "features")
+    assert not [name for name in absent if plain.HasField(name)]
+    assert plain.labels in ("", "given")
 
 
 def test_an_answer_without_a_description_is_refused(relay: Relay, client: Client) -> None:
@@ -262,10 +250,9 @@ def test_what_is_no_weights_or_features_is_never_sent(relay: Relay, client: Clie
 def test_the_answer_may_be_the_previous_subset(relay: Relay, client: Client) -> None:
     first = client.subset(READY, "uniform", budget=40)
     relay.every("GetSubset", described(kept=True))
-    again = client.subset(READY, "uniform", budget=40, previous=first)
-    assert again.kept
-    assert again == first
-    assert client.subset(READY, "uniform", budget=40, previous=first.digest).kept
+    for previous in (first, first.digest):
+        again = client.subset(READY, "uniform", budget=40, previous=previous)
+        assert (again.kept, again) == (True, first)
 
 
 def test_a_full_queue_is_told_and_asked_again(relay: Relay, client: Client) -> None:

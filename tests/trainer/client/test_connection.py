@@ -20,71 +20,46 @@ from lipt.trainer.client.connection import ForkAwareChannel, Reconnection
 AWAY = UnreachableError("away.")
 
 
-class Clock:
-    """Stands still but for the pauses."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.pauses: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self.now += seconds
+BUSY: Any = [
+    revive(kind, "256 requests wait. Ask again in 5 s.", 5.0)
+    for kind in (QueueFullError, TooManyCallsError)
+]
 
 
-def of(clock: Clock, *, limit_seconds: float) -> Reconnection:
-    return Reconnection(limit_seconds, clock=lambda: clock.now, sleep=clock.sleep)
-
-
-def test_a_coordinator_that_never_answered_is_not_waited_for_nor_one_that_a_fork_cut() -> None:
-    clock = Clock()
-    reconnection = of(clock, limit_seconds=0.0)
-    # It is asked again at once, and that does not count.
-    reconnection.pause(ForkedError("cut."))
-    with pytest.raises(UnreachableError) as raised:
-        reconnection.pause(AWAY)
-    assert raised.value is AWAY
-    assert not clock.pauses
-
-
-def test_pauses_double_until_the_limit_has_passed_since_the_first_failure() -> None:
-    clock = Clock()
-    reconnection = of(clock, limit_seconds=1.4)
-    assert next(reconnection.resumed(lambda: ["hello"])) == "hello"
-    for _ in range(3):
-        reconnection.pause(AWAY)
-    with pytest.raises(UnreachableError):
-        reconnection.pause(AWAY)
-    assert clock.pauses == pytest.approx([0.2, 0.4, 0.8])
-
-
-@pytest.mark.parametrize("cls", [QueueFullError, TooManyCallsError])
-def test_who_has_too_much_to_do_is_asked_again_when_it_says_and_not_for_ever(
-    cls: type[QueueFullError | TooManyCallsError],
+@pytest.mark.parametrize(
+    ("error", "answered", "expected", "limit_seconds", "pauses"),
+    [
+        # A coordinator that never answered may be at another address.
+        (AWAY, False, False, 1.0, []),
+        (AWAY, True, False, 1.4, [0.2, 0.4, 0.8]),
+        # The third would be 0.8 s, and 0.4 s are left.
+        (AWAY, False, True, 1.0, [0.2, 0.4, 0.4]),
+        # It has answered, though there was no message.
+        *((busy, False, False, 12.0, [5.0] * 3) for busy in BUSY),
+    ],
+)
+def test_pauses_double_until_the_limit_has_passed_since_the_first_failure(
+    error: Any, answered: bool, expected: bool, limit_seconds: float, pauses: list[float]
 ) -> None:
-    clock, told = Clock(), list[str]()
+    slept, told = list[float](), list[str]()
     reconnection = Reconnection(
-        12.0, on_pause=told.append, clock=lambda: clock.now, sleep=clock.sleep
+        limit_seconds,
+        expected=expected,
+        on_pause=told.append,
+        clock=lambda: sum(slept),  # stands still but for the pauses
+        sleep=slept.append,
     )
-    full: Any = revive(cls, "256 requests wait. Ask again in 5 s.", 5.0)
-    # It has answered, though there was no message.
-    for _ in range(3):
-        reconnection.pause(full)
-    with pytest.raises(cls):
-        reconnection.pause(full)
-    assert clock.pauses == [5.0] * 3
-    assert told == ["256 requests wait; asking again in 5.0 s"] * 3
-
-
-def test_a_coordinator_that_is_expected_is_waited_for_to_the_limit() -> None:
-    clock = Clock()
-    reconnection = Reconnection(1.0, expected=True, clock=lambda: clock.now, sleep=clock.sleep)
-    for _ in range(3):
-        reconnection.pause(AWAY)
-    with pytest.raises(UnreachableError):
-        reconnection.pause(AWAY)
-    # The third would be 0.8 s, and 0.4 s are left.
-    assert clock.pauses == pytest.approx([0.2, 0.4, 0.4])
+    # A fork's victim is asked again at once, and that does not count.
+    reconnection.pause(ForkedError("cut."))
+    if answered:
+        assert next(reconnection.resumed(lambda: ["hello"])) == "hello"
+    for _ in pauses:
+        reconnection.pause(error)
+    with pytest.raises(type(error)) as raised:
+        reconnection.pause(error)
+    assert raised.value is error
+    assert slept == pytest.approx(pauses)
+    assert told == [f"{error.problem}; asking again in {pause:.1f} s" for pause in pauses]
 
 
 class FakeChannel:

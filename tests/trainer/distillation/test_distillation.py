@@ -78,25 +78,18 @@ def test_what_was_killed_goes_on_after_its_last_whole_stage(
     assert lines == []
 
 
-def test_the_manifest_says_what_was_made_of_what(digits: Dataset, tmp_path: Path) -> None:
-    synthetic = distill(digits, "linear", small(), tmp_path)
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    assert manifest["digest"] == synthetic.digest
-    assert manifest["identity"]["settings"]["per_class"] == 2
-    assert manifest["identity"]["data"] == digits.fingerprint
-    assert manifest["source"] == "digits-train"
-    assert [stage["real_images"] for stage in manifest["stages"]] == [len(digits)] * 2
-
-
-def test_later_stages_are_distilled_from_the_later_subset(
+def test_the_manifest_says_of_what_each_stage_was_made(
     digits: Dataset, tmp_path: Path, subset_of: Any
 ) -> None:
-    ids = range(0, len(digits), 4)
-    later = subset_of(digits, ids)
-    synthetic = distill(digits, "linear", small(), tmp_path / "a", later=later)
-    assert [stage["real_images"] for stage in synthetic.manifest["stages"]] == [1442, len(ids)]
-    both = distill(digits, "linear", small(), tmp_path / "b", subset=later)
-    assert [stage["real_images"] for stage in both.manifest["stages"]] == [len(ids)] * 2
+    later = subset_of(digits, range(0, len(digits), 4))
+    for subset, numbers in ((None, [1442, len(later)]), (later, [len(later)] * 2)):
+        out = tmp_path / str(numbers[0])
+        synthetic = distill(digits, "linear", small(), out, subset=subset, later=later)
+        manifest = json.loads((out / "manifest.json").read_text())
+        assert [stage["real_images"] for stage in manifest["stages"]] == numbers
+        assert (manifest["digest"], manifest["source"]) == (synthetic.digest, "digits-train")
+        assert manifest["identity"]["settings"]["per_class"] == 2
+        assert manifest["identity"]["data"] == digits.fingerprint
 
 
 @pytest.mark.parametrize(

@@ -37,16 +37,9 @@ def test_a_draw_has_all_of_a_small_class_once() -> None:
     assert len(set(real.draw(0, 2, torch.Generator()).tolist())) == 2
 
 
-def test_more_than_a_class_has_is_refused() -> None:
-    with pytest.raises(DataError) as caught:
+def test_what_cannot_be_distilled_is_refused() -> None:
+    with pytest.raises(DataError, match=r"'yes' of made up has 2 images to distil 3 from"):
         RealExamples.of(made_up([1, 0, 1, 0, 0]), None, at_least=3)
-    assert str(caught.value) == (
-        "the class 'yes' of made up has 2 images to distil 3 from. Ask for fewer per class, or "
-        "give more images."
-    )
-
-
-def test_what_is_no_image_or_no_class_is_refused() -> None:
     with pytest.raises(DataError, match="only images with one class each are distilled"):
         RealExamples.of(open_dataset("wine"), None, at_least=1)
 

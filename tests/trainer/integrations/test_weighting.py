@@ -1,34 +1,17 @@
 from __future__ import annotations
 
 import logging
-import warnings
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from lipt.common.subsets import subset_digest
 from lipt.trainer import Subset, SubsetSampler
 from lipt.trainer.integrations.weighting import WeightedLosses, Weighting
 from lipt.trainer.subsets.weighted import UnweightedWarning, normalized_weights
+from tests.trainer.integrations.conftest import BATCH, RATE, Loop, Model, Rows
 from tests.trainer.made_up import made_up_subset
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    pl: Any = pytest.importorskip(
-        "lightning.pytorch", reason="the extra 'lightning' is not installed"
-    )
-    transformers: Any = pytest.importorskip(
-        "transformers", reason="the extra 'huggingface' is not installed"
-    )
-
-from lipt.trainer.integrations.huggingface import train_on
-from lipt.trainer.integrations.lightning import SamplerCallback
 
 # What the frameworks say of loggers, workers and old interfaces is none of this test's business.
 pytestmark = [
@@ -40,9 +23,7 @@ LOGITS = torch.tensor([[2.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
 LABELS = torch.tensor([0, 0, 1])
 WEIGHTS = torch.tensor([0.5, 1.5, 1.0])
 
-IMAGES = torch.arange(60, dtype=torch.float32).view(20, 3) / 20
-CLASSES = torch.arange(20) % 2
-NUM_EPOCHS, BATCH, RATE = 3, 4, 0.1
+NUM_EPOCHS = 3
 
 
 def weighted_subset() -> Subset:
@@ -77,10 +58,7 @@ def test_cross_entropies_have_targets_between_label_and_soft_label() -> None:
 
 
 def test_a_step_without_a_cross_entropy_is_told_that_soft_labels_do_not_count() -> None:
-    soft = np.full((10, 2), 0.5, np.float16)
-    indices, weights = np.arange(10), np.ones(10, np.float32)
-    digest = subset_digest(indices, weights, soft)
-    subset = Subset(indices, weights, "f" * 64, digest, "craig", soft_labels=soft)
+    subset = made_up_subset(range(10), soft_labels=[[0.5, 0.5]] * 10)
     sampler = SubsetSampler(subset, shuffle=False, alpha=0.5)
     list(sampler)
     weighting = Weighting(sampler)
@@ -106,133 +84,40 @@ def test_losses_of_other_sizes_and_of_each_example_stay_as_they_are() -> None:
 
 
 def by_hand() -> Tensor:
-    """The weights of a linear model after training with weights in a loop of one's own."""
-    net = network()
-    subset = weighted_subset()
+    """The weights of the model after training with weights in a loop of one's own."""
+    model, subset, sampler = Model(), weighted_subset(), SubsetSampler(weighted_subset())
     weights_K = normalized_weights(torch.from_numpy(subset.weights.copy()))
     by_row = dict(zip(subset.indices.tolist(), weights_K.tolist(), strict=True))
-    sampler = SubsetSampler(subset)
-    optimizer = torch.optim.SGD(net.parameters(), lr=RATE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     for epoch in range(NUM_EPOCHS):
         sampler.set_epoch(epoch)
         for rows in torch.tensor(list(sampler)).split(BATCH):
-            losses = functional.cross_entropy(net(IMAGES[rows]), CLASSES[rows], reduction="none")
+            images = torch.stack([Rows()[row]["images"] for row in rows.tolist()])
+            losses = functional.cross_entropy(model.net(images), rows % 2, reduction="none")
             loss = (losses * torch.tensor([by_row[row] for row in rows.tolist()])).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    return net.weight.detach()
-
-
-def network() -> nn.Linear:
-    net = nn.Linear(3, 2)
-    nn.init.zeros_(net.weight)
-    nn.init.zeros_(net.bias)
-    return net
-
-
-class Module(pl.LightningModule):  # type: ignore[misc]
-    def __init__(self, sampler: SubsetSampler) -> None:
-        super().__init__()
-        self.net = network()
-        self.sampler = sampler
-
-    def on_train_epoch_start(self) -> None:
-        self.sampler.set_epoch(self.current_epoch)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        images, labels = batch
-        return functional.cross_entropy(self.net(images), labels)
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=RATE)
-
-
-class OwnLoss(Module):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return self.net(batch[0]).square().mean()
-
-
-@pytest.fixture
-def quiet(tmp_path: Path) -> dict[str, Any]:
-    return {
-        "accelerator": "cpu",
-        "default_root_dir": tmp_path,
-        "enable_checkpointing": False,
-        "enable_model_summary": False,
-        "enable_progress_bar": False,
-        "logger": False,
-        "max_epochs": NUM_EPOCHS,
-    }
-
-
-def fit(module: Module, options: dict[str, Any], workers: int = 0) -> None:
-    sampler = module.sampler
-    loader = DataLoader(
-        TensorDataset(IMAGES, CLASSES), batch_size=BATCH, sampler=sampler, num_workers=workers
-    )
-    pl.Trainer(callbacks=[SamplerCallback(sampler)], **options).fit(module, loader)
+    return model.net.weight.detach()
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_lightning_weighs_the_loss_and_says_so(
-    quiet: dict[str, Any], caplog: pytest.LogCaptureFixture, workers: int
+def test_a_framework_weighs_the_loss_and_says_so(
+    loop: Loop, caplog: pytest.LogCaptureFixture, workers: int
 ) -> None:
-    # Epochs are ordered by Lightning's own first one, so that the sampler's stays.
-    module = Module(SubsetSampler(weighted_subset()))
+    model = Model()
     with caplog.at_level(logging.WARNING):
-        fit(module, quiet, workers)
-    assert torch.allclose(module.net.weight.detach(), by_hand(), atol=1e-6)
+        loop(model, SubsetSampler(weighted_subset()), NUM_EPOCHS, workers=workers)
+    assert torch.allclose(model.net.weight.detach(), by_hand(), atol=1e-6)
     said = [text for text in caplog.messages if text.startswith("lipt: ")]
     assert said == ["lipt: each example's loss is multiplied by the weight that made-up gave it."]
-    assert "training_step" not in vars(module)
 
 
-def test_a_step_whose_loss_cannot_be_weighed_warns(quiet: dict[str, Any]) -> None:
+class OwnLoss(Model):
+    def forward(self, images: Tensor, ids: Tensor) -> dict[str, Tensor]:
+        return {"loss": self.net(images).square().mean()}
+
+
+def test_a_step_whose_loss_cannot_be_weighed_warns(loop: Loop) -> None:
     with pytest.warns(UnweightedWarning, match="computes no loss of torch.nn.functional"):
-        fit(OwnLoss(SubsetSampler(weighted_subset())), quiet)
-
-
-class Rows(Dataset[dict[str, Tensor]]):
-    def __len__(self) -> int:
-        return len(IMAGES)
-
-    def __getitem__(self, row: int) -> dict[str, Tensor]:
-        return {"images": IMAGES[row], "labels": CLASSES[row]}
-
-
-class Classifier(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = network()
-
-    def forward(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        logits = self.net(images)
-        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
-
-
-def test_hugging_faces_trainer_weighs_the_loss_and_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path),
-        disable_tqdm=True,
-        eval_strategy="epoch",  # whose batches are none of the sampler's
-        learning_rate=RATE,
-        lr_scheduler_type="constant",
-        max_grad_norm=0.0,
-        num_train_epochs=NUM_EPOCHS,
-        optim="sgd",
-        per_device_train_batch_size=BATCH,
-        report_to=[],
-        save_strategy="no",
-        use_cpu=True,
-    )
-    model = Classifier()
-    trainer = transformers.Trainer(model, arguments, train_dataset=Rows(), eval_dataset=Rows())
-    sampler = SubsetSampler(weighted_subset())
-    train_on(trainer, sampler)
-    with caplog.at_level(logging.WARNING):
-        trainer.train()
-    assert torch.allclose(model.net.weight.detach(), by_hand(), atol=1e-6)
-    assert len([text for text in caplog.messages if text.startswith("lipt: ")]) == 1
+        loop(OwnLoss(), SubsetSampler(weighted_subset()), NUM_EPOCHS)

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError, WeightsError
 from lipt.trainer.main_training import Recipe, Trained, TrainingPaused, fit
 from lipt.trainer.main_training.records import EpochRecord
+from lipt.trainer.resampling.redrawing import Redrawn
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.made_up import made_up_subset
 from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedError, equal, net
@@ -18,54 +22,76 @@ from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedErr
 MakeSubset = Callable[..., Subset]
 
 
-def stop_after(epoch: int) -> Callable[[EpochRecord], None]:
+def with_subset(digits: Dataset, *, soft: bool = False) -> Callable[..., Trained]:
+    # 40 examples: two batches of 16 and one of 8 per epoch, four epochs.
+    labels = torch.rand(40, 10, generator=torch.Generator().manual_seed(0)) if soft else None
+    subset = made_up_subset(
+        range(40), [1.0, 3.0] * 20, fingerprint=digits.fingerprint, soft_labels=labels, seed=3
+    )
+    recipe = RECIPE.model_copy(update={"soft_labels": 0.5 if soft else 0.0})
+    return lambda **options: fit(net(), digits, subset=subset, recipe=recipe, **options)
+
+
+def with_draws(digits: Dataset, way: str) -> Callable[..., Trained]:
+    # Everything is 23 batches of InfoBatch's.
+    changes = {"batch_size": 64, "learning_rate": 0.02, "steps": 63} if way == "infobatch" else {}
+    recipe, budget = RECIPE.model_copy(update=changes), 720 if changes else 40
+
+    def run(**options: Any) -> Trained:
+        source = Redrawn(way, digits, budget, seed=3)
+        return fit(net(), digits, recipe=recipe, reselect=source, **options)
+
+    return run
+
+
+def with_weights(digits: Dataset) -> Callable[..., Trained]:
+    def run(**options: Any) -> Trained:
+        make = partial(ByWeights, digits)
+        return fit(linear_net(), digits, recipe=SIX_EPOCHS, reselect=make, **options)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("trainer", "killed_after"),
+    [
+        (with_subset, 1),
+        (partial(with_subset, soft=True), 3),
+        *itertools.product([with_weights], [2, 3]),
+        *itertools.product(
+            [partial(with_draws, way=way) for way in ("random", "stale", "infobatch")], [1, 2]
+        ),
+    ],
+)
+def test_training_that_was_killed_goes_on_to_the_same_weights(
+    digits: Dataset,
+    tmp_path: Path,
+    trainer: Callable[[Dataset], Callable[..., Trained]],
+    killed_after: int,
+) -> None:
+    run, path = trainer(digits), tmp_path / "checkpoint.safetensors"
+    first: list[EpochRecord] = []
+    undisturbed = run(on_epoch=[first.append])
+
     def stop(record: EpochRecord) -> None:
-        if record.epoch == epoch:
+        # The record comes before the epoch's checkpoint: that epoch is done again.
+        if record.epoch == killed_after + 1:
             raise StoppedError
 
-    return stop
-
-
-@pytest.mark.parametrize(("killed_after", "soft_labels"), [(1, 0.0), (3, 0.5)])
-def test_training_that_was_killed_goes_on_to_the_same_weights(
-    digits: Dataset, tmp_path: Path, killed_after: int, soft_labels: float
-) -> None:
-    # 40 examples: two batches of 16 and one of 8 per epoch, four epochs.
-    recipe = RECIPE.model_copy(update={"soft_labels": soft_labels})
-    soft = torch.rand(40, 10, generator=torch.Generator().manual_seed(0)) if soft_labels else None
-    weights = [1.0, 3.0] * 20
-    subset = made_up_subset(
-        range(40), weights, fingerprint=digits.fingerprint, soft_labels=soft, seed=3
-    )
-    undisturbed = fit(net(), digits, subset=subset, recipe=recipe)
-    path = tmp_path / "checkpoint.safetensors"
     with pytest.raises(StoppedError):
-        # The record comes before the epoch's checkpoint: that epoch is done again.
-        fit(
-            net(),
-            digits,
-            subset=subset,
-            recipe=recipe,
-            checkpoint=path,
-            schedule=EVERY_EPOCH,
-            on_epoch=[stop_after(killed_after + 1)],
-        )
+        run(checkpoint=path, schedule=EVERY_EPOCH, on_epoch=[stop])
     torch.rand(7)  # the new process's generator stands elsewhere
-    records: list[EpochRecord] = []
-    resumed = fit(
-        net(seed=5),
-        digits,
-        subset=subset,
-        recipe=recipe,
-        checkpoint=path,
-        on_epoch=[records.append],
-    )
-    assert records[0].epoch == killed_after + 1
+    later: list[EpochRecord] = []
+    resumed = run(checkpoint=path, on_epoch=[later.append])
+    assert [record.epoch for record in later] == [one.epoch for one in first[killed_after:]]
+    assert [record.subset_digest for record in later] == [
+        record.subset_digest for record in first[killed_after:]
+    ]
     assert equal(undisturbed, resumed)
     assert resumed.subset_accuracies == undisturbed.subset_accuracies
 
 
-def test_another_recipes_checkpoint_is_refused(digits: Dataset, tmp_path: Path) -> None:
+def test_another_trainings_checkpoint_is_refused(digits: Dataset, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
     fit(net(), digits, recipe=RECIPE, checkpoint=path)
     longer = RECIPE.model_copy(update={"steps": 24})
@@ -75,6 +101,11 @@ def test_another_recipes_checkpoint_is_refused(digits: Dataset, tmp_path: Path) 
         f"{path} is the checkpoint of another training: its recipe.steps is 12, now it is 24. "
         "Remove the file to train from the start, or give the settings that it was made with."
     )
+    path.unlink()
+    one, other = (Redrawn("random", digits, 40, seed) for seed in (0, 1))
+    fit(net(), digits, recipe=RECIPE, reselect=one, checkpoint=path)
+    with pytest.raises(ConfigError, match=r"its selection\.seed is 0, now it is 1"):
+        fit(net(), digits, recipe=RECIPE, reselect=other, checkpoint=path)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +171,7 @@ def test_training_in_pieces_ends_in_the_weights_of_training_at_a_stretch(
     assert [look.accuracy for look in ended.looks] == [look.accuracy for look in undisturbed.looks]
 
 
-def test_a_limit_of_time_needs_a_checkpoint(digits: Dataset) -> None:
-    with pytest.raises(ConfigError, match=r"may take 480 s and has no checkpoint.*Name a file"):
-        fit(net(), digits, recipe=RECIPE, max_seconds=480)
-
-
 SIX_EPOCHS = Recipe(epochs=6, batch_size=16, augmentation="none", learning_rate=0.05)
-EVERY = 2
 
 
 class ByWeights:
@@ -155,20 +180,20 @@ class ByWeights:
     num_epochs: int | None = None
     losses = None
 
-    def __init__(self, model: nn.Module, first: Subset, make: MakeSubset, dataset: Dataset) -> None:
-        self.model, self.subset = model, first
-        self.identity: dict[str, object] = {"every": EVERY}
-        self.epochs: list[int] = []
+    def __init__(self, dataset: Dataset, model: nn.Module, first: Subset | None) -> None:
+        self.model, self.dataset = model, dataset
+        self.subset = self.from_row(0) if first is None else first
+        self.identity: dict[str, object] = {"every": 2}
         self.told: list[int | None] = []
-        self._make, self._dataset = make, dataset
+
+    def from_row(self, start: int) -> Subset:
+        return made_up_subset(range(start, start + 40), fingerprint=self.dataset.fingerprint)
 
     def before_epoch(self, epoch: int) -> Subset:
-        self.epochs.append(epoch)
         self.told.append(self.num_epochs)
-        if epoch and epoch % EVERY == 0:
+        if epoch and epoch % 2 == 0:
             drawn = sum(float(p.detach().double().abs().sum()) for p in self.model.parameters())
-            start = int(drawn * 1e6) % 1000
-            self.subset = self._make(self._dataset, range(start, start + 40))
+            self.subset = self.from_row(int(drawn * 1e6) % 1000)
         return self.subset
 
 
@@ -176,51 +201,6 @@ def linear_net() -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
-
-
-@pytest.fixture
-def make_source(digits: Dataset, subset_of: MakeSubset) -> Callable[..., ByWeights]:
-    def make(model: nn.Module, first: Subset | None) -> ByWeights:
-        begun = subset_of(digits, range(40)) if first is None else first
-        return ByWeights(model, begun, subset_of, digits)
-
-    return make
-
-
-@pytest.mark.parametrize("killed_after", [2, 3])
-def test_a_killed_training_goes_on_with_the_subset_that_it_had(
-    digits: Dataset,
-    make_source: Callable[..., ByWeights],
-    tmp_path: Path,
-    killed_after: int,
-) -> None:
-    undisturbed = fit(linear_net(), digits, recipe=SIX_EPOCHS, reselect=make_source)
-    path = tmp_path / "checkpoint.safetensors"
-    digests: list[str] = []
-
-    def stop(record: EpochRecord) -> None:
-        if record.epoch == killed_after + 1:
-            raise StoppedError
-        digests.append(record.subset_digest)
-
-    with pytest.raises(StoppedError):
-        fit(
-            linear_net(),
-            digits,
-            recipe=SIX_EPOCHS,
-            reselect=make_source,
-            checkpoint=path,
-            schedule=EVERY_EPOCH,
-            on_epoch=[stop],
-        )
-
-    def make(model: nn.Module, first: Subset | None) -> ByWeights:
-        assert first is not None
-        assert first.digest == digests[-1]
-        return make_source(model, first)
-
-    resumed = fit(linear_net(), digits, recipe=SIX_EPOCHS, reselect=make, checkpoint=path)
-    assert equal(undisturbed, resumed)
 
 
 @pytest.mark.parametrize(
@@ -232,24 +212,15 @@ def test_a_killed_training_goes_on_with_the_subset_that_it_had(
     ],
 )
 def test_a_source_is_told_how_many_epochs_there_will_be(
-    digits: Dataset, make_source: Callable[..., ByWeights], recipe: Recipe, num_epochs: int
+    digits: Dataset, recipe: Recipe, num_epochs: int
 ) -> None:
-    source = make_source(linear_net(), None)
+    source = ByWeights(digits, linear_net(), None)
     fit(source.model, digits, recipe=recipe, reselect=source)
     assert source.told == [num_epochs] * num_epochs
 
 
-def test_a_later_subset_of_other_data_is_refused(
-    digits: Dataset, digits_test: Dataset, subset_of: MakeSubset
-) -> None:
-    class Straying:
-        subset = subset_of(digits, range(40))
-        num_epochs: int | None = None
-        losses = None
-        identity: Mapping[str, object] = {}
-
-        def before_epoch(self, epoch: int) -> Subset:
-            return subset_of(digits_test, range(30)) if epoch else self.subset
-
+def test_a_later_subset_of_other_data_is_refused(digits: Dataset, digits_test: Dataset) -> None:
+    source = ByWeights(digits, linear_net(), None)
+    source.dataset = digits_test
     with pytest.raises(SubsetError, match=r"digits-train has"):
-        fit(linear_net(), digits, recipe=SIX_EPOCHS, reselect=Straying())
+        fit(source.model, digits, recipe=SIX_EPOCHS, reselect=source)

@@ -40,8 +40,11 @@ def model() -> nn.Linear:
     return nn.Linear(2, 2)
 
 
+Make = Callable[..., Reselection]
+
+
 @pytest.fixture
-def make(fake: FakeClient, model: nn.Linear) -> Callable[..., Reselection]:
+def make(fake: FakeClient, model: nn.Linear) -> Make:
     def reselection(**options: Any) -> Reselection:
         given = {"strategy": "craig", "fraction": 0.1, **options}
         return Reselection(fake, model, **given)  # type: ignore[arg-type]
@@ -54,7 +57,7 @@ def digests(reselection: Reselection, epochs: range) -> list[int]:
 
 
 def test_the_first_subset_is_the_runs_and_later_ones_the_models(
-    make: Callable[..., Reselection], fake: FakeClient, model: nn.Linear
+    make: Make, fake: FakeClient, model: nn.Linear
 ) -> None:
     reselection = make(every=2, run="r-1", balanced=False, options={"a": 1})
     assert digests(reselection, range(6)) == [0, 0, 1, 1, 2, 2]
@@ -68,7 +71,7 @@ def test_the_first_subset_is_the_runs_and_later_ones_the_models(
 
 
 def test_an_absent_coordinator_costs_one_warning_and_is_asked_again(
-    make: Callable[..., Reselection], fake: FakeClient
+    make: Make, fake: FakeClient
 ) -> None:
     reselection = make(every=2)
     fake.refusals = [UnreachableError("away."), UnreachableError("still away.")]
@@ -83,7 +86,7 @@ def test_an_absent_coordinator_costs_one_warning_and_is_asked_again(
 
 
 def test_the_same_epoch_again_asks_nothing_and_changes_nothing(
-    make: Callable[..., Reselection], fake: FakeClient
+    make: Make, fake: FakeClient
 ) -> None:
     # Lightning and Hugging Face set a sampler's epoch themselves, and a callback does too.
     reselection = make(every=1, prefetch=True)
@@ -103,15 +106,13 @@ def test_the_same_epoch_again_asks_nothing_and_changes_nothing(
 @pytest.mark.parametrize(
     "error",
     [
-        NotACoordinatorError("a proxy answers."),
-        ComputeError("the compute process ended."),
-        SubsetError("damaged on the way."),
+        *(kind("why.") for kind in (NotACoordinatorError, ComputeError, SubsetError)),
         WrongOffsetError("out of step ten times in a row."),
         OSError("no such file."),
     ],
 )
 def test_a_coordinator_in_trouble_does_not_end_training(
-    make: Callable[..., Reselection], fake: FakeClient, error: LiptError
+    make: Make, fake: FakeClient, error: LiptError
 ) -> None:
     reselection = make(every=1)
     reselection.before_epoch(0)
@@ -121,9 +122,7 @@ def test_a_coordinator_in_trouble_does_not_end_training(
     assert reselection.before_epoch(2).indices[0] == 2
 
 
-def test_weights_of_another_model_end_training(
-    make: Callable[..., Reselection], fake: FakeClient
-) -> None:
+def test_weights_of_another_model_end_training(make: Make, fake: FakeClient) -> None:
     # It would be refused every time: a training that goes on would never re-select.
     reselection = make(every=1)
     reselection.before_epoch(0)
@@ -133,7 +132,7 @@ def test_weights_of_another_model_end_training(
 
 
 def test_prefetching_asks_an_epoch_early_without_waiting(
-    make: Callable[..., Reselection], fake: FakeClient, model: nn.Linear
+    make: Make, fake: FakeClient, model: nn.Linear
 ) -> None:
     reselection = make(every=2, prefetch=True)
     reselection.before_epoch(0)
@@ -150,7 +149,7 @@ def test_prefetching_asks_an_epoch_early_without_waiting(
 
 @pytest.mark.parametrize("num_epochs", [5, 6])
 def test_nothing_is_asked_for_that_no_epoch_would_use(
-    make: Callable[..., Reselection], fake: FakeClient, num_epochs: int
+    make: Make, fake: FakeClient, num_epochs: int
 ) -> None:
     reselection = make(every=2, prefetch=True, num_epochs=num_epochs)
     assert digests(reselection, range(num_epochs)) == [0, 0, 1, 1, 2, 2][:num_epochs]
@@ -158,7 +157,7 @@ def test_nothing_is_asked_for_that_no_epoch_would_use(
     assert len(fake.asked) == 3
 
 
-def test_its_identity_has_all_that_decides_the_subsets(make: Callable[..., Reselection]) -> None:
+def test_its_identity_has_all_that_decides_the_subsets(make: Make) -> None:
     reselection = make(every=3, run="r-1", options={"a": 1}, prefetch=True)
     assert json.loads(json.dumps(reselection.identity)) == {
         "run": "r-1",
@@ -170,9 +169,7 @@ def test_its_identity_has_all_that_decides_the_subsets(make: Callable[..., Resel
     }
 
 
-def test_a_checkpoint_has_all_that_going_on_needs(
-    make: Callable[..., Reselection], fake: FakeClient
-) -> None:
+def test_a_checkpoint_has_all_that_going_on_needs(make: Make, fake: FakeClient) -> None:
     reselection = make(every=3)
     digests(reselection, range(3))
     state = json.loads(json.dumps(reselection.state_dict()))
@@ -185,7 +182,7 @@ def test_a_checkpoint_has_all_that_going_on_needs(
 
 
 def test_a_subset_that_was_due_is_still_due_after_a_checkpoint(
-    make: Callable[..., Reselection], fake: FakeClient
+    make: Make, fake: FakeClient
 ) -> None:
     reselection = make(every=3)
     fake.refusals = [UnreachableError("away.")]
@@ -198,16 +195,14 @@ def test_a_subset_that_was_due_is_still_due_after_a_checkpoint(
 
 
 def test_a_strategy_that_no_weights_change_is_refused_before_anything_is_asked_for(
-    make: Callable[..., Reselection], fake: FakeClient
+    make: Make, fake: FakeClient
 ) -> None:
     with pytest.raises(ConfigError, match=r"aum selects by .*Train on its one"):
         make(strategy="aum")
     assert not fake.asked
 
 
-def test_an_ordinary_warm_up_is_that_of_the_first_subset(
-    make: Callable[..., Reselection], fake: FakeClient
-) -> None:
+def test_an_ordinary_warm_up_is_that_of_the_first_subset(make: Make, fake: FakeClient) -> None:
     options = {"pretraining": "epochs:15", "space": "features"}
     reselection = make(every=1, options=options)
     digests(reselection, range(2))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,11 @@ NUM_EXAMPLES = 40
 Make = Callable[..., EpochSampler]
 
 
-def make_random(**options: Any) -> RedrawingSampler:
-    return RedrawingSampler(NUM_EXAMPLES, budget=10, seed=5, **options)
-
-
-def make_stale(**options: Any) -> StaleLossSampler:
-    return StaleLossSampler(NUM_EXAMPLES, budget=10, seed=5, **options)
-
-
-def make_infobatch(**options: Any) -> InfoBatchSampler:
-    return InfoBatchSampler(NUM_EXAMPLES, num_epochs=16, seed=5, **options)
-
-
-MAKERS = [make_random, make_stale, make_infobatch]
+MAKERS: list[Make] = [
+    partial(RedrawingSampler, NUM_EXAMPLES, budget=10, seed=5),
+    partial(StaleLossSampler, NUM_EXAMPLES, budget=10, seed=5),
+    partial(InfoBatchSampler, NUM_EXAMPLES, num_epochs=16, seed=5),
+]
 
 
 def loss_of(ids_B: torch.Tensor, epoch: int) -> torch.Tensor:
@@ -38,38 +31,36 @@ def loss_of(ids_B: torch.Tensor, epoch: int) -> torch.Tensor:
     return (ids_B * 7 + epoch * 11) % 13 * 1.0
 
 
-def trained(sampler: EpochSampler, epoch: int, batch_size: int = 4) -> list[int]:
+def tell(sampler: EpochSampler, rows: list[int], epoch: int) -> None:
+    if isinstance(sampler, LossSampler):
+        for ids_B in torch.split(torch.tensor(rows), 4):
+            sampler.update(ids_B, loss_of(ids_B, epoch))
+
+
+def trained(sampler: EpochSampler, epoch: int) -> list[int]:
     """An epoch's order, after its losses were told batch by batch."""
     sampler.set_epoch(epoch)
     order = list(sampler)
-    if isinstance(sampler, LossSampler):
-        for ids_B in torch.tensor(order).split(batch_size):
-            sampler.update(ids_B, loss_of(ids_B, epoch))
+    tell(sampler, order, epoch)
     return order
 
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_training_that_stopped_within_an_epoch_goes_on_within_its_order(make: Make) -> None:
-    whole = make()
+    whole, first, second = make(), make(), make()
     orders = [trained(whole, epoch) for epoch in range(6)]
-    first = make()
     for epoch in range(3):
         trained(first, epoch)
     first.set_epoch(3)
-    part_B = torch.tensor(orders[3][:4])
-    if isinstance(first, LossSampler):
-        first.update(part_B, loss_of(part_B, 3))
+    tell(first, orders[3][:4], 3)
     # As torch.save has it.
     file = io.BytesIO()
     torch.save(first.state_dict(), file)
     file.seek(0)
-    second = make()
     second.load_state_dict(torch.load(file, weights_only=True))
     second.set_epoch(3)
     assert list(second) == orders[3]
-    rest_B = torch.tensor(orders[3][4:])
-    if isinstance(second, LossSampler):
-        second.update(rest_B, loss_of(rest_B, 3))
+    tell(second, orders[3][4:], 3)
     assert [trained(second, epoch) for epoch in (4, 5)] == orders[4:]
 
 
@@ -103,21 +94,16 @@ def test_a_loader_gives_what_the_sampler_drew(make: Make) -> None:
         for ids_B, (values_B,) in loader:
             assert values_B.tolist() == (ids_B * 2.0).tolist()
             seen.extend(ids_B.tolist())
-            if isinstance(sampler, LossSampler):
-                sampler.update(ids_B, loss_of(ids_B, epoch))
+            tell(sampler, ids_B.tolist(), epoch)
         assert seen == expected
 
 
-def test_a_mean_in_place_of_losses_is_refused_with_what_to_do() -> None:
+def test_a_mean_in_place_of_losses_and_a_state_of_other_data_are_refused() -> None:
+    sampler, other = StaleLossSampler(40, budget=10), StaleLossSampler(41, budget=10)
     with pytest.raises(ConfigError, match='reduction="none"'):
-        make_stale().update(torch.arange(3), torch.tensor(0.5))
-
-
-def test_a_state_of_other_data_is_refused() -> None:
-    state = make_stale().state_dict()
-    other = StaleLossSampler(41, budget=10)
+        sampler.update(torch.arange(3), torch.tensor(0.5))
     with pytest.raises(ConfigError, match="losses of 40 examples, but there are 41"):
-        other.load_state_dict(state)
+        other.load_state_dict(sampler.state_dict())
 
 
 def train(rank: int) -> dict[str, Any]:

@@ -1,32 +1,17 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
 
 from lipt.common.data import Dataset
 from lipt.common.errors import BudgetError, ConfigError, UnknownNameError
-from lipt.trainer.main_training import Trained, fit
+from lipt.trainer.main_training import fit
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.main_training.steps import place_model
 from lipt.trainer.resampling.redrawing import Redrawn
 from lipt.trainer.subsets.weighted import example_losses
-from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedError, equal, net
-
-
-def test_a_checkpoint_of_another_draw_is_refused(digits: Dataset, tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.safetensors"
-    fit(net(), digits, recipe=RECIPE, reselect=Redrawn("random", digits, 40, 0), checkpoint=path)
-    with pytest.raises(ConfigError, match=r"its selection\.seed is 0, now it is 1"):
-        fit(
-            net(), digits, recipe=RECIPE, reselect=Redrawn("random", digits, 40, 1), checkpoint=path
-        )
-
-
-# Everything is 23 batches.
-LARGE_BATCHES = RECIPE.model_copy(update={"batch_size": 64, "learning_rate": 0.02})
+from tests.trainer.main_training.conftest import RECIPE, net
 
 
 def test_the_losses_are_those_of_the_steps_themselves(
@@ -64,52 +49,13 @@ def test_infobatch_takes_the_steps_of_its_budget_and_sees_everything_first(
 ) -> None:
     # Four epochs of 12 batches of a fixed subset of 720 are 48 steps.
     records: list[EpochRecord] = []
-    recipe = LARGE_BATCHES.model_copy(update={"steps": None, "epochs": 4})
+    changes = {"batch_size": 64, "learning_rate": 0.02, "steps": None, "epochs": 4}
+    recipe = RECIPE.model_copy(update=changes)
     source = Redrawn("infobatch", digits, 720, seed=3)
     trained = fit(net(), digits, recipe=recipe, reselect=source, on_epoch=[records.append])
     assert trained.num_steps == 48
     assert records[0].num_examples == 1442
     assert 721 < records[1].num_examples < 1442
-
-
-@pytest.mark.parametrize(("way", "budget"), [("random", 40), ("stale", 40), ("infobatch", 720)])
-@pytest.mark.parametrize("killed_after", [1, 2])
-def test_training_that_was_killed_goes_on_to_the_same_weights(
-    digits: Dataset, tmp_path: Path, way: str, budget: int, killed_after: int
-) -> None:
-    recipe = LARGE_BATCHES.model_copy(update={"steps": 63}) if way == "infobatch" else RECIPE
-    path = tmp_path / "checkpoint.safetensors"
-
-    def run(seed: int = 0, stop_at: int = 0) -> tuple[Trained, list[str]]:
-        digests: list[str] = []
-
-        def note(record: EpochRecord) -> None:
-            if record.epoch == stop_at:
-                raise StoppedError
-            digests.append(record.subset_digest)
-
-        trained = fit(
-            net(seed),
-            digits,
-            recipe=recipe,
-            reselect=Redrawn(way, digits, budget, seed=3),
-            checkpoint=path,
-            schedule=EVERY_EPOCH,
-            on_epoch=[note],
-        )
-        return trained, digests
-
-    undisturbed, digests = run()
-    # InfoBatch's first and last epoch are both on everything.
-    assert len(digests) >= 4
-    assert len(set(digests)) >= len(digests) - 1
-    path.unlink()
-    with pytest.raises(StoppedError):
-        run(stop_at=killed_after + 1)
-    torch.rand(7)  # the new process's generator stands elsewhere
-    resumed, later = run(seed=5)
-    assert later == digests[killed_after:]
-    assert equal(undisturbed, resumed)
 
 
 @pytest.mark.parametrize(

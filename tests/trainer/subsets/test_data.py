@@ -6,9 +6,11 @@ from typing import Any
 
 import datasets
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
+from pyarrow import parquet
 from torch.utils.data import Dataset
 from torchvision import transforms
 from torchvision.datasets import FakeData, ImageFolder, VisionDataset
@@ -18,9 +20,9 @@ from lipt.common.data.fingerprinting import sampled_rows
 from lipt.common.data.loading import load
 from lipt.common.data.sources.user_data import FactoryRows
 from lipt.common.errors import DataError, SubsetError
-from lipt.common.subsets import subset_digest
 from lipt.trainer.subsets.data import RowNumbers, map_style
 from lipt.trainer.subsets.subset import Subset
+from tests.trainer.made_up import made_up_subset
 
 
 def test_columns_may_be_arrays_tensors_lists_frames_or_a_dictionary() -> None:
@@ -89,12 +91,9 @@ def test_row_numbers_are_pythons_own_ints() -> None:
 NUM_ROWS = 70  # more than the rows that a fingerprint samples
 
 
-def subset_for(fingerprint: str, num_examples: int | None = NUM_ROWS, last: int = 9) -> Subset:
-    indices_K = np.array([2, 5, last])
-    weights_K = np.ones(3, np.float32)
-    manifest = {} if num_examples is None else {"data": {"num_examples": num_examples}}
-    digest = subset_digest(indices_K, weights_K)
-    return Subset(indices_K, weights_K, fingerprint, digest, "grand", manifest)
+def subset_for(fingerprint: str, num_examples: int | None = NUM_ROWS) -> Subset:
+    manifest: Any = {} if num_examples is None else {"data": {"num_examples": num_examples}}
+    return made_up_subset([2, 5, 9], fingerprint=fingerprint, **manifest)
 
 
 def images() -> torch.Tensor:
@@ -132,14 +131,10 @@ class Vision(VisionDataset):
         return self.transform(image) if self.transform else image, self.targets[row]
 
 
-def served(data: Any) -> str:
+def served(data: Any, *, full: bool = False) -> str:
     """The fingerprint that a coordinator has that was given `module:factory`."""
-    return load(FactoryRows("m:f", data), memory_budget_bytes=2**20).fingerprint
-
-
-def served_in_full(data: Any) -> str:
-    """The full one."""
-    return load(FactoryRows("m:f", data)).full_fingerprint
+    found = load(FactoryRows("m:f", data), memory_budget_bytes=2**20)
+    return found.full_fingerprint if full else found.fingerprint
 
 
 @pytest.mark.parametrize("kind", ["fingerprint", "full_fingerprint"])
@@ -209,10 +204,10 @@ def folder(tmp_path: Path) -> Path:
 def test_full_fingerprints_are_recognized_and_a_change_of_any_image_is_not(folder: Path) -> None:
     mine = ImageFolder(str(folder), transform=transforms.ToTensor())
     as_files = open_dataset(f"imagefolder:{folder}").full_fingerprint
-    for fingerprint in (as_files, served_in_full(ImageFolder(str(folder)))):
+    for fingerprint in (as_files, served(ImageFolder(str(folder)), full=True)):
         assert len(subset_for(fingerprint, 10).apply(mine)) == 3
     pairs = Pairs()
-    full, sampled = subset_for(served_in_full(pairs)), subset_for(served(pairs))
+    full, sampled = subset_for(served(pairs, full=True)), subset_for(served(pairs))
     assert len(full.apply(pairs)) == 3
     (row, *_) = set(range(NUM_ROWS)) - set(sampled_rows(NUM_ROWS))
     pairs.images_NCHW[row] += 1
@@ -221,46 +216,27 @@ def test_full_fingerprints_are_recognized_and_a_change_of_any_image_is_not(folde
         full.apply(pairs)
 
 
-class Table:
-    """As much of a `datasets.Dataset` as is asked for, of rows that are no images."""
-
-    def __init__(self, rows: list[int], *columns: str) -> None:
-        self.rows = rows
-        self.features = dict.fromkeys(columns or ("text", "label"))
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def with_format(self, kind: str) -> Table:
-        return self
-
-    def select(self, indices: list[int]) -> Table:
-        return Table([self.rows[index] for index in indices])
-
-
 def test_what_has_no_images_is_selected_from_on_ones_own_word() -> None:
-    subset, table = subset_for("f" * 64), Table(list(range(NUM_ROWS)))
+    columns = {"text": list(map(str, range(NUM_ROWS))), "label": [0] * NUM_ROWS}
+    subset, table = subset_for("f" * 64), datasets.Dataset.from_dict(columns)
     with pytest.raises(SubsetError, match=r"columns text, label.*check=False"):
         subset.hf_select(table)
-    assert subset.hf_select(table, check=False).rows == [2, 5, 9]
+    assert subset.hf_select(table, check=False)["text"][:] == ["2", "5", "9"]
     with pytest.raises(SubsetError, match="from 70 examples and this data set has 3"):
-        subset.hf_select(Table([1, 2, 3]), check=False)
+        subset.hf_select(table.select(range(3)), check=False)
 
 
 @pytest.fixture
 def parquet_file(folder: Path) -> Path:
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
     files = sorted(folder.glob("*/*.png"))
     records = [{"bytes": file.read_bytes(), "path": file.name} for file in files]
-    table = arrow.table({"image": records, "label": [0] * 5 + [1] * 5})
+    table = pa.table({"image": records, "label": [0] * 5 + [1] * 5})
     path = folder / "train.parquet"
     parquet.write_table(table, path)
     return path
 
 
 def test_hugging_face_s_data_set_is_the_coordinators_parquet(parquet_file: Path) -> None:
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
     images = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
     table = datasets.Dataset.from_parquet(
         str(parquet_file), features=images, cache_dir=str(parquet_file.parent / "cache")

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import hashlib
 import io
 import json
-import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +13,9 @@ from hypothesis import strategies as st
 
 from lipt.common.errors import MissingExtraError, SubsetError
 from lipt.trainer.subsets.subset import Subset
+from tests.trainer.made_up import made_up_subset
 
 SUFFIXES = (".npy", ".csv", ".json", ".parquet")
-
-
-def make_subset(
-    indices: list[int],
-    weights: list[float],
-    manifest: dict[str, Any] | None = None,
-    soft_labels: Any = None,
-) -> Subset:
-    packed = struct.pack(f"<{len(indices)}q{len(weights)}f", *indices, *weights)
-    if soft_labels is not None:
-        packed += np.asarray(soft_labels, "<f2").tobytes()
-    return Subset(
-        indices=np.array(indices, dtype=np.int64),
-        weights=np.array(weights, dtype=np.float32),
-        fingerprint="ab" * 32,
-        digest=hashlib.sha256(packed).hexdigest(),
-        strategy="grand",
-        manifest=manifest if manifest is not None else {"seed": 3},
-        soft_labels=soft_labels,
-    )
 
 
 JSON_VALUES = st.recursive(
@@ -56,12 +36,12 @@ def subsets(draw: st.DrawFn) -> Subset:
     floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
     weights = draw(st.lists(floats, min_size=len(indices), max_size=len(indices)))
     texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-    manifest = draw(st.dictionaries(texts, JSON_VALUES, max_size=3))
+    manifest: Any = draw(st.dictionaries(texts, JSON_VALUES, max_size=3))
     soft = None
     if num_classes := draw(st.integers(0, 3)):
         chances = st.lists(st.floats(0, 1, width=16), min_size=num_classes, max_size=num_classes)
         soft = draw(st.lists(chances, min_size=len(indices), max_size=len(indices)))
-    return make_subset(indices, weights, manifest, soft)
+    return made_up_subset(indices, weights, soft_labels=soft, **manifest)
 
 
 def bytes_of(subset: Subset) -> tuple[bytes, ...]:
@@ -83,14 +63,14 @@ def test_every_format_gives_back_what_was_saved(
 
 
 def test_a_npy_is_three_records_of_numpy(tmp_path: Path) -> None:
-    subset = make_subset([2, 5], [1.0, 0.5])
+    subset = made_up_subset([2, 5], [1.0, 0.5], seed=3)
     path = subset.save(tmp_path / "subset.npy")
     metadata = {
         "digest": subset.digest,
-        "fingerprint": "ab" * 32,
+        "fingerprint": "f" * 64,
         "format": "lipt-subset",
         "manifest": {"seed": 3},
-        "strategy": "grand",
+        "strategy": "made-up",
         "version": 1,
     }
     expected = io.BytesIO()
@@ -101,15 +81,15 @@ def test_a_npy_is_three_records_of_numpy(tmp_path: Path) -> None:
 
 
 def test_a_csv_is_a_plain_table_of_two_columns_with_its_manifest_beside_it(tmp_path: Path) -> None:
-    subset = make_subset([2, 5], [1.0, 0.1], {})
+    subset = made_up_subset([2, 5], [1.0, 0.1])
     path = subset.save(tmp_path / "subset.csv")
     # 0.1 as float32 is 0.100000001490116...
     assert path.read_text() == "index,weight\n2,1.0\n5,0.10000000149011612\n"
     assert json.loads((tmp_path / "subset.manifest.json").read_text()) == {
         "format": "lipt-subset",
         "version": 1,
-        "strategy": "grand",
-        "fingerprint": "ab" * 32,
+        "strategy": "made-up",
+        "fingerprint": "f" * 64,
         "digest": subset.digest,
         "manifest": {},
     }
@@ -120,7 +100,7 @@ def test_parquet_without_pyarrow_names_the_command(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'lipt\[parquet\]'"):
-        make_subset([2], [1.0]).save(tmp_path / "subset.parquet")
+        made_up_subset([2]).save(tmp_path / "subset.parquet")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -128,7 +108,7 @@ def test_parquet_without_pyarrow_names_the_command(
 def test_another_suffix_is_refused_with_the_four(name: str, tmp_path: Path) -> None:
     complaint = r"\.npy, \.csv, \.json, \.parquet"
     with pytest.raises(SubsetError, match=complaint):
-        make_subset([2], [1.0]).save(tmp_path / name)
+        made_up_subset([2]).save(tmp_path / name)
     with pytest.raises(SubsetError, match=complaint):
         Subset.load(tmp_path / name)
 
@@ -138,7 +118,7 @@ def test_another_suffix_is_refused_with_the_four(name: str, tmp_path: Path) -> N
 def test_a_truncated_file_never_gives_another_subset(
     suffix: str, share: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    subset = make_subset([2, 5, 9], [1.0, 0.5, 2.0])
+    subset = made_up_subset([2, 5, 9], [1.0, 0.5, 2.0])
     path = subset.save(tmp_path_factory.mktemp("cut") / f"subset{suffix}")
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
@@ -173,7 +153,7 @@ def test_another_npy_is_not_taken_for_a_subset(tmp_path: Path) -> None:
 def test_images_that_were_left_out_are_told_by_the_manifest(
     data: object, expected: tuple[int, ...]
 ) -> None:
-    assert make_subset([1], [1.0], manifest={"data": data}).quarantined == expected
+    assert made_up_subset([1], data=data).quarantined == expected
 
 
 @pytest.mark.parametrize(
@@ -189,36 +169,35 @@ def test_images_that_were_left_out_are_told_by_the_manifest(
 def test_metadata_that_is_not_ours_is_refused(
     before: str, after: str, complaint: str, tmp_path: Path
 ) -> None:
-    path = make_subset([2, 5], [1.0, 0.5]).save(tmp_path / "subset.json")
+    path = made_up_subset([2, 5], [1.0, 0.5]).save(tmp_path / "subset.json")
     path.write_text(path.read_text().replace(before, after, 1))
     with pytest.raises(SubsetError, match=complaint):
         Subset.load(path)
 
 
 @pytest.mark.parametrize(
-    ("indices", "weights", "complaint"),
+    ("indices", "weights", "soft", "complaint"),
     [
-        ([5, 2], [1.0, 1.0], "index 2 follows 5"),
-        ([2, 2], [1.0, 1.0], "index 2 follows 2"),
-        ([-1, 2], [1.0, 1.0], "row numbers"),
-        ([2, 5], [1.0], "one weight per index"),
-        ([2], [float("nan")], "finite"),
-        ([2], [float("inf")], "finite"),
+        ([5, 2], None, None, "index 2 follows 5"),
+        ([2, 2], None, None, "index 2 follows 2"),
+        ([-1, 2], None, None, "row numbers"),
+        ([2, 5], [1.0], None, "one weight per index"),
+        ([2], [float("nan")], None, "finite"),
+        ([2], [float("inf")], None, "finite"),
+        *(
+            ([1, 4], None, soft, "soft labels")
+            for soft in ([[0.5, 1.5], [1, 0]], [[-0.5, 1], [1, 0]], [[1, 0]], [1, 0])
+        ),
+        ([1, 4], None, [[float("nan")], [1]], "soft labels"),
     ],
 )
 def test_columns_that_are_no_subset_are_refused(
-    indices: list[int], weights: list[float], complaint: str
+    indices: list[int], weights: list[float] | None, soft: Any, complaint: str
 ) -> None:
+    column: Any = [1.0] * len(indices) if weights is None else weights
+    rows: Any = indices
     with pytest.raises(SubsetError, match=complaint):
-        make_subset(indices, weights)
-
-
-@pytest.mark.parametrize(
-    "soft", [[[0.5, 1.5], [1, 0]], [[-0.5, 1], [1, 0]], [[1, 0]], [1, 0], [[float("nan")], [1]]]
-)
-def test_soft_labels_that_are_no_chances_of_the_examples_are_refused(soft: Any) -> None:
-    with pytest.raises(SubsetError, match="soft labels"):
-        make_subset([1, 4], [1.0, 1.0], soft_labels=soft)
+        Subset(rows, column, "f" * 64, "0" * 64, "made-up", soft_labels=soft)
 
 
 @pytest.mark.parametrize(
@@ -227,17 +206,17 @@ def test_soft_labels_that_are_no_chances_of_the_examples_are_refused(soft: Any) 
 )
 def test_the_recommended_share_of_soft_labels_is_the_manifests(told: Any, alpha: float) -> None:
     soft = [[0.5, 0.5], [1, 0]]
-    subset = make_subset([1, 4], [1.0, 1.0], {"soft_labels": told}, soft)
+    subset = replace(made_up_subset([1, 4], soft_labels=soft), manifest={"soft_labels": told})
     assert subset.recommended_alpha == alpha
     assert ("soft labels", f"recommended alpha {alpha:.2g}") in subset.facts
 
 
 def test_subsets_are_equal_by_value() -> None:
-    one, same, other = (make_subset([2, index], [1.0, 0.5]) for index in (5, 5, 6))
+    one, same, other = (made_up_subset([2, index], [1.0, 0.5], seed=3) for index in (5, 5, 6))
     assert one == same
     assert hash(one) == hash(same)
     assert one != other
-    assert one != make_subset([2, 5], [1.0, 0.5], {})
+    assert one != made_up_subset([2, 5], [1.0, 0.5])
     assert one != "subset"
     assert len(one) == 2
 
@@ -245,13 +224,13 @@ def test_subsets_are_equal_by_value() -> None:
 def test_a_failed_save_leaves_the_file_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = make_subset([2, 5], [1.0, 0.5]).save(tmp_path / "s.npy")
+    path = made_up_subset([2, 5], [1.0, 0.5]).save(tmp_path / "s.npy")
 
     def full(*_: object, **__: object) -> None:
         raise OSError("no space left")
 
     monkeypatch.setattr(np.lib.format, "write_array", full)
     with pytest.raises(OSError, match="no space"):
-        make_subset([3], [1.0]).save(path)
+        made_up_subset([3]).save(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["s.npy"]
     assert Subset.load(path).indices.tolist() == [2, 5]

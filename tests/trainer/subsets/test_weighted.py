@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lipt.common.errors import ConfigError
-from lipt.common.subsets import subset_digest
 from lipt.trainer import Subset
 from lipt.trainer.subsets.weighted import (
     SoftTargetLoss,
@@ -42,10 +41,7 @@ LABELS = np.array([0, 1, 0, 1, 0])
 
 
 def subset_of(*weights: float, rows: tuple[int, ...] = (1, 4), soft: Any = None) -> Subset:
-    indices, column = np.array(rows, np.int64), np.array(weights, np.float32)
-    soft = None if soft is None else np.array(soft, np.float16)
-    digest = subset_digest(indices, column, soft)
-    return Subset(indices, column, "f" * 64, digest, "craig", {}, soft)
+    return made_up_subset(rows, weights, soft_labels=soft)
 
 
 SOFT = [[0.25, 0.75], [1.0, 0.0]]
@@ -55,13 +51,6 @@ def test_soft_labels_follow_the_weights() -> None:
     chosen = subset_of(1, 3, soft=SOFT).dataset((IMAGES, LABELS), check=False)
     _, labels, weights, soft = next(iter(DataLoader(chosen, batch_size=2)))
     assert (labels.tolist(), weights.tolist(), soft.tolist()) == ([1, 0], [0.5, 1.5], SOFT)
-    images, *others = WeightedCollate()([chosen[0], chosen[1]])
-    assert images.shape == (2, 4, 4)
-    assert [column.tolist() for column in others] == [[1, 0], [0.5, 1.5], SOFT]
-    rows = [{"ids": torch.arange(row)} for row in range(5)]
-    named = subset_of(1, 3, soft=SOFT).dataset(rows, check=False)
-    batch = next(iter(DataLoader(named, batch_size=2, collate_fn=WeightedCollate(pad))))
-    assert (batch["weight"].tolist(), batch["soft_label"].tolist()) == ([0.5, 1.5], SOFT)
 
 
 def test_targets_are_between_label_and_soft_label() -> None:
@@ -106,16 +95,20 @@ def pad(examples: list[Any]) -> dict[str, Tensor]:
     return {"ids": nn.utils.rnn.pad_sequence([example["ids"] for example in examples]).T}
 
 
-def test_a_collate_of_ones_own_is_given_examples_without_them() -> None:
+@pytest.mark.parametrize("soft", [None, SOFT])
+def test_a_collate_of_ones_own_is_given_examples_without_them(soft: Any) -> None:
+    subset = subset_of(1, 3, soft=soft)
     rows = [{"ids": torch.arange(row)} for row in range(5)]
-    chosen = subset_of(1, 3).dataset(rows, check=False)
     collate: WeightedCollate = pickle.loads(pickle.dumps(WeightedCollate(pad)))
+    chosen = subset.dataset(rows, check=False)
     batch = next(iter(DataLoader(chosen, batch_size=2, collate_fn=collate)))
-    assert batch["ids"].tolist() == [[0, 0, 0, 0], [0, 1, 2, 3]]
-    assert batch["weight"].tolist() == [0.5, 1.5]
-    pairs = subset_of(1, 3).dataset((IMAGES, LABELS), check=False)
-    images, labels, weights = WeightedCollate()([pairs[0], pairs[1]])
-    assert (images.shape, labels.tolist(), weights.tolist()) == ((2, 4, 4), [1, 0], [0.5, 1.5])
+    found = {name: column.tolist() for name, column in batch.items()}
+    expected: dict[str, Any] = {"ids": [[0, 0, 0, 0], [0, 1, 2, 3]], "weight": [0.5, 1.5]}
+    assert found == expected | ({"soft_label": SOFT} if soft else {})
+    pairs = subset.dataset((IMAGES, LABELS), check=False)
+    images, *others = WeightedCollate()([pairs[0], pairs[1]])
+    assert images.shape == (2, 4, 4)
+    assert [column.tolist() for column in others] == [[1, 0], [0.5, 1.5], *([SOFT] if soft else [])]
 
 
 def test_examples_of_a_weighted_subset_without_weights_warn() -> None:
@@ -123,7 +116,7 @@ def test_examples_of_a_weighted_subset_without_weights_warn() -> None:
     with pytest.warns(UnweightedWarning, match=r"from 1 to 3, .* Take subset\.dataset"):
         subset_of(1, 3).apply(rows, check=False)
     table = datasets.Dataset.from_dict({"label": LABELS.tolist()})
-    with pytest.warns(UnweightedWarning, match="craig gives weights"):
+    with pytest.warns(UnweightedWarning, match="made-up gives weights"):
         subset_of(1, 3).hf_select(table, check=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from lipt.common.errors import ConfigError, SubsetError
+from lipt.trainer import (
+    InfoBatchSampler,
+    RedrawingSampler,
+    ReselectingSampler,
+    StaleLossSampler,
+    SubsetSampler,
+)
+from lipt.trainer.resampling.samplers import EpochSampler
+from tests.trainer.fake_client import FakeClient
+from tests.trainer.integrations.conftest import BATCH, NUM_EXAMPLES, Loop, Model, Rows, subset_of
+
+# What the frameworks say of workers and old interfaces is none of this test's business.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore", "error::lipt.trainer.resampling.reselection.ReselectionWarning"
+)
+
+MakeSampler = Callable[..., ReselectingSampler]
+
+
+def numbers(*subsets: int) -> list[list[int]]:
+    return [subset_of(number).indices.tolist() for number in subsets]
+
+
+def random() -> RedrawingSampler:
+    return RedrawingSampler(NUM_EXAMPLES, budget=8)
+
+
+def stale() -> StaleLossSampler:
+    return StaleLossSampler(NUM_EXAMPLES, budget=8)
+
+
+def infobatch() -> InfoBatchSampler:
+    return InfoBatchSampler(NUM_EXAMPLES, num_epochs=8)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_every_epoch_is_shown_the_subset_of_its_time(
+    loop: Loop, make_sampler: MakeSampler, fake_client: FakeClient, workers: int
+) -> None:
+    model = Model()
+    loop(model, make_sampler(model), 5, workers=workers)
+    assert model.epochs() == numbers(0, 0, 1, 1, 2)
+    assert model.seen[:8] != model.seen[8:16]  # the same examples in another order
+    assert len(fake_client.asked) == 3
+
+
+def test_every_epoch_is_shown_what_its_sampler_draws(loop: Loop) -> None:
+    model, alone, expected = Model(), random(), list[int]()
+    for epoch in range(6):
+        alone.set_epoch(epoch)
+        expected += list(alone)
+    loop(model, random(), 6)
+    assert model.seen == expected
+
+
+def test_a_checkpoint_goes_on_with_its_subset(
+    loop: Loop, make_sampler: MakeSampler, fake_client: FakeClient
+) -> None:
+    whole, second = Model(), Model()
+    loop(whole, make_sampler(whole, every=3), 7)
+    asked = len(fake_client.asked)
+    # This one's own first subset is not that of the checkpoint.
+    loop(second, make_sampler(second, every=3), 7, resume=5)
+    # Epoch 5 goes on with the subset of epoch 3, and at 6 one is due.
+    assert second.seen[:8] == whole.seen[40:48]
+    assert second.epochs() == numbers(1, asked + 1)
+    assert fake_client.asked[-1]["previous"] == subset_of(1)
+
+
+@pytest.mark.parametrize("make", [random, stale])
+def test_a_checkpoint_goes_on_in_the_same_order(
+    loop: Loop, make: Callable[[], EpochSampler]
+) -> None:
+    whole, again = Model(), Model()
+    loop(whole, make(), 8)
+    loop(again, make(), 8, resume=6)
+    assert again.seen == whole.seen[48:]
+    torch.testing.assert_close(again.net.state_dict(), whole.net.state_dict())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+def test_epochs_of_other_lengths_go_on_in_the_same_order(lightning: Loop, workers: int) -> None:
+    whole, again = Model(), Model()
+    lightning(whole, infobatch(), 8, workers=workers)
+    assert 4 * 40 < len(whole.seen) < 8 * 40
+    lightning(again, infobatch(), 8, resume=5, workers=workers)
+    assert len(again.seen) > 40
+    assert again.seen == whole.seen[-len(again.seen) :]
+    torch.testing.assert_close(again.net.state_dict(), whole.net.state_dict())
+
+
+def test_what_no_epoch_would_use_is_not_asked_for(
+    loop: Loop, make_sampler: MakeSampler, fake_client: FakeClient
+) -> None:
+    model, again = Model(), Model()
+    sampler = make_sampler(model, prefetch=True)
+    loop(model, sampler, 4)
+    sampler.reselection._executor.shutdown()
+    assert len(fake_client.asked) == 2
+    # A finished training, too, announces the epoch that would follow.
+    loop(again, make_sampler(again, first=subset_of(5)), 4, resume=4)
+    assert not again.seen
+    assert len(fake_client.asked) == 2
+
+
+def test_lightning_logs_how_long_training_waited(
+    lightning: Loop, make_sampler: MakeSampler
+) -> None:
+    model = Model()
+    trainer = lightning(model, make_sampler(model), 3)
+    assert trainer.callback_metrics["subset_waited_seconds"] > 0
+
+
+def test_settings_that_would_cut_epochs_short_are_refused(lightning: Loop) -> None:
+    with pytest.raises(ConfigError, match="reload_dataloaders_every_n_epochs=1"):
+        lightning(Model(), infobatch(), 8, reload_dataloaders_every_n_epochs=0)
+
+
+def test_a_checkpoint_within_an_epoch_goes_on_within_its_order(
+    huggingface: Loop, make_sampler: MakeSampler
+) -> None:
+    first, second = Model(), Model()
+    huggingface(first, make_sampler(first), 4, save_strategy="steps", save_steps=1)
+    huggingface(second, make_sampler(second), 4, resume=2.5)
+    assert second.seen[:12] == first.seen[20:32]
+
+
+def test_a_checkpoint_s_sampler_state_has_to_be_there_whole(
+    huggingface: Loop, make_sampler: MakeSampler, tmp_path: Path
+) -> None:
+    from lipt.trainer.integrations.huggingface import SamplerStateWarning
+
+    def run(**options: Any) -> None:
+        model = Model()
+        huggingface(model, make_sampler(model), 2, **options)
+
+    run()
+    path = tmp_path / "checkpoint-2" / "lipt-sampler.pt"
+    state = torch.load(path, weights_only=True)
+    path.unlink()
+    with pytest.warns(SamplerStateWarning, match=r"lipt-sampler\.pt is missing"):
+        run(resume=1)
+    subset = state["reselection"]["subset"]
+    state["reselection"]["subset"] = subset.replace("[0, 1", "[0, 2", 1)
+    torch.save(state, path)
+    with pytest.raises(SubsetError):
+        run(resume=1)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "words"),
+    [
+        (SubsetSampler(subset_of(0), rank=1, num_ranks=2), "among 2 ranks.*without rank and num_r"),
+        (infobatch(), "counts an epoch's steps once"),
+    ],
+)
+def test_samplers_that_do_not_fit_the_trainer_are_refused(
+    huggingface: Loop, sampler: Any, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        huggingface(Model(), sampler, 1)
+
+
+def test_accelerate_needs_nothing_but_the_samplers_epoch(make_sampler: MakeSampler) -> None:
+    accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
+    model = Model()
+    sampler = make_sampler(model)
+    loader = DataLoader(Rows(), batch_size=BATCH, sampler=sampler)
+    loader, prepared = accelerator.prepare(loader, model)
+    for epoch in range(5):
+        sampler.set_epoch(epoch)
+        for batch in loader:
+            prepared(**batch)
+    assert model.epochs() == numbers(0, 0, 1, 1, 2)
