@@ -44,8 +44,6 @@ _CERT_MODE, _KEY_MODE, _FOLDER_MODE = 0o644, 0o600, 0o700
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its private key."""
-
     certificate: x509.Certificate
     key: CertificateIssuerPrivateKeyTypes = field(repr=False)
 
@@ -60,7 +58,6 @@ def make_authority(*, now: datetime, days: int) -> Pair:
 
 
 def issue_server(authority: Pair, hosts: Sequence[str], *, now: datetime, days: int) -> Pair:
-    """A coordinator's certificate."""
     names = [_host(host) for host in hosts]
     return _issue(authority, COORDINATOR, names, [ExtendedKeyUsageOID.SERVER_AUTH], now, days)
 
@@ -190,11 +187,9 @@ class Folder:
         self.path = path
 
     def cert(self, name: str) -> Path:
-        """The file of a certificate."""
         return self.path / f"{name}.pem"
 
     def key(self, name: str) -> Path:
-        """The file of a certificate's key."""
         return self.path / f"{name}.key"
 
     def authority(self) -> Pair:
@@ -236,7 +231,6 @@ class Folder:
                     )
 
     def write(self, name: str, pair: Pair) -> None:
-        """Write a certificate and its key, in place of those that are there."""
         self.path.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         # Unencrypted: a service has nobody to type a password.
         key = pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -40,7 +40,6 @@ class Check:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of the installed libraries, by name."""
     versions = {"python": platform.python_version()}
     for library in (*_LIBRARIES, *_EXTRAS):
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -49,7 +48,6 @@ def installed_versions() -> dict[str, str]:
 
 
 def local_checks(versions: Mapping[str, str]) -> Iterator[Check]:
-    """Checks of this installation and its devices."""
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     yield Check("installed", True, listed)
     for library, extra in _EXTRAS.items():
@@ -74,7 +72,6 @@ def _device_check() -> Check:
 
 
 def remote_checks(coordinator: Coordinator, versions: Mapping[str, str]) -> Iterator[Check]:
-    """Checks of a coordinator and the way to it."""
     split_address(coordinator.address)
     try:
         with coordinator.connect() as client:
@@ -97,7 +94,6 @@ def remote_checks(coordinator: Coordinator, versions: Mapping[str, str]) -> Iter
 def coordinator_checks(
     info: InfoView, *, protocol: tuple[int, int], versions: Mapping[str, str]
 ) -> Iterator[Check]:
-    """Checks of a coordinator's answer."""
     theirs = info.protocol
     detail = "the coordinator speaks {}.{}, this side {}.{}".format(*theirs, *protocol)
     older = "the coordinator" if theirs < protocol else "this side"

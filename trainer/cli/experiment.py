@@ -18,7 +18,7 @@ from lipt.trainer.cli.display.runs import run_lines
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison import outcomes
 from lipt.trainer.comparison.compare import compare
-from lipt.trainer.comparison.trial import Plan, read_trials
+from lipt.trainer.comparison.trial import FIXED, Plan, read_trials
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.report.report import count_classes, gather, render, render_diagnosis
 from lipt.trainer.subsets.subset import Subset
@@ -71,7 +71,6 @@ def conduct(
     directory: Path,
     say: Say,
 ) -> DemoResult:
-    """Diagnose the data, take subsets of the first seed's run, compare those of all seeds."""
     say(f"{is_wrong_N.sum()} of the {len(train)} labels of {train.source} are wrong on purpose")
     first = PLAN.seeds[0]
     # All start now: the workers train the next learners while others are merged and compared.
@@ -89,7 +88,7 @@ def conduct(
     write_atomically(record, f"{json.dumps(to_jsonable(run), indent=2)}\n".encode())
     subsets: list[Subset] = []
     files: list[Path] = []
-    for strategy in PLAN.all_strategies():
+    for strategy in (*FIXED, *PLAN.strategies):
         subset = client.subset(run.run_id, strategy, fraction=FRACTION)
         say(f"subset by {strategy}: {len(subset)} examples, digest {subset.digest[:12]}")
         named = directory / f"subset-{strategy}"

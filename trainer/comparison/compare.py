@@ -47,10 +47,8 @@ _PRETRAINED = {"soup", "learners"}
 
 
 class Chooser(Protocol):
-    """Chooses subsets: `lipt.Client`, or `lipt.compare` in its own process."""
-
-    def strategies(self) -> list[StrategyView]: ...  # noqa: D102
-    def subset(  # noqa: D102
+    def strategies(self) -> list[StrategyView]: ...
+    def subset(
         self,
         run: str,
         strategy: str,
@@ -95,18 +93,20 @@ def compare(
     resolve_device(device)
     steps = plan.recipe.num_steps(round(max(plan.fractions) * len(train)))
     recipe = plan.recipe.model_copy(update={"steps": steps})
-    trials = TrialFile(out, _identity(plan, recipe, train, test))
+    identity = {
+        "model": plan.model,
+        "recipe": recipe.model_dump(mode="json"),
+        "run": json.loads(json.dumps(dict(plan.run_overrides))),
+        "data": train.fingerprint,
+        "data_source": train.source,
+        "test": test.fingerprint,
+        **({} if plan.proxy is None else {"proxy": plan.proxy}),
+    }
+    trials = TrialFile(out, identity)
     if trials.trials:
         say(f"{out}: {len(trials.trials)} trainings are in it; the comparison goes on after them")
-    training = partial(
-        fit,
-        plan.model,
-        train,
-        test=test,
-        device=device,
-        allowed_modules=allowed_modules,
-        on_step=on_step,
-    )
+    where: dict[str, Any] = {"device": device, "allowed_modules": allowed_modules}
+    training = partial(fit, plan.model, train, test=test, on_step=on_step, **where)
     for seed in plan.seeds:
         run = None
         for cell in plan.cells(seed):
@@ -134,7 +134,10 @@ def compare(
                 costs = choosing_costs(known[name], run.costs, subset.manifest)
             trial = _trial(cell, subset, source, recipe, len(train), training)
             trials.add(replace(trial, **costs))
-            say(_line(trial))
+            say(
+                f"seed {seed}, {cell.fraction:.0%}, {label(cell.strategy)}: "
+                f"{trial.test_accuracy:.1%} on the test set, {trial.training_seconds:.0f} s"
+            )
     return trials.trials
 
 
@@ -180,7 +183,6 @@ def _trial(
 def choosing_costs(
     strategy: StrategyView, run: CostsView | None, manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What choosing a subset cost, by the fields of `Trial`."""
     if run is None or (strategy.name in FIXED and not manifest.get("soft_labels")):
         return {}
     found = {"selection_seconds": float(manifest["costs"]["selection_seconds"])}
@@ -212,16 +214,6 @@ def rests_on_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) ->
 def _uses_learners(head: Mapping[str, Any]) -> bool:
     tried = [head["features"], *(one["features"] for one in head["tried"])]
     return any(not _PRETRAINED.isdisjoint(features.split("+")) for features in tried)
-
-
-def _line(trial: Trial) -> str:
-    on_subset = ""
-    if trial.subset_accuracy is not None:
-        on_subset = f"{trial.subset_accuracy:.1%} on the subset, "
-    return (
-        f"seed {trial.seed}, {trial.fraction:.0%}, {label(trial.strategy)}: "
-        f"{trial.test_accuracy:.1%} on the test set, {on_subset}{trial.training_seconds:.0f} s"
-    )
 
 
 def _check(
@@ -262,15 +254,3 @@ def _check(
                 f"the coordinator serves {served}, but --data {train.source} has the fingerprint "
                 f"{ours}. Give the coordinator's own data."
             )
-
-
-def _identity(plan: Plan, recipe: Recipe, train: Dataset, test: Dataset) -> dict[str, Any]:
-    return {
-        "model": plan.model,
-        "recipe": recipe.model_dump(mode="json"),
-        "run": json.loads(json.dumps(dict(plan.run_overrides))),
-        "data": train.fingerprint,
-        "data_source": train.source,
-        "test": test.fingerprint,
-        **({} if plan.proxy is None else {"proxy": plan.proxy}),
-    }

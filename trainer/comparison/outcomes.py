@@ -38,7 +38,6 @@ class Difference:
 
     @property
     def bounded(self) -> bool:
-        """Whether the interval is finite."""
         return isfinite(self.low)
 
 
@@ -70,7 +69,6 @@ class Reached:
 
     @property
     def always(self) -> bool:
-        """Whether every training reached it."""
         return self.num_reached == self.num_trainings
 
 
@@ -121,22 +119,18 @@ class Outcome:
 
     @property
     def choosing_seconds(self) -> float:
-        """Pre-training and selection."""
         return self.pretraining_seconds + self.selection_seconds
 
     @property
     def label(self) -> str:
-        """Its name in tables and sentences."""
         return label(self.strategy)
 
     @property
     def is_baseline(self) -> bool:
-        """Whether nothing was chosen."""
         return self.strategy in BASELINES
 
     @property
     def is_soft(self) -> bool:
-        """Whether it was trained with soft labels."""
         return self.strategy.endswith(SOFT)
 
     @property
@@ -336,7 +330,6 @@ class Answers:
 
 
 def answers(rows: Sequence[Outcome]) -> list[Answers]:
-    """The verdict for each fraction."""
     found = []
     subsets = (row for row in rows if row.strategy not in (EVERYTHING, EVERYTHING + SOFT))
     for fraction in sorted({row.fraction for row in subsets}):
@@ -353,7 +346,6 @@ def answers(rows: Sequence[Outcome]) -> list[Answers]:
 
 
 def verdict(rows: Sequence[Outcome]) -> str:
-    """All answers, a line for each."""
     texts = (text for found in answers(rows) for text in (found.better, found.faster, found.cost))
     return "\n".join(filter(None, texts))
 

@@ -94,7 +94,7 @@ def test_another_comparisons_file_is_refused(tmp_path: Path) -> None:
 def test_a_users_own_file_is_never_written_over(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "mine"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"mine is not a file that 'lipt compare' wrote"):
+    with pytest.raises(ConfigError, match=r"mine is no file of 'lipt compare'"):
         TrialFile(path, IDENTITY)
     assert path.read_bytes() == content
 

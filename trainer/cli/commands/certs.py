@@ -37,7 +37,6 @@ class Making:
     force: bool = Option(False, "--force", help="Replace the files that are there.")
 
     def files(self) -> Folder:
-        """The folder."""
         from lipt.trainer.cli.certificates import Folder
 
         return Folder(self.folder)

@@ -14,8 +14,6 @@ from lipt.trainer.cli.display.output import TrainingProgress, open_talking, prin
 
 @dataclass(frozen=True)
 class Design:
-    """What is compared, and how often."""
-
     strategies: str = Option(..., help="Names of strategies, with commas between them.")
     fractions: str = Option("0.1", help="Shares of the data set to keep, with commas.")
     baselines: str = Option(

@@ -183,7 +183,6 @@ def revoke(
 
 
 def token_state(token: TokenView, now: datetime) -> str:
-    """Whether a token is valid, and until when."""
     if token.revoked_at is not None:
         return f"revoked {_day(token.revoked_at)}"
     if token.expires_at is None:

@@ -46,8 +46,6 @@ _FOR_STRATEGY = ("preset", "proxy", "every", "prefetch")
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy or a way to redraw in place of a file, with its options."""
-
     strategy: str | None = Option(
         None, "--strategy", "-s", help="Have the coordinator choose, in place of --subset."
     )
@@ -149,8 +147,6 @@ class Reselecting:
 
 @dataclass(frozen=True)
 class Loggers:
-    """Where else training's measures go."""
-
     tensorboard: str | None = Option(None, metavar="DIR", help="Log to TensorBoard, too.")
     wandb: str | None = Option(None, metavar="PROJECT", help="Log to Weights & Biases, too.")
     mlflow: str | None = Option(None, metavar="EXPERIMENT", help="Log to MLflow, too.")
@@ -172,8 +168,6 @@ class Loggers:
 
 @dataclass(frozen=True)
 class Files:
-    """What training writes, and when it pauses."""
-
     out: Path | None = Option(None, "--out", "-o", help="A .safetensors file for the weights.")
     checkpoint: Path | None = Option(
         None, help="A file to save progress in; training goes on from it where it exists."

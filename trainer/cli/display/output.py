@@ -30,7 +30,6 @@ def print_json(value: Any) -> None:
 
 
 def print_result(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
-    """What a command has to show: the value for scripts, or the lines for people."""
     if as_json:
         print_json(value)
         return
@@ -190,18 +189,15 @@ class TrainingProgress:
         self.score_name = "accuracy"
 
     def on_step(self, step: int, num_steps: int) -> None:
-        """After an optimizer step."""
         if self._clock() - self._said >= SILENCE_SECONDS:
             self.say(f"step {step}/{num_steps}{self._measures and ', '}{self._measures}")
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """After an epoch."""
         self._measures = measures_text(record, self.score_name)
         if record.subset_accuracy is not None or record.step == record.num_steps:
             self.say(f"step {record.step}/{record.num_steps}, {self._measures}")
 
     def say(self, line: str) -> None:
-        """Print a line between those of the training."""
         self._said = self._clock()
         self._print(line)
 
@@ -217,7 +213,6 @@ def saying_warnings(*kinds: type[Warning]) -> Iterator[None]:
 
 
 def measures_text(record: EpochRecord, score_name: str = "accuracy") -> str:
-    """Loss, accuracies, speed and time left in words."""
     parts = [f"epoch {record.epoch}", f"loss {record.loss:.3f}"]
     parts.append(f"{score_name} {format_percent(record.accuracy)}")
     if record.test_accuracy is not None:
@@ -229,7 +224,6 @@ def measures_text(record: EpochRecord, score_name: str = "accuracy") -> str:
 
 
 def resumed_text(found: Progress) -> str:
-    """The step from which a checkpoint's training goes on."""
     where = f"step {found.step} of {found.num_steps}, epoch {found.epoch}"
     if found.step == found.num_steps:
         return f"training was finished, at {where}"

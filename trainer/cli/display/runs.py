@@ -22,7 +22,6 @@ _FINISHED = (LearnerState.DONE, LearnerState.FAILED, LearnerState.DROPPED)
 
 
 def learner_status(learner: LearnerView) -> str:
-    """The outcome of a learner, or what it is doing."""
     if learner.ingredient is not None:
         return str(learner.ingredient)
     word = "training" if learner.state is LearnerState.LEASED else learner.state.value
@@ -44,7 +43,6 @@ def learner_cells(learner: LearnerView, num_steps: int) -> tuple[str, ...]:
 
 
 def state_line(run: RunView) -> str:
-    """A run's state, its progress, and its outcome where it has ended."""
     line = f"run {run.label}: {run.state}"
     if run.state is RunState.TRAINING:
         done = sum(learner.state is LearnerState.DONE for learner in run.learners)
@@ -67,7 +65,6 @@ def state_line(run: RunView) -> str:
 
 
 def run_lines(run: RunView) -> list[str]:
-    """What `lipt run show` prints."""
     learners, costs = run.config.learners, run.costs
     lines = [
         state_line(run),
@@ -180,7 +177,6 @@ class Pace:
         self._began = self._first = self._done = self._total = 0.0
 
     def observe(self, run: RunView, now: float) -> None:
-        """Note how far the run is."""
         activity, done, total = "", 0, 0
         if run.state is RunState.TRAINING:
             num_steps = run.config.learners.num_steps
@@ -222,7 +218,6 @@ class Lines:
         self._pace = Pace()
 
     def show(self, run: RunView, now: float) -> None:
-        """Say what changed; a learner's next step alone is not worth a line."""
         self._pace.observe(run, now)
         lines = change_lines(self._run, run)
         self._run, self._changed_at = run, now
@@ -232,7 +227,6 @@ class Lines:
         self.tick(now)
 
     def tick(self, now: float) -> None:
-        """Say that the run goes on, when nothing was said for too long."""
         if now - self._said_at >= SILENCE_SECONDS:
             line = heartbeat_line(self._run, now - self._changed_at)
             self._say("; ".join(filter(None, (line, self._pace.words(now)))))

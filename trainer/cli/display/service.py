@@ -31,7 +31,6 @@ class Screen(Console):
 
 
 def styled(text: str, style: str = "") -> Text:
-    """One line of text in a style."""
     return Text(printable(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
