@@ -65,7 +65,7 @@ def issue_server(authority: Pair, hosts: Sequence[str], *, now: datetime, days: 
 def issue_client(
     authority: Pair, name: str, role: Role, *, hosts: Sequence[str] = (), now: datetime, days: int
 ) -> Pair:
-    """A worker's, trainer's or admin's certificate; with hosts it serves as well."""
+    """A peer's certificate; with hosts it serves as well."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} is not a name of 1 to 64 letters, digits, dots, hyphens and underscores "
@@ -78,12 +78,6 @@ def issue_client(
     if hosts:
         usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
     return _issue(authority, name, names, usages, now, days)
-
-
-def hosts_of(certificate: x509.Certificate) -> list[str]:
-    """The names and addresses that a certificate was made for, in their order."""
-    names = _extension(certificate, x509.SubjectAlternativeName) or ()
-    return [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
 
 
 def _issue(
@@ -218,7 +212,9 @@ class Folder:
         path = self.cert(name)
         if not path.is_file():
             return []
-        return hosts_of(read_certificates(PemFile.read("the certificate", path))[0])
+        certificate = read_certificates(PemFile.read("the certificate", path))[0]
+        names = _extension(certificate, x509.SubjectAlternativeName) or ()
+        return [str(one.value) for one in names if isinstance(one, x509.DNSName | x509.IPAddress)]
 
     def require_free(self, names: Iterable[str], *, force: bool) -> None:
         """Refuse to write where something is, unless `force` says so."""

@@ -18,11 +18,11 @@ from lipt.trainer.views import DatasetView, InfoView, WorkerView
 # Workers are heard every few seconds; this long without a word means trouble.
 _STALE_WORKER_SECONDS = 60.0
 
-_LIBRARIES = ("lipt", "torch", "torchvision", "grpcio", "protobuf", "numpy", "safetensors")
+# One seed gives one soup only where these agree.
+_RESULT_LIBRARIES = ("lipt", "torch", "torchvision")
+_LIBRARIES = (*_RESULT_LIBRARIES, "grpcio", "protobuf", "numpy", "safetensors")
 # Those that an extra brings.
 _EXTRAS = {"pyarrow": "parquet", "scikit-learn": "demo"}
-# One seed gives one soup only where these agree.
-_RESULT_LIBRARIES = _LIBRARIES[:3]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import (
     Say,
     left_out_by,
-    open_telling,
+    open_talking,
     print_result,
     run_talking,
 )
@@ -56,11 +56,12 @@ def report(
     shared.require_replaceable(out)
     shared.require_apart({"--comparison": comparison, "--out": out})
     found = None if comparison is None else read_trials(comparison)
+    modules = shared.modules_of(allow_module, data)
     with coordinator.connect() as client:
+        bad = left_out_by(client)
+        dataset = open_talking(data, image_size=None, modules=modules, quarantined=bad)
 
         def work(tell: Say) -> Report:
-            modules = shared.modules_of(allow_module, data)
-            dataset = open_telling(data, None, modules, tell, left_out_by(client))
             view = client.wait(client.ready_run(run).run_id)
             diagnosed = None
             if diagnosis:

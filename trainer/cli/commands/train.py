@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from lipt.trainer.resampling.reselection import Reselection, SelectionOptions
     from lipt.trainer.subsets.subset import Subset
 
-_FOR_BOTH = ("fraction", "budget", "option")
-_FOR_STRATEGY = ("preset", "proxy", "every", "prefetch")
-
 
 @dataclass(frozen=True)
 class Choice:
@@ -72,15 +69,13 @@ class Choice:
             raise BadParameter(f"{' and '.join(given)} were both given. Drop one.")
         if self.strategy or self.redraw:
             shared.require_size(self.fraction, self.budget)
-        else:
-            self._refuse(_FOR_BOTH, "--strategy or --redraw")
-        if not self.strategy:
-            self._refuse(_FOR_STRATEGY, "--strategy")
-
-    def _refuse(self, names: Sequence[str], way: str) -> None:
-        for name in names:
-            if getattr(self, name):
-                raise BadParameter(f"--{name} was given without {way}. Give both, or none.")
+        for names, way, is_given in (
+            ("fraction budget option", "--strategy or --redraw", self.strategy or self.redraw),
+            ("preset proxy every prefetch", "--strategy", self.strategy),
+        ):
+            for name in names.split():
+                if getattr(self, name) and not is_given:
+                    raise BadParameter(f"--{name} was given without {way}. Give both, or none.")
 
     def request(self, run: str, *, soft_labels: bool) -> SelectionOptions:
         """The coordinator's part of the choice."""
@@ -191,8 +186,6 @@ class Files:
 
 
 _SCRATCH = "scratch"
-# EX_TEMPFAIL of sysexits.h: the same command is worth another start.
-_PAUSED = 75
 
 
 @shared.grouped
@@ -224,7 +217,7 @@ def train(
     from lipt.common.process.machine import wait_passively
 
     wait_passively()
-    from lipt.trainer.main_training import Schedule, fit
+    from lipt.trainer.main_training import Schedule, TrainingPaused, fit
     from lipt.trainer.main_training.records import JsonLines
     from lipt.trainer.resampling.reselection import ReselectionWarning
     from lipt.trainer.subsets.subset import Subset
@@ -236,7 +229,7 @@ def train(
     files.require(subset)
     chosen = None if subset is None else Subset.load(subset)
     modules = shared.modules_of(allow_module, data, test, model)
-    with _pausing(), ExitStack() as stack:
+    with ExitStack() as stack:
         progress = TrainingProgress()
         reselecting, initial = None, None
         quarantined = () if chosen is None else chosen.quarantined
@@ -252,35 +245,28 @@ def train(
         progress.score_name = train_data.target.kind.score_name
         lines = stack.enter_context(closing(JsonLines(files.log)))
         stack.enter_context(saying_warnings(ReselectionWarning, LoggerWarning))
-        trained = fit(
-            model,
-            train_data,
-            subset=chosen,
-            test=None if test is None else opened(test),
-            recipe=recipe,
-            schedule=Schedule(checkpoint_seconds=files.checkpoint_seconds),
-            device=device,
-            initial=initial,
-            checkpoint=files.checkpoint,
-            max_seconds=None if files.minutes is None else 60 * files.minutes,
-            reselect=reselecting if drawing is None else drawing(train_data, recipe.seed),
-            on_epoch=(lines, progress.on_epoch, *loggers.started(stack, chosen)),
-            on_step=progress.on_step,
-            on_resume=lambda found: progress.say(f"{files.checkpoint}: {resumed_text(found)}"),
-            allowed_modules=modules,
-        )
+        try:
+            trained = fit(
+                model,
+                train_data,
+                subset=chosen,
+                test=None if test is None else opened(test),
+                recipe=recipe,
+                schedule=Schedule(checkpoint_seconds=files.checkpoint_seconds),
+                device=device,
+                initial=initial,
+                checkpoint=files.checkpoint,
+                max_seconds=None if files.minutes is None else 60 * files.minutes,
+                reselect=reselecting if drawing is None else drawing(train_data, recipe.seed),
+                on_epoch=(lines, progress.on_epoch, *loggers.started(stack, chosen)),
+                on_step=progress.on_step,
+                on_resume=lambda found: progress.say(f"{files.checkpoint}: {resumed_text(found)}"),
+                allowed_modules=modules,
+            )
+        except TrainingPaused as paused:
+            complain("lipt", str(paused))
+            raise Exit(75) from None  # EX_TEMPFAIL: the same command is worth another start
     _finish(trained, files.out, reselecting, redrawn=drawing is not None, json=json)
-
-
-@contextmanager
-def _pausing() -> Iterator[None]:
-    from lipt.trainer.main_training import TrainingPaused
-
-    try:
-        yield
-    except TrainingPaused as paused:
-        complain("lipt", str(paused))
-        raise Exit(_PAUSED) from None
 
 
 def _run_of(client: Client, run: str, model: str) -> str:

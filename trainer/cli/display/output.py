@@ -37,8 +37,7 @@ def print_result(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
         say(line)
 
 
-SILENCE_SECONDS = 9.0
-TICK_SECONDS = 0.5
+SILENCE_SECONDS, TICK_SECONDS = 9.0, 0.5
 # The name of the threads that do the work.
 BACKGROUND = "lipt-background"
 
@@ -118,22 +117,17 @@ def leaving() -> Iterator[None]:
     except BaseException as error:
         if not any(thread.name == BACKGROUND for thread in threading.enumerate()):
             raise
-        status = _status(error)
+        code: object = 1
+        if isinstance(error, SystemExit):
+            code = error.code or 0
+        else:
+            sys.excepthook(type(error), error, error.__traceback__)
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)  # noqa: T201 - as Python does
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):  # who read it has gone
                 stream.flush()
-        os._exit(status)
-
-
-def _status(error: BaseException) -> int:
-    """Ends as Python does: with the status, a text, or a traceback."""
-    if not isinstance(error, SystemExit):
-        sys.excepthook(type(error), error, error.__traceback__)
-    elif error.code is None or isinstance(error.code, int):
-        return error.code or 0
-    else:
-        print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
-    return 1
+        os._exit(code if isinstance(code, int) else 1)
 
 
 def open_talking(
@@ -144,30 +138,21 @@ def open_talking(
     quarantined: tuple[int, ...] = (),
 ) -> Dataset:
     """A data set, read with a line on standard error whenever that takes long."""
-    dataset = run_talking(lambda tell: open_telling(source, image_size, modules, tell, quarantined))
+    from lipt.common.data import Bearable, open_dataset
+
+    dataset = run_talking(
+        lambda tell: open_dataset(
+            source,
+            image_size=image_size,
+            allowed_modules=modules,
+            progress=lambda done, total: tell(f"reading {source}: {done} of {total}"),
+            bearable=Bearable(known=quarantined),
+        ),
+        activity=f"reading {source}",
+    )
     if dataset.scaling:
         say(f"{source}: {dataset.scaling}", err=True)
     return dataset
-
-
-def open_telling(
-    source: str,
-    image_size: int | None,
-    modules: Collection[str],
-    tell: Say,
-    quarantined: tuple[int, ...] = (),
-) -> Dataset:
-    """A data set; `tell` is called with its progress."""
-    from lipt.common.data import Bearable, open_dataset
-
-    tell(f"reading {source}")
-    return open_dataset(
-        source,
-        image_size=image_size,
-        allowed_modules=modules,
-        progress=lambda done, total: tell(f"reading {source}: {done} of {total}"),
-        bearable=Bearable(known=quarantined),
-    )
 
 
 def left_out_by(client: Client) -> tuple[int, ...]:

@@ -15,9 +15,6 @@ from lipt.trainer.writing.formatting import format_percent, table_lines
 
 LEARNER_COLUMNS = ("learner", "worker", "device", "step", "loss", "validation", "density", "status")
 
-# News older than this is called old.
-STALE_SECONDS = 10.0
-
 _FINISHED = (LearnerState.DONE, LearnerState.FAILED, LearnerState.DROPPED)
 
 
@@ -160,13 +157,9 @@ def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:
         parts.append(f"{in_training} in training")
     elif run.state is RunState.TRAINING and not run.waiting:
         parts.append("no worker has an assignment: is a lipt-worker running?")
-    if unchanged_seconds >= STALE_SECONDS:
+    if unchanged_seconds >= 10:
         parts.append(f"no news for {unchanged_seconds:.0f} s")
     return "; ".join(parts)
-
-
-# A stage is watched for so long before its pace is believed.
-_MIN_SECONDS = 1.0
 
 
 class Pace:
@@ -195,7 +188,7 @@ class Pace:
     def words(self, now: float) -> str:
         """Such as "about 7 min left"; empty where the stage has not moved yet."""
         seconds, moved = now - self._began, self._done - self._first
-        if moved <= 0 or seconds < _MIN_SECONDS:
+        if moved <= 0 or seconds < 1:
             return ""
         return f"about {in_words(seconds * (self._total - self._done) / moved)} left"
 

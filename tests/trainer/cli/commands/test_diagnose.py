@@ -141,7 +141,7 @@ def test_other_data_is_refused_and_nothing_is_written(
         (("--export", "issues.xlsx"), "issues.xlsx is not a .csv file"),
         (("--export", "/nowhere/issues.csv"), "not a directory"),
         (("--out", "/nowhere/page.html"), "not a directory"),
-        (("--out", "/nowhere/folder"), "nor a directory that could be made"),
+        (("--out", "/nowhere/folder"), "/nowhere is not a directory"),
     ],
 )
 def test_what_could_not_be_written_is_refused_before_anything_is_asked(
