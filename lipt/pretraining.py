@@ -46,7 +46,7 @@ from lipt.progress import showing
 from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import DEFAULT_FRACTION, ProgressView
+from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView
 
 _SMALL_IMAGE = 64
 
@@ -144,6 +144,13 @@ class Pretrained:
         return {
             name: taken for one in self._trained.values() for name, taken in one.seconds.items()
         }
+
+    @property
+    def costs(self) -> CostsView:
+        """Seconds of the stages so far; no bytes are sent to workers."""
+        stages = ("initialization", "sharding", "training", "merging")
+        taken = {f"{stage}_seconds": self.seconds.get(f"{stage}_seconds", 0.0) for stage in stages}
+        return CostsView(**taken, bytes_to_workers=0, bytes_from_workers=0)
 
     def select(
         self,

@@ -94,7 +94,17 @@ def conduct(
     def pretrain(seed: int) -> RunView:
         return run if seed == first else finish(runs[seed])
 
-    compare(client, PLAN, train, test, pretrain=pretrain, out=trials, device="cpu", say=say)
+    compare(
+        client.strategies(),
+        PLAN,
+        train,
+        test,
+        pretrain=pretrain,
+        choose=lambda run, strategy, **asked: client.subset(run.run_id, strategy, **asked),
+        out=trials,
+        device="cpu",
+        say=say,
+    )
     weights = directory / "theta_p.safetensors"
     client.save_weights(weights, run.run_id, "pretrained")
     stories = [(strategy, FRACTION) for strategy in PLAN.strategies]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from lipt.common.data import Dataset
 from lipt.common.errors import BudgetError, ConfigError, SubsetError
@@ -35,6 +35,18 @@ from lipt.trainer.resampling.redrawing import RedrawnRandom
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, RunView, StrategyView
 
+
+class Run(Protocol):
+    """A seed's pre-training, here or at a coordinator."""
+
+    @property
+    def fitted(self) -> str: ...
+    @property
+    def costs(self) -> CostsView | None: ...
+
+
+RunT = TypeVar("RunT", bound=Run)
+
 # Accuracy is measured more often late, where the learning rate is low and accuracy rises most.
 LOOK_AT = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9)
 _SCHEDULE = Schedule(test_at=LOOK_AT, subset_at=(LATE,))
@@ -44,19 +56,6 @@ _OF_THE_DATA = {"labels", "near copies", "paired features"}
 _OF_THE_RUN = {"gradient norms", "learners"}
 # A proxy's features that need learners; theta* ("initial") is there without one.
 _PRETRAINED = {"soup", "learners"}
-
-
-class Chooser(Protocol):
-    def strategies(self) -> list[StrategyView]: ...
-    def subset(
-        self,
-        run: str,
-        strategy: str,
-        *,
-        fraction: float,
-        proxy: str | None = None,
-        soft_labels: bool = False,
-    ) -> Subset: ...
 
 
 def run_of(client: Client, plan: Plan, seed: int) -> RunView:
@@ -70,13 +69,26 @@ def run_of(client: Client, plan: Plan, seed: int) -> RunView:
     return client.wait(run.run_id)
 
 
+def require_served(client: Client, train: Dataset) -> None:
+    """Refuse other data than the coordinator's."""
+    dataset = client.info().dataset
+    ours = train.fingerprint_like("" if dataset is None else dataset.fingerprint)
+    if dataset is None or dataset.fingerprint != ours:
+        served = "no data" if dataset is None else f"{dataset.source} ({dataset.fingerprint})"
+        raise SubsetError(
+            f"the coordinator serves {served}, but --data {train.source} has the fingerprint "
+            f"{ours}. Give the coordinator's own data."
+        )
+
+
 def compare(
-    chooser: Chooser,
+    strategies: Sequence[StrategyView],
     plan: Plan,
     train: Dataset,
     test: Dataset,
     *,
-    pretrain: Callable[[int], Any],
+    pretrain: Callable[[int], RunT],
+    choose: Callable[..., Subset],
     out: Path,
     device: str = "auto",
     allowed_modules: Collection[str] = (),
@@ -85,11 +97,11 @@ def compare(
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
-    The chooser is a client of the coordinator that serves `train`, or one of this process, and
-    `pretrain` gives a seed's run, ready. Trials that the file `out` has are not done again.
+    `pretrain` gives a seed's run, ready; `choose` takes it, a strategy, and the fraction, proxy and
+    soft_labels by name. Trials that the file `out` has are not done again.
     """
-    known = {strategy.name: strategy for strategy in chooser.strategies()}
-    _check(chooser, known, plan, train, test)
+    known = {strategy.name: strategy for strategy in strategies}
+    _check(known, plan, train, test)
     resolve_device(device)
     steps = plan.recipe.num_steps(round(max(plan.fractions) * len(train)))
     recipe = plan.recipe.model_copy(update={"steps": steps})
@@ -124,13 +136,8 @@ def compare(
                     run = pretrain(seed)
                     if run.fitted:
                         say(f"seed {seed}: fitted to the data: {run.fitted}")
-                subset = chooser.subset(
-                    run.run_id,
-                    name,
-                    fraction=cell.fraction,
-                    proxy=plan.proxy,
-                    soft_labels=cell.is_soft,
-                )
+                asked = {"proxy": plan.proxy, "soft_labels": cell.is_soft}
+                subset = choose(run, name, fraction=cell.fraction, **asked)
                 costs = choosing_costs(known[name], run.costs, subset.manifest)
             trial = _trial(cell, subset, source, recipe, len(train), training)
             trials.add(replace(trial, **costs))
@@ -216,9 +223,7 @@ def _uses_learners(head: Mapping[str, Any]) -> bool:
     return any(not _PRETRAINED.isdisjoint(features.split("+")) for features in tried)
 
 
-def _check(
-    chooser: Chooser, known: Mapping[str, StrategyView], plan: Plan, train: Dataset, test: Dataset
-) -> None:
+def _check(known: Mapping[str, StrategyView], plan: Plan, train: Dataset, test: Dataset) -> None:
     for what, names, there in (
         ("baseline", plan.baselines, BASELINES),
         ("strategy", plan.strategies, known),
@@ -245,12 +250,3 @@ def _check(
             "comparison: its model, and its seeds 0, 1, ... Drop that setting."
         )
     require_comparable(test, train)
-    if isinstance(chooser, Client):
-        dataset = chooser.info().dataset
-        ours = train.fingerprint_like("" if dataset is None else dataset.fingerprint)
-        if dataset is None or dataset.fingerprint != ours:
-            served = "no data" if dataset is None else f"{dataset.source} ({dataset.fingerprint})"
-            raise SubsetError(
-                f"the coordinator serves {served}, but --data {train.source} has the fingerprint "
-                f"{ours}. Give the coordinator's own data."
-            )

@@ -79,12 +79,14 @@ def compare(
     train_data, test_data = opened(data), opened(test)
     progress = TrainingProgress()
     with coordinator.connect() as client:
+        comparison.require_served(client, train_data)
         trials = comparison.compare(
-            client,
+            client.strategies(),
             plan,
             train_data,
             test_data,
             pretrain=partial(comparison.run_of, client, plan),
+            choose=lambda run, strategy, **asked: client.subset(run.run_id, strategy, **asked),
             out=out,
             device=device,
             allowed_modules=modules,
