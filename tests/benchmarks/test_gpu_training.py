@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_training import figures, peak_of
+from benchmarks.gpu_training import peak_of
 
 pytestmark = pytest.mark.slow
 
@@ -26,12 +26,6 @@ pytestmark = pytest.mark.slow
 )
 def test_a_cards_peak_is_known_by_its_name_or_not_at_all(name: str, peak: float | None) -> None:
     assert peak_of(name) == peak
-
-
-def test_the_share_is_of_the_peak() -> None:
-    # 10,000 images of 3.12 GFLOP in a second are 31.2 TFLOP/s, a tenth of an A100.
-    assert figures(10_000, 3_120_000_000, "NVIDIA A100-SXM4-40GB") == ("10,000", "31.20", "10%")
-    assert figures(10_000, 3_120_000_000, "cpu") == ("10,000", "31.20", "")
 
 
 def test_two_processes_train_at_once() -> None:

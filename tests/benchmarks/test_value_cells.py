@@ -16,7 +16,6 @@ from benchmarks.value.cells import (
     UNLABELLED,
     Cell,
     all_cells,
-    recipe_of,
 )
 from benchmarks.value.searching import section
 from benchmarks.value.tables import page
@@ -87,22 +86,6 @@ def test_a_row_is_compared_with_random_of_the_same_seeds() -> None:
     line = next(line for line in text.splitlines() if "| auto | auto |" in line)
     assert "60.0% +- 8.5 | +5.0 (-7.7 to +17.7) | 25.0% |" in line
     assert "- digits, short main training of resnet8: 1 of 5 trainings" in text
-
-
-def test_a_subset_chosen_without_labels_is_compared_with_random_that_has_none_either() -> None:
-    cell = replace(CELL, strategy="facility_location:unlabelled", proxy="ridge:patches")
-    assert cell.baseline == replace(CELL, strategy="uniform")
-    assert replace(CELL, strategy="auto", proxy="auto").baseline == CELL
-
-
-def test_a_search_gives_subsets_fewer_steps_and_tries_every_configuration_once() -> None:
-    found = cells(recipes=list(SEARCH), seeds=[0])
-    assert len(found) == 3 * len(SEARCH)
-    assert len({(cell.strategy, cell.recipe) for cell in found}) == len(found)
-    everything = replace(CELL, recipe=next(iter(SEARCH)), strategy="everything")
-    assert recipe_of(everything).steps == 4 * (
-        recipe_of(replace(everything, strategy="auto")).steps or 0
-    )
 
 
 def searched(strategy: str, accuracies: Sequence[float]) -> dict[Cell, dict[str, Any]]:

@@ -32,7 +32,7 @@ from lipt.common.weights.specs import specs_of
 from lipt.core.sharding import draw_shards, split_validation
 from lipt.trainer.cli import experiment
 from lipt.trainer.client.client import Client
-from lipt.trainer.comparison.trial import read_trials
+from lipt.trainer.comparison.trial import FIXED, read_trials
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView, StrategyView
@@ -360,24 +360,25 @@ def run_demo(folder: Path) -> list[Stage]:
         Session(examples, plan.model, device="cpu") as session,
         worker_thread(session.client.address, folder / "worker", device="cpu", allowed_modules=()),
     ):
-        client = session.client
-        result = experiment.conduct(
+        client, test = session.client, open_dataset("digits-test")
+        experiment.conduct(
             session.data,
-            open_dataset("digits-test"),
+            test,
             is_wrong_N,
             client,
-            lambda run: client.wait(run.run_id),
-            folder,
-            lambda _: None,
+            finish=lambda run: client.wait(run.run_id),
+            directory=folder,
+            say=lambda _: None,
         )
-    found = [len(result.suspects), int(is_wrong_N[result.suspects].sum())]
+        run, suspects = client.run("demo-0"), [it.id for it in client.diagnose().label_issues()]
     stages = [
-        Stage("found labels", digest(found)),
-        Stage("soup", digest(_soup(result.run))),
-        *(Stage("subset", item.digest[:16], item.strategy) for item in result.subsets),
+        Stage("found labels", digest([len(suspects), int(is_wrong_N[suspects].sum())])),
+        Stage("soup", digest(_soup(run))),
     ]
-    _, trials = read_trials(folder / "comparison.jsonl")
-    for trial in trials:
+    for strategy in (*FIXED, *plan.strategies):
+        subset = Subset.load(folder / f"subset-{strategy}.npy")
+        stages.append(Stage("subset", subset.digest[:16], strategy))
+    for trial in read_trials(folder / "comparison.jsonl")[1]:
         accuracies = [trial.num_examples, trial.test_accuracy, trial.subset_accuracy]
         stages.append(Stage("trial", digest(accuracies), trial.strategy))
     return stages
