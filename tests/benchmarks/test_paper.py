@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def bench(folder: Path, *arguments: str) -> str:
-    """What it prints; it ends well."""
     command = [sys.executable, str(ROOT / "benchmarks" / "paper.py"), *arguments]
     where = ["--folder", str(folder / "paper"), "--work", str(folder / "work")]
     given = ["--scale", "tiny", "--seeds", "1", *where]

@@ -40,7 +40,6 @@ FACTS = {"commit": "abc", "machine": "a machine", "torch": "2", "load": 1.0}
 
 
 def measured(accuracies: dict[Cell, float]) -> dict[Cell, dict[str, Any]]:
-    """Results as they are read."""
     return {
         cell: {**vars(replace(RESULT, accuracy=accuracy)), **FACTS}
         for cell, accuracy in accuracies.items()

@@ -14,13 +14,13 @@ from lipt.core.signals.signals import Signals
 pytestmark = pytest.mark.slow
 
 
-def on_a_line(*errors: float, labels: list[int] | None = None) -> Signals:
+def on_a_line(*errors: float) -> Signals:
     """Without features a gradient is the error: distances are sqrt(2) |a - b|."""
     column = torch.tensor(errors)
     return Signals(
         errors_NC=torch.stack([-column, column], dim=1),
         features_ND=torch.zeros(len(errors), 1),
-        labels_N=torch.tensor(labels or [0] * len(errors)),
+        labels_N=torch.zeros(len(errors), dtype=torch.int64),
     )
 
 

@@ -27,7 +27,6 @@ CELL = Cell("digits", "clean", 0.1, "uniform_per_class", "", "short", "resnet8",
 
 
 def cells(**given: object) -> list[Cell]:
-    """The cells of one setting, where nothing else is given."""
     chosen = {
         "data": ["digits"],
         "settings": ["clean"],
@@ -42,7 +41,6 @@ def cells(**given: object) -> list[Cell]:
 
 
 def result(accuracy: float) -> Result:
-    """A result whose accuracy alone matters."""
     return Result(accuracy, 1.0, 100, 0.25, 0.0, "digest", 12.0)
 
 
@@ -89,7 +87,6 @@ def test_a_row_is_compared_with_random_of_the_same_seeds() -> None:
 
 
 def searched(strategy: str, accuracies: Sequence[float]) -> dict[Cell, dict[str, Any]]:
-    """A search of all configurations."""
     return {
         replace(CELL, strategy=strategy, recipe=name): {"accuracy": accuracy}
         for name, accuracy in zip(SEARCH, accuracies, strict=True)

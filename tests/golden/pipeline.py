@@ -54,12 +54,8 @@ _OF_A_PROXY = {"signals", "features", "validation split"}
 class Case:
     """A data set with its model and its requests.
 
-    open: returns the data in a form that `Session` takes; the folder is for its files.
-    budget: of every subset.
     ridge: the second proxy, besides `soup`, of every strategy that uses one.
     diagnosis: the proxy of the diagnosis on the run; None for the default proxy without a run.
-    learners: settings of the run's learners.
-    options: of strategies, by name.
     exact_data: whether every machine reads the same examples.
     extras: whether to request presets, choices without labels and a warm-up, too.
     """
@@ -101,11 +97,6 @@ NAMES = (*CASES, CIFAR10, "files", "demo")
 
 
 def parts(cifar10: Path | None) -> dict[str, Callable[[Path], list[Stage]]]:
-    """The function of each part, which computes its stages in an empty folder.
-
-    Args:
-        cifar10: the folder of CIFAR-10 as JPEG files; None leaves its part out.
-    """
     found = {name: partial(run_case, case) for name, case in CASES.items()}
     if cifar10 is not None:
         case = Case(
@@ -125,12 +116,6 @@ def parts(cifar10: Path | None) -> dict[str, Callable[[Path], list[Stage]]]:
 
 
 def run_case(case: Case, folder: Path) -> list[Stage]:
-    """Every stage of a data set, in the pipeline's order.
-
-    Args:
-        case: the data set.
-        folder: an empty one, for its files and the run's state.
-    """
     with _own_environment(folder), pinned_kernels(1):
         data, state = case.open(folder), folder / "state"
         with Session(data, case.model, device="cpu", state_dir=state) as session:
@@ -274,11 +259,6 @@ def _made_up(name: str, value: Tensor) -> Tensor:
 
 
 def run_files(folder: Path) -> list[Stage]:
-    """The bytes of weights files and shard files, on fixed inputs.
-
-    Args:
-        folder: an empty one.
-    """
     weights = _awkward_weights()
     like = specs_of(weights)
     stages = [Stage("container", digest(pack(weights, {"b": "2", "a": "1"})), exact=True)]
@@ -334,11 +314,6 @@ def _images(folder: Path) -> str:
 
 
 def run_demo(folder: Path) -> list[Stage]:
-    """The demo's decisions on 200 digits, with one seed and short trainings.
-
-    Args:
-        folder: an empty one.
-    """
     whole, some = experiment.PLAN, torch.arange(200)
     plan = replace(
         whole,

@@ -83,7 +83,6 @@ def test_the_subset_is_the_coordinator_s_own(known: Known, strategy: str) -> Non
 def test_parts_that_begin_with_a_batch_of_the_pass_give_the_same_bits(
     known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last part's batch is the short one, as that of a pass over all examples is."""
     monkeypatch.setattr(Scorer, "batch_size", 100)
     scorer = known.scorer
     at_once = pa.Table.from_batches(scorer.scores(batches(known)))

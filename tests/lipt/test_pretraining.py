@@ -36,8 +36,6 @@ KINDS: dict[str, Callable[[Path], Any]] = {
 
 
 class Tiny(nn.Module):
-    """Ends in a linear layer."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU())

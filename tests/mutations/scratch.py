@@ -78,7 +78,6 @@ class Scratch:
         self._originals: dict[str, str] = {}
 
     def fill(self) -> None:
-        """Copy what git tracks or does not ignore."""
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
         for name in filter(None, listed.stdout.split("\0")):
@@ -91,19 +90,16 @@ class Scratch:
         compileall.compile_dir(self.tree / "lipt", quiet=2, invalidation_mode=mode)
 
     def mutate(self, texts: Mapping[str, str]) -> None:
-        """Write changed modules."""
         for name, text in texts.items():
             self._originals[name] = (self.tree / name).read_text("utf-8")
             (self.tree / name).write_text(text, "utf-8")
 
     def restore(self) -> None:
-        """Write the modules as they were."""
         for name, text in self._originals.items():
             (self.tree / name).write_text(text, "utf-8")
         self._originals.clear()
 
     def start(self, tests: Sequence[str], *, limit_s: float) -> Trial:
-        """Run tests in a forked process."""
         shutil.rmtree(self.temporary, ignore_errors=True)
         self.temporary.mkdir()
         self._report.unlink(missing_ok=True)
@@ -183,8 +179,6 @@ class _Report:
 
 @dataclass
 class Trial:
-    """Tests that run in a process of their own."""
-
     _pid: int
     _limit_s: float
     _report: Path
@@ -215,7 +209,6 @@ class Trial:
         return True
 
     def kill(self) -> None:
-        """Kill the tests, and the processes that they started."""
         with suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
 

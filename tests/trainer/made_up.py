@@ -103,30 +103,25 @@ DISCARDED = IngredientView(position=1, accuracy=0.25, soup_accuracy=0.5, alpha=0
 
 
 def made_up_run(**changes: Any) -> RunView:
-    """A run in training, without learners."""
     return replace(_RUN, **changes)
 
 
 def made_up_service(**changes: Any) -> ServiceView:
-    """A coordinator with nothing to do, and nobody to do it."""
     view = ServiceView(now=None, runs=(), workers=(), num_workers=0, computations=(), num_runs=0)
     return replace(view, **changes)
 
 
 def made_up_learner(index: int = 0, **changes: Any) -> LearnerView:
-    """A learner that waits for a worker."""
     return replace(_LEARNER, index=index, **changes)
 
 
 def made_up_trial(**changes: Any) -> Trial:
-    """A training on a random subset."""
     return replace(_TRIAL, **changes)
 
 
 def trials(
     strategy: str, accuracies: Sequence[float], fraction: float = 0.1, **changes: Any
 ) -> list[Trial]:
-    """A training per seed, in order of their accuracies."""
     return [
         made_up_trial(
             seed=seed, strategy=strategy, fraction=fraction, test_accuracy=accuracy, **changes
@@ -136,12 +131,10 @@ def trials(
 
 
 def made_up_outcome(**changes: Any) -> Outcome:
-    """A strategy that nothing tells apart from random."""
     return replace(_OUTCOME, **changes)
 
 
 def made_up_record(epoch: int, **changes: Any) -> EpochRecord:
-    """An epoch of main training."""
     return replace(_RECORD, epoch=epoch, **changes)
 
 

@@ -48,7 +48,6 @@ SUBSET = made_up_subset([1, 3], strategy="grand", run_id="r-1", run_name="demo-0
 
 
 def record(epoch: int, **changes: Any) -> EpochRecord:
-    """One of two epochs of three steps."""
     changes = {"subset_digest": SUBSET.digest, **changes}
     return made_up_record(epoch, step=3 * epoch, loss=1.0 / epoch, **changes)
 

@@ -39,7 +39,6 @@ class Job:
         self._batches: list[LoggedProcess] = []
 
     def install(self, name: str, *program: object) -> None:
-        """Put a program of ours on the job's PATH."""
         command = self.stub / name
         words = " ".join(map(str, (sys.executable, *program)))
         command.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
@@ -68,7 +67,6 @@ class Job:
         return batch
 
     def end(self) -> None:
-        """End what a test that failed has left."""
         for batch in self._batches:
             batch.stop()
 

@@ -147,14 +147,6 @@ def test_mistyped_commands_are_usage_errors(
     assert relay.calls == []
 
 
-def test_tls_options_are_checked(lipt: Any, tmp_path: Path) -> None:
-    result = lipt("run", "list", "--tls-ca", str(tmp_path / "none.pem"))
-    assert result.exit_code == 1
-    assert "cannot be read" in result.stderr
-    result = lipt("run", "list", env={"LIPT_TLS_CERT": str(tmp_path)})
-    assert "--tls-cert was given without --tls-key" in result.stderr
-
-
 DATA = ("--data", "digits-train", "--model", "resnet8")
 
 # Ends where torch would be loaded, and prints what is decided by then.

@@ -145,19 +145,8 @@ def test_a_pair_that_may_not_sign_is_no_authority(folder: Folder, tmp_path: Path
 
 def test_an_authority_that_openssl_made_signs_as_well(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    make = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-subj",
-        "/CN=own",
-        "-days",
-        "9",
-    ]
-    make += ["-addext", "keyUsage=critical,keyCertSign"]
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=own"]
+    make += ["-days", "9", "-addext", "keyUsage=critical,keyCertSign"]
     files = ["-keyout", folder.key("ca"), "-out", folder.cert("ca")]
     subprocess.run([*make, *files], check=True, capture_output=True)
     now = datetime.now(UTC)

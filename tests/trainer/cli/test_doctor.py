@@ -126,9 +126,3 @@ def test_the_doctor_knows_another_kind_of_server(lipt: Any, stranger: str) -> No
     report = json.loads(result.stdout)
     assert not report["healthy"]
     assert "not a LiPT coordinator" in report["checks"][-1]["detail"]
-
-
-def test_a_malformed_address_is_a_mistake(lipt: Any) -> None:
-    result = lipt("doctor", "--coordinator", "localhost")
-    assert result.exit_code == 1
-    assert "is not host:port" in result.stderr

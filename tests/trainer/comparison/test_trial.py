@@ -50,14 +50,6 @@ def test_trials_are_found_again_by_another_process(tmp_path: Path) -> None:
     assert read_trials(path) == (IDENTITY, [TRIAL])
 
 
-def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "trials.jsonl"
-    TrialFile(path, IDENTITY).add(TRIAL)
-    path.write_text(path.read_text().replace('"weighted"', '"repeat"'))
-    with pytest.raises(ConfigError, match=r"another version: .*'repeat'"):
-        read_trials(path)
-
-
 def test_a_target_is_reached_at_the_first_look_that_finds_it_choosing_included() -> None:
     assert TRIAL.reached(0.4) == (20, 1.75 + 4.0)
     assert TRIAL.reached(0.3) == (10, 1.75 + 2.0)

@@ -19,7 +19,6 @@ LOOPBACK = ["localhost", "127.0.0.1", "::1"]
 
 @pytest.fixture
 def certs(lipt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs `lipt certs ARGUMENTS` in the test's folder."""
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: lipt("certs", *arguments)
 

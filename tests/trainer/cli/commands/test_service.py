@@ -114,7 +114,6 @@ VALID = TokenView("0a1b2c3d", "ci", "trainer", CREATED, None, None, "me")
 
 @pytest.fixture
 def token(client: Client) -> TokenView:
-    """One of the coordinator's."""
     return client.create_token("trainer", name="ci").token
 
 
@@ -182,7 +181,6 @@ LINK = re.compile(r"http://127\.0\.0\.1:\d+/sign-in\?code=\S+")
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a browser was given."""
     addresses: list[str] = []
     monkeypatch.setattr(webbrowser, "open", addresses.append)
     return addresses

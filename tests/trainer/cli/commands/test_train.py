@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from grpc import StatusCode
 from safetensors.torch import load, load_file
 
 from lipt.common.data import Dataset
@@ -18,7 +17,7 @@ from lipt.common.models import build_model
 from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import subset_pb2
-from tests.relay import Relay, change, refuse
+from tests.relay import Relay, change
 from tests.service import MODEL, READY, Service
 from tests.trainer.cli.conftest import log_of
 from tests.trainer.made_up import made_up_subset
@@ -168,17 +167,6 @@ def test_the_subset_is_asked_for_again(
     assert printed["waited_seconds"] > 0
     found = [(s["epoch"], s["digest"], s["stale_epochs"]) for s in printed["reselections"]]
     assert found == [(2, digests[2], int(prefetch)), (4, digests[4], int(prefetch))]
-
-
-def test_a_selection_that_fails_costs_a_line(relay: Relay, train: Any) -> None:
-    failed = refuse(StatusCode.INTERNAL, "COMPUTE_FAILED", "the compute process ended.")
-    relay.next("GetSubset", iter, failed)
-    result = train(*ARGUMENTS, "--json")
-    assert result.exit_code == 0, result.stderr
-    told = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
-    assert len(told) == 1
-    assert told[0].startswith("warning: epoch 2: no new subset (the compute process ended.)")
-    assert [s["epoch"] for s in json.loads(result.stdout)["reselections"]] == [3, 4]
 
 
 def test_a_checkpoint_of_other_subsets_is_refused_with_both_values(
