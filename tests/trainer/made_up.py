@@ -28,28 +28,10 @@ _RUN = RunView(
     fingerprint="f" * 8,
     config=RunConfig(model="resnet8", learners=LearnersConfig(num_steps=5)),
     learners=(),
-    progress=None,
-    created_at=None,
-    ended_at=None,
-    soup=None,
-    costs=None,
-    initial_weights=None,
-    pretrained_weights=None,
+    **dict.fromkeys(("progress", "created_at", "ended_at", "soup", "costs")),  # type: ignore[arg-type]
+    **dict.fromkeys(("initial_weights", "pretrained_weights")),  # type: ignore[arg-type]
 )
-_LEARNER = LearnerView(
-    index=0,
-    state=LearnerState.QUEUED,
-    density=0.9,
-    attempts=0,
-    worker="",
-    device="",
-    step=0,
-    loss=0.0,
-    train_seconds=0.0,
-    message="",
-    result=None,
-    ingredient=None,
-)
+_LEARNER = LearnerView(0, LearnerState.QUEUED, 0.9, 0, "", "", 0, 0.0, 0.0, "", None, None)
 _TRIAL = Trial(
     seed=0,
     strategy="uniform",
