@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -158,15 +158,8 @@ class FakePackage:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakePackage:
     """In the place of all three packages."""
     package = FakePackage()
-    writer = ModuleType("torch.utils.tensorboard")
-    writer.SummaryWriter = lambda log_dir: package  # type: ignore[attr-defined]
-    for name, module in (
-        ("tensorboard", ModuleType("tensorboard")),
-        ("torch.utils.tensorboard", writer),
-        ("wandb", package),
-        ("mlflow", package),
-    ):
-        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+    for name in ("tensorboard", "torch.utils.tensorboard", "wandb", "mlflow"):
+        monkeypatch.setitem(sys.modules, name, package)  # type: ignore[arg-type]
     return package
 
 

@@ -92,26 +92,19 @@ print(json.dumps(told))
 """
 
 
-@pytest.fixture(scope="module")
-def helps(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, list[str]]]:
-    """The text of each command's help, and what it was the first to import."""
+def test_help_imports_nothing_slow(tmp_path: Path) -> None:
+    # Plug-ins are found by what is installed, not by what an older build left in a checkout.
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(COMMANDS)],
         capture_output=True,
         text=True,
         check=True,
         timeout=60,
-        # Plug-ins are found by what is installed, not by what an older build left in a checkout.
-        cwd=tmp_path_factory.mktemp("elsewhere"),
+        cwd=tmp_path,
     )
-    return [(text, slow) for text, slow in json.loads(done.stdout)]
-
-
-@pytest.mark.parametrize("number", range(len(COMMANDS)), ids=lambda n: " ".join(COMMANDS[n]))
-def test_help_imports_nothing_slow(helps: list[tuple[str, list[str]]], number: int) -> None:
-    text, slow = helps[number]
-    assert " ".join(["Usage: lipt", *COMMANDS[number]]) in text
-    assert slow == []
+    for command, (text, slow) in zip(COMMANDS, json.loads(done.stdout), strict=True):
+        assert " ".join(["Usage: lipt", *command]) in text
+        assert (command, slow) == (command, [])
 
 
 COMPARE = ("compare", "--data", "digits-train", "--test", "digits-test", "--model", "resnet8")
@@ -200,14 +193,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "entry_points", points.select)
 
 
-def test_plugged_in_commands_stand_in_the_help() -> None:
-    done = CliRunner().invoke(main, ["--help"])
-    assert done.exit_code == 0
-    assert "state" in done.stdout
-    assert "demo" in done.stdout
-
-
-def test_refusal_of_a_plugged_in_command_is_one_sentence(tmp_path: Path) -> None:
+def test_plugged_in_commands_stand_in_the_help_and_refuse_in_one_sentence(tmp_path: Path) -> None:
+    text = CliRunner().invoke(main, ["--help"]).stdout
+    assert "state" in text
+    assert "demo" in text
     done = CliRunner().invoke(main, ["state", "check", "--state-dir", str(tmp_path)])
     assert done.exit_code == 1
     assert done.stderr.startswith(f"lipt: there is no state in {tmp_path}")

@@ -50,7 +50,7 @@ def test_different_versions_are_noted_with_who_has_which() -> None:
     )
 
 
-def test_missing_data_fails_and_missing_or_silent_workers_are_noted() -> None:
+def test_missing_data_fails_and_missing_silent_or_unfit_workers_are_noted() -> None:
     assert check("data", dataset=None).ok is False
     assert "--data" in check("data", dataset=replace(DATASET, num_examples=0)).remedy
     note = check("workers", workers=())
@@ -58,9 +58,6 @@ def test_missing_data_fails_and_missing_or_silent_workers_are_noted() -> None:
     assert "lipt-worker --coordinator" in note.remedy
     silent = replace(WORKER, seconds_since_heard=61.0)
     assert check("worker worker-1", workers=(silent,)).ok is None
-
-
-def test_a_worker_that_may_not_do_what_waits_is_noted() -> None:
     reason = "cannot train run r, for it does not allow `mine` (--allow-module mine)"
     idle = replace(WORKER, assignment="", idle_reason=reason)
     note = check("worker worker-1", workers=(idle,))

@@ -114,11 +114,7 @@ def test_watching_prints_a_line_per_change_until_the_run_is_ready(relay: Relay, 
     )
     result = lipt("run", "watch", "mine")
     assert result.exit_code == 0
-    assert result.stdout.splitlines() == [
-        "run mine: pending",
-        "run mine: merging",
-        "run mine: ready",
-    ]
+    assert result.stdout == "run mine: pending\nrun mine: merging\nrun mine: ready\n"
     lines = lipt("run", "watch", "--json").stdout.splitlines()
     assert [json.loads(line)["state"] for line in lines] == ["pending", "merging", "ready"]
 

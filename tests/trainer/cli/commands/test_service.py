@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import text_format
 from typer.testing import CliRunner
 
 from lipt.coordinator.rpc.strategies import describe_strategies
@@ -23,51 +24,30 @@ from lipt.trainer.client.client import Client
 from lipt.trainer.views import StrategyView, TokenView, view_of
 from lipt.trainer.writing.formatting import to_jsonable
 from lipt.v1 import access_pb2, info_pb2, subset_pb2
-from tests.relay import Fault, Relay, answer, change
+from tests.relay import Relay, answer, change
 from tests.service import READY
 
 PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
 
 
-def crest_strategy() -> subset_pb2.Strategy:
-    option = subset_pb2.StrategyOption(
-        name="norm", default_value="last_layer", allowed_values=["last_layer", "full"]
-    )
-    share = subset_pb2.StrategyOption(
-        name="share", default_value="0.01", allowed_values=["number > 0"], help="of a set"
-    )
-    return subset_pb2.Strategy(
-        name="crest",
-        summary="coresets of [random] sets",
-        paper="Yang et al. 2023",
-        balanced_by_default=True,
-        returns_weights=True,
-        options=[option, share],
-        needs=["signals", "validation split"],
-        cost="N + k C",
-        presets=[subset_pb2.StrategyPreset(name="paper", summary="as on CIFAR-10")],
-    )
-
-
-def listed(*strategies: subset_pb2.Strategy) -> Fault:
-    return answer(subset_pb2.ListStrategiesResponse(strategies=strategies))
+CREST = """
+name: "crest" summary: "coresets of [random] sets" paper: "Yang et al. 2023" cost: "N + k C"
+balanced_by_default: true returns_weights: true needs: "signals" needs: "validation split"
+options { name: "norm" default_value: "last_layer" allowed_values: ["last_layer", "full"] }
+options { name: "share" default_value: "0.01" allowed_values: "number > 0" help: "of a set" }
+presets { name: "paper" summary: "as on CIFAR-10" }
+"""
+UNIFORM = """
+name: "uniform" summary: "random examples" needs: "nothing" cost: "N"
+default_proxy: "ridge:patches" works_without_labels: true
+"""
 
 
 def test_strategies_are_listed_with_what_they_need_and_their_options(
     relay: Relay, lipt: Any
 ) -> None:
-    strategies = [
-        crest_strategy(),
-        subset_pb2.Strategy(
-            name="uniform",
-            summary="random examples",
-            needs=["nothing"],
-            cost="N",
-            default_proxy="ridge:patches",
-            works_without_labels=True,
-        ),
-    ]
-    relay.every("ListStrategies", listed(*strategies))
+    strategies = [text_format.Parse(text, subset_pb2.Strategy()) for text in (CREST, UNIFORM)]
+    relay.every("ListStrategies", answer(subset_pb2.ListStrategiesResponse(strategies=strategies)))
     assert lipt("strategies").stdout.splitlines() == [
         "crest: coresets of [random] sets",
         "    needs signals and validation split, with weights, balanced per class, cost N + k C",
