@@ -29,7 +29,7 @@ from lipt.trainer.writing.formatting import to_jsonable
 DIGESTS, DIGEST = "lipt.subset_digests", "lipt.subset_digest"
 
 # MLflow's limits per call and per value.
-_MAX_PARAMS, _MAX_METRICS, _MAX_CHARACTERS = 100, 1000, 500
+_MAX_PARAMS, _MAX_CHARACTERS = 100, 500
 
 
 class LoggerWarning(UserWarning):
@@ -79,8 +79,7 @@ class _Mlflow:
     def measure(self, values: Mapping[str, float], step: int) -> None:
         now = int(time.time() * 1000)
         metrics = [self._entities.Metric(*item, now, step) for item in values.items()]
-        for first in range(0, len(metrics), _MAX_METRICS):
-            self._client.log_batch(self.run_id, metrics=metrics[first : first + _MAX_METRICS])
+        self._client.log_batch(self.run_id, metrics=metrics)
 
     def keep(self, subset: Subset, path: str) -> None:
         self._client.log_text(self.run_id, subset.to_json(), path)
@@ -174,12 +173,9 @@ def track(
         opened.describe(dict(_flat(to_jsonable(run.config))), {"run.json": record, **files})
         parts = [one.ingredient for one in run.learners if one.ingredient is not None]
         for part in sorted(parts, key=lambda part: part.position):
-            values = {
-                "soup.accuracy_after": part.soup_accuracy,
-                "soup.learner_accuracy": part.accuracy,
-                "soup.alpha": part.alpha,
-            }
-            opened.measure(values, part.position)
+            accuracies = {"accuracy_after": part.soup_accuracy, "learner_accuracy": part.accuracy}
+            values = {**accuracies, "alpha": part.alpha}
+            opened.measure({f"soup.{name}": one for name, one in values.items()}, part.position)
         opened.measure(run_measures(run, trials), len(parts))
         for subset in subsets:
             opened.keep(subset, f"subsets/{_name(subset)}/subset.json")

@@ -15,9 +15,6 @@ from lipt.common.text import empty_classes
 from lipt.trainer.cli.options import Coordinator
 from lipt.trainer.views import DatasetView, InfoView, WorkerView
 
-# Workers are heard every few seconds; this long without a word means trouble.
-_STALE_WORKER_SECONDS = 60.0
-
 # One seed gives one soup only where these agree.
 _RESULT_LIBRARIES = ("lipt", "torch", "torchvision")
 _LIBRARIES = (*_RESULT_LIBRARIES, "grpcio", "protobuf", "numpy", "safetensors")
@@ -140,7 +137,7 @@ def _worker_check(worker: WorkerView) -> Check:
     name = f"worker {worker.name}"
     busy = f"at work on {worker.assignment}" if worker.assignment else "idle"
     detail = f"{worker.device}, {busy}, heard {worker.seconds_since_heard:.0f} s ago"
-    if worker.seconds_since_heard > _STALE_WORKER_SECONDS:
+    if worker.seconds_since_heard > 60:  # they are heard every few seconds
         return Check(name, None, detail, "See its log; it may be gone.")
     if worker.idle_reason:
         remedy = "Start it with that flag where its machine may run that code, or start another."

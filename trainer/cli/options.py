@@ -199,6 +199,7 @@ def collect_overrides(
 ) -> dict[str, Any]:
     """Settings nested as in `RunConfig`, from flags, `--set` and a TOML file's [run] table."""
     from lipt.common.config.run_config import merge
+    from lipt.common.config.settings import read_toml
 
     given = {name: value for name, value in flags.items() if value is not None}
     for name, text in parse_options(assignments).items():
@@ -216,7 +217,15 @@ def collect_overrides(
         if leaf in level:
             raise BadParameter(f"{name} is a group, and settings in it were given, too. Drop one.")
         level[leaf] = value
-    return merge(_run_table(config) if config else {}, nested)
+    if config is None:
+        return nested
+    with refusing_as_usage():
+        table = read_toml(config).get("run")
+    if not isinstance(table, dict):
+        raise BadParameter(
+            f"{config} has no [run] table. `lipt-coordinator --print-config` shows what is in one."
+        )
+    return merge(table, nested)
 
 
 def _toml_value(text: str) -> Any:
@@ -224,18 +233,6 @@ def _toml_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
     except tomllib.TOMLDecodeError:
         return text
-
-
-def _run_table(config: Path) -> dict[str, Any]:
-    from lipt.common.config.settings import read_toml
-
-    with refusing_as_usage():
-        table = read_toml(config).get("run")
-    if not isinstance(table, dict):
-        raise BadParameter(
-            f"{config} has no [run] table. `lipt-coordinator --print-config` shows what is in one."
-        )
-    return table
 
 
 def validated(kind: type[ModelT], values: Mapping[str, Any]) -> ModelT:

@@ -67,11 +67,9 @@ def run_lines(run: RunView) -> list[str]:
         state_line(run),
         f"id {run.run_id}, revision {run.revision}, data {run.fingerprint or 'not known yet'}",
         _config_line(run),
+        *([f"fitted to the data: {run.fitted}"] if run.fitted else []),
+        *filter(None, [run.note]),
     ]
-    if run.fitted:
-        lines.append(f"fitted to the data: {run.fitted}")
-    if run.note:
-        lines.append(run.note)
     if costs is not None:
         lines.append(
             f"initialization {costs.initialization_seconds:.1f} s, "
