@@ -30,12 +30,9 @@ from lipt.trainer.views import DEFAULT_FRACTION, ProgressView, StrategyView, vie
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of strategies with baselines at equal steps.
+    """Comparison of strategies with baselines at equal steps: an outcome per row, every training.
 
-    Attributes:
-        outcomes: one per strategy and fraction, over all seeds.
-        trials: every training.
-        verdict: whether a strategy beat random, as a sentence.
+    `verdict` says in sentences whether a strategy beat random.
     """
 
     outcomes: tuple[Outcome, ...]

@@ -64,8 +64,6 @@ class Trial:
     selection_seconds: the first strategy that asks for signals pays for them.
     training_seconds: without evaluations.
     subset_accuracy: at the end; None where the examples changed, and for everything.
-    digest: of the (first) subset; empty for everything.
-    looks: test accuracy over the course of training; seconds count from its start.
     """
 
     seed: int
