@@ -32,36 +32,19 @@ from tests.mutations.mutants import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 # Imported once, before the first fork: pytest's plugins, and what most of lipt imports.
-_PRELOADED = (
-    "PIL.Image",
-    "_hypothesis_pytestplugin",
-    "anyio.pytest_plugin",
-    "cryptography.x509",
-    "google.protobuf.json_format",
-    "google.rpc.status_pb2",
-    "grpc.aio",
-    "grpc_health.v1.health",
-    "grpc_reflection.v1alpha.reflection",
-    "grpc_status.rpc_status",
-    "numpy",
-    "pydantic_settings",
-    "pytest_asyncio.plugin",
-    "pytest_cov.plugin",
-    "pytest_timeout",
-    "rich.table",
-    "safetensors.torch",
-    "sqlite3",
-    "torchvision.transforms",
-    "typer",
-    "xdist.plugin",
-)
+_PRELOADED = """
+PIL.Image _hypothesis_pytestplugin anyio.pytest_plugin cryptography.x509 google.protobuf.json_format
+google.rpc.status_pb2 grpc.aio grpc_health.v1.health grpc_reflection.v1alpha.reflection
+grpc_status.rpc_status numpy pydantic_settings pytest_asyncio.plugin pytest_cov.plugin
+pytest_timeout rich.table safetensors.torch sqlite3 torchvision.transforms typer xdist.plugin
+"""
 _OPTIONS = ("-x", "-q", "--tb=short", "-p", "no:cacheprovider", "-m", "")
 # Pytest's plugins are imported here before pytest can rewrite their assertions.
 _WARNINGS = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 _WRONG_IMPORT = 99
 
 
-for _name in _PRELOADED:
+for _name in _PRELOADED.split():
     with suppress(ImportError):
         importlib.import_module(_name)
 

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
-
-from tests.deploy.kubernetes.rendering import WAYS, Object, objects, only, pods, selected
-
-
-@pytest.fixture(params=WAYS)
-def given(request: pytest.FixtureRequest) -> list[Object]:
-    return objects(request.param)
+from tests.deploy.kubernetes.rendering import Object, only, pods, selected
 
 
 def components(given: list[Object]) -> dict[str, Object]:
