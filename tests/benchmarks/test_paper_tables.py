@@ -10,10 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.reproduction.cells import SCALES, Cell, Claim, Row, Table, with_defaults
-from benchmarks.reproduction.page import (
-    compared,
-    page,
-)
+from benchmarks.reproduction.page import compared, page
 from benchmarks.reproduction.plots import plot
 from benchmarks.reproduction.tables import tables
 from benchmarks.reproduction.training import Result, Results, claimed
@@ -30,10 +27,7 @@ TABLE = Table(
     "A table",
     "Is it so?",
     (0.1, 0.2),
-    (
-        Row("better", CELL, {0.1: 60.0, 0.2: 80.0}),
-        Row("worse", OTHER, {0.1: 50.0, 0.2: 60.0}),
-    ),
+    (Row("better", CELL, {0.1: 60.0, 0.2: 80.0}), Row("worse", OTHER, {0.1: 50.0, 0.2: 60.0})),
     claims=(Claim("better", "worse"),),
 )
 FACTS = {"commit": "abc", "machine": "a machine", "torch": "2", "load": 1.0}

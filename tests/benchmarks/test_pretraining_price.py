@@ -14,14 +14,7 @@ from benchmarks.pretraining_price.measuring import (
     measure,
     read_rows,
 )
-from benchmarks.pretraining_price.tables import (
-    BEGIN,
-    END,
-    Ratio,
-    markdown,
-    ratios,
-    write_section,
-)
+from benchmarks.pretraining_price.tables import BEGIN, END, Ratio, markdown, ratios, write_section
 
 pytestmark = pytest.mark.slow
 

@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.value.cells import (
-    PROXIES,
-    SEARCH,
-    STRATEGIES,
-    UNLABELLED,
-    Cell,
-    all_cells,
-)
+from benchmarks.value.cells import PROXIES, SEARCH, STRATEGIES, UNLABELLED, Cell, all_cells
 from benchmarks.value.searching import section
 from benchmarks.value.tables import page
 from benchmarks.value.training import Result, Results

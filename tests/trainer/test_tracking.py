@@ -13,14 +13,7 @@ from lipt.common.errors import ConfigError, MissingExtraError
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.tracking import (
-    DIGESTS,
-    Logger,
-    LoggerWarning,
-    run_measures,
-    run_tags,
-    track,
-)
+from lipt.trainer.tracking import DIGESTS, Logger, LoggerWarning, run_measures, run_tags, track
 from lipt.trainer.views import BlobView, SoupView
 from tests.trainer.made_up import (
     DISCARDED,

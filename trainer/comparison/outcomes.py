@@ -13,15 +13,7 @@ from typing import TypeVar
 
 from lipt.common.imports import import_extra
 from lipt.common.text import format_bytes
-from lipt.trainer.comparison.trial import (
-    BASELINES,
-    EVERYTHING,
-    FIXED,
-    REDRAWN,
-    SOFT,
-    Trial,
-    label,
-)
+from lipt.trainer.comparison.trial import BASELINES, EVERYTHING, FIXED, REDRAWN, SOFT, Trial, label
 from lipt.trainer.writing.formatting import format_percent, table_lines
 
 KeyT = TypeVar("KeyT", bound=Hashable)

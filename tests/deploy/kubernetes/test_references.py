@@ -50,9 +50,7 @@ def test_services_lead_to_the_coordinator_s_ports(given: list[Object]) -> None:
     assert headless["spec"]["clusterIP"] == "None"
 
 
-def test_workers_reach_the_coordinator_s_grpc_and_nothing_else_of_lipt(
-    given: list[Object],
-) -> None:
+def test_workers_reach_the_coordinator_s_grpc_and_nothing_else_of_lipt(given: list[Object]) -> None:
     numbers = ports(components(given)["coordinator"])
     everybody = only(given, "NetworkPolicy", "lipt")["spec"]
     assert taken_by(everybody["podSelector"], given) == {"coordinator", "worker"}

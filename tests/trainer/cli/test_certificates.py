@@ -13,13 +13,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from lipt.common.access.roles import Role
 from lipt.common.errors import ConfigError
-from lipt.trainer.cli.certificates import (
-    Folder,
-    Pair,
-    issue_client,
-    issue_server,
-    make_authority,
-)
+from lipt.trainer.cli.certificates import Folder, Pair, issue_client, issue_server, make_authority
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 

@@ -153,8 +153,7 @@ def test_contradictions_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
-    [('model = "resnet8"', r"has no \[run\] table"), ("[run", "is not TOML")],
+    ("text", "complaint"), [('model = "resnet8"', r"has no \[run\] table"), ("[run", "is not TOML")]
 )
 def test_a_file_that_says_nothing_of_a_run_is_refused(
     text: str, complaint: str, tmp_path: Path

@@ -6,14 +6,7 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import ConfigError
-from lipt.trainer.comparison.trial import (
-    Cell,
-    Plan,
-    TrialFile,
-    label,
-    levelled_off,
-    read_trials,
-)
+from lipt.trainer.comparison.trial import Cell, Plan, TrialFile, label, levelled_off, read_trials
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.records import Look
 from tests.trainer.made_up import made_up_trial

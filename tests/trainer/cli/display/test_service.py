@@ -73,7 +73,7 @@ def test_no_table_has_more_rows_than_there_is_room_for() -> None:
     lines = drawn(replace(busy(), num_workers=1000), room=1)
     more = [line for line in lines if line.startswith("and ")]
     assert more == [
-        *("and 1 more runs", "and 2 more learners", "and 999 more workers", "and 1 more jobs"),
+        *("and 1 more runs", "and 2 more learners", "and 999 more workers", "and 1 more jobs")
     ]
     # The learner in training comes before the others.
     assert any(line.startswith("1 ") and " training" in line for line in lines)
