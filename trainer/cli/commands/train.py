@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -63,6 +62,8 @@ class Choice:
 
     def require(self, subset: Path | None) -> None:
         """Refuse options that do not go together."""
+        from lipt.trainer.resampling.redrawing import redraw_options
+
         ways = {"--subset": subset, "--strategy": self.strategy, "--redraw": self.redraw}
         given = [name for name, value in ways.items() if value]
         if len(given) > 1:
@@ -76,6 +77,9 @@ class Choice:
             for name in names.split():
                 if getattr(self, name) and not is_given:
                     raise BadParameter(f"--{name} was given without {way}. Give both, or none.")
+        if self.redraw:
+            with shared.refusing_as_usage():
+                redraw_options(self.redraw, shared.parse_options(self.option))
 
     def request(self, run: str, *, soft_labels: bool) -> SelectionOptions:
         """The coordinator's part of the choice."""
@@ -92,25 +96,16 @@ class Choice:
             asked["soft_labels"] = True
         return asked if self.every is None else {**asked, "every": self.every}
 
-    def drawing(self) -> Callable[[Dataset, int], SubsetSource] | None:
-        """Makes a source of a data set and a seed; None where nothing is redrawn."""
+    def source(self, train: Dataset, seed: int) -> SubsetSource | None:
+        """What draws other examples for every epoch."""
         from lipt.common.subsets import resolve_budget
-        from lipt.trainer.resampling.redrawing import Redrawn, redraw_options
+        from lipt.trainer.resampling.redrawing import Redrawn
 
-        way = self.redraw
-        if way is None:
+        if self.redraw is None:
             return None
-        options = shared.parse_options(self.option)
-        with shared.refusing_as_usage():
-            redraw_options(way, options)
-
-        def make(train: Dataset, seed: int) -> SubsetSource:
-            budget = resolve_budget(
-                fraction=self.fraction, budget=self.budget, num_examples=len(train)
-            )
-            return Redrawn(way, train, budget, seed, options)
-
-        return make
+        size = len(train)
+        budget = resolve_budget(fraction=self.fraction, budget=self.budget, num_examples=size)
+        return Redrawn(self.redraw, train, budget, seed, shared.parse_options(self.option))
 
 
 @dataclass
@@ -227,7 +222,7 @@ def train(
 
     recipe = training.recipe(soft_labels=soft_labels)
     choice.require(subset)
-    request, drawing = choice.request(run, soft_labels=soft_labels > 0), choice.drawing()
+    request = choice.request(run, soft_labels=soft_labels > 0)
     files.require(subset)
     chosen = None if subset is None else Subset.load(subset)
     modules = shared.modules_of(allow_module, data, test, model)
@@ -260,7 +255,7 @@ def train(
                 initial=initial,
                 checkpoint=files.checkpoint,
                 max_seconds=None if files.minutes is None else 60 * files.minutes,
-                reselect=reselecting if drawing is None else drawing(train_data, recipe.seed),
+                reselect=choice.source(train_data, recipe.seed) or reselecting,
                 on_epoch=(lines, progress.on_epoch, *loggers.started(stack, chosen)),
                 on_step=progress.on_step,
                 on_resume=lambda found: progress.say(f"{files.checkpoint}: {resumed_text(found)}"),
@@ -269,7 +264,7 @@ def train(
         except TrainingPaused as paused:
             complain("lipt", str(paused))
             raise Exit(75) from None  # EX_TEMPFAIL: the same command is worth another start
-    _finish(trained, files.out, reselecting, redrawn=drawing is not None, json=json)
+    _finish(trained, files.out, reselecting, redrawn=choice.redraw is not None, json=json)
 
 
 def _run_of(client: Client, run: str, model: str) -> str:
@@ -294,22 +289,17 @@ def _weights(client: Client, run: str, kind: str) -> Weights:
 
 
 def _finish(
-    trained: Trained,
-    out: Path | None,
-    reselecting: Reselecting | None,
-    *,
-    redrawn: bool,
-    json: bool,
+    trained: Trained, out: Path | None, chosen: Reselecting | None, *, redrawn: bool, json: bool
 ) -> None:
     from lipt.common.weights.files import pack
     from lipt.trainer.writing.files import write_atomically
 
     if out is not None:
         write_atomically(out, pack(trained.weights))
-    source = None if reselecting is None else reselecting.source
     history, waited = [], 0.0
-    if reselecting is not None and source is not None:
-        history, waited = source.history, reselecting.first_seconds + source.waited_seconds
+    if chosen is not None and chosen.source is not None:
+        history = chosen.source.history
+        waited = chosen.first_seconds + chosen.source.waited_seconds
     on_subset = trained.subset_accuracies[-1][1]
     measures = {
         "num_steps": trained.num_steps,
@@ -326,9 +316,9 @@ def _finish(
     if trained.test_accuracy is not None:
         accuracies.insert(0, f"{format_percent(trained.test_accuracy)} on the test set")
     score = "" if trained.kind is TargetKind.CLASS else f"{trained.kind.score_name} "
-    seconds = f"{trained.seconds:.0f} s"
-    lines = [f"{trained.num_steps} steps in {seconds}: {score}{', '.join(accuracies)}"]
-    if source is not None:
+    steps = f"{trained.num_steps} steps in {trained.seconds:.0f} s"
+    lines = [f"{steps}: {score}{', '.join(accuracies)}"]
+    if chosen is not None:
         times = "once" if len(history) == 1 else f"{len(history)} times"
         stale = sum(selected.stale_epochs > 0 for selected in history)
         aged = f" ({stale} on weights an epoch old)" if stale else ""
