@@ -67,19 +67,6 @@ def test_a_result_that_a_kill_has_cut_in_two_is_none(tmp_path: Path) -> None:
     assert list(Results(path).read()) == [CELL, OTHER]
 
 
-def test_the_same_examples_are_trained_on_once(tmp_path: Path) -> None:
-    results = Results(tmp_path / "cpu.jsonl")
-    results.add(CELL, RESULT, FACTS)
-    other = replace(CELL, strategy="craig")
-    same = results.of_the_same_examples(other, "d")
-    assert same is not None
-    assert same["accuracy"] == RESULT.accuracy
-    assert results.of_the_same_examples(other, "e") is None
-    assert results.of_the_same_examples(replace(other, seed=1), "d") is None
-    # Of this one looks are wanted, which the other training did not take.
-    assert results.of_the_same_examples(OTHER, "d") is None
-
-
 def test_a_cell_is_one_process_at_a_time(tmp_path: Path) -> None:
     with claimed(CELL, tmp_path) as first, claimed(CELL, tmp_path) as second:
         assert (first, second) == (True, False)

@@ -48,15 +48,9 @@ _TRIAL = Trial(
     bytes_sent=0,
     digest="d",
 )
+_ALONE = Rival(None, None, None)
 _OUTCOME = Outcome(
-    strategy="craig",
-    fraction=0.1,
-    num_seeds=3,
-    mean_accuracy=0.5,
-    std_accuracy=0.01,
-    difference=Difference(0.0, -0.1, 0.1, 3),
-    everything=Rival(None, None, None),
-    redrawn=Rival(None, None, None),
+    *("craig", 0.1, 3, 0.5, 0.01, Difference(0.0, -0.1, 0.1, 3), _ALONE, _ALONE),
     subset_accuracy=1.0,
     levelled_off=True,
     num_steps=10,

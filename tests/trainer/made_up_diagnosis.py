@@ -58,10 +58,8 @@ def made_up_findings() -> dict[str, Any]:
             {"given": 1, "suggested": 0, "count": 1, "share": 0.25},
         ],
         "duplicates": {
-            "exact_groups": 1,
-            "near_groups": 1,
+            **dict.fromkeys(("exact_groups", "near_groups", "conflicting"), 1),
             "surplus": 3,
-            "conflicting": 1,
             "threshold": 0.97,
             "groups": [[3, 4, 5], [0, 2]],
         },
@@ -70,10 +68,7 @@ def made_up_findings() -> dict[str, Any]:
         "redundancy": {
             "share_for_90": 0.5,
             "examples_for_90": 4,
-            "per_class": [
-                {"label": 0, "count": 4, "examples_for_90": 2},
-                {"label": 1, "count": 4, "examples_for_90": 2},
-            ],
+            "per_class": [{"label": label, "count": 4, "examples_for_90": 2} for label in (0, 1)],
             "sampled": 8,
         },
         "learnability": {

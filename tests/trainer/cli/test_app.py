@@ -4,10 +4,8 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from typer.testing import CliRunner
 from lipt.trainer.cli import app, main
 from tests.relay import Relay
 from tests.remembered_spans import Remembered, remembering
+from tests.trainer.cli.conftest import declared_entry_points
 
 
 def test_a_program_that_ends_with_a_thread_in_torch_leaves_in_order(
@@ -94,15 +93,9 @@ print(json.dumps(told))
 
 def test_help_imports_nothing_slow(tmp_path: Path) -> None:
     # Plug-ins are found by what is installed, not by what an older build left in a checkout.
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(COMMANDS)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-        cwd=tmp_path,
-    )
-    for command, (text, slow) in zip(COMMANDS, json.loads(done.stdout), strict=True):
+    script = [sys.executable, "-c", SCRIPT, json.dumps(COMMANDS)]
+    printed = subprocess.check_output(script, text=True, timeout=60, cwd=tmp_path)
+    for command, (text, slow) in zip(COMMANDS, json.loads(printed), strict=True):
         assert " ".join(["Usage: lipt", *command]) in text
         assert (command, slow) == (command, [])
 
@@ -171,25 +164,14 @@ def test_threads_wait_without_spinning_unless_the_user_says_otherwise(
     command: tuple[str, ...], chosen: dict[str, str], found: str
 ) -> None:
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    done = subprocess.run(
-        [sys.executable, "-c", THREADS_SCRIPT, *command, *DATA],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-        env=inherited | chosen,
-    )
-    assert done.stdout == f"{found}\n", done.stderr
-
-
-PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
+    script = [sys.executable, "-c", THREADS_SCRIPT, *command, *DATA]
+    printed = subprocess.check_output(script, text=True, timeout=60, env=inherited | chosen)
+    assert printed == f"{found}\n"
 
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This checkout's own entry points, whether or not it is installed."""
-    declared = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"][app.GROUP]
-    points = EntryPoints(EntryPoint(name, value, app.GROUP) for name, value in declared.items())
+    points = declared_entry_points(group=app.GROUP)
     monkeypatch.setattr(app, "entry_points", points.select)
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 import webbrowser
 from datetime import UTC, datetime
-from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +24,7 @@ from lipt.trainer.writing.formatting import to_jsonable
 from lipt.v1 import access_pb2, info_pb2, subset_pb2
 from tests.relay import Relay, answer, change
 from tests.service import READY
-
-PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
-
+from tests.trainer.cli.conftest import declared_entry_points
 
 CREST = """
 name: "crest" summary: "coresets of [random] sets" paper: "Yang et al. 2023" cost: "N + k C"
@@ -80,12 +76,6 @@ def test_without_a_coordinator_the_installed_strategies_are_listed(
     assert names == list(STRATEGIES)
     (first, *_) = json.loads(CliRunner().invoke(main, ["strategies", "--json"]).stdout)
     assert first == to_jsonable(view_of(StrategyView, describe_strategies().strategies[0]))
-
-
-def declared_entry_points(*, group: str) -> EntryPoints:
-    """This checkout's own, whether or not it is installed."""
-    declared = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"][group]
-    return EntryPoints(EntryPoint(name, value, group) for name, value in declared.items())
 
 
 CREATED, LATER = datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 2, 3, tzinfo=UTC)
