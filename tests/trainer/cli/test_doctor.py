@@ -114,10 +114,11 @@ def test_the_doctor_fails_with_a_remedy_where_nobody_or_another_server_listens(
     lipt: Any, dead_address: str, stranger: str
 ) -> None:
     for address, told in (
-        (dead_address, f"FAILED connection: no coordinator answers at {dead_address} ("),
+        (dead_address, f"FAILED connection: no coordinator answers at {dead_address}"),
         (stranger, "not a LiPT coordinator"),
     ):
         result = lipt("doctor", "--coordinator", address)
         assert result.exit_code == 1
         assert told in result.stdout
+        assert ". Check " in result.stdout
     assert not json.loads(lipt("doctor", "--coordinator", stranger, "--json").stdout)["healthy"]
