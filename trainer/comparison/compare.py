@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from lipt.common.data import Dataset
 from lipt.common.errors import BudgetError, ConfigError, SubsetError
@@ -35,21 +35,8 @@ from lipt.trainer.resampling.redrawing import Redrawn
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, RunView, StrategyView
 
-
-class Run(Protocol):
-    """A seed's pre-training, here or at a coordinator."""
-
-    @property
-    def fitted(self) -> str: ...
-    @property
-    def costs(self) -> CostsView | None: ...
-
-
-RunT = TypeVar("RunT", bound=Run)
-
 # Accuracy is measured more often late, where the learning rate is low and accuracy rises most.
-LOOK_AT = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9)
-_SCHEDULE = Schedule(test_at=LOOK_AT, subset_at=(LATE,))
+_SCHEDULE = Schedule(test_at=(0.2, 0.4, 0.6, 0.7, 0.8, 0.9), subset_at=(LATE,))
 
 # Values of `StrategyView.needs` that the data alone provide, and those that need a run.
 _OF_THE_DATA = {"labels", "near copies", "paired features"}
@@ -87,7 +74,7 @@ def compare(
     train: Dataset,
     test: Dataset,
     *,
-    pretrain: Callable[[int], RunT],
+    pretrain: Callable[[int], Any],
     choose: Callable[..., Subset],
     out: Path,
     device: str = "auto",
@@ -97,8 +84,8 @@ def compare(
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
-    `pretrain` gives a seed's run, ready; `choose` takes it, a strategy, and the fraction, proxy and
-    soft_labels by name. Trials that the file `out` has are not done again.
+    `pretrain` gives a seed's run, which has `fitted` and `costs`; `choose` takes it, a strategy,
+    and the fraction, proxy and soft_labels by name. Trials that `out` has are not done again.
     """
     known = {strategy.name: strategy for strategy in strategies}
     _check(known, plan, train, test)
