@@ -1,5 +1,3 @@
-"""The GPU's benchmark at tiny size on the CPU, and its arithmetic."""
-
 from __future__ import annotations
 
 import subprocess

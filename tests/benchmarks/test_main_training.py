@@ -1,5 +1,3 @@
-"""Both sides of the benchmark train the same model on the same images."""
-
 from __future__ import annotations
 
 import io

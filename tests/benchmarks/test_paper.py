@@ -1,5 +1,3 @@
-"""The bench of the paper's tables as a user runs it: real processes, and a second start."""
-
 from __future__ import annotations
 
 import subprocess

@@ -1,5 +1,3 @@
-"""Tables of the paper as they are measured: cells, results on disk, claims and the page."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""What the selection benchmark scores by, on cases that can be worked out by hand."""
-
 from __future__ import annotations
 
 from dataclasses import replace

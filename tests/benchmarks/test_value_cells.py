@@ -1,5 +1,3 @@
-"""Cells of the bench of dirty data, its results on disk, and its tables."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

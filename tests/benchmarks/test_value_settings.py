@@ -1,5 +1,3 @@
-"""The settings of the bench of dirty data: what is wrong in them is known exactly."""
-
 from __future__ import annotations
 
 import pytest

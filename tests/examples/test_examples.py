@@ -1,5 +1,3 @@
-"""Every example, run against a live coordinator."""
-
 from __future__ import annotations
 
 import json

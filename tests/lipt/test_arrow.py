@@ -1,5 +1,3 @@
-"""Scorer and select_from: the same subset as a coordinator's, from scores made in parts."""
-
 from __future__ import annotations
 
 import dataclasses

@@ -1,5 +1,3 @@
-"""What `lipt` offers by name, and what it costs."""
-
 from __future__ import annotations
 
 import subprocess

@@ -1,5 +1,3 @@
-"""The rows of the table, what they replace, and the verdicts."""
-
 from __future__ import annotations
 
 from pathlib import Path

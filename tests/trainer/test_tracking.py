@@ -1,5 +1,3 @@
-"""What trackers are told: against the real packages, and against fakes that fail."""
-
 from __future__ import annotations
 
 import sys

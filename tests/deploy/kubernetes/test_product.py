@@ -1,5 +1,3 @@
-"""Manifests speak of the product as it is: commands, flags, settings, files, metrics, version."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""What one object says of another is so: labels, ports, volumes, names."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

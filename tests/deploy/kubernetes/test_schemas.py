@@ -1,5 +1,3 @@
-"""Every object is one that Kubernetes takes, by its own schemas."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""The batch script, with Slurm's commands played by local processes, and under a real Slurm."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""What certificates say, judged by OpenSSL."""
-
 from __future__ import annotations
 
 import subprocess

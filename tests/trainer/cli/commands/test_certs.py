@@ -1,5 +1,3 @@
-"""`lipt certs`, from an empty folder to peers that talk."""
-
 from __future__ import annotations
 
 import json

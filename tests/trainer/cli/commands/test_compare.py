@@ -1,5 +1,3 @@
-"""`lipt compare` against a live coordinator, on digits, with trainings of a few steps."""
-
 from __future__ import annotations
 
 import html

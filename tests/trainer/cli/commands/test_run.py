@@ -1,5 +1,3 @@
-"""`lipt run start`, `list`, `show`, `watch` and `cancel`."""
-
 from __future__ import annotations
 
 import hashlib

@@ -1,5 +1,3 @@
-"""Strategies, tokens, the link to the page, and the screen of the whole service."""
-
 from __future__ import annotations
 
 import json

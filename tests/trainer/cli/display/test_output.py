@@ -1,5 +1,3 @@
-"""Slow work in the background, how a command ends behind it, and main training in words."""
-
 from __future__ import annotations
 
 import subprocess
@@ -46,7 +44,6 @@ with leaving():
 @pytest.mark.parametrize(
     ("leave", "status", "said"),
     [
-        ("raise SystemExit(3)", 3, ""),
         ("sys.exit()", 0, ""),
         ("sys.exit('it is over')", 1, "it is over\n"),
         ("raise ValueError('mine')", 1, "ValueError: mine\n"),

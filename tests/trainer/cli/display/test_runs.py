@@ -1,5 +1,3 @@
-"""Runs in words; seconds are made up, and sums by hand."""
-
 from __future__ import annotations
 
 import threading

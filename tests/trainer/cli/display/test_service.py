@@ -1,5 +1,3 @@
-"""The screen of the whole service, and texts of peers on it."""
-
 from __future__ import annotations
 
 import io
