@@ -53,17 +53,13 @@ _MODULES = {
     "lipt.core.signals.signals": "Signals",
     "lipt.data": "open_dataset",
     "lipt.pretraining": "Pretrained pretrain",
-    "lipt.trainer.client.client": "Client",
-    "lipt.trainer.diagnosis.diagnosis": "Diagnosis",
-    "lipt.trainer.main_training": "Recipe fit",
-    "lipt.trainer.resampling.samplers": (
-        "InfoBatchSampler RedrawingSampler StaleLossSampler SubsetSampler with_ids"
+    "lipt.trainer": (
+        "Client Diagnosis InfoBatchSampler Recipe RedrawingSampler ReselectingSampler "
+        "StaleLossSampler Subset SubsetSampler fit normalized_weights weighted_cross_entropy "
+        "with_ids"
     ),
-    "lipt.trainer.resampling.reselection": "ReselectingSampler",
-    "lipt.trainer.subsets.subset": "Subset",
     "lipt.trainer.subsets.weighted": (
-        "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss normalized_weights "
-        "weighted_cross_entropy"
+        "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss"
     ),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}

@@ -76,15 +76,14 @@ class Scorer:
                 f"{dataset.source} has {dataset.inputs} with {dataset.target.kind.words} targets; "
                 "lipt.arrow scores images with one class each. Let a coordinator score it."
             )
-        train_ids = split_validation(
-            dataset.labels_N, config.validation, seed=config.seed
-        ).train_ids
-        inputs = input_format(dataset, train_ids, derive_seed(config.seed, "normalization"))
+        seed = config.seed
+        train_ids = split_validation(dataset.labels_N, config.validation, seed=seed).train_ids
+        inputs = input_format(dataset, train_ids, derive_seed(seed, "normalization"))
         if not isinstance(inputs, ImageFormat):
             raise TypeError(f"images have the format {inputs}")
-        names = dataset.class_names
         others = {"threads": config.evaluation_threads} | others
-        return cls(config.model, Path(weights).absolute(), inputs, names, config.seed, **others)
+        path = Path(weights).absolute()
+        return cls(config.model, path, inputs, dataset.class_names, seed, **others)
 
     @property
     def batch_size(self) -> int:
@@ -244,10 +243,8 @@ def _signals(table: Any, *, has_bias: bool) -> Signals:
 
 def _column_of(batch: Any, name: str) -> Any:
     if name not in batch.schema.names:
-        raise DataError(
-            f"the batch has the columns {', '.join(batch.schema.names)}, and no {name!r}. Rename "
-            "a column."
-        )
+        there = ", ".join(batch.schema.names)
+        raise DataError(f"the batch has the columns {there}, and no {name!r}. Rename a column.")
     column = batch.column(name)
     if hasattr(column, "combine_chunks"):
         column = column.combine_chunks()
@@ -266,8 +263,10 @@ def _whole_numbers(batch: Any, name: str) -> Tensor:
 
 def _matrix_of(batch: Any, name: str) -> Tensor:
     """A column of lists of one length; N x D, of the lists' own type."""
-    column = _column_of(batch, name)
-    if not _is_list(column.type) or not pa.types.is_primitive(column.type.value_type):
+    column, types = _column_of(batch, name), pa.types
+    lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    is_list = any(is_kind(column.type) for is_kind in lists)
+    if not is_list or not types.is_primitive(column.type.value_type):
         raise DataError(f"the column {name!r} is {column.type}. Make it lists of numbers.")
     flat, num_rows = column.flatten(), len(column)
     width = len(flat) // max(1, num_rows)
@@ -282,8 +281,3 @@ def _lists_of(matrix_ND: Tensor) -> Any:
     # Spark has no lists of a fixed size.
     offsets = torch.arange(num_rows + 1, dtype=torch.int32) * width
     return pa.ListArray.from_arrays(offsets.numpy(), pa.array(matrix_ND.reshape(-1).numpy()))
-
-
-def _is_list(kind: Any) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))

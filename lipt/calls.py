@@ -25,17 +25,14 @@ from lipt.trainer.comparison.trial import BASELINES, Plan, Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView, StrategyView, view_of
+from lipt.trainer.views import DEFAULT_FRACTION, ProgressView, StrategyView, view_of
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of strategies with baselines at equal steps.
+    """Comparison of strategies with baselines at equal steps: an outcome per row, every training.
 
-    Attributes:
-        outcomes: one per strategy and fraction, over all seeds.
-        trials: every training.
-        verdict: whether a strategy beat random, as a sentence.
+    `verdict` says in sentences whether a strategy beat random.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -53,47 +50,6 @@ class Comparison:
             for row in rows
         )
         return f"<table><tr>{head}</tr>{body}</table><p>{escape(self.verdict)}</p>"
-
-
-class Run:
-    """A seed's pre-training in this process."""
-
-    def __init__(self, seed: int, pretrained: Pretrained) -> None:
-        self.run_id = str(seed)
-        self.pretrained = pretrained
-        self.fitted = pretrained.fitted
-
-    @property
-    def costs(self) -> CostsView:
-        """Seconds so far; no bytes are sent to workers."""
-        seconds = self.pretrained.seconds
-        stages = ("initialization", "sharding", "training", "merging")
-        taken = {f"{stage}_seconds": seconds.get(f"{stage}_seconds", 0.0) for stage in stages}
-        return CostsView(**taken, bytes_to_workers=0, bytes_from_workers=0)
-
-
-class Chooser:
-    """Local client of a comparison: one pre-training per seed."""
-
-    def __init__(self, pretrained: Callable[[int], Pretrained]) -> None:
-        self.run_of = functools.cache(lambda seed: Run(seed, pretrained(seed)))
-
-    def strategies(self) -> list[StrategyView]:
-        """Return all strategies."""
-        return [view_of(StrategyView, strategy) for strategy in describe_strategies().strategies]
-
-    def subset(
-        self,
-        run: str,
-        strategy: str,
-        *,
-        fraction: float,
-        proxy: str | None = None,
-        soft_labels: bool = False,
-    ) -> Subset:
-        """Select with a seed's pre-training."""
-        pretrained = self.run_of(int(run)).pretrained
-        return pretrained.select(strategy, fraction, proxy=proxy, soft_labels=soft_labels)
 
 
 def select(
@@ -221,10 +177,12 @@ def compare(
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
     made = recipe if isinstance(recipe, Recipe) else validate(Recipe, dict(recipe or {}))
     train, held_out = (open_dataset(given, image_size=image_size) for given in (data, test))
-    chooser = Chooser(
-        lambda seed: Pretrained(train, model, seed=seed, run=run, device=device, progress=False)
-    )
-    first = chooser.run_of(0).pretrained
+
+    @functools.cache
+    def pretrain(seed: int) -> Pretrained:
+        return Pretrained(train, model, seed=seed, run=run, device=device, progress=False)
+
+    first = pretrain(0)
     with tempfile.TemporaryDirectory() as folder, showing(asked=progress) as show:
         plan = Plan(
             strategies=tuple(strategies),
@@ -238,7 +196,7 @@ def compare(
             soft_labels=soft_labels,
         )
         trials = run_comparison(
-            chooser,
+            [view_of(StrategyView, strategy) for strategy in describe_strategies().strategies],
             plan,
             train,
             held_out,
@@ -246,7 +204,8 @@ def compare(
             device=device,
             allowed_modules=(MODULE, *modules_of(first.model)),
             say=lambda line: show(ProgressView(line, 0, 0)),
-            pretrain=chooser.run_of,
+            pretrain=pretrain,
+            choose=Pretrained.select,
         )
     rows = outcomes(trials)
     return Comparison(tuple(rows), tuple(trials), verdict(rows))

@@ -228,23 +228,17 @@ def time_images(
     batches = workspace.batches(inputs, "timing", some=some)
     with pinned_kernels(config.evaluation_threads):
         scoring = _second_time(lambda: compute_signals(model, batches))
-    return {
-        "trained": training,
-        "evaluated": evaluation / len(some),
-        "scored": scoring / len(some),
-    }
+    each = {"evaluated": evaluation / len(some), "scored": scoring / len(some)}
+    return {"trained": training, **each}
 
 
 def lines_of(found: Estimate) -> list[str]:
     """Format an estimate: a table of stages, and totals."""
-    rows = [
-        (
-            *(stage.name, stage.process, _written(found.seconds.get(stage.name))),
-            format_bytes(stage.memory_bytes),
-            f"{stage.images:,} {stage.work}" if stage.images else "-",
-        )
-        for stage in found.stages
-    ]
+    rows = []
+    for stage in found.stages:
+        images = f"{stage.images:,} {stage.work}" if stage.images else "-"
+        named = (stage.name, stage.process, _written(found.seconds.get(stage.name)))
+        rows.append((*named, format_bytes(stage.memory_bytes), images))
     to, back = format_bytes(found.bytes_to_workers), format_bytes(found.bytes_from_workers)
     run, signals = format_bytes(found.run_disk_bytes), format_bytes(found.signals_bytes)
     besides = "files, the network, near-duplicates, single gradients and the strategy itself"

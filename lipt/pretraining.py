@@ -45,7 +45,7 @@ from lipt.progress import showing
 from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import DEFAULT_FRACTION, ProgressView
+from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView
 
 _SMALL_IMAGE = 64
 
@@ -68,13 +68,8 @@ class Pretrained:
     """A data set and a model, trained as far as needed; arguments as in `pretrain`.
 
     A strategy that needs only labels, columns or patches trains no learner. `theta_p`, `learners`
-    and `soup` train them.
-
-    Attributes:
-        data: the data set.
-        model: the model's name.
-        config: the run's whole configuration.
-        fitted: defaults that were lowered to fit the data; empty for none.
+    and `soup` train them. `config` is the run's whole configuration, and `fitted` lists defaults
+    that were lowered to fit the data.
     """
 
     def __init__(
@@ -144,6 +139,13 @@ class Pretrained:
             name: taken for one in self._trained.values() for name, taken in one.seconds.items()
         }
 
+    @property
+    def costs(self) -> CostsView:
+        """Seconds of the stages so far; no bytes are sent to workers."""
+        stages = ("initialization", "sharding", "training", "merging")
+        taken = {f"{stage}_seconds": self.seconds.get(f"{stage}_seconds", 0.0) for stage in stages}
+        return CostsView(**taken, bytes_to_workers=0, bytes_from_workers=0)
+
     def select(
         self,
         strategy: str = "auto",
@@ -170,7 +172,7 @@ class Pretrained:
                 balanced=balanced,
                 options={name: option_text(value) for name, value in (options or {}).items()},
                 weights=None,
-                features=None if features is None else self._keep_features(features),
+                features=self._keep_features(features),
                 preset=preset or "",
                 proxy=proxy or "",
                 labels=labels,
@@ -182,8 +184,7 @@ class Pretrained:
     def diagnose(self, proxy: str | None = None, *, features: Features | None = None) -> Diagnosis:
         """Find wrong labels, duplicates and outliers; arguments as in `lipt.diagnose`."""
         with self._showing():
-            own = None if features is None else self._keep_features(features)
-            sources = Sources(self.config, None, None, own)
+            sources = Sources(self.config, None, None, self._keep_features(features))
             found = diagnose(self._workspace, sources, Proxy.parse(proxy or "auto"))
         return read_diagnosis(
             found.pack(), num_examples=self.data.num_ids, fingerprint=self.data.fingerprint
@@ -203,13 +204,12 @@ class Pretrained:
         if Training.LEARNERS in self._trained:
             return self._trained[Training.LEARNERS]
         if training not in self._trained:
-            workspace, config = self._workspace, self.config
+            run = (self._workspace, self.config)
             if training is Training.NOTHING:
-                trained = look_at(workspace, config)
+                self._trained[training] = look_at(*run)
             else:
                 stage = begin if training is Training.INITIAL_WEIGHTS else pretrain_all
-                trained = stage(workspace, config, self._begins_with)
-            self._trained[training] = trained
+                self._trained[training] = stage(*run, self._begins_with)
         return self._trained[training]
 
     def _chosen(self, trained: Trained, query: SubsetQuery) -> Subset:
@@ -242,7 +242,9 @@ class Pretrained:
             soft_labels=examples.soft_labels_KC,
         )
 
-    def _keep_features(self, features: Features) -> BlobName:
+    def _keep_features(self, features: Features | None) -> BlobName | None:
+        if features is None:
+            return None
         source = features_source(features)
         content = source.read_bytes() if isinstance(source, Path) else source
         read = read_user_features(content, num_examples=self.data.num_ids, max_bytes=len(content))

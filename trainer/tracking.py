@@ -11,7 +11,7 @@ import json
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from statistics import fmean
@@ -29,7 +29,7 @@ from lipt.trainer.writing.formatting import to_jsonable
 DIGESTS, DIGEST = "lipt.subset_digests", "lipt.subset_digest"
 
 # MLflow's limits per call and per value.
-_MAX_PARAMS, _MAX_METRICS, _MAX_CHARACTERS = 100, 1000, 500
+_MAX_PARAMS, _MAX_CHARACTERS = 100, 500
 
 
 class LoggerWarning(UserWarning):
@@ -42,7 +42,8 @@ class _TensorBoard:
     def __init__(self, log_dir: str) -> None:
         _import("tensorboard", "tensorboard", self.name)
         module = _import("torch.utils.tensorboard", "tensorboard", self.name)
-        self._writer: Any = _opened(self.name, lambda: module.SummaryWriter(log_dir))
+        with _refusing(self.name):
+            self._writer: Any = module.SummaryWriter(log_dir)
         self.end = self._writer.close
 
     def tag(self, texts: Mapping[str, str]) -> None:
@@ -65,13 +66,11 @@ class _Mlflow:
         module = _import("mlflow", "mlflow-skinny", self.name)
         self._entities = module.entities
 
-        def start() -> Any:
+        with _refusing(self.name):
             self._client: Any = module.MlflowClient()
             found = self._client.get_experiment_by_name(experiment)
             number = found.experiment_id if found else self._client.create_experiment(experiment)
-            return self._client.create_run(number, run_name=run_name)
-
-        self.run_id = str(_opened(self.name, start).info.run_id)
+            self.run_id = str(self._client.create_run(number, run_name=run_name).info.run_id)
 
     def tag(self, texts: Mapping[str, str]) -> None:
         for name, text in texts.items():
@@ -80,8 +79,7 @@ class _Mlflow:
     def measure(self, values: Mapping[str, float], step: int) -> None:
         now = int(time.time() * 1000)
         metrics = [self._entities.Metric(*item, now, step) for item in values.items()]
-        for first in range(0, len(metrics), _MAX_METRICS):
-            self._client.log_batch(self.run_id, metrics=metrics[first : first + _MAX_METRICS])
+        self._client.log_batch(self.run_id, metrics=metrics)
 
     def keep(self, subset: Subset, path: str) -> None:
         self._client.log_text(self.run_id, subset.to_json(), path)
@@ -102,9 +100,8 @@ class _Wandb:
 
     def __init__(self, project: str, run_name: str | None = None) -> None:
         self._module = _import("wandb", "wandb", self.name)
-        self._run: Any = _opened(
-            self.name, lambda: self._module.init(project=project, name=run_name)
-        )
+        with _refusing(self.name):
+            self._run: Any = self._module.init(project=project, name=run_name)
         self.run_id, self.end = str(self._run.id), self._run.finish
 
     def tag(self, texts: Mapping[str, str]) -> None:
@@ -140,12 +137,14 @@ def _import(module: str, package: str, needed_for: str) -> Any:
     return import_extra(module, package=package, extra="loggers", needed_for=needed_for)
 
 
-def _opened(tracker: str, start: Callable[[], Any]) -> Any:
+@contextmanager
+def _refusing(tracker: str) -> Iterator[None]:
     try:
-        return start()
+        yield
     except Exception as error:
         raise ConfigError(
-            f"{tracker} cannot be logged to: {type(error).__name__}: {error}. Check its settings."
+            f"{tracker} cannot be logged to: {type(error).__name__}: {error}. Check its settings "
+            "and its server."
         ) from error
 
 
@@ -168,32 +167,24 @@ def track(
         ConfigError: the tracker refuses the run.
     """
     opened = (_Mlflow if tracker == "mlflow" else _Wandb)(target, run.label)
-    try:
+    with _refusing(opened.name):
         opened.tag(run_tags(run, subsets))
         record = json.dumps(to_jsonable(run), indent=2)
         opened.describe(dict(_flat(to_jsonable(run.config))), {"run.json": record, **files})
         parts = [one.ingredient for one in run.learners if one.ingredient is not None]
         for part in sorted(parts, key=lambda part: part.position):
-            values = {
-                "soup.accuracy_after": part.soup_accuracy,
-                "soup.learner_accuracy": part.accuracy,
-                "soup.alpha": part.alpha,
-            }
-            opened.measure(values, part.position)
+            accuracies = {"accuracy_after": part.soup_accuracy, "learner_accuracy": part.accuracy}
+            values = {**accuracies, "alpha": part.alpha}
+            opened.measure({f"soup.{name}": one for name, one in values.items()}, part.position)
         opened.measure(run_measures(run, trials), len(parts))
         for subset in subsets:
             opened.keep(subset, f"subsets/{_name(subset)}/subset.json")
         opened.end()
-    except Exception as error:
-        raise ConfigError(
-            f"{opened.name} does not take run {run.label}: {type(error).__name__}: {error}. "
-            "Check its settings and its server."
-        ) from error
     return opened.run_id
 
 
 def run_tags(run: RunView, subsets: Iterable[Subset]) -> dict[str, str]:
-    """Return a run's tags: its id, its data, theta_p and the subsets."""
+    """A run's tags: its id, its data, theta_p and the subsets."""
     tags = {"lipt.run_id": run.run_id, "lipt.fingerprint": run.fingerprint}
     if run.pretrained_weights is not None:
         tags["lipt.theta_p_sha256"] = run.pretrained_weights.sha256

@@ -34,9 +34,8 @@ if TYPE_CHECKING:  # pydantic takes 0.1 s, and only readers of a configuration n
 
 ViewT = TypeVar("ViewT")
 
-DEFAULT_STRATEGY = "auto"
-# Used where neither a fraction nor a budget is given.
-DEFAULT_FRACTION = 0.1
+# Used where neither a strategy, nor a fraction or budget is given.
+DEFAULT_STRATEGY, DEFAULT_FRACTION = "auto", 0.1
 
 
 def view_of(view: type[ViewT], message: Message) -> ViewT:
@@ -199,8 +198,8 @@ class CostsView:
 class RunView:
     """A run at one revision; runs in a listing lack their learners.
 
-    `waiting` is why no connected worker can train its learners. `fitted` lists defaults that were
-    lowered to fit the data; `note` says which weights were used with a new head.
+    `waiting` is why no connected worker can train its learners, `fitted` lists defaults that were
+    lowered to fit the data, and `note` says which weights were used with a new head.
     """
 
     run_id: str
@@ -266,11 +265,8 @@ class StrategyPresetView:
 class StrategyView:
     """A selection strategy that the coordinator offers.
 
-    needs: its inputs: "nothing", "labels", "signals", "features", "validation split", "learners",
-    "paired features", ...
+    needs: its inputs, such as "labels", "signals", "features" and "learners".
     cost: its complexity in N examples, C classes, d features, k budget.
-    default_proxy: the proxy model of a request that names none.
-    works_without_labels: whether it accepts labels="none".
     target_kinds: "class", "classes" (multi-label), "number" (regression).
     """
 

@@ -1,5 +1,3 @@
-"""The GPU's benchmark at tiny size on the CPU, and its arithmetic."""
-
 from __future__ import annotations
 
 import subprocess
@@ -8,41 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_training import figures, peak_of
-
 pytestmark = pytest.mark.slow
-
-
-@pytest.mark.parametrize(
-    ("name", "peak"),
-    [
-        ("NVIDIA A100-SXM4-80GB", 312),
-        ("NVIDIA H100 80GB HBM3", 989),
-        ("NVIDIA H100 PCIe", 756),
-        ("NVIDIA L4", 121),
-        ("NVIDIA L40S", None),
-        ("cpu", None),
-    ],
-)
-def test_a_cards_peak_is_known_by_its_name_or_not_at_all(name: str, peak: float | None) -> None:
-    assert peak_of(name) == peak
-
-
-def test_the_share_is_of_the_peak() -> None:
-    # 10,000 images of 3.12 GFLOP in a second are 31.2 TFLOP/s, a tenth of an A100.
-    assert figures(10_000, 3_120_000_000, "NVIDIA A100-SXM4-40GB") == ("10,000", "31.20", "10%")
-    assert figures(10_000, 3_120_000_000, "cpu") == ("10,000", "31.20", "")
 
 
 def test_two_processes_train_at_once() -> None:
     command = ["-m", "benchmarks.gpu_training", "--tiny", "--device", "cpu", "--processes", "2"]
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "resnet8" in done.stdout
-    assert "published on an A100" in done.stdout
+    root = Path(__file__).parents[2]
+    printed = subprocess.check_output([sys.executable, *command], cwd=root, text=True)
+    assert "resnet8" in printed
+    assert "published on an A100" in printed

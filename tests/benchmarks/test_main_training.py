@@ -1,5 +1,3 @@
-"""Both sides of the benchmark train the same model on the same images."""
-
 from __future__ import annotations
 
 import io
@@ -37,12 +35,3 @@ def test_both_sides_take_their_steps(made_up: None) -> None:
     dataset, files = images(8)
     assert with_fit(dataset, "resnet8", 3, CPU) > 0
     assert with_loader(Files(files, dataset.labels_N.tolist()), 0, "resnet8", 3, CPU) > 0
-
-
-def test_real_images_are_taken_where_they_are(
-    monkeypatch: pytest.MonkeyPatch, cifar10_jpeg: Path
-) -> None:
-    monkeypatch.setenv("LIPT_DATA", str(cifar10_jpeg.parent))
-    dataset, files = images(3)
-    assert dataset.source == "cifar10-jpeg"
-    assert [file[:2] for file in files] == [b"\xff\xd8"] * 3

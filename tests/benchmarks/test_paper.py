@@ -1,5 +1,3 @@
-"""The bench of the paper's tables as a user runs it: real processes, and a second start."""
-
 from __future__ import annotations
 
 import subprocess
@@ -14,7 +12,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def bench(folder: Path, *arguments: str) -> str:
-    """What it prints; it ends well."""
     command = [sys.executable, str(ROOT / "benchmarks" / "paper.py"), *arguments]
     where = ["--folder", str(folder / "paper"), "--work", str(folder / "work")]
     given = ["--scale", "tiny", "--seeds", "1", *where]

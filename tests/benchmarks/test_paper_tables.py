@@ -1,5 +1,3 @@
-"""Tables of the paper as they are measured: cells, results on disk, claims and the page."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -10,13 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.reproduction.cells import SCALES, Cell, Claim, Row, Table, with_defaults
-from benchmarks.reproduction.page import (
-    compared,
-    of_whole_seeds,
-    page,
-    reaching_lines,
-    seconds_to,
-)
+from benchmarks.reproduction.page import compared, page
 from benchmarks.reproduction.plots import plot
 from benchmarks.reproduction.tables import tables
 from benchmarks.reproduction.training import Result, Results, claimed
@@ -33,17 +25,13 @@ TABLE = Table(
     "A table",
     "Is it so?",
     (0.1, 0.2),
-    (
-        Row("better", CELL, {0.1: 60.0, 0.2: 80.0}),
-        Row("worse", OTHER, {0.1: 50.0, 0.2: 60.0}),
-    ),
+    (Row("better", CELL, {0.1: 60.0, 0.2: 80.0}), Row("worse", OTHER, {0.1: 50.0, 0.2: 60.0})),
     claims=(Claim("better", "worse"),),
 )
 FACTS = {"commit": "abc", "machine": "a machine", "torch": "2", "load": 1.0}
 
 
 def measured(accuracies: dict[Cell, float]) -> dict[Cell, dict[str, Any]]:
-    """Results as they are read."""
     return {
         cell: {**vars(replace(RESULT, accuracy=accuracy)), **FACTS}
         for cell, accuracy in accuracies.items()
@@ -67,12 +55,6 @@ def test_every_claim_and_every_figure_of_the_paper_is_about_what_is_measured() -
             assert set(row.paper or ()) <= set(table.fractions)
 
 
-def test_steps_of_epochs_are_those_of_the_rows_fraction() -> None:
-    # 200 epochs of 5,000 examples in batches of 256: 19 full ones, and one of 136.
-    assert SCALES["gpu"].recipe_for(0.1, 50_000, 0).steps == 200 * 20
-    assert CPU.recipe_for(0.1, 50_000, 0).steps == CPU.recipe_for(0.5, 50_000, 0).steps
-
-
 def test_a_result_that_a_kill_has_cut_in_two_is_none(tmp_path: Path) -> None:
     path = tmp_path / "cpu.jsonl"
     Results(path).add(CELL, RESULT, FACTS)
@@ -81,19 +63,6 @@ def test_a_result_that_a_kill_has_cut_in_two_is_none(tmp_path: Path) -> None:
     assert list(Results(path).read()) == [CELL]
     Results(path).add(OTHER, RESULT, FACTS)
     assert list(Results(path).read()) == [CELL, OTHER]
-
-
-def test_the_same_examples_are_trained_on_once(tmp_path: Path) -> None:
-    results = Results(tmp_path / "cpu.jsonl")
-    results.add(CELL, RESULT, FACTS)
-    other = replace(CELL, strategy="craig")
-    same = results.of_the_same_examples(other, "d")
-    assert same is not None
-    assert same["accuracy"] == RESULT.accuracy
-    assert results.of_the_same_examples(other, "e") is None
-    assert results.of_the_same_examples(replace(other, seed=1), "d") is None
-    # Of this one looks are wanted, which the other training did not take.
-    assert results.of_the_same_examples(OTHER, "d") is None
 
 
 def test_a_cell_is_one_process_at_a_time(tmp_path: Path) -> None:
@@ -124,22 +93,6 @@ def test_a_claim_is_the_mean_of_paired_differences() -> None:
     assert compared(TABLE, TABLE.claims[0], measured({CELL: 0.5})) is None
 
 
-def test_a_target_is_reached_when_a_look_finds_it_and_what_came_before_counts() -> None:
-    result = {**vars(RESULT), "pretraining_seconds": 3.0, "selection_seconds": 1.5}
-    assert seconds_to(result, 0.4) == 14.5
-    assert seconds_to(result, 0.45) == 24.5
-    assert seconds_to(result, 0.6) is None
-
-
-def test_targets_are_shares_of_what_everything_ends_with() -> None:
-    table = tables(CPU)["1"]
-    everything = Cell("cpu", "everything", 1.0)
-    lines = list(reaching_lines(table, measured({everything: 0.5, OTHER: 0.45})))
-    assert "to 45.0% (90%)" in lines[1]
-    assert lines[3] == "| everything | 100% | 0 | 20 | 20 | 20 |"
-    assert not list(reaching_lines(table, measured({OTHER: 0.45})))
-
-
 def test_the_page_tells_what_is_there_and_what_is_not(tmp_path: Path) -> None:
     found = measured({CELL: 0.5, replace(CELL, seed=1): 0.52, OTHER: 0.4})
     known = {"T": TABLE, "B.1": tables(CPU)["B.1"]}
@@ -148,12 +101,3 @@ def test_the_page_tells_what_is_there_and_what_is_not(tmp_path: Path) -> None:
     assert "| better | 51.0 ± 1.4 (60.0) | - (80.0) | 2 |" in text
     assert f"![A table]({tmp_path.name}/cpu-T.svg)" in text
     assert "`benchmarks/paper.py all --scale gpu`" in text
-
-
-def test_a_table_shows_the_seeds_that_it_has_all_rows_of() -> None:
-    whole = measured(dict.fromkeys(TABLE.cells([0]), 0.5))
-    begun = measured({replace(CELL, seed=1): 0.9})
-    assert of_whole_seeds(TABLE, whole | begun) == whole
-    # Where none is whole there is what there is.
-    assert of_whole_seeds(TABLE, begun) == begun
-    assert of_whole_seeds(TABLE, {}) == {}

@@ -6,25 +6,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pretraining_price.measuring import (
-    COARSE_TO_FINE,
     LIPT,
     Cell,
     Price,
     Row,
     add_row,
-    cells,
     measure,
     read_rows,
 )
-from benchmarks.pretraining_price.tables import (
-    BEGIN,
-    END,
-    Ratio,
-    lines_of,
-    markdown,
-    ratios,
-    write_section,
-)
+from benchmarks.pretraining_price.tables import BEGIN, END, Ratio, markdown, ratios, write_section
 
 pytestmark = pytest.mark.slow
 
@@ -45,16 +35,6 @@ def rows() -> dict[Cell, Row]:
         # Of another scale, and so of no meaning beside these.
         Cell("full", "epochs:15", 0): row(replace(WARM_UP, pretrained_seconds=4000.0)),
     }
-
-
-def test_each_round_has_every_cell_in_the_order_of_the_one_before() -> None:
-    found = list(cells("full", rounds=2))
-    first = [(cell.pretraining, cell.num_workers) for cell in found if cell.round == 0]
-    warm_ups = [("epochs:1x10", 0), ("epochs:15", 0)]
-    lipt = [(lipt, number) for lipt in (LIPT, COARSE_TO_FINE) for number in (1, 2, 4)]
-    assert first == [*lipt, *warm_ups]
-    assert [(cell.pretraining, cell.num_workers) for cell in found[8:]] == first
-    assert {cell.round for cell in found[8:]} == {1}
 
 
 def test_rows_are_read_as_they_were_written_and_the_last_of_a_cell_counts(tmp_path: Path) -> None:
@@ -80,14 +60,6 @@ def test_ratios_are_those_of_the_same_round() -> None:
     found = ratios(more, "tiny")
     figures = [found[0].to_weights, found[0].to_subset, found[0].cpu]
     assert figures == pytest.approx([7.5, 7.05, 7.5])
-
-
-def test_a_line_has_every_stage_and_what_there_was_none_of_is_left_out() -> None:
-    lipt, warm_up = lines_of(rows(), "tiny")
-    ends = ("8.00", "10.0", "12.0", "3.0 MB", "0.1 to 1.9")
-    assert lipt == ("LiPT, 1 worker", "20.0", "1.00", "0.50", "4.00", "2.00", "-", "2.00", *ends)
-    ends = ("40.0", "41.0", "60.0", "-", "0.1 to 1.9")
-    assert warm_up == ("`epochs:2`", "9.00", "-", "-", "40.0", "-", "-", "1.00", *ends)
 
 
 def test_a_pages_section_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:

@@ -1,5 +1,3 @@
-"""Cells of the bench of dirty data, its results on disk, and its tables."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -9,15 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.value.cells import (
-    PROXIES,
-    SEARCH,
-    STRATEGIES,
-    UNLABELLED,
-    Cell,
-    all_cells,
-    recipe_of,
-)
+from benchmarks.value.cells import PROXIES, SEARCH, STRATEGIES, UNLABELLED, Cell, all_cells
 from benchmarks.value.searching import section
 from benchmarks.value.tables import page
 from benchmarks.value.training import Result, Results
@@ -28,7 +18,6 @@ CELL = Cell("digits", "clean", 0.1, "uniform_per_class", "", "short", "resnet8",
 
 
 def cells(**given: object) -> list[Cell]:
-    """The cells of one setting, where nothing else is given."""
     chosen = {
         "data": ["digits"],
         "settings": ["clean"],
@@ -43,7 +32,6 @@ def cells(**given: object) -> list[Cell]:
 
 
 def result(accuracy: float) -> Result:
-    """A result whose accuracy alone matters."""
     return Result(accuracy, 1.0, 100, 0.25, 0.0, "digest", 12.0)
 
 
@@ -89,24 +77,7 @@ def test_a_row_is_compared_with_random_of_the_same_seeds() -> None:
     assert "- digits, short main training of resnet8: 1 of 5 trainings" in text
 
 
-def test_a_subset_chosen_without_labels_is_compared_with_random_that_has_none_either() -> None:
-    cell = replace(CELL, strategy="facility_location:unlabelled", proxy="ridge:patches")
-    assert cell.baseline == replace(CELL, strategy="uniform")
-    assert replace(CELL, strategy="auto", proxy="auto").baseline == CELL
-
-
-def test_a_search_gives_subsets_fewer_steps_and_tries_every_configuration_once() -> None:
-    found = cells(recipes=list(SEARCH), seeds=[0])
-    assert len(found) == 3 * len(SEARCH)
-    assert len({(cell.strategy, cell.recipe) for cell in found}) == len(found)
-    everything = replace(CELL, recipe=next(iter(SEARCH)), strategy="everything")
-    assert recipe_of(everything).steps == 4 * (
-        recipe_of(replace(everything, strategy="auto")).steps or 0
-    )
-
-
 def searched(strategy: str, accuracies: Sequence[float]) -> dict[Cell, dict[str, Any]]:
-    """A search of all configurations."""
     return {
         replace(CELL, strategy=strategy, recipe=name): {"accuracy": accuracy}
         for name, accuracy in zip(SEARCH, accuracies, strict=True)

@@ -1,5 +1,3 @@
-"""The settings of the bench of dirty data: what is wrong in them is known exactly."""
-
 from __future__ import annotations
 
 import pytest
@@ -62,8 +60,3 @@ def test_copies_look_like_their_original_and_have_its_label() -> None:
     counts = data.original_N.unique(return_counts=True)[1]
     assert int(counts.max()) > 50
     assert int((counts == 1).sum()) > 20
-
-
-def test_a_setting_that_does_not_exist_is_refused_with_the_choices() -> None:
-    with pytest.raises(SystemExit, match="Choose from: clean, noise20"):
-        make("noisy", clean(), seed=0)

@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from deploy.generate import example_files
-from lipt.common.config.knobs import Section, sections
+from lipt.common.config.knobs import sections
 from lipt.common.config.settings import load_settings
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.trainer.main_training import Recipe
@@ -47,11 +47,3 @@ def test_every_setting_is_described_in_one_or_two_lines(model: type[BaseModel]) 
     ]
     assert wrong == []
     assert len(knobs) > 10
-
-
-@pytest.mark.parametrize("model", [CoordinatorSettings, WorkerSettings])
-def test_setting_without_a_default_has_an_example(model: type[BaseModel]) -> None:
-    def lacking(section: Section) -> list[str]:
-        return [knob.name for knob in section.knobs if (knob.default, knob.example) == (None, None)]
-
-    assert [name for section in sections(model) for name in lacking(section)] == []

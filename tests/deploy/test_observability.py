@@ -1,5 +1,3 @@
-"""What deploy/observability/ says of metrics is what there is, as far as Prometheus' tools tell."""
-
 from __future__ import annotations
 
 import json

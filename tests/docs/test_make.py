@@ -1,5 +1,3 @@
-"""The generated parts have everything, and the check of the site sees what it is for."""
-
 from __future__ import annotations
 
 import re

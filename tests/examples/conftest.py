@@ -44,8 +44,6 @@ def run_example(served: Cluster, tmp_path: Path) -> Callable[..., subprocess.Com
 
 @pytest.fixture
 def run_alone(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run an example that needs no coordinator, in an empty folder."""
-
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return _run(tmp_path, arguments, environment)
 
@@ -63,5 +61,4 @@ def _run(
 
 
 def with_examples() -> str:
-    """A module path that begins with the examples."""
     return os.pathsep.join(filter(None, (str(EXAMPLES), os.environ.get("PYTHONPATH"))))

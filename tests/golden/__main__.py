@@ -14,7 +14,6 @@ from tests.golden.pipeline import CIFAR10, NAMES, parts
 
 
 def main() -> None:
-    """Compute the parts, and write them into the record."""
     parser = argparse.ArgumentParser(description="Record the golden digests of this machine.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(NAMES)}")
     wanted = parser.parse_args().parts or NAMES

@@ -47,12 +47,6 @@ def cifar10_folder() -> Path:
 
 
 def cifar10_slice(cifar10: Path, folder: Path) -> str:
-    """The first 200 training images of each class of CIFAR-10, in the order of the file.
-
-    Args:
-        cifar10: the folder with `train.parquet`.
-        folder: the slice is written here.
-    """
     parquet = import_extra("pyarrow.parquet", package="pyarrow", extra="parquet", needed_for="it")
     table = parquet.read_table(cifar10 / "train.parquet")
     taken: Counter[int] = Counter()

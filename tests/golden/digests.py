@@ -25,15 +25,6 @@ _DIGITS = 16
 
 
 def digest(value: Any) -> str:
-    """The digest of a value; equal values give equal digests on every machine.
-
-    Args:
-        value: a tensor, an array, a number, a text, bytes or None, or mappings and sequences
-            of these.
-
-    Raises:
-        TypeError: it holds something else.
-    """
     sha256 = hashlib.sha256()
     for part in _parts(value):
         # The length keeps neighbouring parts apart.

@@ -24,14 +24,12 @@ _PROBE_DIGITS = 8
 
 
 def machine_key() -> str:
-    """The key of this machine."""
     with pinned_kernels(1):
         probed = digest(list(_probe()))[:_PROBE_DIGITS]
     return f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, probe {probed}"
 
 
 def describe_machine() -> dict[str, str]:
-    """The machine in words, for the reader of a record."""
     return {
         "cpu": _cpu_model(),
         "system": f"{platform.system()} {platform.machine()}",

@@ -32,7 +32,7 @@ from lipt.common.weights.specs import specs_of
 from lipt.core.sharding import draw_shards, split_validation
 from lipt.trainer.cli import experiment
 from lipt.trainer.client.client import Client
-from lipt.trainer.comparison.trial import read_trials
+from lipt.trainer.comparison.trial import FIXED, read_trials
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView, StrategyView
@@ -54,12 +54,8 @@ _OF_A_PROXY = {"signals", "features", "validation split"}
 class Case:
     """A data set with its model and its requests.
 
-    open: returns the data in a form that `Session` takes; the folder is for its files.
-    budget: of every subset.
     ridge: the second proxy, besides `soup`, of every strategy that uses one.
     diagnosis: the proxy of the diagnosis on the run; None for the default proxy without a run.
-    learners: settings of the run's learners.
-    options: of strategies, by name.
     exact_data: whether every machine reads the same examples.
     extras: whether to request presets, choices without labels and a warm-up, too.
     """
@@ -101,11 +97,6 @@ NAMES = (*CASES, CIFAR10, "files", "demo")
 
 
 def parts(cifar10: Path | None) -> dict[str, Callable[[Path], list[Stage]]]:
-    """The function of each part, which computes its stages in an empty folder.
-
-    Args:
-        cifar10: the folder of CIFAR-10 as JPEG files; None leaves its part out.
-    """
     found = {name: partial(run_case, case) for name, case in CASES.items()}
     if cifar10 is not None:
         case = Case(
@@ -125,12 +116,6 @@ def parts(cifar10: Path | None) -> dict[str, Callable[[Path], list[Stage]]]:
 
 
 def run_case(case: Case, folder: Path) -> list[Stage]:
-    """Every stage of a data set, in the pipeline's order.
-
-    Args:
-        case: the data set.
-        folder: an empty one, for its files and the run's state.
-    """
     with _own_environment(folder), pinned_kernels(1):
         data, state = case.open(folder), folder / "state"
         with Session(data, case.model, device="cpu", state_dir=state) as session:
@@ -274,11 +259,6 @@ def _made_up(name: str, value: Tensor) -> Tensor:
 
 
 def run_files(folder: Path) -> list[Stage]:
-    """The bytes of weights files and shard files, on fixed inputs.
-
-    Args:
-        folder: an empty one.
-    """
     weights = _awkward_weights()
     like = specs_of(weights)
     stages = [Stage("container", digest(pack(weights, {"b": "2", "a": "1"})), exact=True)]
@@ -334,11 +314,6 @@ def _images(folder: Path) -> str:
 
 
 def run_demo(folder: Path) -> list[Stage]:
-    """The demo's decisions on 200 digits, with one seed and short trainings.
-
-    Args:
-        folder: an empty one.
-    """
     whole, some = experiment.PLAN, torch.arange(200)
     plan = replace(
         whole,
@@ -360,24 +335,25 @@ def run_demo(folder: Path) -> list[Stage]:
         Session(examples, plan.model, device="cpu") as session,
         worker_thread(session.client.address, folder / "worker", device="cpu", allowed_modules=()),
     ):
-        client = session.client
-        result = experiment.conduct(
+        client, test = session.client, open_dataset("digits-test")
+        experiment.conduct(
             session.data,
-            open_dataset("digits-test"),
+            test,
             is_wrong_N,
             client,
-            lambda run: client.wait(run.run_id),
-            folder,
-            lambda _: None,
+            finish=lambda run: client.wait(run.run_id),
+            directory=folder,
+            say=lambda _: None,
         )
-    found = [len(result.suspects), int(is_wrong_N[result.suspects].sum())]
+        run, suspects = client.run("demo-0"), [it.id for it in client.diagnose().label_issues()]
     stages = [
-        Stage("found labels", digest(found)),
-        Stage("soup", digest(_soup(result.run))),
-        *(Stage("subset", item.digest[:16], item.strategy) for item in result.subsets),
+        Stage("found labels", digest([len(suspects), int(is_wrong_N[suspects].sum())])),
+        Stage("soup", digest(_soup(run))),
     ]
-    _, trials = read_trials(folder / "comparison.jsonl")
-    for trial in trials:
+    for strategy in (*FIXED, *plan.strategies):
+        subset = Subset.load(folder / f"subset-{strategy}.npy")
+        stages.append(Stage("subset", subset.digest[:16], strategy))
+    for trial in read_trials(folder / "comparison.jsonl")[1]:
         accuracies = [trial.num_examples, trial.test_accuracy, trial.subset_accuracy]
         stages.append(Stage("trial", digest(accuracies), trial.strategy))
     return stages

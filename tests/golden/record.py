@@ -27,9 +27,7 @@ _MOST_NAMED = 3
 class Stage:
     """A result of one step of the pipeline.
 
-    kind: of the step, such as "learner".
     digest: of the result; where the product refuses the request, the refusal's class.
-    item: which of several, such as "3"; empty where there is one.
     exact: whether every machine computes the same bits.
     """
 
@@ -40,7 +38,6 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """Kind and item."""
         return f"{self.kind} {self.item}".rstrip()
 
 
@@ -81,7 +78,6 @@ def _some(names: Sequence[str]) -> str:
 def expected(
     record: Mapping[str, Any], part: str, key: str
 ) -> tuple[Mapping[str, str], Mapping[str, str] | None]:
-    """A part's exact digests, and those of a machine; None where it has no record of it."""
     machine = record["machines"].get(key, {"digests": {}})
     return record["exact"].get(part, {}), machine["digests"].get(part)
 
@@ -110,7 +106,6 @@ def update(
 
 
 def load(path: Path = FILE) -> dict[str, Any]:
-    """The record of a file; an empty one where there is no file."""
     if not path.exists():
         return {"exact": {}, "machines": {}}
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -17,6 +17,5 @@ QUICK: Mapping[str, Any] = {
 
 
 def few_digits(number: int = 240) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images N x 8 x 8, and labels."""
     digits: Any = load_digits()
     return (digits.images[:number] * 15).astype(np.uint8), digits.target[:number].astype(np.int64)

@@ -1,5 +1,3 @@
-"""Scorer and select_from: the same subset as a coordinator's, from scores made in parts."""
-
 from __future__ import annotations
 
 import dataclasses
@@ -83,7 +81,6 @@ def test_the_subset_is_the_coordinator_s_own(known: Known, strategy: str) -> Non
 def test_parts_that_begin_with_a_batch_of_the_pass_give_the_same_bits(
     known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last part's batch is the short one, as that of a pass over all examples is."""
     monkeypatch.setattr(Scorer, "batch_size", 100)
     scorer = known.scorer
     at_once = pa.Table.from_batches(scorer.scores(batches(known)))
@@ -96,14 +93,11 @@ def test_parts_that_begin_with_a_batch_of_the_pass_give_the_same_bits(
 def test_what_cannot_be_scored_is_refused(known: Known, tmp_path: Path) -> None:
     whole = batch_of(known, range(4))
     png = _png(torch.zeros(8, 8, dtype=torch.uint8))
+    broken = pa.array([png, png, b"none", png], pa.binary())
     for message, place, column in (
         (r"'image' is int64", 2, whole["id"]),
         (r"a label is no number of the 10 classes", 1, pa.array([10] * 4)),
-        (
-            r"image 2 of the record batch \(id 2\) cannot be used",
-            2,
-            pa.array([png, png, b"none", png], pa.binary()),
-        ),
+        (r"image 2 of the record batch \(id 2\) cannot be used", 2, broken),
     ):
         wrong = whole.set_column(place, whole.schema.names[place], column)
         with pytest.raises(DataError, match=message):

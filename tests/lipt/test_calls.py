@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import datasets
 import pytest
-from PIL import Image
 
 import lipt
 from lipt.common.errors import BudgetError, ConfigError, UnknownNameError
@@ -69,20 +67,3 @@ def test_strategies_are_compared_with_random() -> None:
     assert "<td>everything +soft</td>" in comparison._repr_html_()
     with pytest.raises(ConfigError, match="stepz: there is no such setting"):
         lipt.compare(few_digits(), few_digits(), recipe={"stepz": 3})
-
-
-def test_hugging_face_data_is_chosen_from_and_applied_to() -> None:
-    images, labels = few_digits()
-    names = [f"digit {number}" for number in range(10)]
-    table = datasets.Dataset.from_dict(
-        {"label": labels.tolist(), "image": [Image.fromarray(image) for image in images]},
-        features=datasets.Features(
-            {"label": datasets.ClassLabel(names=names), "image": datasets.Image()}
-        ),
-    )
-    of_table = lipt.select(table, strategy="el2n", run=QUICK)
-    assert of_table.digest == lipt.select((images, labels), strategy="el2n", run=QUICK).digest
-    assert len(of_table.hf_select(table)) == 24
-    row = of_table.dataset(table)[0]
-    assert row["label"] == labels[of_table.indices[0]]
-    assert float(row["weight"]) == 1.0

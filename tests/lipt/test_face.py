@@ -1,5 +1,3 @@
-"""What `lipt` offers by name, and what it costs."""
-
 from __future__ import annotations
 
 import subprocess
@@ -19,10 +17,7 @@ def test_every_name_that_is_offered_is_there() -> None:
 
 
 def printed(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=True, timeout=60
-    )
-    return done.stdout
+    return subprocess.check_output([sys.executable, *arguments], text=True, timeout=60)
 
 
 @pytest.mark.parametrize(

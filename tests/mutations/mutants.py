@@ -12,8 +12,6 @@ from typing import Any
 
 
 class Verdict(StrEnum):
-    """What the tests say of a mutant."""
-
     CAUGHT = "caught"
     SURVIVED = "survived"
     TIMEOUT = "timeout"  # counts as caught where the row says `hangs`
@@ -22,8 +20,6 @@ class Verdict(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How the tests ended."""
-
     PASSED = "passed"
     FAILED = "failed"
     TIMEOUT = "timeout"
@@ -46,15 +42,10 @@ class Edit:
 
 @dataclass(frozen=True)
 class Mutant:
-    """One row of the table.
+    """One row of a table, whose name is `group`.
 
-    Attributes:
-        name: the protection or decision that is taken out.
-        group: the table's name.
-        tests: files or node ids that have to fail.
-        hangs: a timeout counts as caught.
-        slow: takes minutes, or needs a tool; run by `--slow` only.
-        survives: why no test fails; empty where one has to.
+    tests: files or node ids that have to fail. hangs: a timeout counts as caught.
+    slow: run by `--slow` only. survives: why no test fails; empty where one has to.
     """
 
     name: str
@@ -67,11 +58,7 @@ class Mutant:
 
 
 def read_mutants(folder: Path) -> list[Mutant]:
-    """The rows of all tables in a folder.
-
-    Raises:
-        ValueError: a row has an unknown key, lacks one, or has the name of another.
-    """
+    """The rows of all tables in a folder; ValueError for a wrong one."""
     mutants: list[Mutant] = []
     for path in sorted(folder.glob("*.toml")):
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -99,12 +86,7 @@ def _mutant(row: Mapping[str, Any], module: Mapping[str, Any], group: str) -> Mu
 
 
 def mutated_files(mutant: Mutant, root: Path) -> dict[str, str]:
-    """The new text of each file that a mutant changes.
-
-    Raises:
-        StaleError: a file is missing, a text does not occur as often as the row says, or the
-            replacement changes nothing.
-    """
+    """The new text of each file that a mutant changes; StaleError where a row does not fit."""
     texts: dict[str, str] = {}
     for edit in mutant.edits:
         path = root / edit.file
@@ -115,11 +97,6 @@ def mutated_files(mutant: Mutant, root: Path) -> dict[str, str]:
 
 
 def apply_edit(text: str, edit: Edit) -> str:
-    """The text after one edit.
-
-    Raises:
-        StaleError: the edit does not fit the text.
-    """
     found = text.count(edit.find) if edit.find else 0
     if found != edit.count:
         raise StaleError(
@@ -131,7 +108,6 @@ def apply_edit(text: str, edit: Edit) -> str:
 
 
 def judge(unmutated: Outcome, mutated: Outcome, *, hangs: bool) -> Verdict:
-    """The verdict on a mutant, from its tests' outcomes without and with it."""
     if unmutated is not Outcome.PASSED or mutated is Outcome.NOT_RUN:
         return Verdict.BROKEN
     if mutated is Outcome.TIMEOUT:
@@ -140,7 +116,6 @@ def judge(unmutated: Outcome, mutated: Outcome, *, hangs: bool) -> Verdict:
 
 
 def is_expected(mutant: Mutant, verdict: Verdict) -> bool:
-    """Whether a verdict is the one that the row promises."""
     return verdict is (Verdict.SURVIVED if mutant.survives else Verdict.CAUGHT)
 
 

@@ -12,8 +12,6 @@ from tests.mutations.mutants import Mutant, Outcome, Verdict, is_expected
 
 
 class Results:
-    """Results by mutant, and by set of tests."""
-
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._kept: dict[str, dict[str, Any]] = {"mutants": {}, "tests": {}}
@@ -21,38 +19,31 @@ class Results:
             self._kept = json.loads(path.read_text("utf-8"))
 
     def has_mutant(self, mutant: Mutant, key: str) -> bool:
-        """Whether there is a verdict on this text, in these modules and tests."""
         found = self._kept["mutants"].get(mutant.name, {})
         return found.get("key") == key and found["verdict"] != Verdict.BROKEN
 
     def has_tests(self, tests: tuple[str, ...], key: str) -> bool:
-        """Whether these tests passed without mutations, on these modules."""
         found = self._kept["tests"].get(" ".join(tests), {})
         return found.get("key") == key and found["outcome"] == Outcome.PASSED
 
     def unmutated(self, tests: tuple[str, ...]) -> tuple[Outcome, float]:
-        """The outcome of tests without mutations, and their seconds."""
         found = self._kept["tests"][" ".join(tests)]
         return Outcome(found["outcome"]), found["seconds"]
 
     def put_mutant(self, mutant: Mutant, key: str, verdict: Verdict, **details: Any) -> None:
-        """Keep a verdict."""
         kept = {"key": key, "group": mutant.group, "verdict": verdict, **details}
         self._kept["mutants"][mutant.name] = kept
         self._write()
 
     def put_tests(self, tests: tuple[str, ...], key: str, **details: Any) -> None:
-        """Keep the outcome of tests without mutations."""
         self._kept["tests"][" ".join(tests)] = {"key": key, **details}
         self._write()
 
     def verdict(self, mutant: Mutant) -> Verdict:
-        """The verdict on a mutant; STALE where there is none."""
         found = self._kept["mutants"].get(mutant.name)
         return Verdict(found["verdict"]) if found else Verdict.STALE
 
     def summary(self, mutants: Iterable[Mutant]) -> list[str]:
-        """Lines: each mutant that was not caught, and the counts of each table."""
         lines: list[str] = []
         counts: dict[str, Counter[str]] = {}
         for mutant in mutants:

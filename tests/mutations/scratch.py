@@ -32,36 +32,19 @@ from tests.mutations.mutants import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 # Imported once, before the first fork: pytest's plugins, and what most of lipt imports.
-_PRELOADED = (
-    "PIL.Image",
-    "_hypothesis_pytestplugin",
-    "anyio.pytest_plugin",
-    "cryptography.x509",
-    "google.protobuf.json_format",
-    "google.rpc.status_pb2",
-    "grpc.aio",
-    "grpc_health.v1.health",
-    "grpc_reflection.v1alpha.reflection",
-    "grpc_status.rpc_status",
-    "numpy",
-    "pydantic_settings",
-    "pytest_asyncio.plugin",
-    "pytest_cov.plugin",
-    "pytest_timeout",
-    "rich.table",
-    "safetensors.torch",
-    "sqlite3",
-    "torchvision.transforms",
-    "typer",
-    "xdist.plugin",
-)
+_PRELOADED = """
+PIL.Image _hypothesis_pytestplugin anyio.pytest_plugin cryptography.x509 google.protobuf.json_format
+google.rpc.status_pb2 grpc.aio grpc_health.v1.health grpc_reflection.v1alpha.reflection
+grpc_status.rpc_status numpy pydantic_settings pytest_asyncio.plugin pytest_cov.plugin
+pytest_timeout rich.table safetensors.torch sqlite3 torchvision.transforms typer xdist.plugin
+"""
 _OPTIONS = ("-x", "-q", "--tb=short", "-p", "no:cacheprovider", "-m", "")
 # Pytest's plugins are imported here before pytest can rewrite their assertions.
 _WARNINGS = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 _WRONG_IMPORT = 99
 
 
-for _name in _PRELOADED:
+for _name in _PRELOADED.split():
     with suppress(ImportError):
         importlib.import_module(_name)
 
@@ -78,7 +61,6 @@ class Scratch:
         self._originals: dict[str, str] = {}
 
     def fill(self) -> None:
-        """Copy what git tracks or does not ignore."""
         command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
         for name in filter(None, listed.stdout.split("\0")):
@@ -91,19 +73,16 @@ class Scratch:
         compileall.compile_dir(self.tree / "lipt", quiet=2, invalidation_mode=mode)
 
     def mutate(self, texts: Mapping[str, str]) -> None:
-        """Write changed modules."""
         for name, text in texts.items():
             self._originals[name] = (self.tree / name).read_text("utf-8")
             (self.tree / name).write_text(text, "utf-8")
 
     def restore(self) -> None:
-        """Write the modules as they were."""
         for name, text in self._originals.items():
             (self.tree / name).write_text(text, "utf-8")
         self._originals.clear()
 
     def start(self, tests: Sequence[str], *, limit_s: float) -> Trial:
-        """Run tests in a forked process."""
         shutil.rmtree(self.temporary, ignore_errors=True)
         self.temporary.mkdir()
         self._report.unlink(missing_ok=True)
@@ -183,8 +162,6 @@ class _Report:
 
 @dataclass
 class Trial:
-    """Tests that run in a process of their own."""
-
     _pid: int
     _limit_s: float
     _report: Path
@@ -215,7 +192,6 @@ class Trial:
         return True
 
     def kill(self) -> None:
-        """Kill the tests, and the processes that they started."""
         with suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
 

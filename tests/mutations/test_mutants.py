@@ -1,5 +1,3 @@
-"""The rows of the table, what they replace, and the verdicts."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -12,7 +10,6 @@ from tests.mutations.mutants import (
     Outcome,
     StaleError,
     Verdict,
-    apply_edit,
     digest,
     is_expected,
     judge,
@@ -71,29 +68,20 @@ def test_a_wrong_row_is_refused(tmp_path: Path, old: str, new: str) -> None:
         read_mutants(tmp_path)
 
 
-def test_an_edit_replaces_as_many_texts_as_it_counts() -> None:
-    assert apply_edit("a b a", Edit("f", "a", "c", count=2)) == "c b c"
+def test_edits_of_one_file_follow_each_other(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = x")
+    mutant = make_mutant(Edit("a.py", "x", "y", count=2), Edit("a.py", "y =", "z ="))
+    assert mutated_files(mutant, tmp_path) == {"a.py": "z = y"}
+    assert (tmp_path / "a.py").read_text() == "x = x"
 
 
 @pytest.mark.parametrize(
-    "edit",
-    [Edit("f", "gone", "x"), Edit("f", "a", "x"), Edit("f", "b", "b"), Edit("f", "", "x")],
+    "edit", [Edit("none", "a", "x"), *(Edit("f", *pair) for pair in ("gx", "ax", "bb", ("", "x")))]
 )
-def test_an_edit_that_does_not_fit_the_text_is_stale(edit: Edit) -> None:
+def test_an_edit_that_does_not_fit_the_text_is_stale(tmp_path: Path, edit: Edit) -> None:
+    (tmp_path / "f").write_text("a b a")
     with pytest.raises(StaleError):
-        apply_edit("a b a", edit)
-
-
-def test_edits_of_one_file_follow_each_other(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("x = 1")
-    mutant = make_mutant(Edit("a.py", "x", "y"), Edit("a.py", "y = 1", "y = 2"))
-    assert mutated_files(mutant, tmp_path) == {"a.py": "y = 2"}
-    assert (tmp_path / "a.py").read_text() == "x = 1"
-
-
-def test_a_row_of_a_missing_file_is_stale(tmp_path: Path) -> None:
-    with pytest.raises(StaleError, match="missing"):
-        mutated_files(make_mutant(Edit("a.py", "x", "y")), tmp_path)
+        mutated_files(make_mutant(edit), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from tests.trainer.made_up import made_up_subset
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The real service, with a run that is ready."""
     with serving(tmp_path_factory.mktemp("service")) as service:
         yield service
 
@@ -45,7 +44,6 @@ def client(relay: Relay) -> Iterator[Client]:
 
 @pytest.fixture
 def stranger() -> Iterator[str]:
-    """The address of a gRPC server that knows no call."""
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -68,8 +66,6 @@ def digits() -> Dataset:
 
 @pytest.fixture
 def subset_of() -> Callable[..., Subset]:
-    """Makes a subset of some data: indices, and weights where they are given."""
-
     def make(
         dataset: Dataset, indices: Sequence[int], weights: Sequence[float] | None = None
     ) -> Subset:

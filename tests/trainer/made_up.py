@@ -28,28 +28,10 @@ _RUN = RunView(
     fingerprint="f" * 8,
     config=RunConfig(model="resnet8", learners=LearnersConfig(num_steps=5)),
     learners=(),
-    progress=None,
-    created_at=None,
-    ended_at=None,
-    soup=None,
-    costs=None,
-    initial_weights=None,
-    pretrained_weights=None,
+    **dict.fromkeys(("progress", "created_at", "ended_at", "soup", "costs")),  # type: ignore[arg-type]
+    **dict.fromkeys(("initial_weights", "pretrained_weights")),  # type: ignore[arg-type]
 )
-_LEARNER = LearnerView(
-    index=0,
-    state=LearnerState.QUEUED,
-    density=0.9,
-    attempts=0,
-    worker="",
-    device="",
-    step=0,
-    loss=0.0,
-    train_seconds=0.0,
-    message="",
-    result=None,
-    ingredient=None,
-)
+_LEARNER = LearnerView(0, LearnerState.QUEUED, 0.9, 0, "", "", 0, 0.0, 0.0, "", None, None)
 _TRIAL = Trial(
     seed=0,
     strategy="uniform",
@@ -66,15 +48,9 @@ _TRIAL = Trial(
     bytes_sent=0,
     digest="d",
 )
+_ALONE = Rival(None, None, None)
 _OUTCOME = Outcome(
-    strategy="craig",
-    fraction=0.1,
-    num_seeds=3,
-    mean_accuracy=0.5,
-    std_accuracy=0.01,
-    difference=Difference(0.0, -0.1, 0.1, 3),
-    everything=Rival(None, None, None),
-    redrawn=Rival(None, None, None),
+    *("craig", 0.1, 3, 0.5, 0.01, Difference(0.0, -0.1, 0.1, 3), _ALONE, _ALONE),
     subset_accuracy=1.0,
     levelled_off=True,
     num_steps=10,
@@ -103,30 +79,25 @@ DISCARDED = IngredientView(position=1, accuracy=0.25, soup_accuracy=0.5, alpha=0
 
 
 def made_up_run(**changes: Any) -> RunView:
-    """A run in training, without learners."""
     return replace(_RUN, **changes)
 
 
 def made_up_service(**changes: Any) -> ServiceView:
-    """A coordinator with nothing to do, and nobody to do it."""
     view = ServiceView(now=None, runs=(), workers=(), num_workers=0, computations=(), num_runs=0)
     return replace(view, **changes)
 
 
 def made_up_learner(index: int = 0, **changes: Any) -> LearnerView:
-    """A learner that waits for a worker."""
     return replace(_LEARNER, index=index, **changes)
 
 
 def made_up_trial(**changes: Any) -> Trial:
-    """A training on a random subset."""
     return replace(_TRIAL, **changes)
 
 
 def trials(
     strategy: str, accuracies: Sequence[float], fraction: float = 0.1, **changes: Any
 ) -> list[Trial]:
-    """A training per seed, in order of their accuracies."""
     return [
         made_up_trial(
             seed=seed, strategy=strategy, fraction=fraction, test_accuracy=accuracy, **changes
@@ -136,12 +107,10 @@ def trials(
 
 
 def made_up_outcome(**changes: Any) -> Outcome:
-    """A strategy that nothing tells apart from random."""
     return replace(_OUTCOME, **changes)
 
 
 def made_up_record(epoch: int, **changes: Any) -> EpochRecord:
-    """An epoch of main training."""
     return replace(_RECORD, epoch=epoch, **changes)
 
 

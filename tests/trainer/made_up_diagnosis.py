@@ -35,7 +35,7 @@ def made_up_columns() -> dict[str, NDArray[Any]]:
 
 
 def made_up_findings() -> dict[str, Any]:
-    """What is found in them, as JSON has it."""
+    noise = {"noise_rate": 0.25, "low": 0.1, "high": 0.5}
     return {
         "version": 1,
         "num_examples": 8,
@@ -47,17 +47,7 @@ def made_up_findings() -> dict[str, Any]:
             "noise_rate": 0.25,
             "noise_low": 0.1,
             "noise_high": 0.4,
-            "per_class": [
-                {
-                    "label": label,
-                    "count": 4,
-                    "suspects": 1,
-                    "noise_rate": 0.25,
-                    "low": 0.1,
-                    "high": 0.5,
-                }
-                for label in (0, 1)
-            ],
+            "per_class": [{"label": label, "count": 4, "suspects": 1} | noise for label in (0, 1)],
             "ranked": [
                 {"id": 6, "given": 1, "suggested": 0, "quality": 0.1},
                 {"id": 1, "given": 0, "suggested": 1, "quality": 0.2},
@@ -68,10 +58,8 @@ def made_up_findings() -> dict[str, Any]:
             {"given": 1, "suggested": 0, "count": 1, "share": 0.25},
         ],
         "duplicates": {
-            "exact_groups": 1,
-            "near_groups": 1,
+            **dict.fromkeys(("exact_groups", "near_groups", "conflicting"), 1),
             "surplus": 3,
-            "conflicting": 1,
             "threshold": 0.97,
             "groups": [[3, 4, 5], [0, 2]],
         },
@@ -80,10 +68,7 @@ def made_up_findings() -> dict[str, Any]:
         "redundancy": {
             "share_for_90": 0.5,
             "examples_for_90": 4,
-            "per_class": [
-                {"label": 0, "count": 4, "examples_for_90": 2},
-                {"label": 1, "count": 4, "examples_for_90": 2},
-            ],
+            "per_class": [{"label": label, "count": 4, "examples_for_90": 2} for label in (0, 1)],
             "sampled": 8,
         },
         "learnability": {
@@ -112,7 +97,6 @@ def made_up_diagnosis(
     *,
     fingerprint: str = FINGERPRINT,
 ) -> Diagnosis:
-    """The diagnosis in that file."""
     chosen = findings or made_up_findings()
     return read_diagnosis(
         diagnosis_file(chosen, columns),

@@ -1,10 +1,8 @@
-"""What trackers are told: against the real packages, and against fakes that fail."""
-
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,14 +11,7 @@ from lipt.common.errors import ConfigError, MissingExtraError
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.tracking import (
-    DIGESTS,
-    Logger,
-    LoggerWarning,
-    run_measures,
-    run_tags,
-    track,
-)
+from lipt.trainer.tracking import DIGESTS, Logger, LoggerWarning, run_measures, run_tags, track
 from lipt.trainer.views import BlobView, SoupView
 from tests.trainer.made_up import (
     DISCARDED,
@@ -48,7 +39,6 @@ SUBSET = made_up_subset([1, 3], strategy="grand", run_id="r-1", run_name="demo-0
 
 
 def record(epoch: int, **changes: Any) -> EpochRecord:
-    """One of two epochs of three steps."""
     changes = {"subset_digest": SUBSET.digest, **changes}
     return made_up_record(epoch, step=3 * epoch, loss=1.0 / epoch, **changes)
 
@@ -159,15 +149,8 @@ class FakePackage:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakePackage:
     """In the place of all three packages."""
     package = FakePackage()
-    writer = ModuleType("torch.utils.tensorboard")
-    writer.SummaryWriter = lambda log_dir: package  # type: ignore[attr-defined]
-    for name, module in (
-        ("tensorboard", ModuleType("tensorboard")),
-        ("torch.utils.tensorboard", writer),
-        ("wandb", package),
-        ("mlflow", package),
-    ):
-        monkeypatch.setitem(sys.modules, name, module)  # type: ignore[arg-type]
+    for name in ("tensorboard", "torch.utils.tensorboard", "wandb", "mlflow"):
+        monkeypatch.setitem(sys.modules, name, package)  # type: ignore[arg-type]
     return package
 
 

@@ -2,58 +2,37 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.states import LearnerPhase, LearnerState, RunState
-from lipt.trainer.views import (
-    BlobView,
-    IngredientView,
-    LearnerView,
-    ProgressView,
-    RunView,
-    view_of,
-)
+from lipt.trainer.views import BlobView, IngredientView, LearnerView, ProgressView, RunView, view_of
 from lipt.v1 import blob_pb2, config_pb2, run_pb2, worker_pb2
 
 
 def test_a_learner_is_read_field_by_field() -> None:
+    same: dict[str, Any] = {"index": 3, "density": 0.875, "attempts": 2, "device": "cpu", "step": 5}
+    same |= {"loss": math.inf, "train_seconds": 1.5, "message": "once more", "num_steps": 6}
+    part = {"position": 1, "accuracy": 0.5, "soup_accuracy": 0.75, "alpha": 0.25, "kept": True}
     message = run_pb2.Learner(
-        index=3,
+        **same,
         state=run_pb2.LEARNER_STATE_DONE,
-        density=0.875,
-        attempts=2,
         worker_name="w",
-        device="cpu",
-        step=5,
-        loss=math.inf,
         result=blob_pb2.BlobRef(sha256="ab", size_bytes=7),
-        train_seconds=1.5,
-        message="once more",
-        ingredient=run_pb2.IngredientReport(
-            position=1, accuracy=0.5, soup_accuracy=0.75, alpha=0.25, kept=True
-        ),
+        ingredient=run_pb2.IngredientReport(**part),  # type: ignore[arg-type]
         phase=worker_pb2.LEARNER_PHASE_SUBMITTING,
-        num_steps=6,
         leased_at=Timestamp(seconds=86_400),
     )
     assert view_of(LearnerView, message) == LearnerView(
-        index=3,
+        **same,
         state=LearnerState.DONE,
-        density=0.875,
-        attempts=2,
         worker="w",
-        device="cpu",
-        step=5,
-        loss=math.inf,
-        train_seconds=1.5,
-        message="once more",
         result=BlobView("ab", 7),
-        ingredient=IngredientView(1, 0.5, 0.75, 0.25, kept=True),
+        ingredient=IngredientView(**part),  # type: ignore[arg-type]
         phase=LearnerPhase.SUBMITTING,
-        num_steps=6,
         leased_at=datetime(1970, 1, 2, tzinfo=UTC),
         committed_at=None,
     )

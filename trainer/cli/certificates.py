@@ -48,8 +48,6 @@ _CERT_MODE, _KEY_MODE, _FOLDER_MODE = 0o644, 0o600, 0o700
 
 @dataclass(frozen=True)
 class Pair:
-    """A certificate and its private key."""
-
     certificate: x509.Certificate
     key: CertificateIssuerPrivateKeyTypes = field(repr=False)
 
@@ -64,7 +62,6 @@ def make_authority(*, now: datetime, days: int) -> Pair:
 
 
 def issue_server(authority: Pair, hosts: Sequence[str], *, now: datetime, days: int) -> Pair:
-    """A coordinator's certificate."""
     names = [_host(host) for host in hosts]
     return _issue(authority, COORDINATOR, names, [ExtendedKeyUsageOID.SERVER_AUTH], now, days)
 
@@ -72,7 +69,7 @@ def issue_server(authority: Pair, hosts: Sequence[str], *, now: datetime, days: 
 def issue_client(
     authority: Pair, name: str, role: Role, *, hosts: Sequence[str] = (), now: datetime, days: int
 ) -> Pair:
-    """A worker's, trainer's or admin's certificate; with hosts it serves as well."""
+    """A peer's certificate; with hosts it serves as well."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} is not a name of 1 to 64 letters, digits, dots, hyphens and underscores "
@@ -85,12 +82,6 @@ def issue_client(
     if hosts:
         usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
     return _issue(authority, name, names, usages, now, days)
-
-
-def hosts_of(certificate: x509.Certificate) -> list[str]:
-    """The names and addresses that a certificate was made for, in their order."""
-    names = extension_of(certificate, x509.SubjectAlternativeName) or ()
-    return [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
 
 
 def _issue(
@@ -187,11 +178,9 @@ class Folder:
         self.path = path
 
     def cert(self, name: str) -> Path:
-        """The file of a certificate."""
         return self.path / f"{name}.pem"
 
     def key(self, name: str) -> Path:
-        """The file of a certificate's key."""
         return self.path / f"{name}.key"
 
     def authority(self) -> Pair:
@@ -220,7 +209,9 @@ class Folder:
         path = self.cert(name)
         if not path.is_file():
             return []
-        return hosts_of(read_certificates(PemFile.read("the certificate", path))[0])
+        certificate = read_certificates(PemFile.read("the certificate", path))[0]
+        names = extension_of(certificate, x509.SubjectAlternativeName) or ()
+        return [str(one.value) for one in names if isinstance(one, x509.DNSName | x509.IPAddress)]
 
     def require_free(self, names: Iterable[str], *, force: bool) -> None:
         """Refuse to write where something is, unless `force` says so."""
@@ -233,7 +224,6 @@ class Folder:
                     )
 
     def write(self, name: str, pair: Pair) -> None:
-        """Write a certificate and its key, in place of those that are there."""
         self.path.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         # Unencrypted: a service has nobody to type a password.
         key = pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

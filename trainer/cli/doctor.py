@@ -15,14 +15,11 @@ from lipt.common.text import empty_classes
 from lipt.trainer.cli.options import Coordinator
 from lipt.trainer.views import DatasetView, InfoView, WorkerView
 
-# Workers are heard every few seconds; this long without a word means trouble.
-_STALE_WORKER_SECONDS = 60.0
-
-_LIBRARIES = ("lipt", "torch", "torchvision", "grpcio", "protobuf", "numpy", "safetensors")
+# One seed gives one soup only where these agree.
+_RESULT_LIBRARIES = ("lipt", "torch", "torchvision")
+_LIBRARIES = (*_RESULT_LIBRARIES, "grpcio", "protobuf", "numpy", "safetensors")
 # Those that an extra brings.
 _EXTRAS = {"pyarrow": "parquet", "scikit-learn": "demo"}
-# One seed gives one soup only where these agree.
-_RESULT_LIBRARIES = _LIBRARIES[:3]
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,6 @@ class Check:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of the installed libraries, by name."""
     versions = {"python": platform.python_version()}
     for library in (*_LIBRARIES, *_EXTRAS):
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -49,7 +45,6 @@ def installed_versions() -> dict[str, str]:
 
 
 def local_checks(versions: Mapping[str, str]) -> Iterator[Check]:
-    """Checks of this installation and its devices."""
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     yield Check("installed", True, listed)
     for library, extra in _EXTRAS.items():
@@ -74,7 +69,6 @@ def _device_check() -> Check:
 
 
 def remote_checks(coordinator: Coordinator, versions: Mapping[str, str]) -> Iterator[Check]:
-    """Checks of a coordinator and the way to it."""
     split_address(coordinator.address)
     try:
         with coordinator.connect() as client:
@@ -97,7 +91,6 @@ def remote_checks(coordinator: Coordinator, versions: Mapping[str, str]) -> Iter
 def coordinator_checks(
     info: InfoView, *, protocol: tuple[int, int], versions: Mapping[str, str]
 ) -> Iterator[Check]:
-    """Checks of a coordinator's answer."""
     theirs = info.protocol
     detail = "the coordinator speaks {}.{}, this side {}.{}".format(*theirs, *protocol)
     older = "the coordinator" if theirs < protocol else "this side"
@@ -144,7 +137,7 @@ def _worker_check(worker: WorkerView) -> Check:
     name = f"worker {worker.name}"
     busy = f"at work on {worker.assignment}" if worker.assignment else "idle"
     detail = f"{worker.device}, {busy}, heard {worker.seconds_since_heard:.0f} s ago"
-    if worker.seconds_since_heard > _STALE_WORKER_SECONDS:
+    if worker.seconds_since_heard > 60:  # they are heard every few seconds
         return Check(name, None, detail, "See its log; it may be gone.")
     if worker.idle_reason:
         remedy = "Start it with that flag where its machine may run that code, or start another."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,15 +17,13 @@ from lipt.trainer.cli.display.runs import run_lines
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison import outcomes
 from lipt.trainer.comparison.compare import compare
-from lipt.trainer.comparison.trial import Plan, read_trials
+from lipt.trainer.comparison.trial import FIXED, Plan, read_trials
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.report.report import count_classes, gather, render, render_diagnosis
-from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 from lipt.trainer.writing.files import write_atomically
 from lipt.trainer.writing.formatting import table_lines, to_jsonable
 
-NUM_WORST = 20
 FRACTION = 0.1
 
 PLAN = Plan(
@@ -52,16 +49,6 @@ PLAN = Plan(
 )
 
 
-@dataclass(frozen=True)
-class DemoResult:
-    """Suspected labels, the worst first; the first seed's run and subsets; what to print of all."""
-
-    suspects: list[int]
-    run: RunView
-    subsets: list[Subset]
-    lines: list[str]
-
-
 def conduct(
     train: Dataset,
     test: Dataset,
@@ -70,8 +57,8 @@ def conduct(
     finish: Callable[[RunView], RunView],
     directory: Path,
     say: Say,
-) -> DemoResult:
-    """Diagnose the data, take subsets of the first seed's run, compare those of all seeds."""
+) -> list[str]:
+    """Diagnose the data, compare subsets of three runs, write two pages; returns what to print."""
     say(f"{is_wrong_N.sum()} of the {len(train)} labels of {train.source} are wrong on purpose")
     first = PLAN.seeds[0]
     # All start now: the workers train the next learners while others are merged and compared.
@@ -79,7 +66,7 @@ def conduct(
         seed: client.start_run(PLAN.overrides(seed), name=f"demo-{seed}") for seed in PLAN.seeds
     }
     diagnosis = client.diagnose()
-    diagnosis_page = directory / "diagnosis.html"
+    diagnosis_page, page = directory / "diagnosis.html", directory / "report.html"
     write_atomically(diagnosis_page, render_diagnosis(diagnosis, train).encode())
     suspects = [issue.id for issue in diagnosis.label_issues()]
     found = found_text(suspects, is_wrong_N)
@@ -87,14 +74,18 @@ def conduct(
     run = finish(runs[first])
     record = directory / "run.json"
     write_atomically(record, f"{json.dumps(to_jsonable(run), indent=2)}\n".encode())
-    subsets: list[Subset] = []
     files: list[Path] = []
-    for strategy in PLAN.all_strategies():
+    rows: list[tuple[str, ...]] = []
+    for strategy in (*FIXED, *PLAN.strategies):
         subset = client.subset(run.run_id, strategy, fraction=FRACTION)
         say(f"subset by {strategy}: {len(subset)} examples, digest {subset.digest[:12]}")
         named = directory / f"subset-{strategy}"
         files += [subset.save(f"{named}{suffix}") for suffix in (".npy", ".csv")]
-        subsets.append(subset)
+        counts = count_classes(train, subset.indices)
+        per_class = f"{min(counts)} to {max(counts)}"
+        num_wrong = str(is_wrong_N[subset.indices].sum())
+        shown = (subset.digest[:12], str(files[-2]))
+        rows.append((strategy, str(len(subset)), per_class, num_wrong, *shown))
     trials = directory / "comparison.jsonl"
     trials.unlink(missing_ok=True)  # of an earlier demo; this one is not to go on with it
     # A net this small trains fastest on one thread, and to the same bits on every machine.
@@ -103,20 +94,25 @@ def conduct(
     def pretrain(seed: int) -> RunView:
         return run if seed == first else finish(runs[seed])
 
-    compare(client, PLAN, train, test, pretrain=pretrain, out=trials, device="cpu", say=say)
+    compare(
+        client.strategies(),
+        PLAN,
+        train,
+        test,
+        pretrain=pretrain,
+        choose=lambda run, strategy, **asked: client.subset(run.run_id, strategy, **asked),
+        out=trials,
+        device="cpu",
+        say=say,
+    )
     weights = directory / "theta_p.safetensors"
     client.save_weights(weights, run.run_id, "pretrained")
     stories = [(strategy, FRACTION) for strategy in PLAN.strategies]
     now = datetime.now(UTC)
     report = gather(client, run, train, stories, read_trials(trials), diagnosis=diagnosis, now=now)
-    page = directory / "report.html"
     write_atomically(page, render(report).encode())
     header = ("strategy", "examples", "per class", "wrong labels", "digest", "file")
-    rows = [
-        _row(subset, train, is_wrong_N, file)
-        for subset, file in zip(subsets, files[::2], strict=True)
-    ]
-    lines = [
+    return [
         f"{train.source}: {len(train)} examples, {train.inputs}, {len(train.class_names)} classes",
         found,
         *run_lines(run),
@@ -132,29 +128,14 @@ def conduct(
         f"diagnosis: {diagnosis_page}",
         f"report: {page}",
     ]
-    return DemoResult(suspects, run, subsets, lines)
 
 
 def found_text(suspects: list[int], is_wrong_N: NDArray[np.bool_]) -> str:
     """How many of the labels that are wrong on purpose a diagnosis suspects, the worst first."""
-    worst = suspects[:NUM_WORST]
+    worst = suspects[:20]
     return (
         f"{is_wrong_N.sum()} of {len(is_wrong_N)} labels are wrong on purpose. The diagnosis, "
         f"which is not told of them, suspects {len(suspects)} labels: "
         f"{is_wrong_N[suspects].sum()} of these are wrong, and {is_wrong_N[worst].sum()} of the "
         f"first {len(worst)}."
-    )
-
-
-def _row(
-    subset: Subset, train: Dataset, is_wrong_N: NDArray[np.bool_], file: Path
-) -> tuple[str, ...]:
-    counts = count_classes(train, subset.indices)
-    return (
-        subset.strategy,
-        str(len(subset)),
-        f"{min(counts)} to {max(counts)}",
-        str(is_wrong_N[subset.indices].sum()),
-        subset.digest[:12],
-        str(file),
     )

@@ -98,7 +98,6 @@ class Coordinator:
     )
 
     def tls(self) -> TlsFiles | None:
-        """The files of TLS; None for a connection in the clear."""
         from lipt.common.network.tls import TlsFiles
 
         return TlsFiles.from_options(self.tls_cert, self.tls_key, self.tls_ca)
@@ -129,8 +128,6 @@ class Coordinator:
 
 @dataclass(frozen=True)
 class Training:
-    """The recipe of main training and its length."""
-
     epochs: int | None = Option(None, help="Passes over the subset, the largest of several (200).")
     steps: int | None = Option(None, help="Optimizer steps of a training, in place of --epochs.")
     settings: list[str] | None = Option(
@@ -138,7 +135,6 @@ class Training:
     )
 
     def recipe(self, *, soft_labels: float = 0.0) -> Recipe:
-        """The recipe that was asked for."""
         from lipt.trainer.main_training import Recipe
 
         given = {"epochs": self.epochs, "steps": self.steps, "soft_labels": soft_labels or None}
@@ -192,7 +188,6 @@ def _require_new(name: str, value: Any, given: Mapping[str, Any]) -> None:
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Names with commas between them."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise BadParameter(f"{text!r} names nothing: give at least one name, e.g. craig,grand")
@@ -204,6 +199,7 @@ def collect_overrides(
 ) -> dict[str, Any]:
     """Settings nested as in `RunConfig`, from flags, `--set` and a TOML file's [run] table."""
     from lipt.common.config.run_config import merge
+    from lipt.common.config.settings import read_toml
 
     given = {name: value for name, value in flags.items() if value is not None}
     for name, text in parse_options(assignments).items():
@@ -221,7 +217,15 @@ def collect_overrides(
         if leaf in level:
             raise BadParameter(f"{name} is a group, and settings in it were given, too. Drop one.")
         level[leaf] = value
-    return merge(_run_table(config) if config else {}, nested)
+    if config is None:
+        return nested
+    with refusing_as_usage():
+        table = read_toml(config).get("run")
+    if not isinstance(table, dict):
+        raise BadParameter(
+            f"{config} has no [run] table. `lipt-coordinator --print-config` shows what is in one."
+        )
+    return merge(table, nested)
 
 
 def _toml_value(text: str) -> Any:
@@ -231,20 +235,7 @@ def _toml_value(text: str) -> Any:
         return text
 
 
-def _run_table(config: Path) -> dict[str, Any]:
-    from lipt.common.config.settings import read_toml
-
-    with refusing_as_usage():
-        table = read_toml(config).get("run")
-    if not isinstance(table, dict):
-        raise BadParameter(
-            f"{config} has no [run] table. `lipt-coordinator --print-config` shows what is in one."
-        )
-    return table
-
-
 def validated(kind: type[ModelT], values: Mapping[str, Any]) -> ModelT:
-    """A pydantic model of what was typed."""
     from lipt.common.config.values import validate
 
     with refusing_as_usage():
@@ -263,7 +254,6 @@ def refusing_as_usage() -> Iterator[None]:
 
 
 def require_size(fraction: float | None, budget: int | None) -> None:
-    """Check that exactly one of --fraction and --budget is given."""
     if (fraction is None) == (budget is None):
         raise BadParameter("give one of --fraction and --budget, e.g. --fraction 0.1")
 

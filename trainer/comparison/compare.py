@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from lipt.common.data import Dataset
 from lipt.common.errors import BudgetError, ConfigError, SubsetError
@@ -36,29 +36,13 @@ from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, RunView, StrategyView
 
 # Accuracy is measured more often late, where the learning rate is low and accuracy rises most.
-LOOK_AT = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9)
-_SCHEDULE = Schedule(test_at=LOOK_AT, subset_at=(LATE,))
+_SCHEDULE = Schedule(test_at=(0.2, 0.4, 0.6, 0.7, 0.8, 0.9), subset_at=(LATE,))
 
 # Values of `StrategyView.needs` that the data alone provide, and those that need a run.
 _OF_THE_DATA = {"labels", "near copies", "paired features"}
 _OF_THE_RUN = {"gradient norms", "learners"}
 # A proxy's features that need learners; theta* ("initial") is there without one.
 _PRETRAINED = {"soup", "learners"}
-
-
-class Chooser(Protocol):
-    """Chooses subsets: `lipt.Client`, or `lipt.compare` in its own process."""
-
-    def strategies(self) -> list[StrategyView]: ...  # noqa: D102
-    def subset(  # noqa: D102
-        self,
-        run: str,
-        strategy: str,
-        *,
-        fraction: float,
-        proxy: str | None = None,
-        soft_labels: bool = False,
-    ) -> Subset: ...
 
 
 def run_of(client: Client, plan: Plan, seed: int) -> RunView:
@@ -72,13 +56,26 @@ def run_of(client: Client, plan: Plan, seed: int) -> RunView:
     return client.wait(run.run_id)
 
 
+def require_served(client: Client, train: Dataset) -> None:
+    """Refuse other data than the coordinator's."""
+    dataset = client.info().dataset
+    ours = train.fingerprint_like("" if dataset is None else dataset.fingerprint)
+    if dataset is None or dataset.fingerprint != ours:
+        served = "no data" if dataset is None else f"{dataset.source} ({dataset.fingerprint})"
+        raise SubsetError(
+            f"the coordinator serves {served}, but --data {train.source} has the fingerprint "
+            f"{ours}. Give the coordinator's own data."
+        )
+
+
 def compare(
-    chooser: Chooser,
+    strategies: Sequence[StrategyView],
     plan: Plan,
     train: Dataset,
     test: Dataset,
     *,
     pretrain: Callable[[int], Any],
+    choose: Callable[..., Subset],
     out: Path,
     device: str = "auto",
     allowed_modules: Collection[str] = (),
@@ -87,26 +84,28 @@ def compare(
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
-    The chooser is a client of the coordinator that serves `train`, or one of this process, and
-    `pretrain` gives a seed's run, ready. Trials that the file `out` has are not done again.
+    `pretrain` gives a seed's run, which has `fitted` and `costs`; `choose` takes it, a strategy,
+    and the fraction, proxy and soft_labels by name. Trials that `out` has are not done again.
     """
-    known = {strategy.name: strategy for strategy in chooser.strategies()}
-    _check(chooser, known, plan, train, test)
+    known = {strategy.name: strategy for strategy in strategies}
+    _check(known, plan, train, test)
     resolve_device(device)
     steps = plan.recipe.num_steps(round(max(plan.fractions) * len(train)))
     recipe = plan.recipe.model_copy(update={"steps": steps})
-    trials = TrialFile(out, _identity(plan, recipe, train, test))
+    identity = {
+        "model": plan.model,
+        "recipe": recipe.model_dump(mode="json"),
+        "run": json.loads(json.dumps(dict(plan.run_overrides))),
+        "data": train.fingerprint,
+        "data_source": train.source,
+        "test": test.fingerprint,
+        **({} if plan.proxy is None else {"proxy": plan.proxy}),
+    }
+    trials = TrialFile(out, identity)
     if trials.trials:
         say(f"{out}: {len(trials.trials)} trainings are in it; the comparison goes on after them")
-    training = partial(
-        fit,
-        plan.model,
-        train,
-        test=test,
-        device=device,
-        allowed_modules=allowed_modules,
-        on_step=on_step,
-    )
+    where: dict[str, Any] = {"device": device, "allowed_modules": allowed_modules}
+    training = partial(fit, plan.model, train, test=test, on_step=on_step, **where)
     for seed in plan.seeds:
         run = None
         for cell in plan.cells(seed):
@@ -124,17 +123,15 @@ def compare(
                     run = pretrain(seed)
                     if run.fitted:
                         say(f"seed {seed}: fitted to the data: {run.fitted}")
-                subset = chooser.subset(
-                    run.run_id,
-                    name,
-                    fraction=cell.fraction,
-                    proxy=plan.proxy,
-                    soft_labels=cell.is_soft,
-                )
+                asked = {"proxy": plan.proxy, "soft_labels": cell.is_soft}
+                subset = choose(run, name, fraction=cell.fraction, **asked)
                 costs = choosing_costs(known[name], run.costs, subset.manifest)
             trial = _trial(cell, subset, source, recipe, len(train), training)
             trials.add(replace(trial, **costs))
-            say(_line(trial))
+            say(
+                f"seed {seed}, {cell.fraction:.0%}, {label(cell.strategy)}: "
+                f"{trial.test_accuracy:.1%} on the test set, {trial.training_seconds:.0f} s"
+            )
     return trials.trials
 
 
@@ -180,7 +177,6 @@ def _trial(
 def choosing_costs(
     strategy: StrategyView, run: CostsView | None, manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What choosing a subset cost, by the fields of `Trial`."""
     if run is None or (strategy.name in FIXED and not manifest.get("soft_labels")):
         return {}
     found = {"selection_seconds": float(manifest["costs"]["selection_seconds"])}
@@ -214,19 +210,7 @@ def _uses_learners(head: Mapping[str, Any]) -> bool:
     return any(not _PRETRAINED.isdisjoint(features.split("+")) for features in tried)
 
 
-def _line(trial: Trial) -> str:
-    on_subset = ""
-    if trial.subset_accuracy is not None:
-        on_subset = f"{trial.subset_accuracy:.1%} on the subset, "
-    return (
-        f"seed {trial.seed}, {trial.fraction:.0%}, {label(trial.strategy)}: "
-        f"{trial.test_accuracy:.1%} on the test set, {on_subset}{trial.training_seconds:.0f} s"
-    )
-
-
-def _check(
-    chooser: Chooser, known: Mapping[str, StrategyView], plan: Plan, train: Dataset, test: Dataset
-) -> None:
+def _check(known: Mapping[str, StrategyView], plan: Plan, train: Dataset, test: Dataset) -> None:
     for what, names, there in (
         ("baseline", plan.baselines, BASELINES),
         ("strategy", plan.strategies, known),
@@ -253,24 +237,3 @@ def _check(
             "comparison: its model, and its seeds 0, 1, ... Drop that setting."
         )
     require_comparable(test, train)
-    if isinstance(chooser, Client):
-        dataset = chooser.info().dataset
-        ours = train.fingerprint_like("" if dataset is None else dataset.fingerprint)
-        if dataset is None or dataset.fingerprint != ours:
-            served = "no data" if dataset is None else f"{dataset.source} ({dataset.fingerprint})"
-            raise SubsetError(
-                f"the coordinator serves {served}, but --data {train.source} has the fingerprint "
-                f"{ours}. Give the coordinator's own data."
-            )
-
-
-def _identity(plan: Plan, recipe: Recipe, train: Dataset, test: Dataset) -> dict[str, Any]:
-    return {
-        "model": plan.model,
-        "recipe": recipe.model_dump(mode="json"),
-        "run": json.loads(json.dumps(dict(plan.run_overrides))),
-        "data": train.fingerprint,
-        "data_source": train.source,
-        "test": test.fingerprint,
-        **({} if plan.proxy is None else {"proxy": plan.proxy}),
-    }

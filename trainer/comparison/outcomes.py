@@ -6,22 +6,14 @@ Rows are compared within a seed, whose trainings share the run, initial weights 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite, sqrt
 from statistics import fmean, stdev
 from typing import TypeVar
 
 from lipt.common.imports import import_extra
 from lipt.common.text import format_bytes
-from lipt.trainer.comparison.trial import (
-    BASELINES,
-    EVERYTHING,
-    FIXED,
-    REDRAWN,
-    SOFT,
-    Trial,
-    label,
-)
+from lipt.trainer.comparison.trial import BASELINES, EVERYTHING, FIXED, REDRAWN, SOFT, Trial, label
 from lipt.trainer.writing.formatting import format_percent, table_lines
 
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -38,7 +30,6 @@ class Difference:
 
     @property
     def bounded(self) -> bool:
-        """Whether the interval is finite."""
         return isfinite(self.low)
 
 
@@ -70,7 +61,6 @@ class Reached:
 
     @property
     def always(self) -> bool:
-        """Whether every training reached it."""
         return self.num_reached == self.num_trainings
 
 
@@ -92,12 +82,9 @@ class Rival:
 class Outcome:
     """One strategy or baseline at one fraction over all seeds; costs are means.
 
-    difference: to the better fixed random subset; None for these and for everything. With soft
-        labels, to the same without them.
-    everything, redrawn: its rivals.
+    difference: to the better fixed random subset; with soft labels, to the same without them.
     subset_accuracy, levelled_off: None where the examples changed, and for everything.
-    target: what the better fixed random subset ends with; None without one.
-    reached: how soon the target was reached; None without a target or looks.
+    target: what the better fixed random subset ends with. reached: how soon it was reached.
     """
 
     strategy: str
@@ -121,22 +108,18 @@ class Outcome:
 
     @property
     def choosing_seconds(self) -> float:
-        """Pre-training and selection."""
         return self.pretraining_seconds + self.selection_seconds
 
     @property
     def label(self) -> str:
-        """Its name in tables and sentences."""
         return label(self.strategy)
 
     @property
     def is_baseline(self) -> bool:
-        """Whether nothing was chosen."""
         return self.strategy in BASELINES
 
     @property
     def is_soft(self) -> bool:
-        """Whether it was trained with soft labels."""
         return self.strategy.endswith(SOFT)
 
     @property
@@ -201,29 +184,29 @@ def _rival(row: Sequence[Trial], rivals: Sequence[Trial], target: float | None) 
     difference = later = None
     if rivals and rivals[0].strategy != row[0].strategy:
         difference = paired_difference(_accuracies(row), _accuracies(rivals))
-    ours, theirs = (_seconds(found, target) for found in (row, rivals))
+    ours, theirs = (
+        {seed: seconds for seed, (_, seconds) in _times(found, target).items()}
+        for found in (row, rivals)
+    )
     if len(ours) == len(row) and len(theirs) == len(rivals):
         later = paired_difference(ours, theirs)
     return Rival(difference, _reached(rivals, target), later)
 
 
-def _seconds(trials: Sequence[Trial], target: float | None) -> dict[int, float]:
-    """Seconds until each training reached the target, by its seed."""
-    if target is None:
-        return {}
-    return {trial.seed: when[1] for trial in trials if (when := trial.reached(target)) is not None}
+def _times(trials: Sequence[Trial], target: float | None) -> dict[int, tuple[int, float]]:
+    """Steps and seconds until each training reached the target, by its seed."""
+    found = {} if target is None else {trial.seed: trial.reached(target) for trial in trials}
+    return {seed: when for seed, when in found.items() if when is not None}
 
 
 def _reached(trials: Sequence[Trial], target: float | None) -> Reached | None:
     if target is None or not trials or not all(trial.looks for trial in trials):
         return None
-    found = [when for trial in trials if (when := trial.reached(target)) is not None]
-    return Reached(
-        num_trainings=len(trials),
-        num_reached=len(found),
-        steps=fmean(steps for steps, _ in found) if found else None,
-        seconds=fmean(seconds for _, seconds in found) if found else None,
-    )
+    found = _times(trials, target).values()
+    if not found:
+        return Reached(len(trials), 0, None, None)
+    steps, seconds = map(fmean, zip(*found, strict=True))
+    return Reached(len(trials), len(found), steps, seconds)
 
 
 def _of(trials: Sequence[Trial], strategy: str) -> list[Trial]:
@@ -262,27 +245,24 @@ def instead(rows: Sequence[Outcome]) -> list[Cells]:
     found: list[Cells] = []
     for fraction in dict.fromkeys(row.fraction for row in rows if row.strategy != EVERYTHING):
         within = [row for row in rows if row.fraction == fraction and row.strategy != EVERYTHING]
-        for row in within:
-            differences = row.everything.difference, row.redrawn.difference
-            if any(differences) or row.reached:
-                found.append(_instead(row, differences, row.target, row.reached))
+        found += [
+            _instead(row)
+            for row in within
+            if row.everything.difference or row.redrawn.difference or row.reached
+        ]
         first = next((row for row in within if row.reached and row.everything.reached), None)
         if first and everything:
-            reached = first.everything.reached
-            found.append(_instead(everything, (None, None), first.target, reached))
+            row = replace(everything, target=first.target, reached=first.everything.reached)
+            alone = Rival(None, None, None)
+            found.append(_instead(replace(row, everything=alone, redrawn=alone)))
     return found
 
 
-def _instead(
-    row: Outcome,
-    differences: tuple[Difference | None, Difference | None],
-    target: float | None,
-    reached: Reached | None,
-) -> Cells:
-    times = ["-"] * 5
-    if target is not None and reached is not None:
+def _instead(row: Outcome) -> Cells:
+    times, reached = ["-"] * 5, row.reached
+    if row.target is not None and reached is not None:
         times = [
-            format_percent(target),
+            format_percent(row.target),
             f"{reached.num_reached} of {reached.num_trainings}",
             "-" if reached.steps is None else f"{reached.steps:.0f}",
             "-" if reached.seconds is None else _time(reached.seconds),
@@ -292,8 +272,8 @@ def _instead(
     return {
         "fraction": _fraction(row.fraction),
         "strategy": row.label,
-        "to everything (95% interval)": _difference(differences[0]),
-        "to re-drawn random (95% interval)": _difference(differences[1]),
+        "to everything (95% interval)": _difference(row.everything.difference),
+        "to re-drawn random (95% interval)": _difference(row.redrawn.difference),
         **dict(zip(names, times, strict=True)),
     }
 
@@ -336,7 +316,6 @@ class Answers:
 
 
 def answers(rows: Sequence[Outcome]) -> list[Answers]:
-    """The verdict for each fraction."""
     found = []
     subsets = (row for row in rows if row.strategy not in (EVERYTHING, EVERYTHING + SOFT))
     for fraction in sorted({row.fraction for row in subsets}):
@@ -353,7 +332,6 @@ def answers(rows: Sequence[Outcome]) -> list[Answers]:
 
 
 def verdict(rows: Sequence[Outcome]) -> str:
-    """All answers, a line for each."""
     texts = (text for found in answers(rows) for text in (found.better, found.faster, found.cost))
     return "\n".join(filter(None, texts))
 

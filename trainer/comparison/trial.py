@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,19 +26,14 @@ FIXED = ("uniform", "uniform_per_class")
 REDRAWN = "redrawn"
 EVERYTHING = "everything"
 BASELINES = (*FIXED, REDRAWN, EVERYTHING)
-# The end of a row's name: trained with as much of the soft labels as the subset recommends. Their
-# gain is no merit of the selection, so the row is compared with the same without them.
+# The end of a row's name: trained with soft labels. The row is compared with the same without them.
 SOFT = "+soft"
 
-# Accuracy on a subset has converged where it is this high, or has risen by less than this since
-# four fifths of the steps.
-_SATURATED = 0.995
-_STILL = 0.01
-LATE = 0.8
+# Accuracy on a subset has converged where it is saturated, or hardly rose since LATE of the steps.
+_SATURATED, _STILL, LATE = 0.995, 0.01, 0.8
 
 
 def label(strategy: str) -> str:
-    """The name of a strategy's or baseline's row."""
     if strategy.endswith(SOFT):
         return f"{label(strategy.removesuffix(SOFT))} {SOFT}"
     if strategy in FIXED:
@@ -47,20 +43,16 @@ def label(strategy: str) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """The key of a trial."""
-
     seed: int
     strategy: str
     fraction: float
 
     @property
     def name(self) -> str:
-        """The strategy or baseline, with soft labels or without."""
         return self.strategy.removesuffix(SOFT)
 
     @property
     def is_soft(self) -> bool:
-        """Whether it is trained with soft labels."""
         return self.strategy.endswith(SOFT)
 
 
@@ -72,8 +64,6 @@ class Trial:
     selection_seconds: the first strategy that asks for signals pays for them.
     training_seconds: without evaluations.
     subset_accuracy: at the end; None where the examples changed, and for everything.
-    digest: of the (first) subset; empty for everything.
-    looks: test accuracy over the course of training; seconds count from its start.
     """
 
     seed: int
@@ -95,12 +85,10 @@ class Trial:
 
     @property
     def cell(self) -> Cell:
-        """Its key in the comparison."""
         return Cell(self.seed, self.strategy, self.fraction)
 
     @property
     def choosing_seconds(self) -> float:
-        """Pre-training and selection."""
         return self.pretraining_seconds + self.selection_seconds
 
     def reached(self, target: float) -> tuple[int, float] | None:
@@ -110,7 +98,6 @@ class Trial:
 
 
 def levelled_off(subset_accuracies: Iterable[tuple[int, float]], num_steps: int) -> bool:
-    """Whether accuracies on the subset, (step, accuracy) in order, have converged at the end."""
     accuracies = list(subset_accuracies)
     final = accuracies[-1][1]
     before = [accuracy for step, accuracy in accuracies if step <= LATE * num_steps]
@@ -131,12 +118,10 @@ class TrialFile:
                     f"{path} is another comparison: {differences(found, identity)}. Give --out "
                     "another name, or remove the file."
                 )
-        # Drops a last line that a kill has cut.
         lines = [json.dumps(identity), *(json.dumps(asdict(trial)) for trial in self.trials)]
         write_atomically(path, ("\n".join(lines) + "\n").encode())
 
     def find(self, cell: Cell) -> Trial | None:
-        """The trial, if it has been done."""
         return next((trial for trial in self.trials if trial.cell == cell), None)
 
     def add(self, trial: Trial) -> None:
@@ -147,31 +132,21 @@ class TrialFile:
 
 
 def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
-    """A comparison's file: the identity and the trials."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    identity, *found = map(_parsed, lines or [""])
-    if identity is None or "model" not in identity:
-        raise ConfigError(
-            f"{path} is not a file that 'lipt compare' wrote. Name one, or a new file."
-        )
-    trials = []
+    """A comparison's identity, and its trials but for a last line that a kill has cut."""
+    found: list[dict[str, Any]] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        with suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    if not found or not isinstance(found[0], dict) or "model" not in found[0]:
+        raise ConfigError(f"{path} is no file of 'lipt compare'. Name one, or a new file.")
+    identity, *lines = found
     try:
-        for values in filter(None, found):
-            looks = tuple(Look(**look) for look in values.pop("looks", ()))
-            trials.append(Trial(**values, looks=looks))
-    except TypeError as error:
+        trials = [Trial(**one | {"looks": tuple(Look(**x) for x in one["looks"])}) for one in lines]
+    except (KeyError, TypeError) as error:
         raise ConfigError(
             f"{path} was written by another version: {error}. Name another file."
         ) from None
     return identity, trials
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    try:
-        values = json.loads(line)
-    except json.JSONDecodeError:
-        return None
-    return values if isinstance(values, dict) else None
 
 
 @dataclass(frozen=True)
@@ -195,27 +170,17 @@ class Plan:
     soft_labels: bool = False
 
     def overrides(self, seed: int) -> dict[str, Any]:
-        """The settings of a seed's run."""
         return merge(self.run_overrides, {"model": self.model, "seed": seed})
-
-    def all_strategies(self) -> tuple[str, ...]:
-        """The fixed random subsets first, then the strategies, each once."""
-        fixed = [name for name in FIXED if name in self.baselines]
-        return tuple(dict.fromkeys((*fixed, *self.strategies)))
 
     def cells(self, seed: int) -> Iterator[Cell]:
         """The trials of a seed: everything once, the rest for each fraction."""
-        for cell in self._hard_cells(seed):
+        asked = dict.fromkeys((*self.baselines, *self.strategies))
+        rows = dict.fromkeys(
+            (*(name for name in (*FIXED, REDRAWN) if name in asked), *self.strategies)
+        )
+        cells = [Cell(seed, EVERYTHING, 1.0)] if EVERYTHING in self.baselines else []
+        cells += [Cell(seed, name, fraction) for fraction in self.fractions for name in rows]
+        for cell in cells:
             yield cell
             if self.soft_labels and cell.strategy != REDRAWN:
                 yield replace(cell, strategy=cell.strategy + SOFT)
-
-    def _hard_cells(self, seed: int) -> Iterator[Cell]:
-        strategies = self.all_strategies()
-        rows = [name for name in strategies if name in FIXED]
-        rows += [REDRAWN] if REDRAWN in self.baselines else []
-        rows += [name for name in strategies if name not in FIXED]
-        if EVERYTHING in self.baselines:
-            yield Cell(seed, EVERYTHING, 1.0)
-        for fraction in self.fractions:
-            yield from (Cell(seed, name, fraction) for name in rows)

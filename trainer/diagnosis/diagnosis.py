@@ -86,13 +86,9 @@ class Diagnosis:
 
     def label_issues(self, *, sure: bool = False) -> tuple[LabelIssue, ...]:
         """Return the suspected wrong labels, worst first; `sure` keeps the surest."""
+        columns = (self.given_label, self.suggested_label, self.label_quality)
         return tuple(
-            LabelIssue(
-                id=row,
-                given=int(self.given_label[row]),
-                suggested=int(self.suggested_label[row]),
-                quality=float(self.label_quality[row]),
-            )
+            LabelIssue(row, *(column[row].item() for column in columns))
             for row in self._suspects(sure=sure).tolist()
         )
 
@@ -126,13 +122,11 @@ class Diagnosis:
         from lipt.trainer.subsets.data import map_style  # noqa: PLC0415 - pictures need it
 
         rows, names = map_style(data), self.class_names
-        pictures = [
-            (
-                rows[issue.id][0],
-                f"row {issue.id}: {names[issue.given]}, like {names[issue.suggested]}",
-            )
-            for issue in self.label_issues()[:number]
-        ]
+        pictures = []
+        for issue in self.label_issues()[:number]:
+            given, suggested = names[issue.given], names[issue.suggested]
+            text = f"row {issue.id}: {given}, like {suggested}"
+            pictures.append((rows[issue.id][0], text))
         return Gallery(thumbnails(pictures))
 
     def _suspects(self, *, sure: bool) -> NDArray[np.int64]:

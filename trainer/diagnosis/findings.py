@@ -23,7 +23,7 @@ class _Value(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class LabelIssue(_Value):
+class LabelIssue(NamedTuple):
     """An example whose label is probably wrong."""
 
     id: int
@@ -33,8 +33,6 @@ class LabelIssue(_Value):
 
 
 class ClassNoise(_Value):
-    """Estimated share of wrong labels in a class, with a 95% interval."""
-
     label: Count
     count: Count
     suspects: Count
@@ -44,8 +42,6 @@ class ClassNoise(_Value):
 
 
 class LabelErrors(_Value):
-    """Suspected wrong labels, and the estimated share of wrong labels with a 95% interval."""
-
     num_suspects: Count
     noise_rate: Share
     noise_low: Share
@@ -63,8 +59,6 @@ class Confusion(_Value):
 
 
 class Duplicates(_Value):
-    """Groups of duplicates and near-duplicates."""
-
     exact_groups: Count
     near_groups: Count
     surplus: Count
@@ -73,16 +67,12 @@ class Duplicates(_Value):
 
 
 class Imbalance(_Value):
-    """Ratio of the largest class to the smallest."""
-
     ratio: Finite
     smallest: Count
     largest: Count
 
 
 class Outliers(_Value):
-    """Examples far from all others."""
-
     count: Count
 
 
@@ -104,8 +94,6 @@ class Redundancy(_Value):
 
 
 class Learnability(_Value):
-    """Leave-one-out accuracy by number of examples, and a suggested fraction."""
-
     sizes: tuple[Count, ...]
     accuracies: tuple[Share, ...]
     suggested_fraction: Share
@@ -113,8 +101,6 @@ class Learnability(_Value):
 
 
 class Findings(_Value):
-    """The findings about one data set; for non-class targets, classes are strata."""
-
     version: int
     num_examples: Annotated[int, Field(ge=1)]
     class_names: tuple[str, ...]

@@ -10,7 +10,6 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from importlib import resources
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,21 +64,17 @@ class Plot:
 
     @property
     def bottom(self) -> int:
-        """The lowest tick's line."""
         return self.height - 44
 
     def x(self, place: float) -> float:
-        """The pixel of a place."""
         return self.left + (self.right - self.left) * place / self.num_places
 
     def y(self, accuracy: float) -> float:
-        """The pixel of an accuracy."""
         share = (accuracy - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
         return self.bottom + (self.top - self.bottom) * share
 
 
 def ticks_of(accuracies: Sequence[float]) -> list[float]:
-    """A few round numbers that span some accuracies."""
     low, high = min(accuracies), max(accuracies)
     step = next((step for step in _TICK_STEPS if high - low <= 5 * step), 1.0)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
@@ -112,13 +107,12 @@ def open_templates(needed_for: str) -> Any:
         autoescape=True,
         finalize=_finalize,
         undefined=jinja2.StrictUndefined,
-        loader=jinja2.FunctionLoader(_source),
+        loader=jinja2.PackageLoader("lipt.trainer.report", "."),
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["percent"] = format_percent
-    environment.filters["size"] = format_bytes
-    environment.filters["thousands"] = "{:,}".format
+    filters = {"percent": format_percent, "size": format_bytes, "thousands": "{:,}".format}
+    environment.filters |= filters
     return environment
 
 
@@ -126,30 +120,19 @@ def _finalize(value: Any) -> Any:
     return escaped(value, keep="\n\t") if type(value) is str else value
 
 
-def _source(name: str) -> str:
-    return resources.files("lipt.trainer.report").joinpath(name).read_text("utf-8")
-
-
-NUM_SUSPECTS = 48
-NUM_SUSPECTS_OF_RUN = 24
-NUM_GROUPS = 12
-NUM_PER_GROUP = 8
-NUM_OUTLIERS = 24
-_PICTURE_PIXELS = 112
+NUM_SUSPECTS, NUM_SUSPECTS_OF_RUN, NUM_GROUPS, NUM_PER_GROUP, NUM_OUTLIERS = 48, 24, 12, 8, 24
+_PICTURE_PIXELS, _THUMBNAIL_PIXELS, _COARSE_PIXELS = 112, 64, 16
 # Images up to this many pixels a side are scaled up with sharp edges.
 _SMALL_PIXELS = 64
 
 
 def are_small(dataset: Dataset) -> bool:
-    """Whether its pictures are scaled up where they are shown."""
     shape = dataset.inputs
     return isinstance(shape, ImageSpec) and max(shape.height, shape.width) <= _SMALL_PIXELS
 
 
 @dataclass(frozen=True)
 class ExampleView:
-    """An example, as a page shows it."""
-
     row: int
     given: str
     suggested: str
@@ -197,7 +180,6 @@ def file_paths(dataset: Dataset) -> list[str] | None:
 
 
 def require_same(diagnosis: Diagnosis, dataset: Dataset) -> None:
-    """Refuse a diagnosis of other data."""
     own = dataset.fingerprint_like(diagnosis.fingerprint)
     if own != diagnosis.fingerprint or len(dataset) != len(diagnosis):
         raise errors.DiagnosisError(
@@ -208,7 +190,6 @@ def require_same(diagnosis: Diagnosis, dataset: Dataset) -> None:
 
 
 def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> str:
-    """The page of a diagnosis, with pictures where the data is given."""
     environment = open_templates("the page of lipt diagnose")
     if dataset is not None:
         require_same(diagnosis, dataset)
@@ -247,33 +228,37 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
     return page
 
 
-_BATCH_SIZE = 256
-NUM_WANTED = 24
-_THUMBNAIL_PIXELS = 64
-_COARSE_PIXELS = 16
+_BATCH_SIZE, NUM_WANTED = 256, 24
 
 
 def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
-    """How many of some rows are of each of a data set's classes."""
     labels = dataset.labels_N.numpy()[rows]
     return tuple(np.bincount(labels, minlength=len(dataset.class_names)).tolist())
 
 
-class Wanted(NamedTuple):
-    """Rows that a strategy chooses, and leaves out, where it may choose or leave out few."""
+def _story(
+    client: Client, run: RunView, dataset: Dataset, subset: Subset, diagnosis: Diagnosis | None
+) -> dict[str, Any]:
+    """A subset by its classes, and what its strategy keeps, or drops, when it may only do few."""
+    everything = np.arange(len(dataset))
+    count = min(NUM_WANTED, len(dataset) - 1)
+    most = client.subset(run.run_id, subset.strategy, budget=count).indices
+    nearly_all = client.subset(run.run_id, subset.strategy, budget=len(dataset) - count).indices
+    least = np.setdiff1d(everything, nearly_all)[:count]
+    available_C, kept_C = (count_classes(dataset, rows) for rows in (everything, subset.indices))
+    return {
+        "subset": subset,
+        "rows": set(subset.indices.tolist()),
+        "classes": list(zip(dataset.class_names, available_C, kept_C, strict=True)),
+        "most_wanted": _thumbnails(dataset, most.tolist()),
+        "least_wanted": _thumbnails(dataset, least.tolist()),
+        "num_suspects": int(diagnosis.suspect[subset.indices].sum()) if diagnosis else 0,
+    }
 
-    most: list[int]
-    least: list[int]
 
-
-def wanted_by(client: Client, run: RunView, dataset: Dataset, strategy: str) -> Wanted:
-    """What a strategy wants most and least."""
-    total = len(dataset)
-    count = min(NUM_WANTED, total - 1)
-    most = client.subset(run.run_id, strategy, budget=count)
-    nearly_all = client.subset(run.run_id, strategy, budget=total - count)
-    left_out = np.setdiff1d(np.arange(total), nearly_all.indices)[:count]
-    return Wanted(most.indices.tolist(), left_out.tolist())
+def _thumbnails(dataset: Dataset, rows: list[int]) -> list[tuple[int, str, str]]:
+    names = [dataset.class_names[label] for label in dataset.labels_N[rows].tolist()]
+    return list(zip(rows, names, _pictures(dataset, rows, _THUMBNAIL_PIXELS), strict=True))
 
 
 def features_of(
@@ -321,9 +306,7 @@ class Report:
     run: RunView
     info: InfoView
     dataset: Dataset
-    subsets: Sequence[Subset]
-    # Of each subset's strategy.
-    wanted: Sequence[Wanted]
+    stories: Sequence[dict[str, Any]]
     points: Sequence[Point]
     # What places the points.
     seen_by: str
@@ -359,12 +342,19 @@ def gather(
     if diagnosis is not None:
         require_same(diagnosis, dataset)
     identity, trials = comparison or (None, [])
-    if identity is not None:
-        _require_trials_on(dataset, identity, trials)
+    if identity is not None and identity.get("data") != dataset.fingerprint:
+        raise errors.SubsetError(
+            f"the comparison was made on {identity.get('data_source')} with fingerprint "
+            f"{identity.get('data')}, but {dataset.source} has {dataset.fingerprint}. Give the "
+            "comparison of this data, or none."
+        )
+    if identity is not None and not trials:
+        raise errors.ConfigError(
+            "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison out."
+        )
     subsets = [
         client.subset(run.run_id, strategy, fraction=fraction) for strategy, fraction in requests
     ]
-    wanted = [wanted_by(client, run, dataset, strategy) for strategy, _ in requests]
     suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
     points: list[Point] = []
     seen_by = "theta_p"
@@ -382,8 +372,7 @@ def gather(
         run=run,
         info=client.info(),
         dataset=dataset,
-        subsets=subsets,
-        wanted=wanted,
+        stories=[_story(client, run, dataset, subset, diagnosis) for subset in subsets],
         points=points,
         seen_by=seen_by,
         comparison=identity,
@@ -394,52 +383,37 @@ def gather(
     )
 
 
-def _require_trials_on(dataset: Dataset, identity: dict[str, Any], trials: Sequence[Trial]) -> None:
-    if identity.get("data") != dataset.fingerprint:
-        raise errors.SubsetError(
-            f"the comparison was made on {identity.get('data_source')} with fingerprint "
-            f"{identity.get('data')}, but {dataset.source} has {dataset.fingerprint}. Give the "
-            "comparison of this data, or none."
-        )
-    if not trials:
-        raise errors.ConfigError(
-            "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison out."
-        )
-
-
 def render(report: Report) -> str:
     """The page: one HTML file, no network, everything escaped."""
     environment = open_templates("lipt report")
     run, rows, dataset, diagnosis = report.run, report.outcomes, report.dataset, report.diagnosis
+    parts = {one.index: one.ingredient for one in run.learners if one.ingredient is not None}
     tried = sorted(
-        (learner for learner in run.learners if learner.ingredient is not None),
-        key=lambda learner: learner.ingredient.position if learner.ingredient else 0,
+        (one for one in run.learners if one.index in parts),
+        key=lambda one: parts[one.index].position,
     )
-    parts = [learner.ingredient for learner in tried if learner.ingredient is not None]
-    heights = [0.0, *(max(part.accuracy, part.soup_accuracy) for part in parts)]
+    heights = [0.0, *(max(part.accuracy, part.soup_accuracy) for part in parts.values())]
     worst = diagnosis.label_issues()[:MOST_SUSPECTS] if diagnosis else ()
     names, labels_N = dataset.class_names, dataset.labels_N.numpy()
     page: str = environment.get_template("page.html").render(
         report=report,
         run=run,
         small=are_small(dataset),
-        soup=run.soup,
         soup_plot=Plot(240, len(tried), ticks_of(heights)) if tried else None,
-        costs=run.costs,
         tried=tried,
         learners=[*tried, *(found for found in run.learners if found.ingredient is None)],
         cells=cells,
         rows=rows,
         answers=answers(rows),
         instead=instead(rows),
-        dates=", ".join(_dates(run, report.made_at)),
-        stories=[
-            _story(subset, wanted, dataset, diagnosis)
-            for subset, wanted in zip(report.subsets, report.wanted, strict=True)
-        ],
+        dates=_dates(run, report.made_at),
+        stories=report.stories,
         overlaps=[
-            (first.strategy, second.strategy, overlap(first.indices, second.indices, labels_N))
-            for first, second in combinations(report.subsets, 2)
+            (
+                f"{first.strategy} and {second.strategy}",
+                overlap(first.indices, second.indices, labels_N),
+            )
+            for first, second in combinations((story["subset"] for story in report.stories), 2)
         ],
         class_names=names,
         suspected={issue.id: names[issue.suggested] for issue in worst},
@@ -451,34 +425,14 @@ def render(report: Report) -> str:
     return page
 
 
-def _story(
-    subset: Subset, wanted: Wanted, dataset: Dataset, diagnosis: Diagnosis | None
-) -> dict[str, Any]:
-    everything = np.arange(len(dataset))
-    available_C, kept_C = (count_classes(dataset, rows) for rows in (everything, subset.indices))
-    return {
-        "subset": subset,
-        "rows": set(subset.indices.tolist()),
-        "classes": list(zip(dataset.class_names, available_C, kept_C, strict=True)),
-        "most_wanted": _thumbnails(dataset, wanted.most),
-        "least_wanted": _thumbnails(dataset, wanted.least),
-        "num_suspects": int(diagnosis.suspect[subset.indices].sum()) if diagnosis else 0,
-    }
-
-
-def _thumbnails(dataset: Dataset, rows: list[int]) -> list[tuple[int, str, str]]:
-    names = [dataset.class_names[label] for label in dataset.labels_N[rows].tolist()]
-    return list(zip(rows, names, _pictures(dataset, rows, _THUMBNAIL_PIXELS), strict=True))
-
-
-def _dates(run: RunView, made_at: datetime | None) -> list[str]:
+def _dates(run: RunView, made_at: datetime | None) -> str:
     began, ended = run.created_at, run.ended_at
     after = ""
     if began is not None and ended is not None:
         after = f" after {timedelta(seconds=round((ended - began).total_seconds()))}"
     found = (("started", began, ""), (run.state, ended, after), ("page made", made_at, ""))
-    return [
+    return ", ".join(
         f"{what} {when.astimezone(UTC):%Y-%m-%d %H:%M} UTC{then}"
         for what, when, then in found
         if when is not None
-    ]
+    )

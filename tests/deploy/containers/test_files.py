@@ -1,5 +1,3 @@
-"""The files that images and containers are made from, by their linter and their schema."""
-
 from __future__ import annotations
 
 import re

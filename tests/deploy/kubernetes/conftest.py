@@ -3,7 +3,25 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import Any
+
+import pytest
 
 _NEEDED = ("helm_python", "kubernetes_validate", "yaml")
 
 collect_ignore_glob = [] if all(map(find_spec, _NEEDED)) else ["test_*.py"]
+
+
+@pytest.fixture
+def given(way: str) -> list[dict[str, Any]]:
+    """The objects of one of the ways."""
+    from tests.deploy.kubernetes.rendering import objects
+
+    return objects(way)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "way" in metafunc.fixturenames:
+        from tests.deploy.kubernetes.rendering import WAYS
+
+        metafunc.parametrize("way", WAYS)

@@ -44,26 +44,22 @@ def charted(name: str) -> str:
 
 
 def rendered(values: Mapping[str, Any], *, release: str = "lipt") -> list[str]:
-    """The documents of the chart with these values."""
     with helm_python.Chart.load(CHART) as chart:
         files = chart.render(dict(values), name=release, namespace="lipt")
     return [text for path, text in files.items() if path.endswith(".yaml") and text.strip()]
 
 
 def pods(given: list[Object]) -> Iterator[tuple[Object, Object]]:
-    """Every object that makes pods, and the pod's template."""
     for each in given:
         if "template" in each.get("spec", {}):
             yield each, each["spec"]["template"]
 
 
 def only(given: list[Object], kind: str, name: str) -> Object:
-    """The object of that kind and name."""
     (found,) = [each for each in given if (each["kind"], each["metadata"]["name"]) == (kind, name)]
     return found
 
 
 def selected(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether a label selector of `matchLabels` alone takes these labels."""
     assert set(selector) <= {"matchLabels"}
     return selector.get("matchLabels", {}).items() <= labels.items()

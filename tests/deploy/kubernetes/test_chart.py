@@ -1,5 +1,3 @@
-"""The chart by itself: `helm lint`, its values, and what no overlay has."""
-
 from __future__ import annotations
 
 import tomllib

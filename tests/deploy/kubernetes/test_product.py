@@ -1,5 +1,3 @@
-"""Manifests speak of the product as it is: commands, flags, settings, files, metrics, version."""
-
 from __future__ import annotations
 
 import os
@@ -19,18 +17,13 @@ from lipt.coordinator.rpc.info import LIVENESS, READINESS
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.worker import cli as worker_cli
 from lipt.worker.settings import WorkerSettings
-from tests.deploy.kubernetes.rendering import DEPLOY, WAYS, Object, objects, only, pods
+from tests.deploy.kubernetes.rendering import DEPLOY, Object, only, pods
 
 _UNITS = {"Gi": 2**30, "Mi": 2**20}
 _COMMANDS: dict[str, tuple[typer.Typer, Any, str, type[Any]]] = {
     "lipt-coordinator": (coordinator_cli.app, coordinator_cli, "_serve", CoordinatorSettings),
     "lipt-worker": (worker_cli.app, worker_cli, "_work", WorkerSettings),
 }
-
-
-@pytest.fixture(params=WAYS)
-def given(request: pytest.FixtureRequest) -> list[Object]:
-    return objects(request.param)
 
 
 @pytest.fixture

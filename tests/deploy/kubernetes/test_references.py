@@ -1,17 +1,8 @@
-"""What one object says of another is so: labels, ports, volumes, names."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
-
-from tests.deploy.kubernetes.rendering import WAYS, Object, objects, only, pods, selected
-
-
-@pytest.fixture(params=WAYS)
-def given(request: pytest.FixtureRequest) -> list[Object]:
-    return objects(request.param)
+from tests.deploy.kubernetes.rendering import Object, only, pods, selected
 
 
 def components(given: list[Object]) -> dict[str, Object]:
@@ -57,9 +48,7 @@ def test_services_lead_to_the_coordinator_s_ports(given: list[Object]) -> None:
     assert headless["spec"]["clusterIP"] == "None"
 
 
-def test_workers_reach_the_coordinator_s_grpc_and_nothing_else_of_lipt(
-    given: list[Object],
-) -> None:
+def test_workers_reach_the_coordinator_s_grpc_and_nothing_else_of_lipt(given: list[Object]) -> None:
     numbers = ports(components(given)["coordinator"])
     everybody = only(given, "NetworkPolicy", "lipt")["spec"]
     assert taken_by(everybody["podSelector"], given) == {"coordinator", "worker"}

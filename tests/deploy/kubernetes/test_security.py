@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.deploy.kubernetes.rendering import WAYS, objects, only, pods
+from tests.deploy.kubernetes.rendering import Object, objects, only, pods
 
 USER = 10001
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_no_pod_is_root_or_can_become_it(way: str) -> None:
-    templates = [template["spec"] for _, template in pods(objects(way))]
+# Of the kinds that the restricted standard takes.
+VOLUMES = {"name", "configMap", "emptyDir", "persistentVolumeClaim", "secret"}
+
+
+def test_no_pod_is_root_or_can_become_it(given: list[Object]) -> None:
+    templates = [template["spec"] for _, template in pods(given)]
     assert len(templates) == 2
     for spec in templates:
         own = spec["securityContext"]
@@ -28,34 +31,20 @@ def test_no_pod_is_root_or_can_become_it(way: str) -> None:
             assert not [port for port in container.get("ports", ()) if "hostPort" in port]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_no_pod_knows_of_the_cluster(way: str) -> None:
-    given = objects(way)
+def test_no_pod_knows_of_the_cluster_or_fills_its_node(given: list[Object]) -> None:
+    assert not [each for each in given if "Role" in each["kind"]]
     for _, template in pods(given):
         spec = template["spec"]
         assert spec["automountServiceAccountToken"] is False
         assert spec["enableServiceLinks"] is False
         account = only(given, "ServiceAccount", spec["serviceAccountName"])
         assert account["automountServiceAccountToken"] is False
-    assert not [each for each in given if "Role" in each["kind"]]
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_volumes_are_of_the_kinds_that_the_restricted_standard_takes(way: str) -> None:
-    allowed = {"configMap", "emptyDir", "persistentVolumeClaim", "secret"}
-    for _, template in pods(objects(way)):
-        for volume in template["spec"]["volumes"]:
-            assert set(volume) - {"name"} <= allowed
-            # One that may grow for ever fills the node.
+        for volume in spec["volumes"]:
+            assert set(volume) <= VOLUMES
             assert "emptyDir" not in volume or volume["emptyDir"]["sizeLimit"]
             # 0440: its group, which is the pod's, and nobody else.
             assert "secret" not in volume or volume["secret"]["defaultMode"] == 0o440
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_every_container_says_what_it_takes(way: str) -> None:
-    for _, template in pods(objects(way)):
-        for container in template["spec"]["containers"]:
+        for container in spec["containers"]:
             resources = container["resources"]
             assert {"cpu", "memory", "ephemeral-storage"} <= set(resources["requests"])
             assert {"memory", "ephemeral-storage"} <= set(resources["limits"])

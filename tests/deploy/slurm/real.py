@@ -53,13 +53,10 @@ def why_not() -> str:
 
 
 class Slurm:
-    """A controller and two nodes."""
-
     def __init__(self, config: Path) -> None:
         self.environment = os.environ | {"SLURM_CONF": str(config)}
 
     def run(self, *command: object, **environment: object) -> str:
-        """Run one of Slurm's commands to its end; its output."""
         return subprocess.run(
             [str(word) for word in command],
             env=self.environment | {name: str(value) for name, value in environment.items()},
@@ -72,7 +69,6 @@ class Slurm:
 
 @contextmanager
 def slurm(folder: Path) -> Iterator[Slurm]:
-    """Slurm, while both nodes are there."""
     for name in ("munge", "ctld", *(f"{node}/spool" for node in _NODES)):
         (folder / name).mkdir(mode=0o700, parents=True)
     host, config = socket.gethostname(), folder / "slurm.conf"

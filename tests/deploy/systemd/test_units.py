@@ -1,5 +1,3 @@
-"""systemd's own view of the units: nothing that it does not know, and little that it would give."""
-
 from __future__ import annotations
 
 import shutil

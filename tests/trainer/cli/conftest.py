@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,13 @@ from tests.relay import Relay
 
 # What makes `lipt train` quick.
 SMALL = ("--set", "batch_size=16", "--set", "augmentation=none", "--device", "cpu")
+
+
+def declared_entry_points(*, group: str) -> EntryPoints:
+    """This checkout's own, whether or not it is installed."""
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    declared = tomllib.loads(text)["project"]["entry-points"][group]
+    return EntryPoints(EntryPoint(name, value, group) for name, value in declared.items())
 
 
 @pytest.fixture

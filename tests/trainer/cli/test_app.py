@@ -4,10 +4,8 @@ import json
 import os
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from typer.testing import CliRunner
 from lipt.trainer.cli import app, main
 from tests.relay import Relay
 from tests.remembered_spans import Remembered, remembering
+from tests.trainer.cli.conftest import declared_entry_points
 
 
 def test_a_program_that_ends_with_a_thread_in_torch_leaves_in_order(
@@ -92,26 +91,13 @@ print(json.dumps(told))
 """
 
 
-@pytest.fixture(scope="module")
-def helps(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, list[str]]]:
-    """The text of each command's help, and what it was the first to import."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(COMMANDS)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-        # Plug-ins are found by what is installed, not by what an older build left in a checkout.
-        cwd=tmp_path_factory.mktemp("elsewhere"),
-    )
-    return [(text, slow) for text, slow in json.loads(done.stdout)]
-
-
-@pytest.mark.parametrize("number", range(len(COMMANDS)), ids=lambda n: " ".join(COMMANDS[n]))
-def test_help_imports_nothing_slow(helps: list[tuple[str, list[str]]], number: int) -> None:
-    text, slow = helps[number]
-    assert " ".join(["Usage: lipt", *COMMANDS[number]]) in text
-    assert slow == []
+def test_help_imports_nothing_slow(tmp_path: Path) -> None:
+    # Plug-ins are found by what is installed, not by what an older build left in a checkout.
+    script = [sys.executable, "-c", SCRIPT, json.dumps(COMMANDS)]
+    printed = subprocess.check_output(script, text=True, timeout=60, cwd=tmp_path)
+    for command, (text, slow) in zip(COMMANDS, json.loads(printed), strict=True):
+        assert " ".join(["Usage: lipt", *command]) in text
+        assert (command, slow) == (command, [])
 
 
 COMPARE = ("compare", "--data", "digits-train", "--test", "digits-test", "--model", "resnet8")
@@ -147,14 +133,6 @@ def test_mistyped_commands_are_usage_errors(
     assert relay.calls == []
 
 
-def test_tls_options_are_checked(lipt: Any, tmp_path: Path) -> None:
-    result = lipt("run", "list", "--tls-ca", str(tmp_path / "none.pem"))
-    assert result.exit_code == 1
-    assert "cannot be read" in result.stderr
-    result = lipt("run", "list", env={"LIPT_TLS_CERT": str(tmp_path)})
-    assert "--tls-cert was given without --tls-key" in result.stderr
-
-
 DATA = ("--data", "digits-train", "--model", "resnet8")
 
 # Ends where torch would be loaded, and prints what is decided by then.
@@ -186,36 +164,21 @@ def test_threads_wait_without_spinning_unless_the_user_says_otherwise(
     command: tuple[str, ...], chosen: dict[str, str], found: str
 ) -> None:
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
-    done = subprocess.run(
-        [sys.executable, "-c", THREADS_SCRIPT, *command, *DATA],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-        env=inherited | chosen,
-    )
-    assert done.stdout == f"{found}\n", done.stderr
-
-
-PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
+    script = [sys.executable, "-c", THREADS_SCRIPT, *command, *DATA]
+    printed = subprocess.check_output(script, text=True, timeout=60, env=inherited | chosen)
+    assert printed == f"{found}\n"
 
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This checkout's own entry points, whether or not it is installed."""
-    declared = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"][app.GROUP]
-    points = EntryPoints(EntryPoint(name, value, app.GROUP) for name, value in declared.items())
+    points = declared_entry_points(group=app.GROUP)
     monkeypatch.setattr(app, "entry_points", points.select)
 
 
-def test_plugged_in_commands_stand_in_the_help() -> None:
-    done = CliRunner().invoke(main, ["--help"])
-    assert done.exit_code == 0
-    assert "state" in done.stdout
-    assert "demo" in done.stdout
-
-
-def test_refusal_of_a_plugged_in_command_is_one_sentence(tmp_path: Path) -> None:
+def test_plugged_in_commands_stand_in_the_help_and_refuse_in_one_sentence(tmp_path: Path) -> None:
+    text = CliRunner().invoke(main, ["--help"]).stdout
+    assert "state" in text
+    assert "demo" in text
     done = CliRunner().invoke(main, ["state", "check", "--state-dir", str(tmp_path)])
     assert done.exit_code == 1
     assert done.stderr.startswith(f"lipt: there is no state in {tmp_path}")

@@ -1,5 +1,3 @@
-"""What certificates say, judged by OpenSSL."""
-
 from __future__ import annotations
 
 import subprocess
@@ -13,13 +11,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from lipt.common.access.roles import Role
 from lipt.common.errors import ConfigError
-from lipt.trainer.cli.certificates import (
-    Folder,
-    Pair,
-    issue_client,
-    issue_server,
-    make_authority,
-)
+from lipt.trainer.cli.certificates import Folder, Pair, issue_client, issue_server, make_authority
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 
@@ -145,19 +137,8 @@ def test_a_pair_that_may_not_sign_is_no_authority(folder: Folder, tmp_path: Path
 
 def test_an_authority_that_openssl_made_signs_as_well(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
-    make = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-subj",
-        "/CN=own",
-        "-days",
-        "9",
-    ]
-    make += ["-addext", "keyUsage=critical,keyCertSign"]
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=own"]
+    make += ["-days", "9", "-addext", "keyUsage=critical,keyCertSign"]
     files = ["-keyout", folder.key("ca"), "-out", folder.cert("ca")]
     subprocess.run([*make, *files], check=True, capture_output=True)
     now = datetime.now(UTC)

@@ -70,7 +70,6 @@ def test_json_has_the_text_itself_in_escapes_of_its_own(lipt: Any, command: list
 
 
 def _texts(value: Any) -> list[str]:
-    """All strings of a document."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):

@@ -112,13 +112,10 @@ def test_values_are_read_as_toml_or_as_text(text: str, value: Any) -> None:
     assert found == value
 
 
-@pytest.mark.parametrize("text", ["learners.num_steps", "=5", "learners.=5", ".num_steps=5", ""])
-def test_a_text_without_a_name_or_value_is_refused(text: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is not NAME=VALUE"):
-        parse_options([text])
-
-
 def test_options_stay_text_and_names_have_commas_between_them() -> None:
+    for text in ("learners.num_steps", "=5", "learners.=5", ".num_steps=5", ""):
+        with pytest.raises(typer.BadParameter, match="is not NAME=VALUE"):
+            parse_options([text])
     assert parse_options(["norm = full", "size=1"]) == {"norm": "full", "size": "1"}
     assert parse_names(" craig,grand ,") == ("craig", "grand")
     with pytest.raises(typer.BadParameter, match=r"' , ' names nothing: give at least one name"):
@@ -156,8 +153,7 @@ def test_contradictions_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
-    [('model = "resnet8"', r"has no \[run\] table"), ("[run", "is not TOML")],
+    ("text", "complaint"), [('model = "resnet8"', r"has no \[run\] table"), ("[run", "is not TOML")]
 )
 def test_a_file_that_says_nothing_of_a_run_is_refused(
     text: str, complaint: str, tmp_path: Path
@@ -168,29 +164,23 @@ def test_a_file_that_says_nothing_of_a_run_is_refused(
         collect_overrides({}, [], config)
 
 
-def test_a_file_needs_a_directory_that_is_there(tmp_path: Path) -> None:
+def test_a_file_needs_a_directory_that_is_there_and_can_be_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(typer.BadParameter, match=r"is a directory\. Name a file in it"):
         require_replaceable(tmp_path)
     with pytest.raises(typer.BadParameter, match=r"none is not a directory\. Make it first"):
         require_place(tmp_path / "none" / "file")
-
-
-def test_a_directory_that_cannot_be_written_to_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     # Root may write everywhere, so permissions alone would not show it.
     monkeypatch.setattr(os, "access", lambda path, mode: (Path(path), mode) != (tmp_path, os.W_OK))
     with pytest.raises(typer.BadParameter, match="cannot be written to"):
         require_place(tmp_path / "file")
 
 
-def test_a_device_takes_lines_but_is_never_replaced() -> None:
+def test_devices_are_never_replaced_nor_one_file_under_two_flags(tmp_path: Path) -> None:
     require_place(Path(os.devnull))
     with pytest.raises(typer.BadParameter, match=r"null is not a regular file"):
         require_replaceable(Path(os.devnull))
-
-
-def test_one_file_under_two_flags_is_refused(tmp_path: Path) -> None:
     one, same = tmp_path / "one", tmp_path / "x" / ".." / "one"
     require_apart({"--out": one, "--log": tmp_path / "other", "--checkpoint": None})
     with pytest.raises(typer.BadParameter, match=r"--out and --log are both .*one\. Name two"):

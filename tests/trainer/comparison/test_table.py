@@ -61,9 +61,6 @@ def answer(*found: Trial) -> Answers:
     return only
 
 
-# Is it better than a random subset of its size?
-
-
 def test_a_clear_winner_is_said_to_win_and_the_others_not() -> None:
     found = answer(
         *TRIALS, *trials("craig", [0.75, 0.77, 0.765]), *trials("grand", [0.4, 0.5, 0.3])
@@ -109,8 +106,6 @@ def test_training_that_was_too_short_is_named() -> None:
 
 BETTER = Difference(0.02, 0.01, 0.03, 3)
 WORSE = Difference(-0.02, -0.03, -0.01, 3)
-UNDECIDED = Difference(0.002, -0.02, 0.024, 3)
-ALONE = Difference(0.02, -inf, inf)
 
 
 def faster(**changes: Any) -> str:
@@ -124,13 +119,10 @@ def faster(**changes: Any) -> str:
         (BETTER, "better than everything by 2.0 points (95% interval 1.0 to 3.0, 3 seeds)."),
         (WORSE, "worse than everything by 2.0 points (95% interval 1.0 to 3.0, 3 seeds)."),
         (
-            UNDECIDED,
-            (
-                "not told apart from everything, at +0.2 points (95% interval -2.0 to +2.4, "
-                "3 seeds)."
-            ),
+            Difference(0.002, -0.02, 0.024, 3),
+            "not told apart from everything, at +0.2 points (95% interval -2.0 to +2.4, 3 seeds).",
         ),
-        (ALONE, "+2.0 points from everything (one seed tells nothing)."),
+        (Difference(0.02, -inf, inf), "+2.0 points from everything (one seed tells nothing)."),
     ],
 )
 def test_how_it_stands_to_everything_is_said(difference: Difference, text: str) -> None:
@@ -151,13 +143,10 @@ def reaching(
 @pytest.mark.parametrize(
     ("difference", "text"),
     [
-        (
-            Difference(8.2, 7.0, 9.4, 3),
-            "choosing is slower by 8.2 s (95% interval 7.0 s to 9.4 s, 3 seeds)",
-        ),
+        (Difference(8.2, 7.0, 9.4, 3), "choosing is slower by 8.2 s (95% interval 7.0 s to 9.4 s,"),
         (
             Difference(-8.2, -9.4, -7.0, 3),
-            "choosing is faster by 8.2 s (95% interval 7.0 s to 9.4 s, 3 seeds)",
+            "choosing is faster by 8.2 s (95% interval 7.0 s to 9.4 s,",
         ),
         (Difference(1.0, -7.0, 9.0, 3), "neither is shown to be faster"),
     ],
@@ -165,10 +154,10 @@ def reaching(
 def test_who_reaches_the_target_sooner_is_said_with_the_seconds_of_both(
     difference: Difference, text: str
 ) -> None:
-    assert reaching(difference).endswith(
+    assert (
         " To 50.0%, what random ends with, it takes 12 s (60 steps), choosing included; "
-        f"everything takes 4.0 s (80 steps), so {text}."
-    )
+        f"everything takes 4.0 s (80 steps), so {text}"
+    ) in reaching(difference)
 
 
 NEVER, SOMETIMES = Reached(3, 0, None, None), Reached(3, 2, 70, 5.0)
@@ -192,9 +181,6 @@ def test_a_target_that_is_not_always_reached_decides_only_where_it_is_plain(
         assert "it takes more than all steps in each of 3 trainings, choosing included" in found
     if own is SOMETIMES:
         assert "it takes 5.0 s (70 steps) in 2 of 3 trainings, and never else" in found
-
-
-# What did choosing cost?
 
 
 def test_what_choosing_cost_is_said_in_seconds_and_as_a_share() -> None:

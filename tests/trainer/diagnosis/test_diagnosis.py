@@ -3,8 +3,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import pickle
-import struct
 from typing import Any
 
 import numpy as np
@@ -13,12 +11,7 @@ import torch
 
 from lipt.common.errors import DiagnosisError
 from lipt.common.weights.files import pack
-from lipt.trainer.diagnosis.diagnosis import (
-    Diagnosis,
-    export_issues,
-    max_file_bytes,
-    read_diagnosis,
-)
+from lipt.trainer.diagnosis.diagnosis import export_issues, max_file_bytes, read_diagnosis
 from lipt.trainer.diagnosis.findings import facts, proxy_text
 from tests.trainer.made_up_diagnosis import (
     diagnosis_file,
@@ -28,14 +21,8 @@ from tests.trainer.made_up_diagnosis import (
 )
 
 
-@pytest.fixture
-def diagnosis() -> Diagnosis:
-    return made_up_diagnosis()
-
-
-def test_label_issues_come_worst_first_and_the_largest_group_of_duplicates_first(
-    diagnosis: Diagnosis,
-) -> None:
+def test_label_issues_come_worst_first_and_the_largest_group_of_duplicates_first() -> None:
+    diagnosis = made_up_diagnosis()
     assert [group.tolist() for group in diagnosis.duplicate_groups()] == [[3, 4, 5], [0, 2]]
     assert diagnosis.surplus().tolist() == [2, 4, 5]
     issues = diagnosis.label_issues()
@@ -66,15 +53,19 @@ def test_outliers_are_as_many_as_were_found_the_farthest_first() -> None:
     assert made_up_diagnosis(findings).outliers().tolist() == [7, 6, 1]
 
 
-def test_a_notebook_shows_a_table_of_text(diagnosis: Diagnosis) -> None:
-    findings = made_up_findings()
-    findings["class_names"] = ["<script>alert(1)</script>", "dog"]
-    shown = made_up_diagnosis(findings)._repr_html_()
+def test_a_notebook_shows_a_table_of_text_and_the_worst_labels_with_their_pictures() -> None:
+    names = ["<script>alert(1)</script>", "dog"]
+    diagnosis = made_up_diagnosis(made_up_findings() | {"class_names": names})
+    shown = diagnosis._repr_html_()
     assert shown.startswith("<table>")
     assert "<script>" not in shown
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
     assert "duplicates: 3 surplus" in repr(diagnosis)
     assert "redundancy" not in repr(diagnosis)  # nothing has to be done about it
+    pictures = diagnosis.show([(np.zeros((8, 8), np.uint8), 0)] * 8, number=1)._repr_html_()
+    assert pictures.count("<img") == 1
+    assert "row 6: " in pictures
+    assert "<script>" not in pictures
 
 
 @pytest.mark.parametrize(
@@ -119,42 +110,29 @@ def test_findings_out_of_range_are_refused(changes: dict[str, Any], complaint: s
         made_up_diagnosis(findings)
 
 
-def test_the_worst_labels_are_shown_with_their_pictures(diagnosis: Diagnosis) -> None:
-    rows = [(np.zeros((8, 8), np.uint8), 0)] * len(diagnosis)
-    shown = diagnosis.show(rows, number=1)
-    worst = diagnosis.label_issues()[0]
-    assert shown._repr_html_().count("<img") == 1
-    assert f"row {worst.id}: " in shown._repr_html_()
-
-
 def refusal(content: bytes, num_examples: int = 8) -> str:
     with pytest.raises(DiagnosisError) as caught:
         read_diagnosis(content, num_examples=num_examples, fingerprint="f")
     return str(caught.value)
 
 
-def test_a_file_is_read() -> None:
-    read = read_diagnosis(
-        diagnosis_file(), num_examples=8, fingerprint="f", run_id="r", manifest={"a": 1}
-    )
-    assert (len(read), read.fingerprint, read.run_id, read.manifest) == (8, "f", "r", {"a": 1})
-    assert read.findings.class_names == ("cat", "dog")
-    assert read.findings.learnability.sizes == (2, 4, 8)
-
-
-def test_what_a_later_version_adds_is_passed_over() -> None:
+def test_a_file_is_read_and_what_a_later_version_adds_is_passed_over() -> None:
     findings: dict[str, Any] = made_up_findings() | {"drift": {"score": 0.5}}
     findings["outliers"]["method"] = "new"
     columns = made_up_columns() | {"drift_score": np.zeros(8, np.float32)}
-    assert len(read_diagnosis(diagnosis_file(findings, columns), num_examples=8, fingerprint="f"))
+    told: dict[str, Any] = {"fingerprint": "f", "run_id": "r", "manifest": {"a": 1}}
+    read = read_diagnosis(diagnosis_file(findings, columns), num_examples=8, **told)
+    assert (len(read), read.fingerprint, read.run_id, read.manifest) == (8, *told.values())
+    assert read.findings.class_names == ("cat", "dog")
+    assert read.findings.learnability.sizes == (2, 4, 8)
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
         (b"", "too few"),
-        (pickle.dumps([1, 2, 3]) + b" " * 8, "a pickle, which is never opened here"),
-        (struct.pack("<Q", 2**62) + b"{" * 100, "header of 4611686018427387904 bytes"),
+        # Sparse would be smaller, but nothing looks into it.
+        (b"{}" + bytes(max_file_bytes(8)), f"at most {max_file_bytes(8)} are read"),
         (diagnosis_file()[:-1], "describes"),
     ],
 )
@@ -201,23 +179,13 @@ def changed(*path: str, to: Any) -> str:
         (changed("version", to=2), "it is of version 2, known is 1"),
         (changed("num_examples", to=9), "8 examples were announced, it has 9"),
         (changed("num_examples", to="8"), "num_examples cannot be"),
-        (changed("num_examples", to=0), "num_examples cannot be"),
-        (changed("class_names", to="cat"), "class_names cannot be"),
         (changed("class_counts", to=[4, -4]), "class_counts.1 cannot be"),
         (changed("label_errors", "noise_rate", to=1.5), "label_errors.noise_rate cannot be"),
-        (changed("label_errors", "noise_rate", to=float("nan")), "noise_rate cannot be"),
         (changed("imbalance", "ratio", to=float("inf")), "imbalance.ratio cannot be"),
-        (changed("seconds", to={"head": "fast"}), "seconds.head cannot be"),
     ],
 )
 def test_findings_of_another_kind_are_refused(text: str, complaint: str) -> None:
     assert complaint in refusal(with_text(text))
-
-
-def test_a_file_is_refused_from_its_size() -> None:
-    # Sparse would be smaller, but nothing looks into it.
-    content = struct.pack("<Q", 2) + b"{}" + bytes(max_file_bytes(8))
-    assert f"at most {max_file_bytes(8)} are read" in refusal(content)
 
 
 def test_every_kind_of_finding_is_told_with_its_numbers() -> None:
@@ -248,14 +216,8 @@ def test_the_proxy_is_told_as_far_as_it_is_known() -> None:
 
 # As cleanlab's Datalab.get_issues() calls them.
 CLEANLAB = {
-    "given_label",
-    "predicted_label",
-    "is_label_issue",
-    "label_score",
-    "is_near_duplicate_issue",
-    "near_duplicate_sets",
-    "is_outlier_issue",
-    "outlier_score",
+    *("given_label", "predicted_label", "is_label_issue", "label_score", "outlier_score"),
+    *("is_near_duplicate_issue", "near_duplicate_sets", "is_outlier_issue"),
 }
 PATHS = [f"/pets/{row}.png" for row in range(8)]
 

@@ -16,40 +16,17 @@ from hypothesis import strategies as st
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
-from lipt.common.errors import (
-    DiagnosisError,
-    RunNotReadyError,
-    SubsetError,
-    UnreachableError,
-)
+from lipt.common.errors import DiagnosisError, RunNotReadyError, SubsetError, UnreachableError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.states import LearnerState, RunState
 from lipt.common.weights.files import pack
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
-from lipt.trainer.report.report import (
-    Report,
-    coarse_values,
-    gather,
-    render,
-    ticks_of,
-)
+from lipt.trainer.report.report import Report, coarse_values, gather, render, ticks_of
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import (
-    CostsView,
-    DatasetView,
-    InfoView,
-    IngredientView,
-    LearnerView,
-    SoupView,
-)
-from tests.trainer.made_up import (
-    made_up_learner,
-    made_up_run,
-    made_up_subset,
-    made_up_trial,
-)
+from lipt.trainer.views import CostsView, DatasetView, InfoView, LearnerView, SoupView
+from tests.trainer.made_up import KEPT, made_up_learner, made_up_run, made_up_subset, made_up_trial
 from tests.trainer.made_up_diagnosis import made_up_findings
 from tests.trainer.report.reading import Page, words
 
@@ -66,17 +43,10 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 def learner(index: int, *, kept: bool, position: int) -> LearnerView:
-    ingredient = IngredientView(
-        position=position, accuracy=0.5 + index / 100, soup_accuracy=0.6, alpha=0.3, kept=kept
-    )
-    return made_up_learner(
-        index,
-        state=LearnerState.DONE,
-        worker=HOSTILE,
-        device="cpu",
-        loss=1.25,
-        ingredient=ingredient,
-    )
+    given = {"position": position, "accuracy": 0.5 + index / 100, "soup_accuracy": 0.6}
+    part = replace(KEPT, **given, kept=kept)  # type: ignore[arg-type]
+    done = {"state": LearnerState.DONE, "worker": HOSTILE, "device": "cpu", "loss": 1.25}
+    return made_up_learner(index, **done, ingredient=part)
 
 
 RUN = made_up_run(
@@ -142,14 +112,6 @@ COMPARISON = {"model": "resnet8", "recipe": {"steps": 60}, "data": DIGITS.finger
 @pytest.fixture(scope="module")
 def report() -> Report:
     return gather(FakeClient(), RUN, DIGITS, REQUESTS, (COMPARISON, TRIALS))  # type: ignore[arg-type]
-
-
-def test_the_page_is_whole_and_loads_nothing(report: Report) -> None:
-    page = Page(render(report))
-    assert not page.open
-    assert page.loaded
-    assert all(address.startswith("data:") for address in page.loaded)
-    assert "script" not in page.tags
 
 
 def test_what_comes_from_peers_has_no_marks_that_act(report: Report) -> None:
@@ -268,7 +230,8 @@ def diagnosis() -> Diagnosis:
 
 
 def test_suspects_are_shown_with_both_classes_and_who_chose_them() -> None:
-    report = gather(FakeClient(), RUN, DIGITS, [("craig", 0.1)], diagnosis=diagnosis())  # type: ignore[arg-type]
+    client: Any = FakeClient()
+    report = gather(client, RUN, DIGITS, [("craig", 0.1)], diagnosis=diagnosis())
     assert [view.row for view in report.suspects] == [3, 50]  # the worst first
     assert [view.suggested for view in report.suspects] == ["7", "7"]
     assert all(view.picture.startswith("data:image/png;base64,") for view in report.suspects)
@@ -299,17 +262,18 @@ def test_it_says_when_the_run_was_and_when_the_page_was_made() -> None:
 
 
 def test_a_run_a_diagnosis_or_a_comparison_of_other_data_is_refused() -> None:
+    client: Any = FakeClient()
     other = "f" * 64
     of_run = replace(RUN, fingerprint=other)
     with pytest.raises(SubsetError, match=r"fingerprint f{64}.*digits-test has"):
-        gather(FakeClient(), of_run, DIGITS, [])  # type: ignore[arg-type]
+        gather(client, of_run, DIGITS, [])
     looked_at = replace(diagnosis(), fingerprint=other)
     with pytest.raises(DiagnosisError, match=r"fingerprint f{64}"):
-        gather(FakeClient(), RUN, DIGITS, [], diagnosis=looked_at)  # type: ignore[arg-type]
+        gather(client, RUN, DIGITS, [], diagnosis=looked_at)
     compared = COMPARISON | {"data": other, "data_source": "cifar10"}
     complaint = rf"on cifar10 with .* f{{64}}, but .*{DIGITS.fingerprint}"
     with pytest.raises(SubsetError, match=complaint):
-        gather(FakeClient(), RUN, DIGITS, [], (compared, TRIALS))  # type: ignore[arg-type]
+        gather(client, RUN, DIGITS, [], (compared, TRIALS))
 
 
 def test_a_coordinator_that_is_away_is_no_reason_for_a_page_without_a_map() -> None:
@@ -318,18 +282,18 @@ def test_a_coordinator_that_is_away_is_no_reason_for_a_page_without_a_map() -> N
         gather(client, RUN, DIGITS, REQUESTS)
 
 
-def test_a_class_may_be_called_anything() -> None:
+def test_the_page_is_whole_and_loads_nothing_whatever_classes_are_called() -> None:
     names = (HOSTILE, '"><img src=x onerror=alert(1)>', *DIGITS.class_names[2:])
     rows: Any = DIGITS.rows
     hostile = replace(DIGITS, rows=replace(rows, names=names))
     found = diagnosis()
     found = replace(found, findings=found.findings.model_copy(update={"class_names": names}))
-    report = gather(FakeClient(), RUN, hostile, [("craig", 0.1)], diagnosis=found)  # type: ignore[arg-type]
-    text = render(report)
+    client: Any = FakeClient()
+    text = render(gather(client, RUN, hostile, REQUESTS, (COMPARISON, TRIALS), diagnosis=found))
     page = Page(text)
     assert not page.open
     assert "script" not in page.tags
-    assert page.tags.count("img") == 2 + 2 * 24  # the suspects and the galleries
+    assert page.tags.count("img") == 2 + 2 * 2 * 24  # the suspects and the galleries
     assert all(address.startswith("data:") for address in page.loaded)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 

@@ -18,11 +18,7 @@ from lipt.v1 import run_pb2
 
 def test_a_cell_cannot_begin_a_row_or_shift_a_column() -> None:
     lines = table_lines(("name", "id"), [("a\n9  fake", "1"), ("b\x1b[2J", "2")])
-    assert lines == [
-        "name        id",
-        r"a\n9  fake  1",
-        r"b\x1b[2J    2",
-    ]
+    assert lines == ["name        id", r"a\n9  fake  1", r"b\x1b[2J    2"]
 
 
 @pytest.mark.parametrize(
@@ -54,10 +50,7 @@ def test_views_become_json_with_their_field_names() -> None:
         "at": "2026-01-02T00:00:00+00:00",
         "state": "ready",
     }
-    assert to_jsonable((BlobView("ab", 2), Path("/x"))) == [
-        {"sha256": "ab", "size_bytes": 2},
-        "/x",
-    ]
+    assert to_jsonable((BlobView("ab", 2), Path("/x"))) == [{"sha256": "ab", "size_bytes": 2}, "/x"]
 
 
 def test_a_diverged_loss_is_null() -> None:

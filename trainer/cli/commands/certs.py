@@ -37,7 +37,6 @@ class Making:
     force: bool = Option(False, "--force", help="Replace the files that are there.")
 
     def files(self) -> Folder:
-        """The folder."""
         from lipt.trainer.cli.certificates import Folder
 
         return Folder(self.folder)
@@ -78,8 +77,8 @@ def init(
         *(f"    lipt certs {role} --folder {where}" for role in (Role.WORKER, Role.TRAINER)),
     ]
     for role in (Role.WORKER, Role.TRAINER):
-        command = _peer_command(files, role, role)
-        lines += _use(files, role, f"a {role}'s machine", command)
+        command, use = _peer(files, role, role)
+        lines += use
         made["commands"].append(command)
     print_result(made | {"ca": cert, "ca_key": key}, lines, as_json=json)
 
@@ -126,14 +125,9 @@ def _add_peer(role: Role, may: str) -> None:
         pair = issue_client(authority, name, role, hosts=named, now=now, days=making.days)
         files.require_free([name], force=making.force)
         files.write(name, pair)
-        command = _peer_command(files, name, role)
-        hosted = f"for {', '.join(named)}, " if named else ""
-        lines = [
-            f"{files.cert(name)}, {files.key(name)}: role {role}, {hosted}until {_day(pair)}",
-            *_use(files, name, f"the {role}'s machine", command),
-        ]
-        made = _made(files, name, named, command) | {"role": role}
-        print_result(made, lines, as_json=json)
+        command, use = _peer(files, name, role)
+        made, line = _made(files, name, named, pair, command)
+        print_result(made | {"role": role}, [f"{line}, role {role}", *use], as_json=json)
 
 
 _add_peer(Role.WORKER, "train learners, and nothing else")
@@ -153,46 +147,40 @@ def _coordinator(
     beyond = [host for host in names if not is_loopback(host)]
     everywhere = "[::]" if beyond and ":" in beyond[0] else "0.0.0.0"  # noqa: S104 - with mTLS
     listen = f"{everywhere if beyond else '127.0.0.1'}:{_PORT}"
-    start = "lipt-coordinator --data digits --model resnet8"
-    command = f"{start} --listen {listen} {_flags(files, COORDINATOR)}"
-    cert, key = files.cert(COORDINATOR), files.key(COORDINATOR)
-    lines = [
-        f"{cert}, {key}: for {', '.join(names)}, until {_day(pair)}",
-        *_use(files, COORDINATOR, "the coordinator's machine", command),
-    ]
-    return _made(files, COORDINATOR, names, command), lines
+    start = f"lipt-coordinator --data digits --model resnet8 --listen {listen}"
+    command, use = _use(files, COORDINATOR, COORDINATOR, start)
+    made, line = _made(files, COORDINATOR, names, pair, command)
+    return made, [line, *use]
 
 
-def _made(files: Folder, name: str, hosts: Sequence[str], command: str) -> dict[str, Any]:
+def _made(
+    files: Folder, name: str, hosts: Sequence[str], pair: Pair, command: str
+) -> tuple[dict[str, Any], str]:
     paths = {"cert": files.cert(name), "key": files.key(name)}
-    return {"name": name, **paths, "hosts": hosts, "commands": [command]}
+    hosted = f"for {', '.join(hosts)}, " if hosts else ""
+    line = f"{paths['cert']}, {paths['key']}: {hosted}until {_day(pair)}"
+    return {"name": name, **paths, "hosts": hosts, "commands": [command]}, line
 
 
-def _peer_command(files: Folder, name: str, role: Role) -> str:
+def _peer(files: Folder, name: str, role: Role) -> tuple[str, list[str]]:
     from lipt.trainer.cli.certificates import COORDINATOR
 
     hosts = files.hosts(COORDINATOR)
     host = next((host for host in hosts if not host.startswith("*")), "HOST")
     address = f"[{host}]:{_PORT}" if ":" in host else f"{host}:{_PORT}"
     program = "lipt-worker" if role is Role.WORKER else "lipt doctor"
-    return f"{program} --coordinator {address} {_flags(files, name)}"
+    return _use(files, name, role, f"{program} --coordinator {address}")
 
 
-def _use(files: Folder, name: str, where: str, command: str) -> list[str]:
-    paths = " ".join(_paths(files, name))
-    return [f"To {where} copy {paths} into a folder of the same name. There:", f"    {command}"]
-
-
-def _flags(files: Folder, name: str) -> str:
-    cert, key, ca = _paths(files, name)
-    return f"--tls-cert {cert} --tls-key {key} --tls-ca {ca}"
-
-
-def _paths(files: Folder, name: str) -> list[str]:
+def _use(files: Folder, name: str, owner: str, start: str) -> tuple[str, list[str]]:
+    """A command that uses a certificate, and lines that say where its files and it go."""
     from lipt.trainer.cli.certificates import AUTHORITY
 
     paths = (files.cert(name), files.key(name), files.cert(AUTHORITY))
-    return [shlex.quote(str(path)) for path in paths]
+    cert, key, ca = (shlex.quote(str(path)) for path in paths)
+    command = f"{start} --tls-cert {cert} --tls-key {key} --tls-ca {ca}"
+    copy = f"To the {owner}'s machine copy {cert} {key} {ca} into a folder of the same name. There:"
+    return command, [copy, f"    {command}"]
 
 
 def _day(pair: Pair) -> str:

@@ -14,8 +14,6 @@ from lipt.trainer.cli.display.output import TrainingProgress, open_talking, prin
 
 @dataclass(frozen=True)
 class Design:
-    """What is compared, and how often."""
-
     strategies: str = Option(..., help="Names of strategies, with commas between them.")
     fractions: str = Option("0.1", help="Shares of the data set to keep, with commas.")
     baselines: str = Option(
@@ -81,12 +79,14 @@ def compare(
     train_data, test_data = opened(data), opened(test)
     progress = TrainingProgress()
     with coordinator.connect() as client:
+        comparison.require_served(client, train_data)
         trials = comparison.compare(
-            client,
+            client.strategies(),
             plan,
             train_data,
             test_data,
             pretrain=partial(comparison.run_of, client, plan),
+            choose=lambda run, strategy, **asked: client.subset(run.run_id, strategy, **asked),
             out=out,
             device=device,
             allowed_modules=modules,

@@ -27,9 +27,6 @@ DATA, MODEL = "digits-mislabelled", "resnet8"
 # The data with its right labels, and what accuracy is measured on.
 _RIGHT, _TEST = "digits-train", "digits-test"
 _POLL_SECONDS, _START_SECONDS, _STOP_SECONDS = 0.1, 120.0, 60.0
-# The coordinator is on this machine: when it is away, it is gone.
-_RECONNECT_SECONDS = 5.0
-_TAIL_LINES = 15
 
 
 def demonstrate(
@@ -84,7 +81,7 @@ def _serving(log: Path, num_workers: int) -> Iterator[Callable[[], None]]:
         def check() -> None:
             if (status := process.poll()) is not None:
                 lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-                tail = "\n".join(f"    {line}" for line in lines[-_TAIL_LINES:])
+                tail = "\n".join(f"    {line}" for line in lines[-15:])
                 raise ProcessEndedError(
                     f"lipt up has ended with status {status}; {log} ends with:\n{tail}"
                 )
@@ -116,12 +113,12 @@ def _run(directory: Path, log: Path, num_workers: int, check: Callable[[], None]
     train, right, test = map(open_dataset, (DATA, _RIGHT, _TEST))
     is_wrong_N = (train.labels_N != right.labels_N).numpy()
 
-    def address() -> str:
-        found = re.search(r"^lipt serves \S+ on (\S+), ", log.read_text("utf-8"), re.MULTILINE)
-        return found[1] if found else ""
+    def listening() -> list[str]:
+        return re.findall(r"^lipt serves \S+ on (\S+), ", log.read_text("utf-8"), re.MULTILINE)
 
-    _wait_until(lambda: bool(address()), "the coordinator to listen", check)
-    with Client(address(), reconnect_seconds=_RECONNECT_SECONDS) as client:
+    _wait_until(listening, "the coordinator to listen", check)
+    # The coordinator is on this machine: when it is away, it is gone.
+    with Client(listening()[0], reconnect_seconds=5) as client:
 
         def finish(run: RunView) -> RunView:
             final = follow(client.watch(run.run_id), check=check) or run
@@ -129,19 +126,20 @@ def _run(directory: Path, log: Path, num_workers: int, check: Callable[[], None]
                 raise RunFailedError(f"the run is {final.outcome}.")
             return final
 
-        def joined() -> bool:
-            return len(client.info().workers) >= num_workers
-
         try:
             # Else the first worker would do all the work alone.
-            _wait_until(joined, f"{num_workers} workers to join", check)
-            return conduct(train, test, is_wrong_N, client, finish, directory, say).lines
+            _wait_until(
+                lambda: len(client.info().workers) >= num_workers,
+                f"{num_workers} workers to join",
+                check,
+            )
+            return conduct(train, test, is_wrong_N, client, finish, directory, say)
         except UnreachableError:
             check()  # a dead process is the better explanation
             raise
 
 
-def _wait_until(look: Callable[[], bool], what: str, check: Callable[[], None]) -> None:
+def _wait_until(look: Callable[[], object], what: str, check: Callable[[], None]) -> None:
     from lipt.common.errors import UnreachableError
 
     def wait(_: object) -> None:

@@ -9,17 +9,10 @@ from typing import TYPE_CHECKING
 from typer import BadParameter, Exit, Option
 
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import (
-    Say,
-    left_out_by,
-    open_telling,
-    print_result,
-    run_talking,
-)
+from lipt.trainer.cli.display.output import left_out_by, open_talking, print_result, run_talking
 from lipt.trainer.writing.formatting import table_lines
 
 if TYPE_CHECKING:
-    from lipt.common.data import Dataset
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
 
 
@@ -84,7 +77,12 @@ def diagnose(
     """
     if export is not None and export.suffix.lower() != ".csv":
         raise BadParameter(f"{export} is not a .csv file.", param_hint="--export")
-    page, export = _files(None if json else Path("diagnosis.html"), out, export)
+    page = out if out or json else Path("diagnosis.html")
+    if out is not None and out.suffix.lower() not in {".html", ".htm"}:
+        if not out.is_dir():
+            shared.require_place(out, folder=True)
+            out.mkdir()
+        page, export = out / "diagnosis.html", export or out / "issues.csv"
     shared.require_replaceable(page, export)
     from lipt.trainer.diagnosis.diagnosis import export_issues
     from lipt.trainer.report.report import file_paths, open_templates, render_diagnosis
@@ -93,19 +91,16 @@ def diagnose(
     if page is not None:
         open_templates("the page of lipt diagnose")  # before anything is computed
 
+    dataset = None
     with coordinator.connect() as client:
-
-        def work(tell: Say) -> tuple[Diagnosis, Dataset | None]:
-            dataset = None
-            if data is not None:
-                modules = shared.modules_of(allow_module, data)
-                dataset = open_telling(data, image_size, modules, tell, left_out_by(client))
-            diagnosis = client.diagnose(
+        if data is not None:
+            modules, bad = shared.modules_of(allow_module, data), left_out_by(client)
+            dataset = open_talking(data, image_size=image_size, modules=modules, quarantined=bad)
+        diagnosis = run_talking(
+            lambda tell: client.diagnose(
                 run, proxy, features=features, on_progress=lambda progress: tell(str(progress))
             )
-            return diagnosis, dataset
-
-        diagnosis, dataset = run_talking(work)
+        )
     if page is not None:
         write_atomically(page, render_diagnosis(diagnosis, dataset).encode())
     if export is not None:
@@ -128,32 +123,15 @@ def diagnose(
     print_result(found, lines, as_json=json)
 
 
-def _files(
-    default: Path | None, out: Path | None, export: Path | None
-) -> tuple[Path | None, Path | None]:
-    """The page and the table to write."""
-    if out is None or out.suffix.lower() in {".html", ".htm"}:
-        return out or default, export
-    if not out.is_dir():
-        if out.exists() or not out.parent.is_dir():
-            message = f"{out} is neither a .html file nor a directory that could be made."
-            raise BadParameter(message, param_hint="--out")
-        out.mkdir()
-    return out / "diagnosis.html", export or out / "issues.csv"
-
-
 def _lines(diagnosis: Diagnosis) -> Iterator[str]:
     from lipt.common.targets.kinds import TargetKind
     from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
 
     findings, name = diagnosis.findings, diagnosis.class_names
     source = f"{diagnosis.source}: " if diagnosis.source else ""
-    seen = proxy_text(findings)
+    seen = f"; seen by {found}" if (found := proxy_text(findings)) else ""
     groups = "classes" if findings.target_kind is TargetKind.CLASS else "groups"
-    yield (
-        f"{source}{findings.num_examples:,} examples, {len(name)} {groups}"
-        f"{f'; seen by {seen}' if seen else ''}"
-    )
+    yield f"{source}{findings.num_examples:,} examples, {len(name)} {groups}{seen}"
     first, *others = [(fact.name, fact.text) for fact in facts(findings)]
     yield from table_lines(first, others)
     rows = [

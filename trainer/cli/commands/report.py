@@ -11,18 +11,15 @@ from typer import BadParameter, Option
 from lipt.common.terminal import say
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import (
-    Say,
     left_out_by,
-    open_telling,
+    open_talking,
     print_result,
     run_talking,
 )
 from lipt.trainer.views import DEFAULT_STRATEGY
 
 if TYPE_CHECKING:
-    from lipt.trainer.report.report import Report
-    from lipt.trainer.subsets.subset import Subset
-    from lipt.trainer.views import RunView
+    pass
 
 
 _Strategies = Annotated[str, Option(help="Strategies of the subsets, with commas between them.")]
@@ -56,31 +53,34 @@ def report(
     shared.require_replaceable(out)
     shared.require_apart({"--comparison": comparison, "--out": out})
     found = None if comparison is None else read_trials(comparison)
+    modules = shared.modules_of(allow_module, data)
     with coordinator.connect() as client:
+        bad = left_out_by(client)
+        dataset = open_talking(data, image_size=None, modules=modules, quarantined=bad)
 
-        def work(tell: Say) -> Report:
-            modules = shared.modules_of(allow_module, data)
-            dataset = open_telling(data, None, modules, tell, left_out_by(client))
-            view = client.wait(client.ready_run(run).run_id)
-            diagnosed = None
-            if diagnosis:
-                try:
-                    diagnosed = client.diagnose(on_progress=lambda it: tell(f"diagnosis: {it}"))
-                except (RequestError, InputError) as error:
-                    say(f"without a diagnosis: {error}", err=True)
-            tell("gathering the report")
-            return gather(
+        view = run_talking(lambda _: client.wait(client.ready_run(run).run_id))
+        diagnosed = None
+        if diagnosis:
+            try:
+                diagnosed = run_talking(
+                    lambda tell: client.diagnose(on_progress=lambda it: tell(f"diagnosis: {it}"))
+                )
+            except (RequestError, InputError) as error:
+                say(f"without a diagnosis: {error}", err=True)
+        requests = [(name, fraction) for name in names]
+        gathered = run_talking(
+            lambda _: gather(
                 client,
                 view,
                 dataset,
-                [(name, fraction) for name in names],
+                requests,
                 found,
                 diagnosis=diagnosed,
                 allowed_modules=modules,
                 now=datetime.now(UTC),
-            )
-
-        gathered = run_talking(work)
+            ),
+            activity="gathering the report",
+        )
     write_atomically(out, render(gathered).encode())
     say(f"{out}: run {gathered.run.label}, {', '.join(names)}")
     for line in verdict(gathered.outcomes).splitlines():
@@ -120,12 +120,10 @@ def track(
     trials = [] if comparison is None else read_trials(comparison)[1]
     files = {file.name: file.read_text() for file in (report, comparison) if file is not None}
     with coordinator.connect() as client:
-
-        def gather(_: object) -> tuple[RunView, list[Subset]]:
-            view = client.wait(client.ready_run(run).run_id)
-            return view, [client.subset(view.run_id, name, fraction=fraction) for name in names]
-
-        view, subsets = run_talking(gather)
+        view = run_talking(lambda _: client.wait(client.ready_run(run).run_id))
+        subsets = run_talking(
+            lambda _: [client.subset(view.run_id, name, fraction=fraction) for name in names]
+        )
     logged = {
         name: log_run(name, target, view, subsets, files=files, trials=trials)
         for name, target in targets.items()

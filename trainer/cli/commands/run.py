@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
     from lipt.trainer.views import RunView
 
-# As shells have it: 128 and the number of the signal.
-_INTERRUPTED = 130
-
 app = Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Start, list, show, watch and cancel runs."
 )
@@ -93,27 +90,17 @@ def start(
 
 @app.command("list")
 @shared.grouped
-def list_runs(
-    *,
-    json: shared.Json = False,
-    coordinator: shared.Coordinator,
-) -> None:
+def list_runs(*, json: shared.Json = False, coordinator: shared.Coordinator) -> None:
     """List the coordinator's runs, newest first."""
     with coordinator.connect() as client:
         runs = client.runs()
     header = ("name", "id", "state", "model", "created", "soup", "message")
-    rows = [
-        (
-            run.name or "-",
-            run.run_id,
-            run.state.value,
-            run.config.model,
-            f"{run.created_at.astimezone():%Y-%m-%d %H:%M:%S}" if run.created_at else "-",
-            format_percent(run.soup.soup_accuracy) if run.soup else "-",
-            run.message,
-        )
-        for run in runs
-    ]
+    rows = []
+    for run in runs:
+        created = f"{run.created_at.astimezone():%Y-%m-%d %H:%M:%S}" if run.created_at else "-"
+        soup = format_percent(run.soup.soup_accuracy) if run.soup else "-"
+        named = (run.name or "-", run.run_id, run.state.value, run.config.model)
+        rows.append((*named, created, soup, run.message))
     nothing = ["There are no runs. Start one with: lipt run start"]
     listed = [_in_short(run) for run in runs]
     print_result(listed, table_lines(header, rows) if runs else nothing, as_json=json)
@@ -175,6 +162,6 @@ def _follow(client: Client, run: RunView, *, as_json: bool) -> None:
         say(f"run {run.label} goes on without you.", err=True)
         say(f"Follow it again with: lipt run watch {run.label}", err=True)
         say(f"End it with: lipt run cancel {run.label}", err=True)
-        raise Exit(_INTERRUPTED) from None
+        raise Exit(130) from None  # 128 and the number of the signal, as shells have it
     if latest.state != "ready":
         raise Exit(1)

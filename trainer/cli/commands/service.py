@@ -153,17 +153,10 @@ def list_tokens(*, json: shared.Json = False, coordinator: shared.Coordinator) -
     with coordinator.connect() as client:
         tokens = client.tokens()
     now = datetime.now(UTC)
-    rows = [
-        (
-            token.token_id,
-            token.name,
-            token.role,
-            token_state(token, now),
-            _day(token.created_at),
-            token.created_by,
-        )
-        for token in tokens
-    ]
+    rows = []
+    for one in tokens:
+        state = token_state(one, now)
+        rows.append((one.token_id, one.name, one.role, state, _day(one.created_at), one.created_by))
     header = ("id", "name", "role", "state", "created", "by")
     print_result(tokens, table_lines(header, rows), as_json=json)
 
@@ -183,7 +176,6 @@ def revoke(
 
 
 def token_state(token: TokenView, now: datetime) -> str:
-    """Whether a token is valid, and until when."""
     if token.revoked_at is not None:
         return f"revoked {_day(token.revoked_at)}"
     if token.expires_at is None:

@@ -19,8 +19,6 @@ app = Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a 
 
 @dataclass(frozen=True)
 class Question:
-    """The arguments of `Client.subset`."""
-
     run: shared.Run = "latest"
     strategy: str = Option(
         DEFAULT_STRATEGY, "--strategy", "-s", help="A name from 'lipt strategies'."

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,14 +39,9 @@ if TYPE_CHECKING:
     from lipt.trainer.resampling.reselection import Reselection, SelectionOptions
     from lipt.trainer.subsets.subset import Subset
 
-_FOR_BOTH = ("fraction", "budget", "option")
-_FOR_STRATEGY = ("preset", "proxy", "every", "prefetch")
-
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy or a way to redraw in place of a file, with its options."""
-
     strategy: str | None = Option(
         None, "--strategy", "-s", help="Have the coordinator choose, in place of --subset."
     )
@@ -68,21 +62,24 @@ class Choice:
 
     def require(self, subset: Path | None) -> None:
         """Refuse options that do not go together."""
+        from lipt.trainer.resampling.redrawing import redraw_options
+
         ways = {"--subset": subset, "--strategy": self.strategy, "--redraw": self.redraw}
         given = [name for name, value in ways.items() if value]
         if len(given) > 1:
             raise BadParameter(f"{' and '.join(given)} were both given. Drop one.")
         if self.strategy or self.redraw:
             shared.require_size(self.fraction, self.budget)
-        else:
-            self._refuse(_FOR_BOTH, "--strategy or --redraw")
-        if not self.strategy:
-            self._refuse(_FOR_STRATEGY, "--strategy")
-
-    def _refuse(self, names: Sequence[str], way: str) -> None:
-        for name in names:
-            if getattr(self, name):
-                raise BadParameter(f"--{name} was given without {way}. Give both, or none.")
+        for names, way, is_given in (
+            ("fraction budget option", "--strategy or --redraw", self.strategy or self.redraw),
+            ("preset proxy every prefetch", "--strategy", self.strategy),
+        ):
+            for name in names.split():
+                if getattr(self, name) and not is_given:
+                    raise BadParameter(f"--{name} was given without {way}. Give both, or none.")
+        if self.redraw:
+            with shared.refusing_as_usage():
+                redraw_options(self.redraw, shared.parse_options(self.option))
 
     def request(self, run: str, *, soft_labels: bool) -> SelectionOptions:
         """The coordinator's part of the choice."""
@@ -99,25 +96,16 @@ class Choice:
             asked["soft_labels"] = True
         return asked if self.every is None else {**asked, "every": self.every}
 
-    def drawing(self) -> Callable[[Dataset, int], SubsetSource] | None:
-        """Makes a source of a data set and a seed; None where nothing is redrawn."""
+    def source(self, train: Dataset, seed: int) -> SubsetSource | None:
+        """What draws other examples for every epoch."""
         from lipt.common.subsets import resolve_budget
-        from lipt.trainer.resampling.redrawing import Redrawn, redraw_options
+        from lipt.trainer.resampling.redrawing import Redrawn
 
-        way = self.redraw
-        if way is None:
+        if self.redraw is None:
             return None
-        options = shared.parse_options(self.option)
-        with shared.refusing_as_usage():
-            redraw_options(way, options)
-
-        def make(train: Dataset, seed: int) -> SubsetSource:
-            budget = resolve_budget(
-                fraction=self.fraction, budget=self.budget, num_examples=len(train)
-            )
-            return Redrawn(way, train, budget, seed, options)
-
-        return make
+        size = len(train)
+        budget = resolve_budget(fraction=self.fraction, budget=self.budget, num_examples=size)
+        return Redrawn(self.redraw, train, budget, seed, shared.parse_options(self.option))
 
 
 @dataclass
@@ -151,8 +139,6 @@ class Reselecting:
 
 @dataclass(frozen=True)
 class Loggers:
-    """Where else training's measures go."""
-
     tensorboard: str | None = Option(None, metavar="DIR", help="Log to TensorBoard, too.")
     wandb: str | None = Option(None, metavar="PROJECT", help="Log to Weights & Biases, too.")
     mlflow: str | None = Option(None, metavar="EXPERIMENT", help="Log to MLflow, too.")
@@ -174,8 +160,6 @@ class Loggers:
 
 @dataclass(frozen=True)
 class Files:
-    """What training writes, and when it pauses."""
-
     out: Path | None = Option(None, "--out", "-o", help="A .safetensors file for the weights.")
     checkpoint: Path | None = Option(
         None, help="A file to save progress in; training goes on from it where it exists."
@@ -199,8 +183,6 @@ class Files:
 
 
 _SCRATCH = "scratch"
-# EX_TEMPFAIL of sysexits.h: the same command is worth another start.
-_PAUSED = 75
 
 
 @shared.grouped
@@ -232,7 +214,7 @@ def train(
     from lipt.common.process.machine import wait_passively
 
     wait_passively()
-    from lipt.trainer.main_training import Schedule, fit
+    from lipt.trainer.main_training import Schedule, TrainingPaused, fit
     from lipt.trainer.main_training.records import write_line
     from lipt.trainer.resampling.reselection import ReselectionWarning
     from lipt.trainer.subsets.subset import Subset
@@ -240,11 +222,11 @@ def train(
 
     recipe = training.recipe(soft_labels=soft_labels)
     choice.require(subset)
-    request, drawing = choice.request(run, soft_labels=soft_labels > 0), choice.drawing()
+    request = choice.request(run, soft_labels=soft_labels > 0)
     files.require(subset)
     chosen = None if subset is None else Subset.load(subset)
     modules = shared.modules_of(allow_module, data, test, model)
-    with _pausing(), ExitStack() as stack:
+    with ExitStack() as stack:
         progress = TrainingProgress()
         reselecting, initial = None, None
         quarantined = () if chosen is None else chosen.quarantined
@@ -259,36 +241,30 @@ def train(
         train_data = opened(data, quarantined=quarantined)
         progress.score_name = train_data.target.kind.score_name
         log = stack.enter_context(files.log.open("a", encoding="utf-8"))
+        lines = partial(write_line, log)
         stack.enter_context(saying_warnings(ReselectionWarning, LoggerWarning))
-        trained = fit(
-            model,
-            train_data,
-            subset=chosen,
-            test=None if test is None else opened(test),
-            recipe=recipe,
-            schedule=Schedule(checkpoint_seconds=files.checkpoint_seconds),
-            device=device,
-            initial=initial,
-            checkpoint=files.checkpoint,
-            max_seconds=None if files.minutes is None else 60 * files.minutes,
-            reselect=reselecting if drawing is None else drawing(train_data, recipe.seed),
-            on_epoch=(partial(write_line, log), progress.on_epoch, *loggers.started(stack, chosen)),
-            on_step=progress.on_step,
-            on_resume=lambda found: progress.say(f"{files.checkpoint}: {resumed_text(found)}"),
-            allowed_modules=modules,
-        )
-    _finish(trained, files.out, reselecting, redrawn=drawing is not None, json=json)
-
-
-@contextmanager
-def _pausing() -> Iterator[None]:
-    from lipt.trainer.main_training import TrainingPaused
-
-    try:
-        yield
-    except TrainingPaused as paused:
-        complain("lipt", str(paused))
-        raise Exit(_PAUSED) from None
+        try:
+            trained = fit(
+                model,
+                train_data,
+                subset=chosen,
+                test=None if test is None else opened(test),
+                recipe=recipe,
+                schedule=Schedule(checkpoint_seconds=files.checkpoint_seconds),
+                device=device,
+                initial=initial,
+                checkpoint=files.checkpoint,
+                max_seconds=None if files.minutes is None else 60 * files.minutes,
+                reselect=choice.source(train_data, recipe.seed) or reselecting,
+                on_epoch=(lines, progress.on_epoch, *loggers.started(stack, chosen)),
+                on_step=progress.on_step,
+                on_resume=lambda found: progress.say(f"{files.checkpoint}: {resumed_text(found)}"),
+                allowed_modules=modules,
+            )
+        except TrainingPaused as paused:
+            complain("lipt", str(paused))
+            raise Exit(75) from None  # EX_TEMPFAIL: the same command is worth another start
+    _finish(trained, files.out, reselecting, redrawn=choice.redraw is not None, json=json)
 
 
 def _run_of(client: Client, run: str, model: str) -> str:
@@ -313,22 +289,17 @@ def _weights(client: Client, run: str, kind: str) -> Weights:
 
 
 def _finish(
-    trained: Trained,
-    out: Path | None,
-    reselecting: Reselecting | None,
-    *,
-    redrawn: bool,
-    json: bool,
+    trained: Trained, out: Path | None, chosen: Reselecting | None, *, redrawn: bool, json: bool
 ) -> None:
     from lipt.common.weights.files import pack
     from lipt.trainer.writing.files import write_atomically
 
     if out is not None:
         write_atomically(out, pack(trained.weights))
-    source = None if reselecting is None else reselecting.source
     history, waited = [], 0.0
-    if reselecting is not None and source is not None:
-        history, waited = source.history, reselecting.first_seconds + source.waited_seconds
+    if chosen is not None and chosen.source is not None:
+        history = chosen.source.history
+        waited = chosen.first_seconds + chosen.source.waited_seconds
     on_subset = trained.subset_accuracies[-1][1]
     measures = {
         "num_steps": trained.num_steps,
@@ -345,9 +316,9 @@ def _finish(
     if trained.test_accuracy is not None:
         accuracies.insert(0, f"{format_percent(trained.test_accuracy)} on the test set")
     score = "" if trained.kind is TargetKind.CLASS else f"{trained.kind.score_name} "
-    seconds = f"{trained.seconds:.0f} s"
-    lines = [f"{trained.num_steps} steps in {seconds}: {score}{', '.join(accuracies)}"]
-    if source is not None:
+    steps = f"{trained.num_steps} steps in {trained.seconds:.0f} s"
+    lines = [f"{steps}: {score}{', '.join(accuracies)}"]
+    if chosen is not None:
         times = "once" if len(history) == 1 else f"{len(history)} times"
         stale = sum(selected.stale_epochs > 0 for selected in history)
         aged = f" ({stale} on weights an epoch old)" if stale else ""

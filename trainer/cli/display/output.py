@@ -30,7 +30,6 @@ def print_json(value: Any) -> None:
 
 
 def print_result(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
-    """What a command has to show: the value for scripts, or the lines for people."""
     if as_json:
         print_json(value)
         return
@@ -38,8 +37,7 @@ def print_result(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
         say(line)
 
 
-SILENCE_SECONDS = 9.0
-TICK_SECONDS = 0.5
+SILENCE_SECONDS, TICK_SECONDS = 9.0, 0.5
 # The name of the threads that do the work.
 BACKGROUND = "lipt-background"
 
@@ -119,22 +117,17 @@ def leaving() -> Iterator[None]:
     except BaseException as error:
         if not any(thread.name == BACKGROUND for thread in threading.enumerate()):
             raise
-        status = _status(error)
+        code: object = 1
+        if isinstance(error, SystemExit):
+            code = error.code or 0
+        else:
+            sys.excepthook(type(error), error, error.__traceback__)
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)  # noqa: T201 - as Python does
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):  # who read it has gone
                 stream.flush()
-        os._exit(status)
-
-
-def _status(error: BaseException) -> int:
-    """Ends as Python does: with the status, a text, or a traceback."""
-    if not isinstance(error, SystemExit):
-        sys.excepthook(type(error), error, error.__traceback__)
-    elif error.code is None or isinstance(error.code, int):
-        return error.code or 0
-    else:
-        print(error.code, file=sys.stderr)  # noqa: T201 - as Python does
-    return 1
+        os._exit(code if isinstance(code, int) else 1)
 
 
 def open_talking(
@@ -145,30 +138,21 @@ def open_talking(
     quarantined: tuple[int, ...] = (),
 ) -> Dataset:
     """A data set, read with a line on standard error whenever that takes long."""
-    dataset = run_talking(lambda tell: open_telling(source, image_size, modules, tell, quarantined))
+    from lipt.common.data import Bearable, open_dataset
+
+    dataset = run_talking(
+        lambda tell: open_dataset(
+            source,
+            image_size=image_size,
+            allowed_modules=modules,
+            progress=lambda done, total: tell(f"reading {source}: {done} of {total}"),
+            bearable=Bearable(known=quarantined),
+        ),
+        activity=f"reading {source}",
+    )
     if dataset.scaling:
         say(f"{source}: {dataset.scaling}", err=True)
     return dataset
-
-
-def open_telling(
-    source: str,
-    image_size: int | None,
-    modules: Collection[str],
-    tell: Say,
-    quarantined: tuple[int, ...] = (),
-) -> Dataset:
-    """A data set; `tell` is called with its progress."""
-    from lipt.common.data import Bearable, open_dataset
-
-    tell(f"reading {source}")
-    return open_dataset(
-        source,
-        image_size=image_size,
-        allowed_modules=modules,
-        progress=lambda done, total: tell(f"reading {source}: {done} of {total}"),
-        bearable=Bearable(known=quarantined),
-    )
 
 
 def left_out_by(client: Client) -> tuple[int, ...]:
@@ -190,18 +174,15 @@ class TrainingProgress:
         self.score_name = "accuracy"
 
     def on_step(self, step: int, num_steps: int) -> None:
-        """After an optimizer step."""
         if self._clock() - self._said >= SILENCE_SECONDS:
             self.say(f"step {step}/{num_steps}{self._measures and ', '}{self._measures}")
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """After an epoch."""
         self._measures = measures_text(record, self.score_name)
         if record.subset_accuracy is not None or record.step == record.num_steps:
             self.say(f"step {record.step}/{record.num_steps}, {self._measures}")
 
     def say(self, line: str) -> None:
-        """Print a line between those of the training."""
         self._said = self._clock()
         self._print(line)
 
@@ -217,7 +198,6 @@ def saying_warnings(*kinds: type[Warning]) -> Iterator[None]:
 
 
 def measures_text(record: EpochRecord, score_name: str = "accuracy") -> str:
-    """Loss, accuracies, speed and time left in words."""
     parts = [f"epoch {record.epoch}", f"loss {record.loss:.3f}"]
     parts.append(f"{score_name} {format_percent(record.accuracy)}")
     if record.test_accuracy is not None:
@@ -229,7 +209,6 @@ def measures_text(record: EpochRecord, score_name: str = "accuracy") -> str:
 
 
 def resumed_text(found: Progress) -> str:
-    """The step from which a checkpoint's training goes on."""
     where = f"step {found.step} of {found.num_steps}, epoch {found.epoch}"
     if found.step == found.num_steps:
         return f"training was finished, at {where}"

@@ -14,14 +14,10 @@ from lipt.trainer.writing.formatting import format_percent, table_lines
 
 LEARNER_COLUMNS = ("learner", "worker", "device", "step", "loss", "validation", "density", "status")
 
-# News older than this is called old.
-STALE_SECONDS = 10.0
-
 _FINISHED = (LearnerState.DONE, LearnerState.FAILED, LearnerState.DROPPED)
 
 
 def learner_status(learner: LearnerView) -> str:
-    """The outcome of a learner, or what it is doing."""
     if learner.ingredient is not None:
         return str(learner.ingredient)
     word = "training" if learner.state is LearnerState.LEASED else learner.state.value
@@ -43,7 +39,6 @@ def learner_cells(learner: LearnerView, num_steps: int) -> tuple[str, ...]:
 
 
 def state_line(run: RunView) -> str:
-    """A run's state, its progress, and its outcome where it has ended."""
     line = f"run {run.label}: {run.state}"
     if run.state is RunState.TRAINING:
         done = sum(learner.state is LearnerState.DONE for learner in run.learners)
@@ -66,17 +61,14 @@ def state_line(run: RunView) -> str:
 
 
 def run_lines(run: RunView) -> list[str]:
-    """What `lipt run show` prints."""
     learners, costs = run.config.learners, run.costs
     lines = [
         state_line(run),
         f"id {run.run_id}, revision {run.revision}, data {run.fingerprint or 'not known yet'}",
         _config_line(run),
+        *([f"fitted to the data: {run.fitted}"] if run.fitted else []),
+        *filter(None, [run.note]),
     ]
-    if run.fitted:
-        lines.append(f"fitted to the data: {run.fitted}")
-    if run.note:
-        lines.append(run.note)
     if costs is not None:
         lines.append(
             f"initialization {costs.initialization_seconds:.1f} s, "
@@ -162,13 +154,9 @@ def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:
         parts.append(f"{in_training} in training")
     elif run.state is RunState.TRAINING and not run.waiting:
         parts.append("no worker has an assignment: is a lipt-worker running?")
-    if unchanged_seconds >= STALE_SECONDS:
+    if unchanged_seconds >= 10:
         parts.append(f"no news for {unchanged_seconds:.0f} s")
     return "; ".join(parts)
-
-
-# A stage is watched for so long before its pace is believed.
-_MIN_SECONDS = 1.0
 
 
 class Pace:
@@ -179,7 +167,6 @@ class Pace:
         self._began = self._first = self._done = self._total = 0.0
 
     def observe(self, run: RunView, now: float) -> None:
-        """Note how far the run is."""
         activity, done, total = "", 0, 0
         if run.state is RunState.TRAINING:
             num_steps = run.config.learners.num_steps
@@ -198,7 +185,7 @@ class Pace:
     def words(self, now: float) -> str:
         """Such as "about 7 min left"; empty where the stage has not moved yet."""
         seconds, moved = now - self._began, self._done - self._first
-        if moved <= 0 or seconds < _MIN_SECONDS:
+        if moved <= 0 or seconds < 1:
             return ""
         return f"about {in_words(seconds * (self._total - self._done) / moved)} left"
 
@@ -221,7 +208,6 @@ class Lines:
         self._pace = Pace()
 
     def show(self, run: RunView, now: float) -> None:
-        """Say what changed; a learner's next step alone is not worth a line."""
         self._pace.observe(run, now)
         lines = change_lines(self._run, run)
         self._run, self._changed_at = run, now
@@ -231,7 +217,6 @@ class Lines:
         self.tick(now)
 
     def tick(self, now: float) -> None:
-        """Say that the run goes on, when nothing was said for too long."""
         if now - self._said_at >= SILENCE_SECONDS:
             line = heartbeat_line(self._run, now - self._changed_at)
             self._say("; ".join(filter(None, (line, self._pace.words(now)))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console, Group
@@ -15,7 +16,7 @@ from lipt.common.states import LearnerState
 from lipt.common.text import printable
 from lipt.trainer.cli.display.output import in_background
 from lipt.trainer.cli.display.runs import LEARNER_COLUMNS, Pace, learner_cells, state_line
-from lipt.trainer.views import LearnerView, RunView, ServiceView, WorkerView
+from lipt.trainer.views import RunView, ServiceView, WorkerView
 from lipt.trainer.writing.formatting import table_lines
 
 
@@ -31,11 +32,9 @@ class Screen(Console):
 
 
 def styled(text: str, style: str = "") -> Text:
-    """One line of text in a style."""
     return Text(printable(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
-_SECONDS_A_DAY = 86_400.0
 # Lines of the screen besides the rows of its tables.
 _FRAME_LINES = 14
 
@@ -103,45 +102,31 @@ def _table(
 def _runs(view: ServiceView, room: int, left: dict[str, str]) -> list[str]:
     if not view.runs:
         return ["There is no run yet. Start one: lipt run start"]
-    rows = [
-        (
-            run.label,
-            left.get(run.run_id, "").removesuffix(" left") or "-",
-            run.config.model,
-            state_line(run).removeprefix(f"run {run.label}: "),
-        )
-        for run in view.runs
-    ]
+    rows = []
+    for run in view.runs:
+        remaining = left.get(run.run_id, "").removesuffix(" left") or "-"
+        state = state_line(run).removeprefix(f"run {run.label}: ")
+        rows.append((run.label, remaining, run.config.model, state))
     return _table(("run", "left", "model", "state"), rows, room, len(rows), "runs")
 
 
 def _learners(run: RunView, room: int) -> list[str]:
-    num_steps, shown = run.config.learners.num_steps, shown_learners(run.learners, room)
-    rows = [learner_cells(learner, num_steps) for learner in shown]
+    # Those in training before the others.
+    by_interest = sorted(run.learners, key=lambda one: one.state is not LearnerState.LEASED)
+    shown = sorted(by_interest[:room], key=lambda one: one.index)
+    rows = [learner_cells(learner, run.config.learners.num_steps) for learner in shown]
     table = _table(LEARNER_COLUMNS, rows, room, len(run.learners), "learners") if rows else []
     return [state_line(run), *table]
-
-
-def shown_learners(learners: Sequence[LearnerView], room: int) -> list[LearnerView]:
-    """As many learners as there is room for: those in training before the others."""
-    by_interest = sorted(learners, key=lambda one: one.state is not LearnerState.LEASED)
-    return sorted(by_interest[:room], key=lambda one: one.index)
 
 
 def _workers(view: ServiceView, room: int) -> list[str]:
     if not view.workers:
         return ["There is no worker. Start one: lipt-worker --coordinator HOST:PORT"]
-    rows = [
-        (
-            worker.name,
-            worker.device,
-            worker.assignment or "-",
-            f"{worker.seconds_since_heard:.0f} s ago",
-            _certificate(worker, view),
-            worker.idle_reason or "-",
-        )
-        for worker in view.workers
-    ]
+    rows = []
+    for one in view.workers:
+        heard, valid = f"{one.seconds_since_heard:.0f} s ago", _certificate(one, view)
+        named = (one.name, one.device, one.assignment or "-")
+        rows.append((*named, heard, valid, one.idle_reason or "-"))
     header = ("worker", "device", "learner", "heard", "certificate", "idle because it")
     return ["", *_table(header, rows, room, view.num_workers, "workers")]
 
@@ -149,7 +134,7 @@ def _workers(view: ServiceView, room: int) -> list[str]:
 def _certificate(worker: WorkerView, view: ServiceView) -> str:
     if worker.certificate_expires_at is None or view.now is None:
         return "-"
-    days = (worker.certificate_expires_at - view.now).total_seconds() / _SECONDS_A_DAY
+    days = (worker.certificate_expires_at - view.now) / timedelta(days=1)
     return f"{days:.0f} days left" if days >= 0 else "expired"
 
 
@@ -157,16 +142,11 @@ def _queue(view: ServiceView, room: int) -> list[str]:
     if not view.computations:
         return []
     names = {run.run_id: run.label for run in view.runs}
-    rows = [
-        (
-            one.lane,
-            one.job,
-            names.get(one.run_id, one.run_id) or "-",
-            f"{'computed' if one.computing else 'waits'} for {one.seconds:.0f} s",
-            str(one.progress or "-"),
-            str(one.num_callers or "its run"),
-        )
-        for one in view.computations
-    ]
+    rows = []
+    for one in view.computations:
+        run = names.get(one.run_id, one.run_id) or "-"
+        since = f"{'computed' if one.computing else 'waits'} for {one.seconds:.0f} s"
+        asked_by = str(one.num_callers or "its run")
+        rows.append((one.lane, one.job, run, since, str(one.progress or "-"), asked_by))
     header = ("queue", "job", "run", "", "progress", "asked by")
     return ["", *_table(header, rows, room, len(rows), "jobs")]

@@ -1,5 +1,3 @@
-"""`lipt certs`, from an empty folder to peers that talk."""
-
 from __future__ import annotations
 
 import json
@@ -9,18 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
 
 from lipt.common.access.certificate import identity_of
 from lipt.common.access.roles import Role
-from lipt.trainer.cli.certificates import hosts_of
+from lipt.trainer.cli.certificates import Folder
 
 LOOPBACK = ["localhost", "127.0.0.1", "::1"]
 
 
 @pytest.fixture
 def certs(lipt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs `lipt certs ARGUMENTS` in the test's folder."""
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: lipt("certs", *arguments)
 
@@ -28,10 +24,6 @@ def certs(lipt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def said(result: Any) -> Any:
     assert result.exit_code == 0, result.stderr
     return json.loads(result.stdout)
-
-
-def hosts(path: str) -> list[str]:
-    return hosts_of(x509.load_pem_x509_certificate(Path(path).read_bytes()))
 
 
 def test_what_is_said_can_be_typed(certs: Any) -> None:
@@ -83,7 +75,7 @@ def test_commands_fit_the_first_host(certs: Any, host: str, listen: str, address
 def test_the_coordinator_s_certificate_is_made_anew_for_the_same_hosts(certs: Any) -> None:
     assert said(certs("init", "--json"))["hosts"] == [socket.gethostname(), *LOOPBACK]
     made = said(certs("init", "--force", "--host", "10.0.0.5", "--host", "::1", "--json"))
-    assert hosts("certs/coordinator.pem") == made["hosts"]
+    assert Folder(Path("certs")).hosts("coordinator") == made["hosts"]
     assert made["hosts"] == ["10.0.0.5", "::1", "localhost", "127.0.0.1"]
     certs("init", "--force", "--host", "head")
     before = Path("certs/coordinator.pem").read_bytes()

@@ -1,5 +1,3 @@
-"""`lipt compare` against a live coordinator, on digits, with trainings of a few steps."""
-
 from __future__ import annotations
 
 import html
@@ -39,10 +37,7 @@ ARGUMENTS = (
 
 @dataclass
 class Comparison:
-    """A comparison that was killed after its first trial of craig, and then run again.
-
-    left: the trials that the kill left in the file.
-    """
+    """A comparison that was killed, leaving `left` in its file, and then run again."""
 
     cluster: Cluster
     file: Path
@@ -88,13 +83,8 @@ def test_it_goes_on_after_the_trials_that_a_kill_has_left(comparison: Comparison
     assert comparison.again.exit_code == 0, comparison.again.output
     identity, trials = read_trials(comparison.file)
     assert identity["recipe"]["steps"] == 3
-    assert [(t.seed, t.strategy) for t in comparison.left][:5] == [
-        (0, "everything"),
-        (0, "uniform"),
-        (0, "uniform_per_class"),
-        (0, "redrawn"),
-        (0, "craig"),
-    ]
+    first = ("everything", "uniform", "uniform_per_class", "redrawn", "craig")
+    assert [(t.seed, t.strategy) for t in comparison.left][:5] == [(0, name) for name in first]
     assert trials[: len(comparison.left)] == comparison.left
     done_now = comparison.again.stderr.count(" on the test set, ")
     assert done_now == len(CELLS) - len(comparison.left)
@@ -171,10 +161,5 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     assert len(sentences) == 2 * 3
     assert all(sentence in page for sentence in sentences)
     assert "What people would do instead" in page
-    assert "Subset: craig, 144 examples" in page
-    assert "Subset: grand, 144 examples" in page
-    # Wanted and unwanted ones of two strategies, and suspects where there are some.
-    assert 96 <= page.count("<img") <= 96 + 24
-    # theta_p was fetched, and its features place the examples.
+    # theta_p was fetched, and its features place the examples of both subsets.
     assert page.count("as seen by theta_p (principal components)") == 2
-    assert "craig and grand" in page

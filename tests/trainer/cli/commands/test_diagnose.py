@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -14,30 +13,6 @@ from lipt.v1 import diagnosis_pb2
 from tests.relay import Relay
 from tests.service import Service
 from tests.trainer.made_up_diagnosis import diagnosis_answer, made_up_findings
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
-    """Two whole images of each of two classes."""
-    for row in range(4):
-        pixels = np.random.default_rng(row).integers(0, 256, (12, 12, 3), np.uint8)
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "PNG")
-        path = tmp_path / "images" / "ab"[row // 2] / f"{row}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(file.getvalue())
-    return tmp_path / "images"
-
-
-def test_images_that_cannot_be_used_are_listed_and_the_status_is_1(lipt: Any, images: Path) -> None:
-    broken = images / "b" / "2.png"
-    broken.write_bytes(b"no image")
-    result = lipt("check", "--data", f"imagefolder:{images}")
-    assert result.exit_code == 1
-    first, last = result.stdout.splitlines()
-    assert first.startswith(f"image 2 ({broken}): it is not a whole image")
-    assert last == f"1 of 4 images of imagefolder:{images} cannot be used"
-
 
 SAID = """\
 pets: 8 examples, 2 classes; seen by a ridge head on patches, right on 75.0% of the \
@@ -74,6 +49,18 @@ def pets(tmp_path: Path) -> str:
             image = Image.fromarray(np.full((8, 8), 9 * number, np.uint8))
             image.save(tmp_path / "pets" / name / f"{number}.png")
     return f"imagefolder:{tmp_path / 'pets'}"
+
+
+def test_images_that_cannot_be_used_are_listed_and_the_status_is_1(
+    lipt: Any, pets: str, tmp_path: Path
+) -> None:
+    broken = tmp_path / "pets" / "dog" / "1.png"
+    broken.write_bytes(b"no image")
+    result = lipt("check", "--data", pets)
+    assert result.exit_code == 1
+    first, last = result.stdout.splitlines()
+    assert first.startswith(f"image 5 ({broken}): it is not a whole image")
+    assert last == f"1 of 8 images of {pets} cannot be used"
 
 
 def test_it_says_what_was_found(service: Service, relay: Relay, lipt: Any, here: Path) -> None:
@@ -141,7 +128,7 @@ def test_other_data_is_refused_and_nothing_is_written(
         (("--export", "issues.xlsx"), "issues.xlsx is not a .csv file"),
         (("--export", "/nowhere/issues.csv"), "not a directory"),
         (("--out", "/nowhere/page.html"), "not a directory"),
-        (("--out", "/nowhere/folder"), "nor a directory that could be made"),
+        (("--out", "/nowhere/folder"), "/nowhere is not a directory"),
     ],
 )
 def test_what_could_not_be_written_is_refused_before_anything_is_asked(

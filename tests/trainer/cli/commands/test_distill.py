@@ -1,5 +1,3 @@
-"""`lipt distill`, on digits with a linear model."""
-
 from __future__ import annotations
 
 import json

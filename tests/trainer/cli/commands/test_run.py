@@ -1,5 +1,3 @@
-"""`lipt run start`, `list`, `show`, `watch` and `cancel`."""
-
 from __future__ import annotations
 
 import hashlib
@@ -114,11 +112,7 @@ def test_watching_prints_a_line_per_change_until_the_run_is_ready(relay: Relay, 
     )
     result = lipt("run", "watch", "mine")
     assert result.exit_code == 0
-    assert result.stdout.splitlines() == [
-        "run mine: pending",
-        "run mine: merging",
-        "run mine: ready",
-    ]
+    assert result.stdout == "run mine: pending\nrun mine: merging\nrun mine: ready\n"
     lines = lipt("run", "watch", "--json").stdout.splitlines()
     assert [json.loads(line)["state"] for line in lines] == ["pending", "merging", "ready"]
 

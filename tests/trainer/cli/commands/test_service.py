@@ -1,17 +1,14 @@
-"""Strategies, tokens, the link to the page, and the screen of the whole service."""
-
 from __future__ import annotations
 
 import json
 import re
-import tomllib
 import webbrowser
 from datetime import UTC, datetime
-from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf import text_format
 from typer.testing import CliRunner
 
 from lipt.coordinator.rpc.strategies import describe_strategies
@@ -23,51 +20,28 @@ from lipt.trainer.client.client import Client
 from lipt.trainer.views import StrategyView, TokenView, view_of
 from lipt.trainer.writing.formatting import to_jsonable
 from lipt.v1 import access_pb2, info_pb2, subset_pb2
-from tests.relay import Fault, Relay, answer, change
+from tests.relay import Relay, answer, change
 from tests.service import READY
+from tests.trainer.cli.conftest import declared_entry_points
 
-PYPROJECT = Path(__file__).parents[4] / "pyproject.toml"
-
-
-def crest_strategy() -> subset_pb2.Strategy:
-    option = subset_pb2.StrategyOption(
-        name="norm", default_value="last_layer", allowed_values=["last_layer", "full"]
-    )
-    share = subset_pb2.StrategyOption(
-        name="share", default_value="0.01", allowed_values=["number > 0"], help="of a set"
-    )
-    return subset_pb2.Strategy(
-        name="crest",
-        summary="coresets of [random] sets",
-        paper="Yang et al. 2023",
-        balanced_by_default=True,
-        returns_weights=True,
-        options=[option, share],
-        needs=["signals", "validation split"],
-        cost="N + k C",
-        presets=[subset_pb2.StrategyPreset(name="paper", summary="as on CIFAR-10")],
-    )
-
-
-def listed(*strategies: subset_pb2.Strategy) -> Fault:
-    return answer(subset_pb2.ListStrategiesResponse(strategies=strategies))
+CREST = """
+name: "crest" summary: "coresets of [random] sets" paper: "Yang et al. 2023" cost: "N + k C"
+balanced_by_default: true returns_weights: true needs: "signals" needs: "validation split"
+options { name: "norm" default_value: "last_layer" allowed_values: ["last_layer", "full"] }
+options { name: "share" default_value: "0.01" allowed_values: "number > 0" help: "of a set" }
+presets { name: "paper" summary: "as on CIFAR-10" }
+"""
+UNIFORM = """
+name: "uniform" summary: "random examples" needs: "nothing" cost: "N"
+default_proxy: "ridge:patches" works_without_labels: true
+"""
 
 
 def test_strategies_are_listed_with_what_they_need_and_their_options(
     relay: Relay, lipt: Any
 ) -> None:
-    strategies = [
-        crest_strategy(),
-        subset_pb2.Strategy(
-            name="uniform",
-            summary="random examples",
-            needs=["nothing"],
-            cost="N",
-            default_proxy="ridge:patches",
-            works_without_labels=True,
-        ),
-    ]
-    relay.every("ListStrategies", listed(*strategies))
+    strategies = [text_format.Parse(text, subset_pb2.Strategy()) for text in (CREST, UNIFORM)]
+    relay.every("ListStrategies", answer(subset_pb2.ListStrategiesResponse(strategies=strategies)))
     assert lipt("strategies").stdout.splitlines() == [
         "crest: coresets of [random] sets",
         "    needs signals and validation split, with weights, balanced per class, cost N + k C",
@@ -102,19 +76,12 @@ def test_without_a_coordinator_the_installed_strategies_are_listed(
     assert first == to_jsonable(view_of(StrategyView, describe_strategies().strategies[0]))
 
 
-def declared_entry_points(*, group: str) -> EntryPoints:
-    """This checkout's own, whether or not it is installed."""
-    declared = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"][group]
-    return EntryPoints(EntryPoint(name, value, group) for name, value in declared.items())
-
-
 CREATED, LATER = datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 2, 3, tzinfo=UTC)
 VALID = TokenView("0a1b2c3d", "ci", "trainer", CREATED, None, None, "me")
 
 
 @pytest.fixture
 def token(client: Client) -> TokenView:
-    """One of the coordinator's."""
     return client.create_token("trainer", name="ci").token
 
 
@@ -182,7 +149,6 @@ LINK = re.compile(r"http://127\.0\.0\.1:\d+/sign-in\?code=\S+")
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a browser was given."""
     addresses: list[str] = []
     monkeypatch.setattr(webbrowser, "open", addresses.append)
     return addresses

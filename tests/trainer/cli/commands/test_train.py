@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from grpc import StatusCode
 from safetensors.torch import load, load_file
 
 from lipt.common.data import Dataset
@@ -18,7 +17,7 @@ from lipt.common.models import build_model
 from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import subset_pb2
-from tests.relay import Relay, change, refuse
+from tests.relay import Relay, change
 from tests.service import MODEL, READY, Service
 from tests.trainer.cli.conftest import log_of
 from tests.trainer.made_up import made_up_subset
@@ -91,7 +90,6 @@ def test_training_begins_with_a_runs_weights(
         (("--init", "random"), "'random' is none of scratch, initial (or theta*"),
         (("--out", "/nowhere/w.safetensors"), "/nowhere is not a directory"),
         (("--out", "w", "--checkpoint", "w"), "--checkpoint and --out are both w"),
-        (("--strategy", "craig", "--fraction", "0.1", "--every", "0"), "--every"),
         (("--strategy", "craig", "--fraction", "0.1", "--option", "a"), "is not NAME=VALUE"),
         (("--strategy", "craig"), "give one of --fraction and --budget"),
         (("-s", "craig", "-f", "0.1", "--subset", "s.npy"), "--subset and --strategy were both"),
@@ -99,7 +97,6 @@ def test_training_begins_with_a_runs_weights(
         (("--fraction", "0.1"), "--fraction was given without --strategy or --redraw"),
         (("--redraw", "often", "-f", "0.1"), "'often' is not one of"),
         (("--redraw", "random", "-f", "0.1", "-s", "craig"), "--strategy and --redraw were both"),
-        (("--redraw", "random", "-f", "0.1", "--every", "3"), "--every was given without"),
         (("--redraw", "random", "-f", "0.1", "--option", "a=1"), "a: there is no such setting"),
         (("--redraw", "stale", "-f", "0.1", "--option", "pool=0"), "pool = '0'"),
     ],
@@ -168,17 +165,6 @@ def test_the_subset_is_asked_for_again(
     assert printed["waited_seconds"] > 0
     found = [(s["epoch"], s["digest"], s["stale_epochs"]) for s in printed["reselections"]]
     assert found == [(2, digests[2], int(prefetch)), (4, digests[4], int(prefetch))]
-
-
-def test_a_selection_that_fails_costs_a_line(relay: Relay, train: Any) -> None:
-    failed = refuse(StatusCode.INTERNAL, "COMPUTE_FAILED", "the compute process ended.")
-    relay.next("GetSubset", iter, failed)
-    result = train(*ARGUMENTS, "--json")
-    assert result.exit_code == 0, result.stderr
-    told = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
-    assert len(told) == 1
-    assert told[0].startswith("warning: epoch 2: no new subset (the compute process ended.)")
-    assert [s["epoch"] for s in json.loads(result.stdout)["reselections"]] == [3, 4]
 
 
 def test_a_checkpoint_of_other_subsets_is_refused_with_both_values(

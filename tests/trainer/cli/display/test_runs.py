@@ -1,5 +1,3 @@
-"""Runs in words; seconds are made up, and sums by hand."""
-
 from __future__ import annotations
 
 import threading
@@ -39,16 +37,13 @@ def test_a_row_shows_what_is_known() -> None:
     assert learner_cells(failed, 5)[-1] == "failed: the loss is not finite"
 
 
-def test_a_finished_learner_is_a_line() -> None:
+def test_a_finished_learner_is_a_line_and_the_soup_is_told_in_its_order() -> None:
     before = made_up_run(learners=(made_up_learner(0, state=LearnerState.LEASED),))
     took = {"loss": 1.5, "train_seconds": 4.25, "density": 0.912}
-    done = made_up_learner(0, state=LearnerState.DONE, worker="w-1", device="cpu", **took)
-    assert change_lines(before, made_up_run(learners=(done,))) == [
+    finished = made_up_learner(0, state=LearnerState.DONE, worker="w-1", device="cpu", **took)
+    assert change_lines(before, made_up_run(learners=(finished,))) == [
         "learner 0: done on w-1 (cpu) in 4.2 s, loss 1.500, density 0.912"
     ]
-
-
-def test_the_soup_is_told_in_its_order() -> None:
     soup = SoupView(0.1, 0.375, 0.5, 0.5, num_kept=1, num_validation_examples=200)
     done = [made_up_learner(index, state=LearnerState.DONE) for index in (0, 1)]
     before = made_up_run(state=RunState.MERGING, learners=tuple(done))
@@ -80,17 +75,13 @@ def test_a_state_says_what_is_done_in_it() -> None:
     assert state_line(made_up_run(name="", state=RunState.PENDING)) == "run r-1: pending"
 
 
-def test_a_heartbeat_says_what_is_wrong() -> None:
+def test_what_a_run_waits_for_is_a_line_and_a_heartbeat_says_what_is_wrong() -> None:
     assert heartbeat_line(None, 12.0) == "waiting for the coordinator's first answer for 12 s"
-    assert heartbeat_line(made_up_run(learners=(made_up_learner(0),)), 25.0) == (
+    run = made_up_run(learners=(made_up_learner(0),))
+    assert heartbeat_line(run, 25.0) == (
         "run demo: training, 0 of 1 learners done; no worker has an assignment: is a lipt-worker "
         "running?; no news for 25 s"
     )
-
-
-def test_what_a_run_waits_for_is_a_line_and_answers_where_the_workers_are() -> None:
-    run = made_up_run(learners=(made_up_learner(0),))
-    assert "is a lipt-worker running?" in heartbeat_line(run, 0.0)
     waits = replace(run, waiting="worker vm is idle, but does not allow `mine`")
     line = "run demo: training, 0 of 1 learners done; worker vm is idle, but does not allow `mine`"
     assert change_lines(run, waits) == [line]
@@ -144,14 +135,7 @@ def test_nothing_is_guessed_where_nothing_tells(run: RunView) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [
-        (0.0, "10 s"),
-        (47.0, "50 s"),
-        (89.0, "90 s"),
-        (400.0, "7 min"),
-        (5399.0, "90 min"),
-        (7500.0, "2.1 h"),
-    ],
+    [(0.0, "10 s"), (47.0, "50 s"), (400.0, "7 min"), (5399.0, "90 min"), (7500.0, "2.1 h")],
 )
 def test_durations_are_rounded_to_what_can_be_known(seconds: float, words: str) -> None:
     assert in_words(seconds) == words
