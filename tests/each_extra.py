@@ -34,7 +34,7 @@ TRIALS = {
     "dashboard": Trial(("starlette", "uvicorn"), ("tests/coordinator/page/test_sessions.py",)),
     "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/trainer/cli/test_demo.py",)),
     "docs": Trial(("mkdocstrings_handlers.python", "zensical"), ("tests/docs",)),
-    "fast": Trial(("numba",), ("tests/core/selection/strategies/test_zcore.py",)),
+    "fast": Trial(("numba",), ("tests/core/selection/strategies/test_glister.py",)),
     "huggingface": Trial(
         ("accelerate", "transformers"), ("tests/trainer/integrations/test_loops.py",)
     ),
