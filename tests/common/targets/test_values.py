@@ -28,10 +28,6 @@ def read(targets: list[Any], names: list[str] | None = None) -> TargetValues:
     return read_targets(targets, names, "mine")
 
 
-def test_whole_numbers_are_classes() -> None:
-    assert all(map(is_class, [0, 3, True, torch.tensor(1), np.int64(2), np.uint8(0)]))
-
-
 @pytest.mark.parametrize("targets", [[1.0, 2.0, 3.0], torch.tensor([[1.0], [2.0], [3.0]])])
 def test_floats_are_numbers_with_their_mean_and_deviation(targets: Any) -> None:
     values = read(list(targets))
@@ -42,6 +38,7 @@ def test_floats_are_numbers_with_their_mean_and_deviation(targets: Any) -> None:
 
 
 def test_vectors_of_floats_are_several_numbers_grouped_by_the_first() -> None:
+    assert all(map(is_class, [0, 3, True, torch.tensor(1), np.int64(2), np.uint8(0)]))
     assert read([1, 2.5, 3.0]).values.flatten().tolist() == [1.0, 2.5, 3.0]
     values = read([np.array([0.0, 7.5]), np.array([4.0, 8.5])], ["height", "weight"])
     assert values.target == Regression(mean=(2.0, 8.0), std=(2.0, 0.5))
@@ -95,7 +92,7 @@ IDS = ["class", "labels", "numbers"]
 
 def scored(target: Target, outputs: Tensor, targets: Tensor, batch_size: int = 2) -> float:
     tally = target.tally()
-    pairs = zip(outputs.split(batch_size), targets.split(batch_size), strict=True)
+    pairs = zip(torch.split(outputs, batch_size), torch.split(targets, batch_size), strict=True)
     for outputs_BT, targets_B in pairs:
         tally.add(outputs_BT, targets_B)
     return tally.score()
@@ -154,13 +151,10 @@ def test_a_score_does_not_depend_on_batches_or_order(target: Target, targets: Te
     assert scores == {scored(target, outputs[order], targets[order])}
 
 
-def test_accuracy_by_hand() -> None:
+def test_accuracy_and_micro_f1_by_hand() -> None:
     outputs = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, math.inf]])
     # The last one is right, but not finite.
     assert scored(SingleLabel(2), outputs, torch.tensor([0, 0, 1])) == 1 / 3
-
-
-def test_micro_f1_by_hand() -> None:
     outputs = torch.tensor([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
     targets = torch.tensor([[1, 0, 0], [1, 1, 0]])
     # Two found, one said wrongly, one missed.
@@ -171,22 +165,18 @@ def test_micro_f1_by_hand() -> None:
     assert scored(MultiLabel(3), -outputs.abs(), targets * 0) == 1.0
 
 
-def test_r_squared_is_scikit_learns() -> None:
+def test_r_squared_is_scikit_learns_0_of_the_mean_1_of_the_truth_and_has_a_floor() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
-    target, targets = CASES[2]
+    targets = CASES[2][1]
     outputs = torch.randn(5, 2, generator=torch.Generator().manual_seed(3)) / 4
     own_units = outputs * torch.tensor(NUMBERS.std) + torch.tensor(NUMBERS.mean)
     expected = metrics.r2_score(targets.numpy(), own_units.numpy())
-    assert scored(target, outputs, targets) == pytest.approx(expected)
-
-
-def test_r_squared_of_the_mean_is_0_of_the_truth_1_and_has_a_floor() -> None:
-    target, targets = CASES[2]
-    means = target.standardized(targets.mean(dim=0, keepdim=True)).expand(5, 2)  # type: ignore[attr-defined]
-    assert scored(target, means, targets) == pytest.approx(0.0, abs=1e-12)
-    assert scored(target, NUMBERS.standardized(targets), targets) == 1.0
-    assert scored(target, means + 100, targets) == -1.0
-    assert scored(target, means * math.nan, targets) == -1.0
+    assert scored(NUMBERS, outputs, targets) == pytest.approx(expected)
+    means = NUMBERS.standardized(targets.mean(dim=0, keepdim=True)).expand(5, 2)
+    assert scored(NUMBERS, means, targets) == pytest.approx(0.0, abs=1e-12)
+    assert scored(NUMBERS, NUMBERS.standardized(targets), targets) == 1.0
+    assert scored(NUMBERS, means + 100, targets) == -1.0
+    assert scored(NUMBERS, means * math.nan, targets) == -1.0
 
 
 def test_merits_by_hand() -> None:
@@ -197,19 +187,12 @@ def test_merits_by_hand() -> None:
     assert off.item() == pytest.approx(1 - 0.25 / 2)
 
 
-@pytest.mark.parametrize("target", [SingleLabel(3), MultiLabel(4), NUMBERS])
-def test_targets_are_validated_and_written_as_nested_values(target: Target) -> None:
-    assert validate(type(target), dump(target)) == target
-
-
-@pytest.mark.parametrize(
-    ("mean", "std"), [((0.0,), (0.0,)), ((0.0,), (1.0, 1.0)), ((math.nan,), (1.0,))]
-)
-def test_numbers_without_a_deviation_cannot_be_standardized(
-    mean: tuple[float, ...], std: tuple[float, ...]
-) -> None:
-    with pytest.raises(ConfigError, match="a positive deviation for each number"):
-        Regression(mean=mean, std=std)
+def test_targets_are_validated_and_written_as_nested_values() -> None:
+    for target in (SingleLabel(3), MultiLabel(4), NUMBERS):
+        assert validate(type(target), dump(target)) == target
+    for mean, std in (((0.0,), (0.0,)), ((0.0,), (1.0, 1.0)), ((math.nan,), (1.0,))):
+        with pytest.raises(ConfigError, match="a positive deviation for each number"):
+            Regression(mean=mean, std=std)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def bucket(
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each request asked for."""
+    """How many bytes each request gave."""
     sizes: list[int] = []
     fetch = RemoteFiles.fetch
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
 class Pairs:
     """A map-style data set of pairs, with what else a test gives it."""
 
-    def __init__(self, items: list[tuple[object, object]], **attributes: object) -> None:
+    def __init__(self, items: Sequence[tuple[object, object]], **attributes: object) -> None:
         self.items = items
         self.reads: list[int] = []
         self.__dict__.update(attributes)
@@ -76,18 +76,12 @@ def test_targets_supply_the_labels(targets: object) -> None:
     assert data.class_names == ("a", "b", "c")
 
 
-def test_rows_are_read_in_one_pass_and_for_the_fingerprint() -> None:
-    pairs = Pairs([(PIXELS, i) for i in range(3)])
-    opened(pairs)
-    # Row 0: for what its label is, twice for the comparison, once for its size; then the pass, then
-    # the fingerprint.
-    assert pairs.reads == [0, 0, 0, 0, 0, 1, 2, 0, 1, 2]
-
-
-def test_a_large_set_is_read_when_asked_for() -> None:
+def test_a_large_set_is_read_in_one_pass_for_the_fingerprint_and_when_asked_for() -> None:
     pairs = Pairs([(PIXELS + i, i) for i in range(3)])
     data = opened(pairs, budget=0)
     assert not data.encoded
+    # Row 0: for what its label is, twice for the comparison, once for its size.
+    assert pairs.reads == [0, 0, 0, 0, *range(3), *range(3)]
     pairs.reads.clear()
     images = data.images(torch.tensor([2, 0, 2]))
     assert pairs.reads == [0, 2, 2]
@@ -95,12 +89,6 @@ def test_a_large_set_is_read_when_asked_for() -> None:
     assert data.raw_bytes(1) == (PIXELS + 1).transpose(2, 0, 1).tobytes()
     assert torch.equal(torch.as_tensor(data[1]["image"]), data.images(torch.tensor([1]))[0])
     assert data.labels_N.tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("data", [42, {1, 2}])
-def test_refuses_what_is_not_map_style(data: object) -> None:
-    with pytest.raises(ConfigError, match=r"not a map-style data set.*a list of pairs"):
-        opened(data)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +122,11 @@ def test_refuses_targets_that_are_not_one_of_a_kind_per_row(targets: object, wor
         opened(Pairs([(PIXELS, 0), (PIXELS, 1)], targets=targets))
 
 
-def test_refuses_random_transforms() -> None:
+def test_refuses_random_transforms_and_what_is_not_map_style() -> None:
+    for data in (42, {1, 2}):
+        with pytest.raises(ConfigError, match=r"not a map-style data set.*a list of pairs"):
+            opened(data)
+
     class Flickering(Pairs):
         def __getitem__(self, row: int) -> tuple[object, object]:
             self.reads.append(row)
@@ -153,18 +145,10 @@ def test_shows_what_the_factory_raised(write_module: Write, body: str) -> None:
         open_dataset("my_data:train", allowed_modules=["my_data"])
 
 
-class Listed(list[Any]):
-    """A list of rows, with what else a test gives it."""
-
-    def __init__(self, rows: list[Any], **attributes: object) -> None:
-        super().__init__(rows)
-        self.__dict__.update(attributes)
-
-
 def columns_of(*examples: Any, **attributes: object) -> ColumnRows:
     """Rows of these examples, of alternating classes."""
     rows = [(example, row % 2) for row, example in enumerate(examples)]
-    return column_rows("mine:data", Listed(rows, **attributes))
+    return column_rows("mine:data", Pairs(rows, **attributes))
 
 
 @pytest.mark.parametrize(
