@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -51,13 +52,8 @@ def test_reads_the_hugging_face_convention(
     tmp_path: Path, encode: Encode, image_column: str, label_column: str
 ) -> None:
     images = [encode(i) for i in range(5)]
-    made = table(
-        [*images],
-        [0, 1, 2, 1, 0],
-        image_column=image_column,
-        label_column=label_column,
-        names=["ant", "bee", "cow", "dog"],
-    )
+    columns = {"image_column": image_column, "label_column": label_column}
+    made = table([*images], [0, 1, 2, 1, 0], names=["ant", "bee", "cow", "dog"], **columns)
     data = open_dataset(f"parquet:{write(tmp_path / 'x.parquet', made)}")
     assert data.class_names == ("ant", "bee", "cow", "dog")
     assert data.labels_N.tolist() == [0, 1, 2, 1, 0]
@@ -66,13 +62,11 @@ def test_reads_the_hugging_face_convention(
         assert torch.equal(data.images(torch.tensor([row]))[0], decode_image(image, (3, 12, 10)))
 
 
-@pytest.mark.parametrize("names", [None, [1, 2], {"0": "a"}])
-def test_classes_without_usable_names_are_numbered(
-    tmp_path: Path, encode: Encode, names: Any
-) -> None:
-    made = table([encode()] * 2, [0, 3], names=names)
-    data = open_dataset(f"parquet:{write(tmp_path / 'x.parquet', made)}")
-    assert data.class_names == ("0", "1", "2", "3")
+def test_classes_without_usable_names_are_numbered(tmp_path: Path, encode: Encode) -> None:
+    for names in (None, [1, 2], {"0": "a"}):
+        made = table([encode()] * 2, [0, 3], names=names)
+        data = open_dataset(f"parquet:{write(tmp_path / 'x.parquet', made)}")
+        assert data.class_names == ("0", "1", "2", "3")
 
 
 def labelled(directory: Path, name: str, encode: Encode, labels: list[int]) -> None:
@@ -125,23 +119,14 @@ def test_refuses_labels_of_no_class(
 
 
 def test_lists_the_columns_when_none_fits(tmp_path: Path, encode: Encode) -> None:
-    made = table([encode()], [0])
-    path = write(tmp_path / "x.parquet", made.rename_columns(["img", "target"]))
-    with pytest.raises(
-        DataError, match=r"no integer column called label, .*target \(int64\)\. Call"
-    ):
+    made = table([encode()], [0]).rename_columns(["img", "target"])
+    path = write(tmp_path / "x.parquet", made)
+    with pytest.raises(DataError, match=r"integer column called label, .*target \(int64\)\. Call"):
         open_dataset(f"parquet:{path}")
     path = write(tmp_path / "y.parquet", pa.table({"text": ["a"], "label": [0]}))
     with pytest.raises(DataError, match=r"has 0 columns .*text \(string\), label \(int64\)"):
         open_dataset(f"parquet:{path}")
-
-
-def test_refuses_files_of_different_data_sets(tmp_path: Path, encode: Encode) -> None:
-    labelled(tmp_path, "a.parquet", encode, [0, 1])
-    write(tmp_path / "b.parquet", table([encode()], [0], label_column="labels"))
-    with pytest.raises(
-        DataError, match=r"b\.parquet has the columns .*of the first file: img, label"
-    ):
+    with pytest.raises(DataError, match=r"y\.parquet has the columns .*of the first file: img, ta"):
         open_dataset(f"parquet:{tmp_path}")
 
 
@@ -157,30 +142,21 @@ def test_missing_empty_and_broken_files(tmp_path: Path) -> None:
         open_dataset(f"parquet:{tmp_path}")
 
 
-class CountingReader:
-    """A reader that remembers which row groups were read."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = pq.ParquetFile(path)
-        self.metadata = self._file.metadata
-        self.reads: list[int] = []
-
-    def read_row_group(self, group: int, columns: list[str]) -> Any:
-        self.reads.append(group)
-        return self._file.read_row_group(group, columns=columns)
-
-
 def test_row_groups_are_dropped_least_recently_used_first(tmp_path: Path) -> None:
-    # The budget holds two of three groups.
     images: list[bytes | None] = [bytes([i]) * 10 for i in range(6)]
-    reader = CountingReader(write(tmp_path / "x.parquet", table(images, [0] * 6)))
-    largest = max(reader.metadata.row_group(group).total_byte_size for group in range(3))
+    file = pq.ParquetFile(write(tmp_path / "x.parquet", table(images, [0] * 6)))
+    read: list[int] = []
+
+    def read_row_group(group: int, columns: list[str]) -> Any:
+        read.append(group)
+        return file.read_row_group(group, columns=columns)
+
+    reader = SimpleNamespace(metadata=file.metadata, read_row_group=read_row_group)
+    largest = max(file.metadata.row_group(group).total_byte_size for group in range(3))
+    # Two of three groups are kept.
     groups = RowGroups({"x": reader}, "img", max_bytes=2 * largest)
     assert [groups.read(row) for row in range(6)] == images
-    assert reader.reads == [0, 1, 2]
-    groups.read(2)
-    groups.read(0)
-    assert reader.reads == [0, 1, 2, 0]
-    groups.read(3)
-    groups.read(5)
-    assert reader.reads == [0, 1, 2, 0, 2]
+    assert read == [0, 1, 2]
+    for row in (2, 0, 3, 5):
+        groups.read(row)
+    assert read == [0, 1, 2, 0, 2]
