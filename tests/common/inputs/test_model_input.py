@@ -89,11 +89,17 @@ def test_other_examples_than_the_runs_are_refused(
         to_model_input(stored, inputs, "cpu")
 
 
-def test_only_images_have_a_layout() -> None:
+def test_only_images_have_a_layout_and_neither_kind_is_taken_for_the_other() -> None:
     images = in_layout(torch.zeros(2, 3, 4, 4), torch.channels_last)
     assert isinstance(images, Tensor)
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert in_layout(STORED, torch.channels_last) is STORED
+    assert images_in(images) is images
+    assert columns_in(STORED) is STORED
+    with pytest.raises(TypeError, match="dict in place of images"):
+        images_in(STORED)
+    with pytest.raises(TypeError, match="images in place of columns"):
+        columns_in(images)
 
 
 IMAGES = torch.arange(7 * 4, dtype=torch.uint8).view(7, 1, 2, 2)
@@ -120,12 +126,3 @@ def test_rows_and_parts_are_taken_of_either_kind(stored: Stored) -> None:
     moved = stored_on(stored, "meta")
     tensors = [moved] if isinstance(moved, Tensor) else list(moved.values())
     assert all(tensor.is_meta for tensor in tensors)
-
-
-def test_neither_kind_is_taken_for_the_other() -> None:
-    assert images_in(IMAGES) is IMAGES
-    assert columns_in(COLUMNS) is COLUMNS
-    with pytest.raises(TypeError, match="dict in place of images"):
-        images_in(COLUMNS)
-    with pytest.raises(TypeError, match="images in place of columns"):
-        columns_in(IMAGES)
