@@ -32,7 +32,7 @@ class Dataset:
 
     Attributes:
         rows: all examples of the source, by id.
-        fingerprint: the sampled one; see `lipt.common.data.fingerprinting`.
+        fingerprint: the sampled one; see `lipt.common.data.sources.rows`.
         stamp: of the source's files; None without files.
         again: opens the source's rows again; None where it has no other than `rows`.
         progress: of the full fingerprint.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, Precision
 from lipt.common.data import Dataset, input_format
 from lipt.common.determinism import derive_generator, derive_seed
-from lipt.common.images.crop_flip import crop_flip
+from lipt.common.images.formats import crop_flip
 from lipt.common.inputs.model_input import Stored
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import evaluation_mode

@@ -35,10 +35,9 @@ from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import Progress, threads_for
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp, kept, room_for
-from lipt.common.data.sources.parquet import open_table
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.storage import Query, split_query
-from lipt.common.data.sources.table_files import Cell, named_rows, require_columns
+from lipt.common.data.sources.table_files import Cell, named_rows, open_table, require_columns
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import TOWERS, call_factory, load_factory, module_of

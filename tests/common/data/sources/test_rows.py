@@ -10,7 +10,7 @@ from hypothesis import given
 
 from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data import fingerprint, open_dataset
-from lipt.common.data.fingerprinting import sampled_rows
+from lipt.common.data.sources.rows import sampled_rows
 
 LABELS_N = torch.arange(300) % 3
 
