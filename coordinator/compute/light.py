@@ -19,7 +19,7 @@ from lipt.coordinator.compute.context import Context, find_cached
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, TooDearError
 from lipt.core.proxies.features import Backbone
-from lipt.core.workspace import KeptT
+from lipt.core.workspace import KeptT, Key
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,12 @@ class LightContext(Context):
         """Models are never built here."""
         _too_dear()
 
-    def find(
-        self,
-        of: type[KeptT],
-        kind: str,
-        depends_on: tuple[object, ...],
-        *,
-        models: int = 0,  # noqa: ARG002 - no model is trained here
-    ) -> KeptT:
+    def find(self, key: Key[KeptT]) -> KeptT:
         """The stored value, if it is small; nothing is computed here."""
         try:
-            depends_on = self.on_data(depends_on)
-            kept = find_cached(self.signals_dir, kind, depends_on, max_bytes=MAX_CHEAP_BYTES)
-            return of.load(kept) if kept is not None else _too_dear()
+            depends_on = self.on_data(key.depends_on)
+            kept = find_cached(self.signals_dir, key.kind, depends_on, max_bytes=MAX_CHEAP_BYTES)
+            return key.of.load(kept) if kept is not None else _too_dear()
         except (OSError, StateError):  # just removed by the other process
             _too_dear()
 

@@ -162,20 +162,16 @@ def _write_parquet(dataset: Dataset, path: Path, images: Iterator[ChosenImage]) 
     if dataset.rows.targets is not None:
         target, kind = "target", arrow.list_(arrow.float32())
         feature = {"_type": "Sequence", "feature": {"_type": "Value", "dtype": "float32"}}
-    features = {
-        "image": {"_type": "Image"},
-        target: feature,
-        "id": {"_type": "Value", "dtype": "int64"},
-        "weight": {"_type": "Value", "dtype": "float32"},
-    }
-    columns = {
-        "image": arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())]),
-        target: kind,
-        "id": arrow.int64(),
-        "weight": arrow.float32(),
-    }
-    described = {"huggingface": json.dumps({"info": {"features": features}})}
-    schema = arrow.schema(list(columns.items()), metadata=described)
+    image = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+    columns = [
+        ("image", image, {"_type": "Image"}),
+        (target, kind, feature),
+        ("id", arrow.int64(), {"_type": "Value", "dtype": "int64"}),
+        ("weight", arrow.float32(), {"_type": "Value", "dtype": "float32"}),
+    ]
+    features = {name: described for name, _, described in columns}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    schema = arrow.schema([(name, kind) for name, kind, _ in columns], metadata=metadata)
     with parquet.ParquetWriter(path, schema) as writer:
         while group := list(islice(images, _ROWS_PER_GROUP)):
             rows = [

@@ -31,7 +31,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import Progress, threads_for
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp, kept, room_for
@@ -41,7 +40,7 @@ from lipt.common.data.sources.table_files import Cell, named_rows, open_table, r
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import TOWERS, call_factory, load_factory, module_of
-from lipt.common.inputs.specs import Column, ColumnType, ImageSpec
+from lipt.common.inputs.specs import Column, ColumnType
 
 _OPTIONS = (*TOWERS, "image", "caption", "classes", "clusters", "size", "batch", "weights")
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
@@ -264,13 +263,12 @@ def _embedded(
     rows: dict[str, Tensor] = {}
     labels_N = torch.zeros(len(pairs), dtype=torch.int64)
     files = EncodedRows.of_files(pairs.source, (), labels_N, pairs.images, pairs.stamp)
-    pixels = Dataset(files, "", ImageSpec(3, size, size), threads_for(size**2))
     for start in range(0, len(pairs), batch):
         if progress is not None:
             progress(start, len(pairs))
         ids = range(start, min(start + batch, len(pairs)))
         captions = [pairs.caption(row) for row in ids]
-        images_BCSS = pixels.images(torch.arange(ids.start, ids.stop)).float() / 255
+        images_BCSS = files.batch(ids, 3, (size, size), threads_for(size**2)).float() / 255
         made = {
             "images": image_tower.rows(images_BCSS, len(ids)),
             "captions": text_tower.rows(captions, len(ids)),

@@ -181,7 +181,9 @@ class MakeSoup:
         except (CorruptBlobError, UnknownBlobError):
             # All of them, so that they are retrained together.
             damaged = tuple(
-                index for index, name in self.learners if not context.blobs.keep_if_whole(name)
+                index
+                for index, name in self.learners
+                if not context.blobs.is_whole(name, remove_damaged=True)
             )
             if not damaged:
                 raise
