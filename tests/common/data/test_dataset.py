@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
@@ -26,7 +27,6 @@ from lipt.common.data import (
 )
 from lipt.common.data.dataset import Numbering
 from lipt.common.data.loading import load
-from lipt.common.data.parallel import threads_for
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.inputs.specs import ImageSpec
@@ -69,6 +69,7 @@ def test_images_come_in_the_order_asked_for(pets: Dataset, image_folder: Path) -
     for image, row in zip(images_BCHW, ids, strict=True):
         assert torch.equal(image, decode_image(files[row].read_bytes(), (3, 12, 10)))
         assert int(pets[row]["label"]) == int(row >= 3)
+    assert torch.equal(replace(pets, num_threads=4).images(torch.tensor(ids)), images_BCHW)
     assert pets.images(torch.tensor([], dtype=torch.int64)).shape == (0, 3, 12, 10)
     for row in (-1, 5):
         with pytest.raises(IndexError, match=rf"no row {row} in imagefolder:.* with 5 rows"):
@@ -79,6 +80,11 @@ def test_images_come_in_the_order_asked_for(pets: Dataset, image_folder: Path) -
             pets.raw_bytes(row)
 
 
+IN_MEMORY, ON_DISK = 2**30, 0
+budgets = pytest.mark.parametrize("budget", [IN_MEMORY, ON_DISK])
+
+
+@budgets
 @pytest.mark.parametrize(
     ("sizes", "image_size", "expected"),
     [
@@ -88,11 +94,9 @@ def test_images_come_in_the_order_asked_for(pets: Dataset, image_folder: Path) -
         ([(20, 30), (30, 20)], 16, (16, 16)),
     ],
 )
-@pytest.mark.parametrize("budget", [2**30, 0])
 def test_size_seen_by_the_model(
     tmp_path: Path,
     encode: Encode,
-    *,
     sizes: list[tuple[int, int]],
     image_size: int | None,
     expected: tuple[int, int],
@@ -106,18 +110,6 @@ def test_size_seen_by_the_model(
     data = open_dataset(source, image_size=image_size, memory_budget_bytes=budget)
     assert data.inputs == ImageSpec(3, *expected)
     assert data.images(torch.tensor([1, 0])).shape == (2, 3, *expected)
-
-
-def test_threads_give_the_same_pixels_in_the_same_places(tmp_path: Path, encode: Encode) -> None:
-    names = [f"{name}/{number}.png" for name in "ab" for number in range(20)]
-    write_folder(tmp_path, {name: encode(at, size=(110, 120)) for at, name in enumerate(names)})
-    source = f"imagefolder:{tmp_path}"
-    data = open_dataset(source, image_size=12, memory_budget_bytes=0)
-    assert data.num_threads == threads_for(110 * 120)
-    single = Dataset(data.rows, data.fingerprint, data.inputs, num_threads=1)
-    many = Dataset(data.rows, data.fingerprint, data.inputs, num_threads=4)
-    ids = torch.arange(40).flip(0)
-    assert torch.equal(single.images(ids), many.images(ids))
 
 
 def test_normalization_agrees_with_a_slow_oracle_and_samples_by_seed() -> None:
@@ -137,10 +129,6 @@ def test_normalization_agrees_with_a_slow_oracle_and_samples_by_seed() -> None:
     assert first != normalization(data, ids, seed=2)
     # A mean of 2,000 integers over 255: anything else was not 2,000 rows.
     assert first[0][0] * 255 * 2000 == pytest.approx(round(first[0][0] * 255 * 2000), abs=1e-6)
-
-
-IN_MEMORY, ON_DISK = 2**30, 0
-budgets = pytest.mark.parametrize("budget", [IN_MEMORY, ON_DISK])
 
 
 @budgets

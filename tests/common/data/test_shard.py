@@ -42,11 +42,6 @@ def unpack(data: bytes, shape: tuple[int, int, int] = (1, 1, 2), *, num_examples
     return open_shard(data, inputs, num_examples=num_examples, target=SingleLabel(3))
 
 
-def pixels_of(shard: Shard) -> Tensor:
-    examples = shard.examples
-    return images_in(examples.all() if isinstance(examples, EncodedImages) else examples)
-
-
 def shard_file(header: dict[str, object] | bytes, body: bytes) -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + body
@@ -84,17 +79,16 @@ def test_files_have_the_documented_tensors(image_folder: Path) -> None:
     assert tensors["offsets"].tolist() == ends
     assert tensors["labels"].tolist() == [1, 0, 1]
     assert packed == pack_shard(data, torch.tensor([4, 0, 4]))
-
-
-@pytest.mark.parametrize("budget", [2**30, 0])
-def test_comes_back_as_the_data_set_has_it(image_folder: Path, budget: int) -> None:
-    source = f"imagefolder:{image_folder}"
-    data = open_dataset(source, image_size=7, memory_budget_bytes=budget)
+    # They come back as the data set has them.
     ids = torch.tensor([3, 1, 4])
-    packed = pack_shard(data, ids)
-    shard = unpack(packed, (3, 7, 7), num_examples=3)
-    assert torch.equal(pixels_of(shard), data.images(ids))
-    assert shard.targets_N.tolist() == [1, 0, 1]
+    for budget in (2**30, 0):
+        source = f"imagefolder:{image_folder}"
+        data = open_dataset(source, image_size=7, memory_budget_bytes=budget)
+        shard = unpack(pack_shard(data, ids), (3, 7, 7), num_examples=3)
+        examples = shard.examples
+        pixels = examples.all() if isinstance(examples, EncodedImages) else examples
+        assert torch.equal(images_in(pixels), data.images(ids))
+        assert shard.targets_N.tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -247,20 +241,16 @@ def test_a_flag_is_0_or_1() -> None:
         unpack_columns(good[:-2] + b"\2\0", flags)
 
 
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The files that were decoded, in order."""
-    seen: list[bytes] = []
+def test_each_is_decoded_once_and_not_before_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoded: list[bytes] = []
 
     def watched(file: bytes, shape: tuple[int, int, int]) -> Tensor:
-        seen.append(file)
+        decoded.append(file)
         return decode_image(file, shape)
 
     monkeypatch.setattr(shard, "decode_image", watched)
-    return seen
-
-
-def test_each_is_decoded_once_and_not_before_it_is_asked_for(decoded: list[bytes]) -> None:
     files = files_of(made_up(4))
     found = encoded(files)
     assert decoded == []
