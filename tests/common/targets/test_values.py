@@ -46,17 +46,14 @@ def test_vectors_of_floats_are_several_numbers_grouped_by_the_first() -> None:
     assert values.strata_names == ("height up to 0", "height above 0")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
-def test_vectors_of_zeros_and_ones_are_labels(dtype: torch.dtype) -> None:
-    values = read(list(torch.tensor([[1, 0, 1], [0, 0, 0]]).to(dtype)))
-    assert values.target == MultiLabel(3)
-    assert values.values.dtype == torch.uint8
-    assert values.values.tolist() == [[1, 0, 1], [0, 0, 0]]
-    assert values.strata_N.tolist() == [0, 3]
-    assert values.strata_names == ("0", "1", "2", "none")
-
-
-def test_lists_of_names_are_labels() -> None:
+def test_vectors_of_zeros_and_ones_and_lists_of_names_are_labels() -> None:
+    for dtype in (torch.float32, torch.int64, torch.bool):
+        values = read(list(torch.tensor([[1, 0, 1], [0, 0, 0]]).to(dtype)))
+        assert values.target == MultiLabel(3)
+        assert values.values.dtype == torch.uint8
+        assert values.values.tolist() == [[1, 0, 1], [0, 0, 0]]
+        assert values.strata_N.tolist() == [0, 3]
+        assert values.strata_names == ("0", "1", "2", "none")
     values = read([["cat", "dog"], [], ["ant"]])
     assert values.names == ("ant", "cat", "dog")
     assert values.values.tolist() == [[0, 1, 1], [0, 0, 0], [1, 0, 0]]
@@ -64,21 +61,12 @@ def test_lists_of_names_are_labels() -> None:
     assert given.values.tolist() == [[0, 1, 0], [0, 1, 1]]
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        {"boxes": [[0, 0, 1, 1]], "labels": [1]},
-        torch.zeros(8, 8, dtype=torch.int64),
-        None,
-        [[1, 2], [3]],
-        "a caption",
-    ],
-)
-def test_other_targets_are_refused_with_what_to_do_instead(target: Any) -> None:
-    with pytest.raises(
-        DataError, match=r"row 1 .*single-label, multi-label or regression.*choose by features"
-    ):
-        read([1.5, target])
+def test_other_targets_are_refused_with_what_to_do_instead() -> None:
+    words = r"row 1 .*single-label, multi-label or regression.*choose by features"
+    matrix = torch.zeros(8, 8, dtype=torch.int64)
+    for target in ({"boxes": [[0, 0, 1, 1]]}, matrix, None, [[1, 2], [3]], "a caption"):
+        with pytest.raises(DataError, match=words):
+            read([1.5, target])
 
 
 NUMBERS = Regression(mean=(10.0, 0.0), std=(2.0, 0.5))
@@ -195,24 +183,15 @@ def test_targets_are_validated_and_written_as_nested_values() -> None:
             Regression(mean=mean, std=std)
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
+def test_no_bin_is_empty_and_there_are_two_at_least_and_labels_count_by_the_rarest() -> None:
+    for values, expected in (
         ([float(number) for number in range(99, -1, -1)], [10] * 10),
         ([0.0] * 95 + [1.0] * 5, [95, 5]),
         ([0.0] * 5 + [1.0] * 95, [5, 95]),
         ([1.0, 2.0], [1, 1]),
         ([1.0, 2.0, 3.0], [1, 1, 1]),
-    ],
-)
-def test_no_bin_is_empty_and_there_are_two_at_least(
-    values: list[float], expected: list[int]
-) -> None:
-    values_N = torch.tensor(values)
-    assert quantile_strata(values_N)[0].bincount().tolist() == expected
-
-
-def test_the_stratum_of_labels_is_the_rarest_one_or_none() -> None:
+    ):
+        assert quantile_strata(torch.tensor(values))[0].bincount().tolist() == expected
     # Label 0 is had three times, 1 and 2 twice.
     targets = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 0, 1], [0, 1, 1], [0, 0, 0]])
     assert rarest_label_strata(targets).tolist() == [1, 0, 2, 1, 3]
