@@ -178,10 +178,8 @@ def read_distilled(folder: Path) -> DistilledFile:
         images, labels, stages = (container.tensor(name) for name in (IMAGES, LABELS, STAGES))
     except (WeightsError, BlobTooLargeError) as error:
         raise refused(error.problem) from error
-    except KeyError as error:
-        raise refused(f"it lacks {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise refused(f"its metadata is not JSON ({error})") from error
+    except (KeyError, ValueError, RecursionError) as error:
+        raise refused(f"it lacks a part, or its metadata is not JSON ({error})") from error
     if not is_texts(names) or not isinstance(manifest, dict):
         raise refused(f"{CLASS_NAMES} is not a list of texts, or {MANIFEST} not an object")
     size = len(images) if images.ndim == 4 else 0

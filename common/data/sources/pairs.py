@@ -35,7 +35,7 @@ from lipt.common.data.parallel import Progress, threads_for
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp, kept, room_for
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.data.sources.storage import Query, split_query
+from lipt.common.data.sources.storage import Query, read_lines, split_query
 from lipt.common.data.sources.table_files import Cell, named_rows, open_table, require_columns
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError, DataError
@@ -235,15 +235,9 @@ def _classes(query: Query) -> tuple[str, ...]:
         return ()
     if "clusters" in query:
         raise ConfigError(f"{query.source}: classes= and clusters= are two ways. Leave one out.")
-    file = Path(query.text("classes")).expanduser()
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{query.source}: the classes in {file} cannot be read: {error}. Name a text file with "
-            "a class's prompt on each line."
-        ) from error
-    classes = tuple(line.strip() for line in lines if line.strip())
+    file = str(Path(query.text("classes")).expanduser())
+    lines = map(str.strip, read_lines(query.source, file))
+    classes = tuple(line for line in lines if line)
     if len(classes) < 2 or len(set(classes)) < len(classes):
         raise DataError(
             f"{query.source}: {file} has {len(classes)} prompts, {len(set(classes))} of them "

@@ -120,12 +120,12 @@ def test_refuses_a_hostile_header(header: dict[str, object] | bytes, sentence: s
         (image_format(1, 0, 2), 2, "cannot be used"),
         (image_format(3, 5000, 1), 2, "cannot be used"),
         (image_format(1, 1, 2), 0, "cannot be used"),
-        (image_format(3, 4096, 4096), 10**6, "1000000 examples of 3x4096x4096 .*over the limit"),
+        (image_format(3, 4096, 4096), 10**6, "1000000 examples of 3x4096x4096 .* cannot be used"),
         (ColumnsFormat((ColumnFormat(TOKENS),)), 0, "0 examples of .* cannot be used"),
         (
             ColumnsFormat((ColumnFormat(replace(TOKENS, shape=(2**20, 2**13))),)),
             1,
-            "1 examples of tokens int16.* over the limit",
+            "1 examples of tokens int16.* cannot be used",
         ),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_file_names_the_classes(tmp_path: Path, encode: Encode) -> None:
     with pytest.raises(DataError, match=r"row 0 has the label 1, .* its 1 classes"):
         open_dataset(source)
     names.unlink()
-    with pytest.raises(DataError, match=r"the names of classes in .* Name a text file"):
+    with pytest.raises(DataError, match=r"the classes in .* Name a text file"):
         open_dataset(source)
 
 
