@@ -56,30 +56,23 @@ def test_other_delimiters_gzip_and_utf_8_alone_are_read(tmp_path: Path, write: W
 
 def test_lines_of_other_lengths_are_named_the_first_20_and_how_many(write: Write) -> None:
     table = CsvTable(write("a,b\n1,2\n" + "1\n" * 25))
-    with pytest.raises(DataError) as caught:
-        list(table.chunks(["a"]))
     lines = ", ".join(map(str, range(3, 23)))
-    assert (
-        f"25 lines do not have the 2 cells that the first line has names for: lines {lines} "
-        in (str(caught.value))
-    )
-    assert "and 5 more" in str(caught.value)
+    words = f"25 lines do not have the 2 cells that the first line has names for: lines {lines} and"
+    with pytest.raises(DataError, match=f"{words} 5 more"):
+        list(table.chunks(["a"]))
     table = CsvTable(write('a,b\n1,"2\n3,4\n'))
     with pytest.raises(DataError, match="cannot be read as CSV: unexpected end of data"):
         list(table.chunks(["a"]))
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
+def test_a_first_line_without_names_is_refused(write: Write) -> None:
+    for text, words in (
         ("1,2\n3,4\n", r"the first line is \['1', '2'\], but it has to name the columns"),
         ("a,b,a\n", "the first line names a twice"),
         ("", r"the first line is \[\]"),
-    ],
-)
-def test_a_first_line_without_names_is_refused(write: Write, text: str, words: str) -> None:
-    with pytest.raises(DataError, match=words):
-        CsvTable(write(text))
+    ):
+        with pytest.raises(DataError, match=words):
+            CsvTable(write(text))
 
 
 def test_columns_are_those_of_all_lines_and_what_a_line_lacks_is_missing(write: Write) -> None:
