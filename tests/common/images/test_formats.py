@@ -53,16 +53,13 @@ def test_decodes_all_modes_to_channels_first_and_keeps_the_upper_bits_of_16() ->
     assert check_file(io.BytesIO(data)) == Header(2, 2, grayscale=True)
 
 
-def test_crops_the_longer_side_at_the_centre() -> None:
+def test_crops_the_longer_side_at_the_centre_and_scales_large_jpegs_closely() -> None:
     # 2 x 6 to 2 x 2: the scale is 1, so columns 2 and 3 stay as they are.
     image = gray([[0, 1, 2, 3, 4, 5], [10, 11, 12, 13, 14, 15]])
     assert fit_image(image, 1, (2, 2)).tolist() == [[[2, 3], [12, 13]]]
     assert fit_image(image.transpose(Image.Transpose.TRANSPOSE), 1, (2, 2)).tolist() == [
         [[2, 12], [3, 13]]
     ]
-
-
-def test_large_jpeg_is_close_to_its_full_decoding() -> None:
     # A smooth gradient, so that only the decoder's reduced scale could make a difference.
     ramp = np.linspace(0, 255, 512).astype(np.uint8)
     image = Image.fromarray(np.broadcast_to(ramp, (512, 512)).copy())

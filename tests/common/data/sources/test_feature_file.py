@@ -45,16 +45,15 @@ def test_examples_are_floats_to_be_standardized_with_labels_and_names(tmp_path: 
     assert rows.columns == (Column("", ColumnType.FLOAT32, (2, 4, 5)),)
 
 
-def test_the_other_halves_of_pairs_are_no_model_s_input(tmp_path: Path) -> None:
+def test_the_other_halves_of_pairs_are_no_model_s_input_and_npz_files_alike(
+    tmp_path: Path,
+) -> None:
     rows = opened(write(tmp_path / "f", paired_features=torch.ones(3, 7)))
     assert rows.paired_NP is not None
     assert rows.paired_NP.shape == (3, 7)
     assert len(rows.columns) == 1
     # A subset depends on them, so the fingerprint does.
     assert rows.raw(1) == torch.tensor([2.0, 3.0, *[1.0] * 7]).numpy().tobytes()
-
-
-def test_npz_files_are_read_alike(tmp_path: Path) -> None:
     path = tmp_path / "f.npz"
     np.savez(path, X=X.numpy(), y=Y.numpy(), class_names=np.array(["a", "b", "c"]))
     rows, expected = opened(path), opened(write(tmp_path / "f"))

@@ -110,7 +110,9 @@ def files(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_files_that_go_come_back_or_are_replaced_are_noticed(files: list[Path]) -> None:
+def test_files_that_go_come_back_or_are_replaced_are_noticed(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken = Stamp.of(files)
     moved = files[3].rename(files[3].with_suffix(".away"))
     assert not taken.holds()
@@ -126,11 +128,7 @@ def test_files_that_go_come_back_or_are_replaced_are_noticed(files: list[Path]) 
     os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
     other.replace(files[5])
     assert not taken.holds()
-
-
-def test_of_very_many_files_some_are_looked_at_and_their_folder(
-    files: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # Of very many files some are looked at, and their folder.
     monkeypatch.setattr(index, "MAX_FILES", 5)
     folder = str(files[0].parent)
     taken = Stamp.of(files, [folder])

@@ -48,7 +48,7 @@ def test_every_label_counts_and_full_ones_miss_no_row(row: int, label: int) -> N
     assert (fingerprint(changed_N, 3, raw) == sampled) == (label == row % 3)
 
 
-def test_samples_64_evenly_spaced_rows_from_first_to_last() -> None:
+def test_samples_64_evenly_spaced_rows_and_bytes_cannot_move_between_rows() -> None:
     assert sampled_rows(3) == [0, 1, 2]
     assert sampled_rows(64) == list(range(64))
     assert sampled_rows(127) == list(range(0, 127, 2))
@@ -56,28 +56,20 @@ def test_samples_64_evenly_spaced_rows_from_first_to_last() -> None:
     assert sampled_rows(50_000)[:2] == [0, 793]
     assert sampled_rows(50_000)[-1] == 49_999
 
-
-def test_bytes_cannot_move_between_rows() -> None:
     def split(at: int) -> str:
         return fingerprint(torch.tensor([0, 1]), 2, lambda row: (b"abcd"[:at], b"abcd"[at:])[row])
 
     assert split(1) != split(2)
 
 
-def test_storage_and_size_do_not_count(image_folder: Path) -> None:
+def test_storage_and_size_do_not_count_but_every_file(image_folder: Path) -> None:
     source = f"imagefolder:{image_folder}"
     base = open_dataset(source)
-    for other in (
-        open_dataset(source, memory_budget_bytes=0),
-        open_dataset(source, image_size=8),
-    ):
+    for other in (open_dataset(source, memory_budget_bytes=0), open_dataset(source, image_size=8)):
         assert other.fingerprint == base.fingerprint
         assert other.full_fingerprint == base.full_fingerprint
-
-
-def test_one_changed_or_removed_file_counts(image_folder: Path) -> None:
-    source, path = f"imagefolder:{image_folder}", image_folder / "cat" / "0.png"
-    found = {open_dataset(source).fingerprint}
+    # One changed or removed file counts.
+    path, found = image_folder / "cat" / "0.png", {base.fingerprint}
     path.write_bytes((image_folder / "cat" / "1.png").read_bytes())
     found.add(open_dataset(source).fingerprint)
     path.unlink()
