@@ -128,9 +128,9 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
     """The images in a directory per class, in the order of torchvision's `ImageFolder`."""
     try:
         classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
-        by_class = [_images_in(Path(path) / name) for name in classes]
     except OSError as error:
         raise DataError(f"{source}: {path} cannot be used: {error}. {_HOW}") from error
+    by_class = [_images_in(Path(path) / name) for name in classes]
     empty = [name for name, files in zip(classes, by_class, strict=True) if not files]
     if empty or not classes:
         lacking = f"no image in {', '.join(empty)}" if empty else "no directory in it"

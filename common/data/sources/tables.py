@@ -128,11 +128,9 @@ def read_labels(
 
 
 def _name(cell: Cell) -> str:
-    if cell is None:
-        return ""
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
-    return str(cell).strip()
+    return "" if cell is None else str(cell).strip()
 
 
 def _order(name: str) -> tuple[bool, float, str]:
