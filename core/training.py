@@ -20,7 +20,7 @@ from lipt.common.config.run_config import InitializationConfig
 from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import RunFailedError, SignalsError
-from lipt.common.images.crop_flip import crop_flip
+from lipt.common.images.formats import crop_flip
 from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
 from lipt.common.inputs.specs import InputFormat, call_model
 from lipt.common.targets.values import Target

@@ -44,7 +44,7 @@ TRIALS = {
         ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),
         ("tests/common/observability/test_tracing.py",),
     ),
-    "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_parquet.py",)),
+    "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_table_files.py",)),
     "ray": Trial(("ray",), ("tests/end_to_end/test_ray.py",)),
     "remote": Trial(("fsspec", "s3fs"), ("tests/common/data/sources/test_storage.py",)),
     "report": Trial(("jinja2", "scipy"), ("tests/trainer/report/test_diagnosis_page.py",)),

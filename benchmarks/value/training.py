@@ -17,7 +17,7 @@ from benchmarks.value.cells import FIELDS, Cell, recipe_of
 from benchmarks.value.pipeline import chosen
 from benchmarks.value.settings import Dirty, Images, make, original
 from lipt.common.data import Dataset
-from lipt.common.data.fingerprinting import fingerprint
+from lipt.common.data.sources.rows import fingerprint
 from lipt.common.determinism import derive_seed
 from lipt.common.subsets import budget_from_fraction, subset_digest
 from lipt.core.selection.registry import find_strategy

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lipt.common.config.run_config import FingerprintKind
-from lipt.common.data.parallel import Progress, map_rows
+from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows
 from lipt.common.errors import DataError
@@ -32,7 +31,7 @@ class Dataset:
 
     Attributes:
         rows: all examples of the source, by id.
-        fingerprint: the sampled one; see `lipt.common.data.fingerprinting`.
+        fingerprint: the sampled one; see `lipt.common.data.sources.rows`.
         stamp: of the source's files; None without files.
         again: opens the source's rows again; None where it has no other than `rows`.
         progress: of the full fingerprint.
@@ -165,18 +164,8 @@ class Dataset:
         numbers_B = self._rows_of(ids)
         if isinstance(rows, ArrayRows) and self.in_memory:
             return torch.from_numpy(rows.images_NCHW)[numbers_B]
-        channels, height, width = inputs.shape
-        images_BCHW = np.empty((len(ids), channels, height, width), np.uint8)
-        numbers = numbers_B.tolist()
-
-        def decode(place: int) -> None:
-            _, images_BCHW[place] = rows.read(numbers[place], channels, (height, width))
-
-        # Sorted: neighbours may share a block of a file, which is then read once.
-        places = numbers_B.argsort(stable=True).tolist()
-        for _ in map_rows(decode, places, num_threads=self.num_threads):
-            pass
-        return torch.from_numpy(images_BCHW)
+        size = inputs.height, inputs.width
+        return rows.batch(numbers_B.tolist(), inputs.channels, size, self.num_threads)
 
     def raw_bytes(self, row: int) -> bytes:
         """An image file, or the bytes of an example's pixels or values."""

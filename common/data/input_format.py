@@ -49,19 +49,15 @@ def normalization(
     """
     generator = torch.Generator().manual_seed(seed)
     sampled = ids[torch.randperm(len(ids), generator=generator)[:_MAX_IMAGES]].sort().values
-    inputs = dataset.inputs
-    if not isinstance(inputs, ImageSpec):
-        raise TypeError(f"{inputs} in place of images")
-    sums_C = torch.zeros(inputs.channels, dtype=torch.int64)
-    squares_C = torch.zeros(inputs.channels, dtype=torch.int64)
+    sums_2C, num_pixels = torch.zeros(2, 1, dtype=torch.int64), 0
     for part in torch.split(sampled, _IMAGES_AT_ONCE):
         pixels_BCHW = dataset.images(part).long()
-        sums_C += pixels_BCHW.sum(dim=(0, 2, 3))
-        squares_C += pixels_BCHW.square().sum(dim=(0, 2, 3))
-    num_pixels = len(sampled) * inputs.height * inputs.width
+        powers_2BCHW = torch.stack([pixels_BCHW, pixels_BCHW.square()])
+        sums_2C = sums_2C + powers_2BCHW.sum(dim=(1, 3, 4))
+        num_pixels += pixels_BCHW[:, 0].numel()
     means: list[float] = []
     deviations: list[float] = []
-    for total, squares in zip(sums_C.tolist(), squares_C.tolist(), strict=True):
+    for total, squares in sums_2C.T.tolist():
         means.append(total / num_pixels / 255)
         # n squares - total^2 is exact in integers, but not in floats.
         variance = (num_pixels * squares - total**2) / num_pixels**2

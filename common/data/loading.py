@@ -32,9 +32,9 @@ from lipt.common.data.sources.image_files import (
 )
 from lipt.common.data.sources.index import kept
 from lipt.common.data.sources.pairs import pairs_rows
-from lipt.common.data.sources.parquet import parquet_rows
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows, require_labels
 from lipt.common.data.sources.storage import is_url
+from lipt.common.data.sources.table_files import parquet_rows
 from lipt.common.data.sources.tables import table_rows
 from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.data.sources.webdataset import webdataset_rows

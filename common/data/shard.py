@@ -173,22 +173,17 @@ def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: T
 def _require_expected(inputs: InputFormat, num_examples: int) -> None:
     """Check the expected sizes, which also come from a peer."""
     spec = spec_of(inputs)
-    sane = num_examples >= 1
+    num_bytes = num_examples * spec.num_bytes
+    sane = num_examples >= 1 and num_bytes <= _MAX_BYTES
     if isinstance(inputs, ImageFormat):
         channels, height, width = inputs.shape
         sane = sane and channels in {1, 3} and min(height, width) >= 1
         sane = sane and max(height, width) <= _MAX_IMAGE_SIZE
     if not sane:
         raise DataError(
-            f"a shard of {num_examples} examples of {spec} cannot be used: at least 1 is needed, "
-            f"and images of 1 or 3 channels and 1..{_MAX_IMAGE_SIZE} pixels. Check the "
-            "coordinator's data."
-        )
-    num_bytes = num_examples * spec.num_bytes
-    if num_bytes > _MAX_BYTES:
-        raise DataError(
-            f"the shard's {num_examples} examples of {spec} take {num_bytes} bytes, over the "
-            f"limit of {_MAX_BYTES}. Use a smaller num_minibatches, batch size or image size."
+            f"a shard of {num_examples} examples of {spec}, {num_bytes} bytes, cannot be used: at "
+            f"least 1 is needed, and images of 1 or 3 channels and 1..{_MAX_IMAGE_SIZE} pixels. "
+            f"Check the coordinator's data, or use a smaller batch, for {_MAX_BYTES} bytes."
         )
 
 

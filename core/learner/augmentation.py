@@ -21,7 +21,7 @@ from torchvision.transforms import functional as tv_functional
 
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.errors import DataError
-from lipt.common.images.crop_flip import crop_flip
+from lipt.common.images.formats import crop_flip
 from lipt.common.inputs.model_input import Stored
 
 NUM_MAGNITUDE_BINS = 31

@@ -18,7 +18,7 @@ from lipt.common.data import Dataset, input_format
 from lipt.common.data.parallel import reading_ahead
 from lipt.common.determinism import derive_generator, derive_seed
 from lipt.common.errors import DataError, SubsetError
-from lipt.common.images.crop_flip import crop_flip
+from lipt.common.images.formats import crop_flip
 from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import evaluation_mode

@@ -247,7 +247,7 @@ def _of_files(dataset: Any, like: str) -> str:
 
 def _of_table(table: Any, like: str) -> str:
     """Compute the fingerprint from a `datasets.Dataset`'s storage, without decoding."""
-    from lipt.common.data.sources.parquet import IMAGE_COLUMNS, LABEL_COLUMNS  # noqa: PLC0415 - torch
+    from lipt.common.data.sources.table_files import IMAGE_COLUMNS, LABEL_COLUMNS  # noqa: PLC0415 - torch
 
     features = table.features
     images = [name for name in IMAGE_COLUMNS if name in features]
@@ -272,8 +272,7 @@ def _of_table(table: Any, like: str) -> str:
 def _of_bytes(labels: Any, names: Any, raw: Callable[[int], bytes], like: str) -> str:
     import torch  # noqa: PLC0415 - slow
 
-    from lipt.common.data.fingerprinting import fingerprint  # noqa: PLC0415 - torch
-    from lipt.common.data.sources.rows import numbered_classes  # noqa: PLC0415 - torch
+    from lipt.common.data.sources.rows import fingerprint, numbered_classes  # noqa: PLC0415 - torch
 
     labels_N = torch.from_numpy(np.array(labels, dtype=np.int64))
     classes = names or numbered_classes(labels_N, "reading it")

@@ -128,9 +128,9 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
     """The images in a directory per class, in the order of torchvision's `ImageFolder`."""
     try:
         classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
-        by_class = [_images_in(Path(path) / name) for name in classes]
     except OSError as error:
         raise DataError(f"{source}: {path} cannot be used: {error}. {_HOW}") from error
+    by_class = [_images_in(Path(path) / name) for name in classes]
     empty = [name for name, files in zip(classes, by_class, strict=True) if not files]
     if empty or not classes:
         lacking = f"no image in {', '.join(empty)}" if empty else "no directory in it"
@@ -178,10 +178,8 @@ def read_distilled(folder: Path) -> DistilledFile:
         images, labels, stages = (container.tensor(name) for name in (IMAGES, LABELS, STAGES))
     except (WeightsError, BlobTooLargeError) as error:
         raise refused(error.problem) from error
-    except KeyError as error:
-        raise refused(f"it lacks {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise refused(f"its metadata is not JSON ({error})") from error
+    except (KeyError, ValueError, RecursionError) as error:
+        raise refused(f"it lacks a part, or its metadata is not JSON ({error})") from error
     if not is_texts(names) or not isinstance(manifest, dict):
         raise refused(f"{CLASS_NAMES} is not a list of texts, or {MANIFEST} not an object")
     size = len(images) if images.ndim == 4 else 0

@@ -65,15 +65,13 @@ def _digest(paths: tuple[str, ...]) -> str:
     urls = [path for path in paths if is_url(path)]
     remote = dict(zip(urls, stat_remote(urls), strict=True)) if urls else {}
     for path in paths:
-        seen: tuple[object, ...]
-        if path in remote:
-            seen = remote[path]
-        else:
-            try:
-                stat = os.stat(path)  # noqa: PTH116 - a Path for each would cost more than the call
+        seen: tuple[object, ...] = remote.get(path, ())
+        try:
+            if not seen:
+                stat = os.stat(path)  # noqa: PTH116 - a Path for each would cost more
                 seen = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
-            except OSError as error:
-                seen = (error.errno,)
+        except OSError as error:
+            seen = (error.errno,)
         digest.update(repr((path, seen)).encode(errors="surrogateescape"))
     return digest.hexdigest()
 
@@ -128,8 +126,7 @@ def kept(
         logger.warning(
             "the index of the data is not kept in %s, so the next opening scans again: %s. "
             "Name a writable directory with XDG_CACHE_HOME",
-            folder,
-            error,
+            *(folder, error),
         )
         return made
     _forget_oldest(folder)
@@ -191,12 +188,8 @@ def make_room(
             os.posix_fallocate(file.fileno(), 0, num_bytes)
             mapped = mmap.mmap(file.fileno(), num_bytes)
     except OSError as error:
-        logger.warning(
-            "%s are held in memory, as they cannot be mapped in %s: %s",
-            format_bytes(num_bytes),
-            folder,
-            error,
-        )
+        size = format_bytes(num_bytes)
+        logger.warning("%s are held in memory, not mapped in %s: %s", size, folder, error)
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(mapped, dtype=dtype).view(shape)
 

@@ -31,18 +31,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import Progress, threads_for
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp, kept, room_for
-from lipt.common.data.sources.parquet import open_table
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.data.sources.storage import Query, split_query
-from lipt.common.data.sources.table_files import Cell, named_rows, require_columns
+from lipt.common.data.sources.storage import Query, read_lines, split_query
+from lipt.common.data.sources.table_files import Cell, named_rows, open_table, require_columns
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import TOWERS, call_factory, load_factory, module_of
-from lipt.common.inputs.specs import Column, ColumnType, ImageSpec
+from lipt.common.inputs.specs import Column, ColumnType
 
 _OPTIONS = (*TOWERS, "image", "caption", "classes", "clusters", "size", "batch", "weights")
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
@@ -237,15 +235,9 @@ def _classes(query: Query) -> tuple[str, ...]:
         return ()
     if "clusters" in query:
         raise ConfigError(f"{query.source}: classes= and clusters= are two ways. Leave one out.")
-    file = Path(query.text("classes")).expanduser()
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{query.source}: the classes in {file} cannot be read: {error}. Name a text file with "
-            "a class's prompt on each line."
-        ) from error
-    classes = tuple(line.strip() for line in lines if line.strip())
+    file = str(Path(query.text("classes")).expanduser())
+    lines = map(str.strip, read_lines(query.source, file))
+    classes = tuple(line for line in lines if line)
     if len(classes) < 2 or len(set(classes)) < len(classes):
         raise DataError(
             f"{query.source}: {file} has {len(classes)} prompts, {len(set(classes))} of them "
@@ -265,13 +257,12 @@ def _embedded(
     rows: dict[str, Tensor] = {}
     labels_N = torch.zeros(len(pairs), dtype=torch.int64)
     files = EncodedRows.of_files(pairs.source, (), labels_N, pairs.images, pairs.stamp)
-    pixels = Dataset(files, "", ImageSpec(3, size, size), threads_for(size**2))
     for start in range(0, len(pairs), batch):
         if progress is not None:
             progress(start, len(pairs))
         ids = range(start, min(start + batch, len(pairs)))
         captions = [pairs.caption(row) for row in ids]
-        images_BCSS = pixels.images(torch.arange(ids.start, ids.stop)).float() / 255
+        images_BCSS = files.batch(ids, 3, (size, size), threads_for(size**2)).float() / 255
         made = {
             "images": image_tower.rows(images_BCSS, len(ids)),
             "captions": text_tower.rows(captions, len(ids)),

@@ -1,14 +1,37 @@
-"""Rows: a source's examples by number, before resizing, as NumPy arrays.
+"""Rows: a source's examples by number, before resizing, as NumPy arrays; and their fingerprint.
 
-Shapes: N examples, C channels, H x W pixels, P features of a pair's other half.
+A fingerprint travels with every subset, and is compared before indices are applied to data. A
+sampled one is the lower-case hexadecimal SHA-256 of these bytes:
+
+    b"lipt-dataset-1"
+    N and C                       number of rows and of classes, uint64 little-endian each
+    the N labels, in row order    int64 little-endian each; where examples have no single class
+                                  their strata, then b"labels" or b"numbers", their number T as
+                                  uint64 little-endian, and N x T uint8 or float32 little-endian
+    for each sampled row r        r and its raw bytes' length, uint64 little-endian each,
+                                  then the raw bytes
+
+A full one is "full-" and the digest of these:
+
+    b"lipt-dataset-full-1"
+    N, C and the labels           as above
+    for each row                  the 32 bytes of its raw bytes' SHA-256
+
+Raw bytes are the image file or, without files, uint8 pixels in C x H x W order at their own size.
+Decoder, image size and class names do not matter. All rows are sampled for N <= 64, else floor(i
+(N-1) / 63) for i = 0..63. A sampled fingerprint misses changes of other rows; a full one reads all.
+
+Shapes: N examples, C channels or classes, H x W pixels, T targets, P features of another half.
 """
 
 # ruff: noqa: D102 - methods are described once, in the abstract classes
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -17,19 +40,65 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lipt.common.config.run_config import FingerprintKind
-from lipt.common.data.fingerprinting import fingerprint
-from lipt.common.data.parallel import Progress
+from lipt.common.config.run_config import FULL_PREFIX, FingerprintKind
+from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.index import Stamp
 from lipt.common.errors import DataError
 from lipt.common.images.formats import Header, fit_pixels
 from lipt.common.inputs.specs import Column
+from lipt.common.targets.kinds import TargetKind
 from lipt.common.targets.values import TargetValues
 
 # A larger label is a mistake: no labelled image set has more classes.
 _MAX_CLASSES = 100_000
+_NUM_SAMPLED_ROWS = 64
 # For files from a disk or network.
 _NUM_HASHING_THREADS = 4
+
+
+def fingerprint(
+    labels_N: Tensor,
+    num_classes: int,
+    raw: Callable[[int], bytes],
+    kind: FingerprintKind = FingerprintKind.SAMPLED,
+    *,
+    targets: TargetValues | None = None,
+    num_threads: int = 1,
+    progress: Progress | None = None,
+) -> str:
+    """A data set's digest, as defined above."""
+    num_rows = len(labels_N)
+    full = kind is FingerprintKind.FULL
+    digest = hashlib.sha256(b"lipt-dataset-full-1" if full else b"lipt-dataset-1")
+    digest.update(struct.pack("<QQ", num_rows, num_classes))
+    digest.update(labels_N.numpy().astype("<i8").tobytes())
+    if targets is not None:
+        labels = targets.target.kind is TargetKind.CLASSES
+        digest.update(b"labels" if labels else b"numbers")
+        digest.update(struct.pack("<Q", targets.values.shape[1]))
+        digest.update(targets.values.numpy().astype("|u1" if labels else "<f4").tobytes())
+    if full:
+
+        def digest_of(row: int) -> bytes:
+            return hashlib.sha256(raw(row)).digest()
+
+        rows = range(num_rows)
+        for part in map_rows(digest_of, rows, num_threads=num_threads, progress=progress):
+            digest.update(part)
+        return FULL_PREFIX + digest.hexdigest()
+    for row in sampled_rows(num_rows):
+        data = raw(row)
+        digest.update(struct.pack("<QQ", row, len(data)))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def sampled_rows(num_rows: int) -> list[int]:
+    """64 evenly spaced rows from the first to the last."""
+    if num_rows <= _NUM_SAMPLED_ROWS:
+        return list(range(num_rows))
+    last = _NUM_SAMPLED_ROWS - 1
+    return [i * (num_rows - 1) // last for i in range(_NUM_SAMPLED_ROWS)]
 
 
 @dataclass(frozen=True)
@@ -108,6 +177,21 @@ class ImageRows(Rows):
         self, row: int, channels: int, size: tuple[int, int]
     ) -> tuple[Header, NDArray[np.uint8]]:
         """Decode the image and fit it to `channels` x `size` (height, width)."""
+
+    def batch(
+        self, numbers: Sequence[int], channels: int, size: tuple[int, int], num_threads: int
+    ) -> Tensor:
+        """Some images, uint8 B x C x H x W."""
+        images_BCHW = np.empty((len(numbers), channels, *size), np.uint8)
+
+        def decode(place: int) -> None:
+            _, images_BCHW[place] = self.read(numbers[place], channels, size)
+
+        # Sorted: neighbours may share a block of a file, which is then read once.
+        places = sorted(range(len(numbers)), key=numbers.__getitem__)
+        for _ in map_rows(decode, places, num_threads=num_threads):
+            pass
+        return torch.from_numpy(images_BCHW)
 
 
 class PixelRows(ImageRows):

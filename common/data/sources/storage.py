@@ -287,6 +287,19 @@ def read_exactly(storage: Storage, name: str, offset: int, size: int) -> bytes:
     return content
 
 
+def read_lines(source: str, name: str) -> list[str]:
+    """The lines of a text file, UTF-8."""
+    storage = storage_of(source, name)
+    try:
+        content = read_exactly(storage, name, 0, storage.size(name))
+        return content.decode("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{source}: the classes in {name} cannot be read: {error}. Name a text file with "
+            "one on each line."
+        ) from error
+
+
 @dataclass(frozen=True)
 class Query:
     """The options of one source."""

@@ -1,26 +1,48 @@
-"""Table files: CSV and JSON lines, read by columns in chunks of rows; `parquet` has the third."""
+"""Table files: CSV, JSON lines and Parquet, read by columns in chunks of rows; Parquet's images.
+
+Images are in Hugging Face's convention: a column `struct<bytes: binary, path: string>` named img or
+image, or the only one of that type, and integers named label, labels, fine_label or fine_labels.
+The schema's "huggingface" metadata has the class names.
+"""
 
 from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import math
+import re
+import threading
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from functools import lru_cache
+from itertools import accumulate, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO
 
-from lipt.common.data.sources.storage import did_you_mean
+import numpy as np
+import torch
+
+from lipt.common.data.sources.image_files import EncodedRows
+from lipt.common.data.sources.index import Stamp
+from lipt.common.data.sources.rows import is_texts, numbered_classes
+from lipt.common.data.sources.storage import did_you_mean, is_url, open_remote, storage_of
 from lipt.common.errors import ConfigError, DataError
+from lipt.common.imports import import_extra
 
 # None for a null, NaN or absent value.
 Cell = str | int | float | None
 
 CHUNK_ROWS = 8192
+
+IMAGE_COLUMNS = ("img", "image")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
+_CACHE_BYTES = 2**30
+_LARGEST = np.iinfo(np.int64).max
 
 # Matched in any case, ignoring spaces around them.
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
@@ -144,8 +166,7 @@ def number_in(text: str) -> float | None:
         return None
 
 
-def cell_of(value: Any, where: str, name: str) -> Cell:
-    """A value of JSON or Parquet as a cell."""
+def _cell(value: Any, where: str, name: str) -> Cell:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and math.isnan(value):
@@ -169,7 +190,7 @@ class JsonlTable(Table):
     def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
         for number, line in enumerate(self._objects(), start=1):
             where = f"{self.name}, object {number}"
-            yield [cell_of(line.get(name), where, name) for name in names]
+            yield [_cell(line.get(name), where, name) for name in names]
 
     def _objects(self) -> Iterator[dict[str, Any]]:
         with _text_file(self._path) as file:
@@ -186,3 +207,187 @@ class JsonlTable(Table):
                         'each line, such as {"text": "...", "label": "..."}.'
                     )
                 yield line
+
+
+class RowGroups:
+    """The `bytes` field of a struct column, by row number, with a cache of whole row groups."""
+
+    def __init__(
+        self, readers: Mapping[str, Any], column: str, *, max_bytes: int = _CACHE_BYTES
+    ) -> None:
+        self._readers, self._column = readers, column
+        self._groups = [
+            (name, group, reader.metadata.row_group(group))
+            for name, reader in readers.items()
+            for group in range(reader.metadata.num_row_groups)
+        ]
+        largest = max((found.total_byte_size for *_, found in self._groups), default=1)
+        self._values = lru_cache(max(1, max_bytes // max(1, largest)))(self._load)
+        # Row r is in the group k with starts[k] <= r < starts[k + 1].
+        sizes = (found.num_rows for *_, found in self._groups)
+        self._starts: list[int] = list(accumulate(sizes, initial=0))
+        self._lock = threading.Lock()
+
+    def read(self, row: int) -> bytes:
+        """The bytes of a row, from any thread."""
+        group = bisect_right(self._starts, row) - 1
+        with self._lock:
+            value = self._values(group)[row - self._starts[group]]
+        if value is None:
+            raise DataError(
+                f"its {self._column}.bytes is null; images have to be inside the Parquet file"
+            )
+        return value
+
+    def where(self, row: int) -> str:
+        """The row's file and its number there."""
+        group = bisect_right(self._starts, row) - 1
+        name, number, _ = self._groups[group]
+        return f"{name}, row {row - self._starts[group - number]}"
+
+    def _load(self, index: int) -> list[bytes | None]:
+        name, group, _ = self._groups[index]
+        try:
+            table = self._readers[name].read_row_group(group, columns=[f"{self._column}.bytes"])
+        except (OSError, ValueError) as error:
+            raise DataError(f"row group {group} of {name} is broken: {error}") from error
+        values: list[bytes | None] = table.flatten().column(0).to_pylist()
+        return values
+
+
+class ParquetTable(Table):
+    """A file, or those of a directory's training split, concatenated."""
+
+    def __init__(self, source: str, path: str) -> None:
+        needed_for = f"the data set {source}"
+        parquet = import_extra(
+            "pyarrow.parquet", package="pyarrow", extra="parquet", needed_for=needed_for
+        )
+        self.name, self.files = path, _find_files(source, path)
+        self.readers: dict[str, Any] = {}
+        for file in self.files:
+            try:
+                opened = open_remote(source, file).open(file) if is_url(file) else file
+                self.readers[file] = parquet.ParquetFile(opened)
+            except (OSError, ValueError) as error:
+                raise DataError(
+                    f"{file} cannot be read as a Parquet file: {error}. Fetch it again, or name "
+                    "another."
+                ) from error
+            columns = tuple(self.readers[file].schema_arrow.names)
+            if file == self.files[0]:
+                self.columns = columns
+            elif columns != self.columns:
+                raise DataError(
+                    f"{file} has the columns {', '.join(columns)}, not those of the first file: "
+                    f"{', '.join(self.columns)}. Name files of one data set."
+                )
+        self.schema = self.readers[self.files[0]].schema_arrow
+        self.class_names = {name: _class_names(self.schema, name) for name in self.columns}
+
+    def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
+        for file, reader in self.readers.items():
+            try:
+                for batch in reader.iter_batches(batch_size=CHUNK_ROWS, columns=list(names)):
+                    columns = (
+                        [_cell(value, file, name) for value in batch.column(name).to_pylist()]
+                        for name in names
+                    )
+                    yield from zip(*columns, strict=True)
+            except (OSError, ValueError) as error:
+                raise DataError(
+                    f"the columns {', '.join(names)} of {file} cannot be read: {error}. Fetch the "
+                    "file again."
+                ) from error
+
+
+def parquet_rows(source: str, path: str) -> EncodedRows:
+    """The images of a Parquet file, or of a directory's training split, files in sorted order."""
+    table = ParquetTable(source, path)
+    stamp = Stamp.of(table.files)
+    image_column, label_column = _image_and_label(table)
+    labels = [label for (cells,) in table.chunks([label_column]) for label in cells]
+    if not labels:
+        raise DataError(f"{source} has no rows. Name the file that holds the training images.")
+    for row, label in enumerate(labels):
+        if not isinstance(label, int) or label > _LARGEST:  # of uint64; a tensor's are signed
+            raise DataError(
+                f"{table.name}, row {row}: the {label_column} is {label}. Give it a class number, "
+                "counted from 0, or remove the row."
+            )
+    labels_N = torch.tensor(labels, dtype=torch.int64)
+    groups = RowGroups(table.readers, image_column)
+    return EncodedRows(
+        source=source,
+        names=table.class_names[label_column] or numbered_classes(labels_N, source),
+        labels_N=labels_N,
+        open=lambda row: io.BytesIO(groups.read(row)),
+        where=groups.where,
+        stamp=stamp,
+    )
+
+
+def _find_files(source: str, path: str) -> list[str]:
+    """A Parquet file, or a directory's: train*.parquet, those in a folder train, else all."""
+    storage = storage_of(source, path)
+    if storage.is_file(path):
+        return [path]
+    found = storage.listed(path, ".parquet", below=True)
+    if not found:
+        raise DataError(
+            f"{source}: {path} is no file, and there is no *.parquet below it. Name a Parquet "
+            "file, or a directory that holds some."
+        )
+    folders = {name: name.rpartition("/")[0] for name in found}
+    train = [
+        name
+        for name, folder in folders.items()
+        if name.rpartition("/")[2].startswith("train") or folder.rpartition("/")[2] == "train"
+    ]
+    directories = sorted({folders[name] for name in train})
+    if len(directories) > 1:
+        raise DataError(
+            f"{source}: {path} holds training files in {len(directories)} directories: "
+            f"{', '.join(directories)}. Name the one to use."
+        )
+    return train or found
+
+
+def _image_and_label(table: ParquetTable) -> tuple[str, str]:
+    name, schema = table.name, table.schema
+    listed = ", ".join(f"{field.name} ({field.type})" for field in schema)
+    struct = re.compile(r"struct<(.*, )?bytes: (large_)?binary\b")
+    images = [str(field.name) for field in schema if struct.match(str(field.type))]
+    image = next((candidate for candidate in IMAGE_COLUMNS if candidate in images), None)
+    if image is None and len(images) == 1:
+        image = images[0]
+    if image is None:
+        raise DataError(
+            f"{name} has {len(images)} columns of the type struct<bytes: binary, path: string> "
+            f"among {listed}. Call the images' column image."
+        )
+    integers = {field.name for field in schema if re.fullmatch(r"u?int\d+", str(field.type))}
+    label = next((candidate for candidate in LABEL_COLUMNS if candidate in integers), None)
+    if label is None:
+        raise DataError(
+            f"{name} has no integer column called {', '.join(LABEL_COLUMNS)} among {listed}. "
+            "Call the class numbers' column label."
+        )
+    return image, label
+
+
+def _class_names(schema: Any, label_column: str) -> tuple[str, ...]:
+    """The class names in Hugging Face's metadata, or none."""
+    try:
+        described = json.loads((schema.metadata or {})[b"huggingface"])
+        names = described["info"]["features"][label_column]["names"]
+    except (KeyError, TypeError, ValueError):
+        return ()
+    return tuple(names) if is_texts(names) else ()
+
+
+def open_table(source: str, path: str, kind: str, delimiter: str = ",") -> Table:
+    """A table of `kind` csv, jsonl or parquet; only the last may be a URL."""
+    if kind == "csv":
+        return CsvTable(Path(path), delimiter)
+    return JsonlTable(Path(path)) if kind == "jsonl" else ParquetTable(source, path)

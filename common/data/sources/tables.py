@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.parquet import open_table
 from lipt.common.data.sources.rows import ColumnRows, labels_of_names
 from lipt.common.data.sources.storage import Query, split_query
 from lipt.common.data.sources.table_files import (
@@ -31,6 +30,7 @@ from lipt.common.data.sources.table_files import (
     is_missing,
     named_rows,
     number_in,
+    open_table,
     require_columns,
 )
 from lipt.common.data.sources.texts import (
@@ -128,11 +128,9 @@ def read_labels(
 
 
 def _name(cell: Cell) -> str:
-    if cell is None:
-        return ""
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
-    return str(cell).strip()
+    return "" if cell is None else str(cell).strip()
 
 
 def _order(name: str) -> tuple[bool, float, str]:

@@ -35,6 +35,7 @@ from lipt.common.data.sources.storage import (
     Storage,
     Window,
     read_exactly,
+    read_lines,
     split_query,
     storage_of,
 )
@@ -87,7 +88,7 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
     classes = tuple(packed[number] for number in range(len(packed)))
     if len(labels_N) == 0:
         raise DataError(f"{source} has no samples. Name shards that hold images and labels.")
-    names = _lines(source, named) if named else None
+    names = tuple(read_lines(source, named)) if named else None
     if classes and names is not None:
         labels_N = labels_of_names(classes, names, source)[0][labels_N]
 
@@ -155,18 +156,6 @@ def _classes_beside(storage: Storage, shards: list[str]) -> str:
     folders = {posixpath.dirname(shard) for shard in shards}
     files = (storage.listed(folders.pop(), CLASSES, below=False)) if len(folders) == 1 else []
     return next((file for file in files if posixpath.basename(file) == CLASSES), "")
-
-
-def _lines(source: str, name: str) -> tuple[str, ...]:
-    storage = storage_of(source, name)
-    try:
-        content = read_exactly(storage, name, 0, storage.size(name)).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{source}: the names of classes in {name} cannot be read: {error}. Name a text file "
-            "with a name on each line."
-        ) from error
-    return tuple(content.splitlines())
 
 
 def _tensors(shards: Sequence[str], found: Sequence[list[_Sample]]) -> Mapping[str, Tensor]:

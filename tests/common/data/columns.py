@@ -1,7 +1,11 @@
-"""Made-up rows of columns."""
+"""Made-up rows of columns, and folders of files."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
 import torch
 from torch import Tensor
 
@@ -20,3 +24,25 @@ def column_rows(**tensors: Tensor) -> ColumnRows:
         **tensors,
     }
     return ColumnRows("made", None, torch.tensor([0, 1, 2]), (TOKENS, SIZES), given)
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Files by their path in the folder."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
+def counted(patch: pytest.MonkeyPatch, kind: type, method: str) -> list[int]:
+    """The rows that a method of rows is called with, from now on."""
+    rows: list[int] = []
+    original = getattr(kind, method)
+
+    def call(self: object, row: int, *args: object) -> object:
+        rows.append(row)
+        return original(self, row, *args)
+
+    patch.setattr(kind, method, call)
+    return rows

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
@@ -26,10 +27,10 @@ from lipt.common.data import (
 )
 from lipt.common.data.dataset import Numbering
 from lipt.common.data.loading import load
-from lipt.common.data.parallel import threads_for
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.inputs.specs import ImageSpec
+from tests.common.data.columns import counted, write_folder
 
 Encode = Callable[..., bytes]
 
@@ -68,6 +69,7 @@ def test_images_come_in_the_order_asked_for(pets: Dataset, image_folder: Path) -
     for image, row in zip(images_BCHW, ids, strict=True):
         assert torch.equal(image, decode_image(files[row].read_bytes(), (3, 12, 10)))
         assert int(pets[row]["label"]) == int(row >= 3)
+    assert torch.equal(replace(pets, num_threads=4).images(torch.tensor(ids)), images_BCHW)
     assert pets.images(torch.tensor([], dtype=torch.int64)).shape == (0, 3, 12, 10)
     for row in (-1, 5):
         with pytest.raises(IndexError, match=rf"no row {row} in imagefolder:.* with 5 rows"):
@@ -78,6 +80,11 @@ def test_images_come_in_the_order_asked_for(pets: Dataset, image_folder: Path) -
             pets.raw_bytes(row)
 
 
+IN_MEMORY, ON_DISK = 2**30, 0
+budgets = pytest.mark.parametrize("budget", [IN_MEMORY, ON_DISK])
+
+
+@budgets
 @pytest.mark.parametrize(
     ("sizes", "image_size", "expected"),
     [
@@ -87,38 +94,22 @@ def test_images_come_in_the_order_asked_for(pets: Dataset, image_folder: Path) -
         ([(20, 30), (30, 20)], 16, (16, 16)),
     ],
 )
-@pytest.mark.parametrize("budget", [2**30, 0])
 def test_size_seen_by_the_model(
     tmp_path: Path,
     encode: Encode,
-    *,
     sizes: list[tuple[int, int]],
     image_size: int | None,
     expected: tuple[int, int],
     budget: int,
 ) -> None:
-    for name, size in zip("ab", sizes, strict=True):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "0.png").write_bytes(encode(size=size))
+    write_folder(
+        tmp_path,
+        {f"{name}/0.png": encode(size=size) for name, size in zip("ab", sizes, strict=True)},
+    )
     source = f"imagefolder:{tmp_path}"
     data = open_dataset(source, image_size=image_size, memory_budget_bytes=budget)
     assert data.inputs == ImageSpec(3, *expected)
     assert data.images(torch.tensor([1, 0])).shape == (2, 3, *expected)
-
-
-def test_threads_give_the_same_pixels_in_the_same_places(tmp_path: Path, encode: Encode) -> None:
-    for name in "ab":
-        (tmp_path / name).mkdir()
-        for number in range(20):
-            path = tmp_path / name / f"{number}.png"
-            path.write_bytes(encode(number, size=(110, 120)))
-    source = f"imagefolder:{tmp_path}"
-    data = open_dataset(source, image_size=12, memory_budget_bytes=0)
-    assert data.num_threads == threads_for(110 * 120)
-    single = Dataset(data.rows, data.fingerprint, data.inputs, num_threads=1)
-    many = Dataset(data.rows, data.fingerprint, data.inputs, num_threads=4)
-    ids = torch.arange(40).flip(0)
-    assert torch.equal(single.images(ids), many.images(ids))
 
 
 def test_normalization_agrees_with_a_slow_oracle_and_samples_by_seed() -> None:
@@ -138,10 +129,6 @@ def test_normalization_agrees_with_a_slow_oracle_and_samples_by_seed() -> None:
     assert first != normalization(data, ids, seed=2)
     # A mean of 2,000 integers over 255: anything else was not 2,000 rows.
     assert first[0][0] * 255 * 2000 == pytest.approx(round(first[0][0] * 255 * 2000), abs=1e-6)
-
-
-IN_MEMORY, ON_DISK = 2**30, 0
-budgets = pytest.mark.parametrize("budget", [IN_MEMORY, ON_DISK])
 
 
 @budgets
@@ -178,16 +165,17 @@ def data():
 """
 
 
-@pytest.mark.parametrize(("name", "value"), [("value", 8), ("broken", True)])
 def test_rows_of_a_user_s_own_that_are_read_when_asked_for_are_read_again(
-    write_module: Callable[[str, str], None], name: str, value: object
+    write_module: Callable[[str, str], None],
 ) -> None:
     write_module("lazy", FACTORY)
     dataset = open_dataset("lazy:data", allowed_modules=["lazy"], memory_budget_bytes=0)
     import lazy  # type: ignore[import-not-found]
 
     assert not dataset.has_changed()
-    setattr(lazy.rows, name, value)
+    lazy.rows.value = 8
+    assert dataset.has_changed()
+    lazy.rows.value, lazy.rows.broken = 7, True
     assert dataset.has_changed()
 
 
@@ -237,10 +225,8 @@ BROKEN = (0, 5, 9)
 def folder(tmp_path: Path, encode: Encode) -> Path:
     """Ten images of three classes, of which three are broken, each in a way of its own."""
     names = ["a/0", "a/1", "a/2", "b/0", "b/1", "b/2", "b/3", "c/0", "c/1", "c/2"]
-    for number, name in enumerate(names):
-        path = tmp_path / "all" / f"{name}.jpg"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encode(number, (40, 40), kind="JPEG"))
+    images = [encode(number, (40, 40), kind="JPEG") for number in range(10)]
+    write_folder(tmp_path / "all", {f"{n}.jpg": i for n, i in zip(names, images, strict=True)})
     empty, garbled, cut = (tmp_path / "all" / f"{names[row]}.jpg" for row in BROKEN)
     empty.write_bytes(b"")
     content = bytearray(garbled.read_bytes())
@@ -253,28 +239,22 @@ def folder(tmp_path: Path, encode: Encode) -> Path:
 
 
 @budgets
-def test_as_many_as_there_may_be_are_left_out_and_named(
+def test_broken_images_are_named_and_left_out(
     folder: Path, budget: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
         caplog.clear()
-        dataset = open_dataset(
+        opened = open_dataset(
             f"imagefolder:{folder}", memory_budget_bytes=budget, bearable=Bearable(at_most=3)
         )
-        assert (len(dataset), dataset.quarantined) == (10, BROKEN)
+        assert (len(opened), opened.quarantined) == (10, BROKEN)
         assert "3 of 10 images of" in caplog.text
         assert "are left out: 0, 5, 9" in caplog.text
-
-
-@budgets
-def test_what_is_left_are_the_others_in_their_order(folder: Path, budget: int) -> None:
-    source = f"imagefolder:{folder}"
-    opened = open_dataset(source, memory_budget_bytes=budget, bearable=Bearable(at_most=3))
+    # The others stay in their order.
     dataset = without_quarantined(opened)
     ids = Numbering(BROKEN).ids(torch.arange(7))
     assert (len(dataset), ids.tolist()) == (7, [1, 2, 3, 4, 6, 7, 8])
     assert dataset.labels_N.tolist() == [0, 0, 1, 1, 1, 2, 2]
-    assert dataset.rows.labels_N.tolist() == opened.labels_N.tolist()
     assert torch.equal(dataset.images(torch.arange(7)), opened.images(ids))
     assert [dataset.raw_bytes(place) for place in range(7)] == [
         opened.raw_bytes(row) for row in ids.tolist()
@@ -300,14 +280,7 @@ def test_images_are_looked_at_once(
     bearable: Bearable,
     expected: list[int],
 ) -> None:
-    looked: list[int] = []
-    original = getattr(EncodedRows, method)
-
-    def counted(self: EncodedRows, row: int, *args: object) -> object:
-        looked.append(row)
-        return original(self, row, *args)
-
-    monkeypatch.setattr(EncodedRows, method, counted)
+    looked = counted(monkeypatch, EncodedRows, method)
     for _ in range(2):
         open_dataset(f"imagefolder:{folder}", memory_budget_bytes=ON_DISK, bearable=bearable)
     assert looked == expected

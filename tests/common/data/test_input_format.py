@@ -21,7 +21,7 @@ def test_standardized_columns_get_figures_of_the_chosen_examples_alone() -> None
     assert found == expected
 
 
-def test_figures_are_by_place_in_the_last_dimension() -> None:
+def test_figures_are_by_place_in_the_last_dimension_and_images_by_channel() -> None:
     rows = column_rows()
     column = Column("sizes", ColumnType.FLOAT32, (2, 2), standardized=True)
     values = torch.tensor([[[0.0, 7.0], [2.0, 7.0]]] * 2 + [[[4.0, 7.0], [6.0, 7.0]]])
@@ -32,9 +32,6 @@ def test_figures_are_by_place_in_the_last_dimension() -> None:
     mean, squares = 14 / 6, (0 + 4 + 0 + 4 + 16 + 36) / 6
     assert found.columns[0].mean == pytest.approx((mean, 7.0))
     assert found.columns[0].std == pytest.approx((math.sqrt(squares - mean**2), 1.0))
-
-
-def test_images_are_normalized_as_ever() -> None:
     data = open_dataset("digits")
-    mean, std = normalization(data, torch.arange(100), 3)
-    assert input_format(data, torch.arange(100), 3) == ImageFormat(1, 8, 8, mean, std)
+    figures = normalization(data, torch.arange(100), 3)
+    assert input_format(data, torch.arange(100), 3) == ImageFormat(1, 8, 8, *figures)

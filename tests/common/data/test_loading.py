@@ -19,8 +19,7 @@ from lipt.common.errors import ConfigError, DataError, MissingExtraError, Unknow
 from lipt.common.imports import SCHEMES
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec
 from tests.cifar_batches import write_cifar
-from tests.common.data.columns import SIZES, TOKENS, column_rows
-from tests.tar_shards import samples, write_shard
+from tests.common.data.columns import SIZES, TOKENS, column_rows, counted, write_folder
 
 
 def test_a_data_set_of_columns_gives_examples_by_their_ids() -> None:
@@ -66,11 +65,8 @@ IN_MEMORY, ON_DISK = 2**30, 0
 
 @pytest.mark.parametrize("budget", [IN_MEMORY, ON_DISK])
 def test_the_first_20_broken_images_are_named(tmp_path: Path, encode: Encode, budget: int) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "0.png").write_bytes(encode())
-    for number in range(22):
-        (tmp_path / "a" / f"{number + 10}.png").write_bytes(b"no image")
+    broken = {f"a/{number + 10}.png": b"no image" for number in range(22)}
+    write_folder(tmp_path, {"a/0.png": encode(), "b/0.png": encode(), **broken})
     with pytest.raises(DataError) as refused:
         open_dataset(f"imagefolder:{tmp_path}", memory_budget_bytes=budget)
     head, *lines = str(refused.value).splitlines()
@@ -85,23 +81,10 @@ def test_the_first_20_broken_images_are_named(tmp_path: Path, encode: Encode, bu
     assert lines[20:] == ["and 2 more: lipt check --data lists all"]
 
 
-@pytest.fixture
-def checked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The rows whose images were looked at."""
-    rows: list[int] = []
-    check = EncodedRows.check
-
-    def counted(self: EncodedRows, row: int) -> object:
-        rows.append(row)
-        return check(self, row)
-
-    monkeypatch.setattr(EncodedRows, "check", counted)
-    return rows
-
-
 def test_images_that_stay_encoded_are_looked_at_once_until_one_changes(
-    image_folder: Path, checked: list[int], encode: Encode
+    image_folder: Path, monkeypatch: pytest.MonkeyPatch, encode: Encode
 ) -> None:
+    checked = counted(monkeypatch, EncodedRows, "check")
     source = f"imagefolder:{image_folder}"
     first = open_dataset(source, memory_budget_bytes=0)
     # Row 0 says the size, then all.
@@ -111,7 +94,6 @@ def test_images_that_stay_encoded_are_looked_at_once_until_one_changes(
     assert checked == [0]
     assert (second.inputs, second.scaling) == (first.inputs, first.scaling)
     assert torch.equal(second.images(torch.arange(5)), first.images(torch.arange(5)))
-
     checked.clear()
     (image_folder / "cat" / "1.png").write_bytes(encode(1, (30, 40)))
     assert open_dataset(source, memory_budget_bytes=0).inputs == ImageSpec(3, 224, 224)
@@ -134,15 +116,9 @@ LARGE = "; a training step takes about 12 times that of --image-size 64"
 def test_the_cost_of_scaling_is_told(
     tmp_path: Path, encode: Encode, size: int | None, note: str
 ) -> None:
-    for name, shape in (("a", (20, 40)), ("b", (30, 30))):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "0.png").write_bytes(encode(0, shape))
+    write_folder(tmp_path, {"a/0.png": encode(0, (20, 40)), "b/0.png": encode(0, (30, 30))})
     source = f"imagefolder:{tmp_path}"
     assert open_dataset(source, image_size=size, memory_budget_bytes=0).scaling == note
-
-
-Write = Callable[[Path, list[bytes], list[int]], str]
-LABELS = [0, 0, 0, 1, 1]
 
 
 def holed(image: bytes) -> bytes:
@@ -151,47 +127,29 @@ def holed(image: bytes) -> bytes:
     return image[: half - 20] + image[half + 20 :]
 
 
-def image_folder_of(path: Path, images: list[bytes], labels: list[int]) -> str:
-    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
-        file = path / f"class-{label}" / f"{number}.png"
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(image)
-    return f"imagefolder:{path}"
-
-
-def tar(path: Path, images: list[bytes], labels: list[int]) -> str:
-    return f"webdataset:{write_shard(path / 'a.tar', samples(images, labels))}"
-
-
-def parquet(path: Path, images: list[bytes], labels: list[int]) -> str:
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    rows = [{"bytes": image, "path": f"{row}.png"} for row, image in enumerate(images)]
-    pq.write_table(pa.table({"img": rows, "label": labels}), path / "a.parquet", row_group_size=2)
-    return f"parquet:{path / 'a.parquet'}"
-
-
-@pytest.mark.parametrize("write", [image_folder_of, tar, parquet])
 def test_all_that_cannot_be_used_are_listed_by_the_ids_that_they_have(
-    tmp_path: Path, encode: Encode, write: Write
+    tmp_path: Path, encode: Encode
 ) -> None:
     images = [encode(0), holed(encode(1)), b"", b"no image", encode(4)]
+    write_folder(tmp_path, {f"{at > 2}/{at}.png": image for at, image in enumerate(images)})
     told: list[tuple[int, int]] = []
-    source = write(tmp_path, images, LABELS)
-    found = decode_all(source, progress=lambda done, total: told.append((done, total)))
+    found = decode_all(f"imagefolder:{tmp_path}", progress=lambda *call: told.append(call))
     assert (found.num_images, told[-1]) == (5, (5, 5))
     assert [image.id for image in found.unusable] == [1, 2, 3]
-    assert all(image.problem for image in found.unusable)
+    assert str(found.unusable[0]).startswith(f"image 1 ({tmp_path}/False/1.png): it is not a")
     with pytest.raises(DataError, match="holds no image files"):
         decode_all("digits")
 
 
-@pytest.mark.parametrize("source", ["", "MNIST:", "s3://bucket/x"])
-def test_unknown_source_is_answered_with_the_list(source: str) -> None:
-    with pytest.raises(UnknownNameError) as caught:
-        open_dataset(source)
-    assert str(caught.value) == (
-        f"there is no data set {source!r}. There are: {', '.join(known_sources())}."
-    )
+def test_unknown_source_is_answered_with_the_list_of_which_none_is_a_module() -> None:
+    for source in ("", "MNIST:", "s3://bucket/x"):
+        with pytest.raises(UnknownNameError) as caught:
+            open_dataset(source)
+        assert str(caught.value) == (
+            f"there is no data set {source!r}. There are: {', '.join(known_sources())}."
+        )
+    with_path = {source.partition(":")[0] for source in known_sources() if ":" in source}
+    assert with_path - {"package.module"} <= SCHEMES | {"cifar10-test", "cifar100-test"}
 
 
 def test_one_in_twenty_of_the_mislabelled_digits_has_another_class() -> None:
@@ -205,7 +163,9 @@ def test_one_in_twenty_of_the_mislabelled_digits_has_another_class() -> None:
     assert torch.equal(open_dataset("digits-mislabelled").labels_N, given.labels_N)
 
 
-def test_digits_are_what_scikit_learn_loads_and_cost_no_import_of_it() -> None:
+def test_digits_are_what_scikit_learn_loads_and_cost_no_import_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     datasets = pytest.importorskip("sklearn.datasets")
     loaded, digits = datasets.load_digits(), open_dataset("digits")
     expected_NHW = np.rint(loaded.images * 255 / 16).astype(np.uint8)
@@ -213,13 +173,7 @@ def test_digits_are_what_scikit_learn_loads_and_cost_no_import_of_it() -> None:
     assert np.array_equal(digits.labels_N.numpy(), loaded.target)
     script = "import sys; from lipt.common.data import open_dataset; open_dataset('digits'); "
     script += "print({'sklearn', 'scipy', 'pandas'} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout == "set()\n"
-
-
-def test_digits_without_scikit_learn_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert subprocess.check_output([sys.executable, "-c", script], timeout=60) == b"set()\n"
     monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'lipt\[demo\]'"):
         open_dataset("digits")
@@ -250,8 +204,7 @@ def test_image_folder_that_is_missing_or_holds_nothing(tmp_path: Path, encode: E
         open_dataset(f"imagefolder:{tmp_path / 'absent'}")
     with pytest.raises(DataError, match="has to hold a directory for each class"):
         open_dataset(f"imagefolder:{tmp_path}")
-    (tmp_path / "cat").mkdir()
-    (tmp_path / "cat" / "0.png").write_bytes(encode())
+    write_folder(tmp_path, {"cat/0.png": encode()})
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty.*at least one image in it"):
         open_dataset(f"imagefolder:{tmp_path}")
@@ -259,38 +212,24 @@ def test_image_folder_that_is_missing_or_holds_nothing(tmp_path: Path, encode: E
 
 def test_reports_progress_from_start_to_end(image_folder: Path, monkeypatch: Any) -> None:
     calls: list[tuple[int, int]] = []
-
-    def progress(done: int, total: int) -> None:
-        calls.append((done, total))
-
-    open_dataset(f"imagefolder:{image_folder}", progress=progress)
-    assert calls[0] == (0, 5)
-    assert calls[-1] == (5, 5)
     seconds = iter(range(100))
     monkeypatch.setattr("lipt.common.data.parallel.time.monotonic", lambda: next(seconds))
-    calls.clear()
-    open_dataset(f"imagefolder:{image_folder}", progress=progress)
-    assert [done for done, _ in calls] == [0, 1, 2, 3, 4, 5, 5]
+    open_dataset(f"imagefolder:{image_folder}", progress=lambda *call: calls.append(call))
+    assert calls == [(done, 5) for done in (0, 1, 2, 3, 4, 5, 5)]
 
 
 def test_an_image_folder_takes_the_files_that_torchvision_takes(
     image_folder: Path, encode: Encode
 ) -> None:
-    (image_folder / "cat" / "notes.txt").write_text("no image")
-    (image_folder / "list.csv").write_text("no class")
+    other = {"cat/notes.txt": b"no image", "list.csv": b"no class"}
+    write_folder(image_folder, {**other, "dog/B.JPEG": encode(7, kind="JPEG")})
     (image_folder / "dog" / "linked").symlink_to(image_folder / "cat")
-    (image_folder / "dog" / "B.JPEG").write_bytes(encode(7, kind="JPEG"))
     theirs = datasets.ImageFolder(str(image_folder))
     ours = open_dataset(f"imagefolder:{image_folder}", memory_budget_bytes=0)
     assert ours.labels_N.tolist() == theirs.targets
     assert [ours.rows.where(row) for row in range(len(ours))] == [  # type: ignore[attr-defined]
         file for file, _ in theirs.samples
     ]
-
-
-def test_every_name_with_a_path_is_known_not_to_be_a_module() -> None:
-    with_path = {source.partition(":")[0] for source in known_sources() if ":" in source}
-    assert with_path - {"package.module"} <= SCHEMES | {"cifar10-test", "cifar100-test"}
 
 
 @pytest.mark.parametrize(

@@ -16,22 +16,9 @@ def test_rows_come_in_order_and_the_first_failure_wins(num_threads: int) -> None
         list(map_rows(lambda row: {0: 1 / row}[row % 7], range(600), num_threads=num_threads))
 
 
-def test_batches_come_in_order_from_another_thread() -> None:
-    names = []
-
-    def read(part: int) -> int:
-        names.append(threading.current_thread().name)
-        return part * part
-
-    with reading_ahead(read, range(6)) as batches:
-        assert list(batches) == [0, 1, 4, 9, 16, 25]
-    assert len(set(names)) == 1
-    assert names[0].startswith("decode")
-
-
-def test_the_next_two_are_read_meanwhile_and_no_more_are_asked_for() -> None:
+def test_batches_come_in_order_from_another_thread_two_ahead_and_no_more() -> None:
     begun = [threading.Event() for _ in range(6)]
-    asked = []
+    asked, names = list[int](), set[str]()
 
     def parts() -> Iterator[int]:
         for part in range(6):
@@ -40,7 +27,8 @@ def test_the_next_two_are_read_meanwhile_and_no_more_are_asked_for() -> None:
 
     def read(part: int) -> int:
         begun[part].set()
-        return part
+        names.add(threading.current_thread().name)
+        return part * part
 
     with reading_ahead(read, parts()) as batches:
         assert next(batches) == 0
@@ -48,7 +36,10 @@ def test_the_next_two_are_read_meanwhile_and_no_more_are_asked_for() -> None:
         assert begun[1].wait(10)
         assert begun[2].wait(10)
         assert asked == [0, 1, 2]
-    assert not any(event.is_set() for event in begun[3:])
+        assert not any(event.is_set() for event in begun[3:])
+        assert list(batches) == [1, 4, 9, 16, 25]
+    (name,) = names
+    assert name.startswith("decode")
 
 
 def test_an_error_comes_when_its_batch_is_due() -> None:

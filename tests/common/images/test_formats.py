@@ -12,11 +12,13 @@ import pytest
 import torch
 from hypothesis import given
 from PIL import Image
+from torch.nn import functional
 
 from lipt.common.errors import DataError
 from lipt.common.images.formats import (
     Header,
     check_file,
+    crop_flip,
     data_url,
     decode_image,
     fit_image,
@@ -35,38 +37,29 @@ def gray(rows: list[list[int]]) -> Image.Image:
     return Image.fromarray(np.array(rows, np.uint8))
 
 
-def test_decodes_to_channels_first() -> None:
+def test_decodes_all_modes_to_channels_first_and_keeps_the_upper_bits_of_16() -> None:
     pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     decoded_CHW = decode_image(saved(Image.fromarray(pixels)), (3, 2, 3))
     assert decoded_CHW.dtype == torch.uint8
     assert decoded_CHW.tolist() == pixels.transpose(2, 0, 1).tolist()
-
-
-@pytest.mark.parametrize("mode", ["1", "P", "RGBA", "LA", "CMYK"])
-def test_converts_other_modes(mode: str) -> None:
-    image = Image.new("RGB", (4, 4), (255, 255, 255)).convert(mode)
-    data = saved(image, "TIFF" if mode == "CMYK" else "PNG")
-    assert bool((decode_image(data, (3, 4, 4)) == 255).all())
-    assert bool((decode_image(data, (1, 4, 4)) == 255).all())
-
-
-def test_keeps_the_upper_bits_of_16() -> None:
+    for mode in ("1", "P", "RGBA", "LA", "CMYK"):
+        image = Image.new("RGB", (4, 4), (255, 255, 255)).convert(mode)
+        data = saved(image, "TIFF" if mode == "CMYK" else "PNG")
+        for channels in (3, 1):
+            assert bool((decode_image(data, (channels, 4, 4)) == 255).all()), mode
     image = Image.fromarray(np.array([[0, 255], [256, 65535]], np.uint16))
     data = saved(image)
     assert decode_image(data, (1, 2, 2)).tolist() == [[[0, 0], [1, 255]]]
     assert check_file(io.BytesIO(data)) == Header(2, 2, grayscale=True)
 
 
-def test_crops_the_longer_side_at_the_centre() -> None:
+def test_crops_the_longer_side_at_the_centre_and_scales_large_jpegs_closely() -> None:
     # 2 x 6 to 2 x 2: the scale is 1, so columns 2 and 3 stay as they are.
     image = gray([[0, 1, 2, 3, 4, 5], [10, 11, 12, 13, 14, 15]])
     assert fit_image(image, 1, (2, 2)).tolist() == [[[2, 3], [12, 13]]]
     assert fit_image(image.transpose(Image.Transpose.TRANSPOSE), 1, (2, 2)).tolist() == [
         [[2, 12], [3, 13]]
     ]
-
-
-def test_large_jpeg_is_close_to_its_full_decoding() -> None:
     # A smooth gradient, so that only the decoder's reduced scale could make a difference.
     ramp = np.linspace(0, 255, 512).astype(np.uint8)
     image = Image.fromarray(np.broadcast_to(ramp, (512, 512)).copy())
@@ -87,17 +80,12 @@ def test_reads_the_formats_of_image_folders_but_no_cut_off_file(encode: Encode, 
         check_file(io.BytesIO(data))
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\xff\xd8\xff", b"not an image", b"%!PS-Adobe-3.0 EPSF-3.0\n"]
-)
-def test_refuses_other_files(data: bytes) -> None:
+def test_refuses_other_files_and_images_that_declare_too_many_pixels() -> None:
     words = "it is not a whole image: it is in none of the formats JPEG, PNG, WEBP, "
-    with pytest.raises(DataError, match=words) as caught:
-        decode_image(data, (3, 8, 8))
-    assert "object at" not in str(caught.value)
-
-
-def test_refuses_an_image_that_declares_too_many_pixels() -> None:
+    for other in (b"", b"\xff\xd8\xff", b"not an image", b"%!PS-Adobe-3.0 EPSF-3.0\n"):
+        with pytest.raises(DataError, match=words) as caught:
+            decode_image(other, (3, 8, 8))
+        assert "object at" not in str(caught.value)
     header = struct.pack(">IIBBBBB", 8200, 8200, 8, 0, 0, 0, 0)
     chunk = b"IHDR" + header
     data = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk
@@ -132,3 +120,45 @@ def test_small_pictures_keep_every_pixel_and_large_ones_are_scaled_down() -> Non
     assert kind == "data:image/jpeg;base64"
     assert Image.open(io.BytesIO(base64.b64decode(content))).size == (32, 64)
     assert len(content) < 8000
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("shape", [(50, 3, 32, 32), (50, 1, 8, 8), (50, 3, 5, 9)], ids=str)
+def test_every_image_is_a_crop_of_its_padded_self_or_the_mirror_of_one(
+    shape: tuple[int, int, int, int],
+) -> None:
+    images_BCHW = torch.randint(1, 256, shape, generator=seeded(1)).to(torch.uint8)
+    before = images_BCHW.clone()
+    cropped = crop_flip(images_BCHW, generator=seeded())
+    padded = functional.pad(images_BCHW, [4, 4, 4, 4])
+    _, _, height, width = shape
+    for index, image in enumerate(cropped):
+        crops = [
+            padded[index, :, top : top + height, left : left + width]
+            for top in range(9)
+            for left in range(9)
+        ]
+        assert any(torch.equal(image, crop) or torch.equal(image.flip(-1), crop) for crop in crops)
+    assert torch.equal(images_BCHW, before)
+
+
+def test_offsets_and_flips_are_uniform_and_drawn_per_image() -> None:
+    # One bright pixel off the middle says where the crop lay and whether it was flipped.
+    num_images = 20_000
+    images_BCHW = torch.zeros(num_images, 1, 9, 40, dtype=torch.uint8)
+    images_BCHW[:, :, 4, 10] = 1
+    places = crop_flip(images_BCHW, generator=seeded()).flatten(1).argmax(dim=1)
+    rows, columns = places // 40, places % 40
+    # Row 4 moves to 0..8; column 10 to 6..14, and mirrored to 25..33.
+    flipped = columns >= 20
+    shifts = torch.where(flipped, columns - 25, columns - 6)
+    cells = (rows * 9 + shifts) * 2 + flipped.long()
+    observed = torch.bincount(cells, minlength=162).double()
+    assert len(observed) == 162
+    expected = num_images / 162
+    chi_square = float(((observed - expected) ** 2 / expected).sum())
+    # 161 degrees of freedom: mean 161, standard deviation 18; four of them either way.
+    assert 161 - 4 * 18 < chi_square < 161 + 4 * 18

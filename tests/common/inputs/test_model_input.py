@@ -50,22 +50,14 @@ def test_columns_are_given_by_name_and_only_standardized_ones_change() -> None:
     assert to_model_input({"": values}, alone, "cpu") is values
 
 
-@pytest.mark.parametrize(
-    ("kind", "given"),
-    [
-        (ColumnType.FLOAT16, torch.float32),
-        (ColumnType.BFLOAT16, torch.float32),
-        (ColumnType.FLOAT64, torch.float64),
-    ],
-)
-def test_standardized_numbers_are_at_least_single_precision(
-    kind: ColumnType, given: torch.dtype
-) -> None:
-    number = ColumnFormat(Column("x", kind, (), standardized=True), (2.0,), (4.0,))
-    stored = {"x": torch.tensor([6.0, 2.0], dtype=kind.dtype)}
-    inputs = to_model_input(stored, ColumnsFormat((number,)), "cpu")
-    assert isinstance(inputs, dict)
-    assert (inputs["x"].dtype, inputs["x"].tolist()) == (given, [1.0, 0.0])
+def test_standardized_numbers_are_at_least_single_precision() -> None:
+    for kind in (ColumnType.FLOAT16, ColumnType.BFLOAT16, ColumnType.FLOAT64):
+        number = ColumnFormat(Column("x", kind, (), standardized=True), (2.0,), (4.0,))
+        stored = {"x": torch.tensor([6.0, 2.0], dtype=kind.dtype)}
+        inputs = to_model_input(stored, ColumnsFormat((number,)), "cpu")
+        assert isinstance(inputs, dict)
+        given = torch.float64 if kind is ColumnType.FLOAT64 else torch.float32
+        assert (inputs["x"].dtype, inputs["x"].tolist()) == (given, [1.0, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -89,11 +81,17 @@ def test_other_examples_than_the_runs_are_refused(
         to_model_input(stored, inputs, "cpu")
 
 
-def test_only_images_have_a_layout() -> None:
+def test_only_images_have_a_layout_and_neither_kind_is_taken_for_the_other() -> None:
     images = in_layout(torch.zeros(2, 3, 4, 4), torch.channels_last)
     assert isinstance(images, Tensor)
     assert images.is_contiguous(memory_format=torch.channels_last)
     assert in_layout(STORED, torch.channels_last) is STORED
+    assert images_in(images) is images
+    assert columns_in(STORED) is STORED
+    with pytest.raises(TypeError, match="dict in place of images"):
+        images_in(STORED)
+    with pytest.raises(TypeError, match="images in place of columns"):
+        columns_in(images)
 
 
 IMAGES = torch.arange(7 * 4, dtype=torch.uint8).view(7, 1, 2, 2)
@@ -120,12 +118,3 @@ def test_rows_and_parts_are_taken_of_either_kind(stored: Stored) -> None:
     moved = stored_on(stored, "meta")
     tensors = [moved] if isinstance(moved, Tensor) else list(moved.values())
     assert all(tensor.is_meta for tensor in tensors)
-
-
-def test_neither_kind_is_taken_for_the_other() -> None:
-    assert images_in(IMAGES) is IMAGES
-    assert columns_in(COLUMNS) is COLUMNS
-    with pytest.raises(TypeError, match="dict in place of images"):
-        images_in(COLUMNS)
-    with pytest.raises(TypeError, match="images in place of columns"):
-        columns_in(IMAGES)

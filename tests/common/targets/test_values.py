@@ -28,10 +28,6 @@ def read(targets: list[Any], names: list[str] | None = None) -> TargetValues:
     return read_targets(targets, names, "mine")
 
 
-def test_whole_numbers_are_classes() -> None:
-    assert all(map(is_class, [0, 3, True, torch.tensor(1), np.int64(2), np.uint8(0)]))
-
-
 @pytest.mark.parametrize("targets", [[1.0, 2.0, 3.0], torch.tensor([[1.0], [2.0], [3.0]])])
 def test_floats_are_numbers_with_their_mean_and_deviation(targets: Any) -> None:
     values = read(list(targets))
@@ -42,6 +38,7 @@ def test_floats_are_numbers_with_their_mean_and_deviation(targets: Any) -> None:
 
 
 def test_vectors_of_floats_are_several_numbers_grouped_by_the_first() -> None:
+    assert all(map(is_class, [0, 3, True, torch.tensor(1), np.int64(2), np.uint8(0)]))
     assert read([1, 2.5, 3.0]).values.flatten().tolist() == [1.0, 2.5, 3.0]
     values = read([np.array([0.0, 7.5]), np.array([4.0, 8.5])], ["height", "weight"])
     assert values.target == Regression(mean=(2.0, 8.0), std=(2.0, 0.5))
@@ -49,17 +46,14 @@ def test_vectors_of_floats_are_several_numbers_grouped_by_the_first() -> None:
     assert values.strata_names == ("height up to 0", "height above 0")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
-def test_vectors_of_zeros_and_ones_are_labels(dtype: torch.dtype) -> None:
-    values = read(list(torch.tensor([[1, 0, 1], [0, 0, 0]]).to(dtype)))
-    assert values.target == MultiLabel(3)
-    assert values.values.dtype == torch.uint8
-    assert values.values.tolist() == [[1, 0, 1], [0, 0, 0]]
-    assert values.strata_N.tolist() == [0, 3]
-    assert values.strata_names == ("0", "1", "2", "none")
-
-
-def test_lists_of_names_are_labels() -> None:
+def test_vectors_of_zeros_and_ones_and_lists_of_names_are_labels() -> None:
+    for dtype in (torch.float32, torch.int64, torch.bool):
+        values = read(list(torch.tensor([[1, 0, 1], [0, 0, 0]]).to(dtype)))
+        assert values.target == MultiLabel(3)
+        assert values.values.dtype == torch.uint8
+        assert values.values.tolist() == [[1, 0, 1], [0, 0, 0]]
+        assert values.strata_N.tolist() == [0, 3]
+        assert values.strata_names == ("0", "1", "2", "none")
     values = read([["cat", "dog"], [], ["ant"]])
     assert values.names == ("ant", "cat", "dog")
     assert values.values.tolist() == [[0, 1, 1], [0, 0, 0], [1, 0, 0]]
@@ -67,21 +61,12 @@ def test_lists_of_names_are_labels() -> None:
     assert given.values.tolist() == [[0, 1, 0], [0, 1, 1]]
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        {"boxes": [[0, 0, 1, 1]], "labels": [1]},
-        torch.zeros(8, 8, dtype=torch.int64),
-        None,
-        [[1, 2], [3]],
-        "a caption",
-    ],
-)
-def test_other_targets_are_refused_with_what_to_do_instead(target: Any) -> None:
-    with pytest.raises(
-        DataError, match=r"row 1 .*single-label, multi-label or regression.*choose by features"
-    ):
-        read([1.5, target])
+def test_other_targets_are_refused_with_what_to_do_instead() -> None:
+    words = r"row 1 .*single-label, multi-label or regression.*choose by features"
+    matrix = torch.zeros(8, 8, dtype=torch.int64)
+    for target in ({"boxes": [[0, 0, 1, 1]]}, matrix, None, [[1, 2], [3]], "a caption"):
+        with pytest.raises(DataError, match=words):
+            read([1.5, target])
 
 
 NUMBERS = Regression(mean=(10.0, 0.0), std=(2.0, 0.5))
@@ -95,7 +80,7 @@ IDS = ["class", "labels", "numbers"]
 
 def scored(target: Target, outputs: Tensor, targets: Tensor, batch_size: int = 2) -> float:
     tally = target.tally()
-    pairs = zip(outputs.split(batch_size), targets.split(batch_size), strict=True)
+    pairs = zip(torch.split(outputs, batch_size), torch.split(targets, batch_size), strict=True)
     for outputs_BT, targets_B in pairs:
         tally.add(outputs_BT, targets_B)
     return tally.score()
@@ -154,13 +139,10 @@ def test_a_score_does_not_depend_on_batches_or_order(target: Target, targets: Te
     assert scores == {scored(target, outputs[order], targets[order])}
 
 
-def test_accuracy_by_hand() -> None:
+def test_accuracy_and_micro_f1_by_hand() -> None:
     outputs = torch.tensor([[2.0, 1.0], [0.0, 1.0], [3.0, math.inf]])
     # The last one is right, but not finite.
     assert scored(SingleLabel(2), outputs, torch.tensor([0, 0, 1])) == 1 / 3
-
-
-def test_micro_f1_by_hand() -> None:
     outputs = torch.tensor([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
     targets = torch.tensor([[1, 0, 0], [1, 1, 0]])
     # Two found, one said wrongly, one missed.
@@ -171,22 +153,18 @@ def test_micro_f1_by_hand() -> None:
     assert scored(MultiLabel(3), -outputs.abs(), targets * 0) == 1.0
 
 
-def test_r_squared_is_scikit_learns() -> None:
+def test_r_squared_is_scikit_learns_0_of_the_mean_1_of_the_truth_and_has_a_floor() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
-    target, targets = CASES[2]
+    targets = CASES[2][1]
     outputs = torch.randn(5, 2, generator=torch.Generator().manual_seed(3)) / 4
     own_units = outputs * torch.tensor(NUMBERS.std) + torch.tensor(NUMBERS.mean)
     expected = metrics.r2_score(targets.numpy(), own_units.numpy())
-    assert scored(target, outputs, targets) == pytest.approx(expected)
-
-
-def test_r_squared_of_the_mean_is_0_of_the_truth_1_and_has_a_floor() -> None:
-    target, targets = CASES[2]
-    means = target.standardized(targets.mean(dim=0, keepdim=True)).expand(5, 2)  # type: ignore[attr-defined]
-    assert scored(target, means, targets) == pytest.approx(0.0, abs=1e-12)
-    assert scored(target, NUMBERS.standardized(targets), targets) == 1.0
-    assert scored(target, means + 100, targets) == -1.0
-    assert scored(target, means * math.nan, targets) == -1.0
+    assert scored(NUMBERS, outputs, targets) == pytest.approx(expected)
+    means = NUMBERS.standardized(targets.mean(dim=0, keepdim=True)).expand(5, 2)
+    assert scored(NUMBERS, means, targets) == pytest.approx(0.0, abs=1e-12)
+    assert scored(NUMBERS, NUMBERS.standardized(targets), targets) == 1.0
+    assert scored(NUMBERS, means + 100, targets) == -1.0
+    assert scored(NUMBERS, means * math.nan, targets) == -1.0
 
 
 def test_merits_by_hand() -> None:
@@ -197,39 +175,23 @@ def test_merits_by_hand() -> None:
     assert off.item() == pytest.approx(1 - 0.25 / 2)
 
 
-@pytest.mark.parametrize("target", [SingleLabel(3), MultiLabel(4), NUMBERS])
-def test_targets_are_validated_and_written_as_nested_values(target: Target) -> None:
-    assert validate(type(target), dump(target)) == target
+def test_targets_are_validated_and_written_as_nested_values() -> None:
+    for target in (SingleLabel(3), MultiLabel(4), NUMBERS):
+        assert validate(type(target), dump(target)) == target
+    for mean, std in (((0.0,), (0.0,)), ((0.0,), (1.0, 1.0)), ((math.nan,), (1.0,))):
+        with pytest.raises(ConfigError, match="a positive deviation for each number"):
+            Regression(mean=mean, std=std)
 
 
-@pytest.mark.parametrize(
-    ("mean", "std"), [((0.0,), (0.0,)), ((0.0,), (1.0, 1.0)), ((math.nan,), (1.0,))]
-)
-def test_numbers_without_a_deviation_cannot_be_standardized(
-    mean: tuple[float, ...], std: tuple[float, ...]
-) -> None:
-    with pytest.raises(ConfigError, match="a positive deviation for each number"):
-        Regression(mean=mean, std=std)
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
+def test_no_bin_is_empty_and_there_are_two_at_least_and_labels_count_by_the_rarest() -> None:
+    for values, expected in (
         ([float(number) for number in range(99, -1, -1)], [10] * 10),
         ([0.0] * 95 + [1.0] * 5, [95, 5]),
         ([0.0] * 5 + [1.0] * 95, [5, 95]),
         ([1.0, 2.0], [1, 1]),
         ([1.0, 2.0, 3.0], [1, 1, 1]),
-    ],
-)
-def test_no_bin_is_empty_and_there_are_two_at_least(
-    values: list[float], expected: list[int]
-) -> None:
-    values_N = torch.tensor(values)
-    assert quantile_strata(values_N)[0].bincount().tolist() == expected
-
-
-def test_the_stratum_of_labels_is_the_rarest_one_or_none() -> None:
+    ):
+        assert quantile_strata(torch.tensor(values))[0].bincount().tolist() == expected
     # Label 0 is had three times, 1 and 2 twice.
     targets = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 0, 1], [0, 1, 1], [0, 0, 0]])
     assert rarest_label_strata(targets).tolist() == [1, 0, 2, 1, 3]

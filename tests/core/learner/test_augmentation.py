@@ -8,7 +8,7 @@ from torchvision.transforms.autoaugment import _apply_op
 
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.errors import DataError
-from lipt.common.images.crop_flip import crop_flip
+from lipt.common.images.formats import crop_flip
 from lipt.common.inputs.model_input import images_in
 from lipt.core.learner.augmentation import (
     NUM_MAGNITUDE_BINS,

@@ -16,8 +16,8 @@ from torchvision import transforms
 from torchvision.datasets import FakeData, ImageFolder, VisionDataset
 
 from lipt.common.data import open_dataset
-from lipt.common.data.fingerprinting import sampled_rows
 from lipt.common.data.loading import load
+from lipt.common.data.sources.rows import sampled_rows
 from lipt.common.data.sources.user_data import FactoryRows
 from lipt.common.errors import DataError, SubsetError
 from lipt.trainer.subsets.data import RowNumbers, map_style

@@ -40,7 +40,7 @@ def test_a_folder_is_opened_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("metadata", "tensors", "complaint"),
     [
-        ({}, {"stages_N": None}, "it lacks 'stages_N'"),
+        ({}, {"stages_N": None}, "it lacks a part, .*'stages_N'"),
         ({}, {"images_NCHW": torch.zeros(3, 1, 2, 2)}, r"images_NCHW is torch.float32 \[3, 1"),
         ({}, {"images_NCHW": torch.zeros(0, 1, 2, 2).byte()}, r"uint8 \[0, 1, 2, 2\]"),
         ({}, {"images_NCHW": torch.zeros(3, 4).byte()}, r"uint8 \[3, 4\]"),

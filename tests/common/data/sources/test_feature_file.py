@@ -39,24 +39,21 @@ def test_examples_are_floats_to_be_standardized_with_labels_and_names(tmp_path: 
     assert rows.labels_N.tolist() == [0, 2, 0]
     assert rows.class_names == ("cat", "ant", "dog")
     assert rows.paired_NP is None
-
-
-def test_examples_of_any_shape_and_type_are_taken_as_they_are_where_asked(tmp_path: Path) -> None:
+    # Others, of any shape and type, are taken as they are where asked.
     path = write(tmp_path / "f", X=torch.ones(3, 2, 4, 5, dtype=torch.int16))
     rows = opened(path, "?standardize=no")
     assert rows.columns == (Column("", ColumnType.FLOAT32, (2, 4, 5)),)
 
 
-def test_the_other_halves_of_pairs_are_no_model_s_input(tmp_path: Path) -> None:
+def test_the_other_halves_of_pairs_are_no_model_s_input_and_npz_files_alike(
+    tmp_path: Path,
+) -> None:
     rows = opened(write(tmp_path / "f", paired_features=torch.ones(3, 7)))
     assert rows.paired_NP is not None
     assert rows.paired_NP.shape == (3, 7)
     assert len(rows.columns) == 1
     # A subset depends on them, so the fingerprint does.
     assert rows.raw(1) == torch.tensor([2.0, 3.0, *[1.0] * 7]).numpy().tobytes()
-
-
-def test_npz_files_are_read_alike(tmp_path: Path) -> None:
     path = tmp_path / "f.npz"
     np.savez(path, X=X.numpy(), y=Y.numpy(), class_names=np.array(["a", "b", "c"]))
     rows, expected = opened(path), opened(write(tmp_path / "f"))
@@ -85,13 +82,10 @@ def test_what_is_no_examples_with_labels_is_refused(
         open_dataset(f"features:{path}")
 
 
-@pytest.mark.parametrize("names", ["cat", '"cat"', "[1]"])
-def test_names_that_are_no_list_of_texts_are_refused(tmp_path: Path, names: str) -> None:
-    with pytest.raises(DataError, match="class_names in its metadata is not a JSON list"):
-        opened(write(tmp_path / "f", {"class_names": names}))
-
-
-def test_files_that_claim_more_than_they_have_are_refused(tmp_path: Path) -> None:
+def test_other_names_false_sizes_compressed_and_pickled_arrays_are_refused(tmp_path: Path) -> None:
+    for names in ("cat", '"cat"', "[1]"):
+        with pytest.raises(DataError, match="class_names in its metadata is not a JSON list"):
+            opened(write(tmp_path / "f", {"class_names": names}))
     whole = write(tmp_path / "f")
     whole.write_bytes(whole.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"15 bytes, 14 are there\. Write"):
@@ -104,9 +98,6 @@ def test_files_that_claim_more_than_they_have_are_refused(tmp_path: Path) -> Non
         archive.writestr("X.npy", header.getvalue() + b"1234")
     with pytest.raises(DataError, match=r"X\.npy declares 4398046511104 bytes .*, but has 4"):
         opened(tmp_path / "f.npz")
-
-
-def test_compressed_and_pickled_arrays_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "f.npz"
     np.savez_compressed(path, X=X.numpy(), y=Y.numpy())
     with pytest.raises(DataError, match="it is compressed"):

@@ -27,6 +27,12 @@ class Made:
         return {"a": torch.arange(5), "empty": torch.empty(0)}
 
 
+def keep(made: Made, number: int = 0) -> list[int]:
+    found = kept("rows", ("x", number), made)
+    assert found["empty"].tolist() == []
+    return list(found["a"].tolist())
+
+
 def test_what_was_made_once_is_found_again_and_nothing_is_kept_of_what_failed(
     indexes: Path,
 ) -> None:
@@ -34,13 +40,10 @@ def test_what_was_made_once_is_found_again_and_nothing_is_kept_of_what_failed(
         raise DataError("broken")
 
     with pytest.raises(DataError, match="broken"):
-        kept("rows", ("x", 1), fails)
+        kept("rows", ("x", 0), fails)
     assert not indexes.exists()
     made = Made()
-    for _ in range(3):
-        found = kept("rows", ("x", 1), made)
-        assert found["a"].tolist() == [0, 1, 2, 3, 4]
-        assert found["empty"].tolist() == []
+    assert [keep(made) for _ in range(3)] == [[0, 1, 2, 3, 4]] * 3
     assert made.times == 1
 
 
@@ -49,12 +52,12 @@ def test_what_is_damaged_is_made_again(
     indexes: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = Made()
-    kept("rows", ("x",), made)
+    keep(made)
     (path,) = indexes.iterdir()
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content if damage is None else damage)
-    assert kept("rows", ("x",), made)["a"].tolist() == [0, 1, 2, 3, 4]
+    assert keep(made) == [0, 1, 2, 3, 4]
     assert made.times == 2
     assert "is damaged: it is made again" in caplog.text
     assert len(list(indexes.iterdir())) == 1
@@ -65,17 +68,16 @@ def test_a_directory_that_cannot_be_written_is_told_and_done_without(
 ) -> None:
     indexes.parent.parent.mkdir(exist_ok=True)
     indexes.parent.write_text("a file in its place")
-    made = Made()
     with caplog.at_level(logging.WARNING):
-        assert kept("rows", ("x",), made)["a"].tolist() == [0, 1, 2, 3, 4]
+        assert keep(Made()) == [0, 1, 2, 3, 4]
     assert "the next opening scans again" in caplog.text
     assert "XDG_CACHE_HOME" in caplog.text
 
 
 def test_many_at_once_leave_one_whole_file(indexes: Path) -> None:
     with ThreadPoolExecutor(8) as executor:
-        found = list(executor.map(lambda _: kept("rows", ("x",), Made()), range(32)))
-    assert all(tensors["a"].tolist() == [0, 1, 2, 3, 4] for tensors in found)
+        found = list(executor.map(lambda _: keep(Made()), range(32)))
+    assert found == [[0, 1, 2, 3, 4]] * 32
     assert len(list(indexes.iterdir())) == 1
 
 
@@ -83,18 +85,18 @@ def test_large_ones_make_older_ones_go_but_the_last_stays(
     indexes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Made()
-    first = kept("rows", (0,), made)
-    kept("rows", (1,), made)
+    first = kept("rows", ("x", 0), made)
+    keep(made, 1)
     (size,) = {path.stat().st_size for path in indexes.iterdir()}
     monkeypatch.setattr(index, "MOST_BYTES", 2 * size)
-    kept("rows", (2,), made)
+    keep(made, 2)
     assert len(list(indexes.iterdir())) == 2
     # Mapped files may go; what was mapped stays readable.
     assert first["a"].tolist() == [0, 1, 2, 3, 4]
     monkeypatch.setattr(index, "MOST_BYTES", size - 1)
-    kept("rows", (3,), made)
+    keep(made, 3)
     (last,) = indexes.iterdir()
-    kept("rows", (3,), made)
+    keep(made, 3)
     assert made.times == 4
     assert last.exists()
 
@@ -108,7 +110,9 @@ def files(tmp_path: Path) -> list[Path]:
     return paths
 
 
-def test_files_that_go_come_back_or_are_replaced_are_noticed(files: list[Path]) -> None:
+def test_files_that_go_come_back_or_are_replaced_are_noticed(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken = Stamp.of(files)
     moved = files[3].rename(files[3].with_suffix(".away"))
     assert not taken.holds()
@@ -124,11 +128,7 @@ def test_files_that_go_come_back_or_are_replaced_are_noticed(files: list[Path]) 
     os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
     other.replace(files[5])
     assert not taken.holds()
-
-
-def test_of_very_many_files_some_are_looked_at_and_their_folder(
-    files: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # Of very many files some are looked at, and their folder.
     monkeypatch.setattr(index, "MAX_FILES", 5)
     folder = str(files[0].parent)
     taken = Stamp.of(files, [folder])
@@ -150,8 +150,7 @@ linux_only = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="ne
 def test_what_is_large_is_mapped_from_a_file_without_a_name(tmp_path: Path) -> None:
     folder = tmp_path / "made"
     values = make_room((10, 3), torch.float16, folder, memory_bytes=59)
-    assert values.shape == (10, 3)
-    assert values.dtype == torch.float16
+    assert (values.shape, values.dtype) == ((10, 3), torch.float16)
     assert len(mapped_files(folder)) == 1
     assert list(folder.iterdir()) == []
     values.fill_(2)

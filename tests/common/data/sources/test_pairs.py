@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -50,23 +49,17 @@ def opened_pairs(folder: Path, options: str = "&clusters=5") -> Dataset:
     return open_dataset(source, allowed_modules=["tests.coloured_shapes"])
 
 
-def signals_of(dataset: Dataset) -> Signals:
-    own = features_of_pairs(dataset)
-    assert own is not None
-    return Signals(
-        torch.empty(len(dataset), 0),
-        own.features_ND,
-        dataset.labels_N,
-        paired_features_NP=own.paired_features_NP,
-    )
-
-
 @pytest.mark.parametrize("options", ["&clusters=5", "&clusters=5&batch=7"])
 def test_the_filter_drops_exactly_the_swapped_captions(folder: Path, options: str) -> None:
-    signals = signals_of(opened_pairs(folder, options))
-    kept = select(
-        find_strategy("clip_score"), signals, 54, balanced=False, seed=0, options={}
-    ).indices_K.tolist()
+    dataset = opened_pairs(folder, options)
+    own = features_of_pairs(dataset)
+    assert own is not None
+    paired = own.paired_features_NP
+    signals = Signals(
+        torch.empty(60, 0), own.features_ND, dataset.labels_N, paired_features_NP=paired
+    )
+    strategy = find_strategy("clip_score")
+    kept = select(strategy, signals, 54, balanced=False, seed=0, options={}).indices_K.tolist()
     assert sorted(set(range(60)) - set(kept)) == WRONG
 
 
@@ -119,16 +112,13 @@ def test_options_that_cannot_be_used_are_refused(
         opened_pairs(folder, options)
 
 
-def test_both_towers_have_to_be_named_and_allowed(folder: Path) -> None:
+def test_towers_prompts_and_images_that_cannot_be_used_are_refused(
+    folder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match="Add text_tower=module:function"):
         open_dataset(f"pairs:{folder}?image_tower={IMAGE_TOWER}", allowed_modules=["tests"])
     with pytest.raises(FactoryNotAllowedError, match=r"tests\.coloured_shapes"):
         open_dataset(f"pairs:{folder}?{TOWERS}")
-
-
-def test_towers_of_two_widths_repeated_prompts_and_broken_images_are_refused(
-    folder: Path, tmp_path: Path
-) -> None:
     source = f"pairs:{folder}?image_tower={IMAGE_TOWER}&text_tower={NARROW}&size=24"
     with pytest.raises(DataError, match=r"gives 6 columns, and the text tower .* 1\. Give two"):
         open_dataset(source, allowed_modules=["tests"])
@@ -145,46 +135,33 @@ def tower(given: Any) -> Tower:
     return Tower("mine:tower", lambda: lambda _: given)
 
 
-def test_rows_are_divided_by_their_length_and_zeros_stay() -> None:
+def test_rows_are_divided_by_their_length_and_others_refused() -> None:
     rows = tower(torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.bfloat16)).rows(None, 2)
     assert rows.dtype == torch.float32
     assert rows.tolist() == [pytest.approx([0.6, 0.8]), [0.0, 0.0]]
-
-
-@pytest.mark.parametrize(
-    ("given", "complaint"),
-    [
+    for given, complaint in (
         (torch.ones(2), r"gives torch\.float32 of shape \[2\] for a batch of 2"),
         (torch.ones(2, 4, dtype=torch.int64), r"gives torch\.int64"),
         (torch.tensor([[1.0], [torch.nan]]), "values that are not finite"),
-    ],
-)
-def test_other_values_are_refused(given: torch.Tensor, complaint: str) -> None:
-    with pytest.raises(DataError, match=f"the tower mine:tower .*{complaint}"):
-        tower(given).rows(None, 2)
-
-
-def test_factories_that_fail_or_return_no_tower_are_named_when_they_are_called() -> None:
-    for factory, complaint in ((lambda: 3, "returns a int"), (lambda _: 3, "missing 1 required")):
+    ):
+        with pytest.raises(DataError, match=f"the tower mine:tower .*{complaint}"):
+            tower(given).rows(None, 2)
+    factories: list[Any] = [lambda: 3, lambda _: 3]
+    for factory, complaint in zip(factories, ("returns a int", "missing 1 requ"), strict=True):
         with pytest.raises(ConfigError, match=f"mine:tower.*{complaint}"):
             Tower("mine:tower", factory).rows(None, 1)
 
 
-def test_nearest_is_the_largest_product_and_the_first_of_equals() -> None:
+def test_clusters_that_lie_apart_are_found_and_the_first_of_equals_is_nearest() -> None:
     centres = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     rows = torch.tensor([[0.6, 0.8], [0.8, 0.6], [0.0, 0.0]])
     assert nearest(rows, centres).tolist() == [1, 0, 0]
-
-
-def test_clusters_that_lie_apart_are_found() -> None:
     generator = torch.Generator().manual_seed(2)
     true = torch.arange(120) % 4
-    rows = functional.normalize(
-        5 * torch.eye(4)[true] + 0.3 * torch.randn(120, 4, generator=generator), dim=1
-    )
+    noise = 0.3 * torch.randn(120, 4, generator=generator)
+    rows = functional.normalize(5 * torch.eye(4)[true] + noise, dim=1)
     found = nearest(rows, clusters(rows, 4))
-    pairs = set(zip(true.tolist(), found.tolist(), strict=True))
-    assert len(pairs) == 4
+    assert len(set(zip(true.tolist(), found.tolist(), strict=True))) == 4
     assert torch.equal(found, nearest(rows, clusters(rows, 4)))
 
 
@@ -223,25 +200,19 @@ def test_captions_and_folders_that_cannot_be_used_are_named(tmp_path: Path) -> N
 TABLES = {
     "captions.csv": 'file_name,caption\nb/2.png,"one, two"\na/1.png, plain \n',
     "captions.tsv": "file_name\tcaption\nb/2.png\tone, two\na/1.png\tplain\n",
-    "captions.jsonl": "\n".join(
-        json.dumps({"file_name": name, "caption": caption, "other": 3})
-        for name, caption in (("b/2.png", "one, two"), ("a/1.png", "plain"))
-    ),
+    "captions.jsonl": '{"file_name": "b/2.png", "caption": "one, two", "other": 3}\n'
+    '{"file_name": "a/1.png", "caption": "plain"}\n',
 }
 
 
-@pytest.mark.parametrize("table", TABLES)
-def test_a_table_keeps_its_order_and_names_files_from_its_folder_on(
-    tmp_path: Path, table: str
-) -> None:
-    (tmp_path / table).write_text(TABLES[table])
+def test_a_table_keeps_its_order_and_names_files_from_its_folder_on(tmp_path: Path) -> None:
     expected = [(str(tmp_path / "b/2.png"), "one, two"), (str(tmp_path / "a/1.png"), "plain")]
-    for path in (tmp_path, tmp_path / table):
-        pairs = open_pairs_at(path)
-        assert [pairs[row] for row in range(2)] == expected
-
-
-def test_two_tables_empty_cells_and_other_files_are_refused(tmp_path: Path) -> None:
+    for name, text in TABLES.items():
+        (tmp_path / name).write_text(text)
+        for path in (tmp_path, tmp_path / name):
+            pairs = open_pairs_at(path)
+            assert [pairs[row] for row in range(2)] == expected
+        (tmp_path / name).unlink()
     (tmp_path / "captions.jsonl").write_text('{"file_name": "1.png", "caption": null}\n')
     with pytest.raises(DataError, match=r"1 of 1 rows of .* lack a file name or a caption: rows 0"):
         open_pairs_at(tmp_path)

@@ -43,9 +43,8 @@ class Bucket:
     """A bucket, filled by the store's own client."""
 
     def __init__(self, endpoint: str, name: str) -> None:
-        self.client = boto3.client("s3", endpoint_url=endpoint)
+        self.client, self.name = boto3.client("s3", endpoint_url=endpoint), name
         self.client.create_bucket(Bucket=name)
-        self.name = name
 
     def put(self, key: str, content: bytes) -> str:
         self.client.put_object(Bucket=self.name, Key=key, Body=content)
@@ -68,7 +67,7 @@ def bucket(
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each request asked for."""
+    """How many bytes each request gave."""
     sizes: list[int] = []
     fetch = RemoteFiles.fetch
 

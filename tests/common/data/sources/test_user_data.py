@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from lipt.common.data import Dataset, open_dataset
 from lipt.common.data.loading import load
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import FactoryRows, column_rows, rows_of_data
-from lipt.common.errors import ConfigError, DataError, LiptError
+from lipt.common.errors import ConfigError, DataError
 from lipt.common.inputs.specs import Column, ColumnType, ImageSpec
 
 Write = Callable[[str, str], None]
@@ -23,7 +23,7 @@ PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
 class Pairs:
     """A map-style data set of pairs, with what else a test gives it."""
 
-    def __init__(self, items: list[tuple[object, object]], **attributes: object) -> None:
+    def __init__(self, items: Sequence[tuple[object, object]], **attributes: object) -> None:
         self.items = items
         self.reads: list[int] = []
         self.__dict__.update(attributes)
@@ -55,39 +55,26 @@ def test_a_users_data_set_works_from_a_short_file(write_module: Write) -> None:
     assert data.images(torch.tensor([4]))[0, :, 0, 0].tolist() == [4, 0, 0]
 
 
-@pytest.mark.parametrize(
-    "image", [PIXELS, torch.from_numpy(PIXELS).permute(2, 0, 1), Image.fromarray(PIXELS)]
-)
-def test_takes_arrays_tensors_and_pil_images(image: object) -> None:
-    data = opened([(image, 0), (image, 1)])
+def test_takes_arrays_tensors_and_pil_images_and_labels_of_targets() -> None:
     expected = torch.from_numpy(PIXELS).permute(2, 0, 1)
-    assert torch.equal(data.images(torch.tensor([1]))[0], expected)
-    # The fingerprint is that of the pixels, whatever holds them.
-    assert data.fingerprint == opened([(PIXELS, 0), (PIXELS, 1)]).fingerprint
+    for image in (PIXELS, expected, Image.fromarray(PIXELS)):
+        data = opened([(image, 0), (image, 1)])
+        assert torch.equal(data.images(torch.tensor([1]))[0], expected)
+        # The fingerprint is that of the pixels, whatever holds them.
+        assert data.fingerprint == opened([(PIXELS, 0), (PIXELS, 1)]).fingerprint
+    for targets in ([2, 0, 1], np.array([2, 0, 1], np.uint8), torch.tensor([2, 0, 1])):
+        # What the rows say of their labels is not looked at.
+        data = opened(Pairs([(PIXELS, "x")] * 3, targets=targets, classes=["a", "b", "c"]))
+        assert data.labels_N.tolist() == [2, 0, 1]
+        assert data.class_names == ("a", "b", "c")
 
 
-@pytest.mark.parametrize(
-    "targets", [[2, 0, 1], np.array([2, 0, 1], np.uint8), torch.tensor([2, 0, 1])]
-)
-def test_targets_supply_the_labels(targets: object) -> None:
-    # What the rows say of their labels is not looked at.
-    data = opened(Pairs([(PIXELS, "x")] * 3, targets=targets, classes=["a", "b", "c"]))
-    assert data.labels_N.tolist() == [2, 0, 1]
-    assert data.class_names == ("a", "b", "c")
-
-
-def test_rows_are_read_in_one_pass_and_for_the_fingerprint() -> None:
-    pairs = Pairs([(PIXELS, i) for i in range(3)])
-    opened(pairs)
-    # Row 0: for what its label is, twice for the comparison, once for its size; then the pass, then
-    # the fingerprint.
-    assert pairs.reads == [0, 0, 0, 0, 0, 1, 2, 0, 1, 2]
-
-
-def test_a_large_set_is_read_when_asked_for() -> None:
+def test_a_large_set_is_read_in_one_pass_for_the_fingerprint_and_when_asked_for() -> None:
     pairs = Pairs([(PIXELS + i, i) for i in range(3)])
     data = opened(pairs, budget=0)
     assert not data.encoded
+    # Row 0: for what its label is, twice for the comparison, once for its size.
+    assert pairs.reads == [0, 0, 0, 0, *range(3), *range(3)]
     pairs.reads.clear()
     images = data.images(torch.tensor([2, 0, 2]))
     assert pairs.reads == [0, 2, 2]
@@ -95,12 +82,6 @@ def test_a_large_set_is_read_when_asked_for() -> None:
     assert data.raw_bytes(1) == (PIXELS + 1).transpose(2, 0, 1).tobytes()
     assert torch.equal(torch.as_tensor(data[1]["image"]), data.images(torch.tensor([1]))[0])
     assert data.labels_N.tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("data", [42, {1, 2}])
-def test_refuses_what_is_not_map_style(data: object) -> None:
-    with pytest.raises(ConfigError, match=r"not a map-style data set.*a list of pairs"):
-        opened(data)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +115,11 @@ def test_refuses_targets_that_are_not_one_of_a_kind_per_row(targets: object, wor
         opened(Pairs([(PIXELS, 0), (PIXELS, 1)], targets=targets))
 
 
-def test_refuses_random_transforms() -> None:
+def test_refuses_random_transforms_and_what_is_not_map_style() -> None:
+    for data in (42, {1, 2}):
+        with pytest.raises(ConfigError, match=r"not a map-style data set.*a list of pairs"):
+            opened(data)
+
     class Flickering(Pairs):
         def __getitem__(self, row: int) -> tuple[object, object]:
             self.reads.append(row)
@@ -144,27 +129,16 @@ def test_refuses_random_transforms() -> None:
         opened(Flickering([(PIXELS, 0)] * 2))
 
 
-@pytest.mark.parametrize("body", ["raise ValueError('no disk')", "return needed"])
-def test_shows_what_the_factory_raised(write_module: Write, body: str) -> None:
-    write_module("my_data", f"def train():\n    {body}\n")
-    with pytest.raises(
-        LiptError, match=r"failed with (ValueError: no disk|NameError).*def factory\(\)"
-    ):
-        open_dataset("my_data:train", allowed_modules=["my_data"])
-
-
-class Listed(list[Any]):
-    """A list of rows, with what else a test gives it."""
-
-    def __init__(self, rows: list[Any], **attributes: object) -> None:
-        super().__init__(rows)
-        self.__dict__.update(attributes)
+def test_shows_what_the_factory_raised(write_module: Write) -> None:
+    write_module("failing", "def train():\n    raise ValueError('no disk')\n")
+    with pytest.raises(ConfigError, match=r"failed with ValueError: no disk.*def factory\(\)"):
+        open_dataset("failing:train", allowed_modules=["failing"])
 
 
 def columns_of(*examples: Any, **attributes: object) -> ColumnRows:
     """Rows of these examples, of alternating classes."""
     rows = [(example, row % 2) for row, example in enumerate(examples)]
-    return column_rows("mine:data", Listed(rows, **attributes))
+    return column_rows("mine:data", Pairs(rows, **attributes))
 
 
 @pytest.mark.parametrize(
@@ -187,30 +161,23 @@ def test_a_tensor_array_or_number_is_one_column_without_a_name(
     assert rows.labels_N.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "example",
-    [
-        torch.zeros(3, 8, 8, dtype=torch.uint8),
-        torch.zeros(8, 8, dtype=torch.uint8),
-        np.zeros((8, 8, 1), np.uint8),
-        Image.new("RGB", (8, 8)),
-        {"image": Image.new("L", (8, 8))},
-    ],
-)
-def test_pictures_stay_images(example: Any) -> None:
-    rows = [{**example, "label": 0}] * 2 if isinstance(example, dict) else [(example, 0)] * 2
-    assert isinstance(rows_of_data("mine:data", rows), FactoryRows)
+def test_pictures_stay_images() -> None:
+    for item in (
+        (torch.zeros(3, 8, 8, dtype=torch.uint8), 0),
+        (torch.zeros(8, 8, dtype=torch.uint8), 0),
+        (np.zeros((8, 8, 1), np.uint8), 0),
+        (Image.new("RGB", (8, 8)), 0),
+        {"image": Image.new("L", (8, 8)), "label": 0},
+    ):
+        assert isinstance(rows_of_data("mine:data", [item] * 2), FactoryRows)
 
 
 def test_shorter_examples_are_padded_and_the_lengths_are_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    examples = [
-        {"ids": torch.tensor([7, 8, 9]), "one": 1.0},
-        {"ids": torch.tensor([5]), "one": 2.0},
-    ]
-    rows = columns_of(*examples)
+    first = {"ids": torch.tensor([7, 8, 9]), "one": 1.0}
+    rows = columns_of(first, {"ids": torch.tensor([5]), "one": 2.0})
     assert rows.tensors["ids"].tolist() == [[7, 8, 9], [5, 0, 0]]
     assert rows.tensors["one"].tolist() == [1.0, 2.0]
     assert "the tensor 'ids' is 1 to 3 long; shorter ones are padded" in caplog.text

@@ -7,19 +7,16 @@ from pathlib import Path
 import hypothesis.strategies as st
 import torch
 from hypothesis import given
-from torch import Tensor
 
 from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data import fingerprint, open_dataset
-from lipt.common.data.fingerprinting import sampled_rows
+from lipt.common.data.sources.rows import sampled_rows
+
+LABELS_N = torch.arange(300) % 3
 
 
 def raw(row: int) -> bytes:
     return bytes([row % 256]) * 3
-
-
-def labels(num_rows: int) -> Tensor:
-    return torch.arange(num_rows) % 3
 
 
 def test_both_are_digests_of_the_documented_bytes() -> None:
@@ -37,19 +34,21 @@ def test_both_are_digests_of_the_documented_bytes() -> None:
         assert found == expected
 
 
-@given(row=st.integers(0, 299))
-def test_full_one_misses_no_row_and_the_sampled_one_those_that_it_does_not_read(row: int) -> None:
+@given(row=st.integers(0, 299), label=st.integers(0, 2))
+def test_every_label_counts_and_full_ones_miss_no_row(row: int, label: int) -> None:
     def other(asked: int) -> bytes:
         return b"changed" if asked == row else raw(asked)
 
-    labels_N = labels(300)
     full = FingerprintKind.FULL
-    assert fingerprint(labels_N, 3, other, full) != fingerprint(labels_N, 3, raw, full)
-    seen = fingerprint(labels_N, 3, other) != fingerprint(labels_N, 3, raw)
-    assert seen == (row in sampled_rows(300))
+    assert fingerprint(LABELS_N, 3, other, full) != fingerprint(LABELS_N, 3, raw, full)
+    sampled = fingerprint(LABELS_N, 3, raw)
+    assert (fingerprint(LABELS_N, 3, other) != sampled) == (row in sampled_rows(300))
+    changed_N = LABELS_N.clone()
+    changed_N[row] = label
+    assert (fingerprint(changed_N, 3, raw) == sampled) == (label == row % 3)
 
 
-def test_samples_64_evenly_spaced_rows_from_first_to_last() -> None:
+def test_samples_64_evenly_spaced_rows_and_bytes_cannot_move_between_rows() -> None:
     assert sampled_rows(3) == [0, 1, 2]
     assert sampled_rows(64) == list(range(64))
     assert sampled_rows(127) == list(range(0, 127, 2))
@@ -57,36 +56,20 @@ def test_samples_64_evenly_spaced_rows_from_first_to_last() -> None:
     assert sampled_rows(50_000)[:2] == [0, 793]
     assert sampled_rows(50_000)[-1] == 49_999
 
-
-@given(row=st.integers(0, 999), label=st.integers(0, 2))
-def test_every_label_counts(row: int, label: int) -> None:
-    changed = labels(1000)
-    changed[row] = label
-    same = label == row % 3
-    assert (fingerprint(changed, 3, raw) == fingerprint(labels(1000), 3, raw)) == same
-
-
-def test_bytes_cannot_move_between_rows() -> None:
     def split(at: int) -> str:
         return fingerprint(torch.tensor([0, 1]), 2, lambda row: (b"abcd"[:at], b"abcd"[at:])[row])
 
     assert split(1) != split(2)
 
 
-def test_storage_and_size_do_not_count(image_folder: Path) -> None:
+def test_storage_and_size_do_not_count_but_every_file(image_folder: Path) -> None:
     source = f"imagefolder:{image_folder}"
     base = open_dataset(source)
-    for other in (
-        open_dataset(source, memory_budget_bytes=0),
-        open_dataset(source, image_size=8),
-    ):
+    for other in (open_dataset(source, memory_budget_bytes=0), open_dataset(source, image_size=8)):
         assert other.fingerprint == base.fingerprint
         assert other.full_fingerprint == base.full_fingerprint
-
-
-def test_one_changed_or_removed_file_counts(image_folder: Path) -> None:
-    source, path = f"imagefolder:{image_folder}", image_folder / "cat" / "0.png"
-    found = {open_dataset(source).fingerprint}
+    # One changed or removed file counts.
+    path, found = image_folder / "cat" / "0.png", {base.fingerprint}
     path.write_bytes((image_folder / "cat" / "1.png").read_bytes())
     found.add(open_dataset(source).fingerprint)
     path.unlink()
