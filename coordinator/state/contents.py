@@ -8,22 +8,20 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+
+from pydantic import BaseModel
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StateError
 from lipt.common.states import RunState
 from lipt.coordinator.state.records import (
-    DataRecord,
     DiagnosisRecord,
     RunRecord,
     SubsetRecord,
-    TokenRecord,
 )
-from lipt.coordinator.state.schema import Single, read, read_runs, require_schema
+from lipt.coordinator.state.schema import KINDS, read, read_runs, require_schema
 
 DATABASE = "lipt.db"
-Record: TypeAlias = RunRecord | Single
 _GIVEN_UP = (RunState.FAILED, RunState.CANCELLED)
 
 
@@ -46,7 +44,7 @@ def opened_read_only(directory: Path) -> Iterator[sqlite3.Connection]:
         raise StateError(f"{path} cannot be read: {error}. Restore it from a backup.") from None
 
 
-def read_records(directory: Path, problems: list[str]) -> Iterator[Record]:
+def read_records(directory: Path, problems: list[str]) -> Iterator[BaseModel]:
     """Yield the records of one snapshot, runs first; unreadable ones go to `problems`."""
     with opened_read_only(directory) as connection:
         connection.execute("BEGIN")
@@ -55,21 +53,24 @@ def read_records(directory: Path, problems: list[str]) -> Iterator[Record]:
         query = "SELECT run_id FROM runs ORDER BY created_at, run_id"
         for (run_id,) in connection.execute(query).fetchall():
             yield from read_runs(connection, problems, [run_id])
-        yield from read(connection, SubsetRecord, problems)
-        yield from read(connection, DiagnosisRecord, problems)
-        yield from read(connection, DataRecord, problems)
-        yield from read(connection, TokenRecord, problems)
+        for kind in KINDS:
+            yield from read(connection, kind, problems)
 
 
 @dataclass(frozen=True)
 class Need:
-    """A blob, and what needs it."""
+    """A blob, and what needs it.
+
+    An optional one is kept where it is there: the weights that a run was given, from which a
+    damaged theta* is recomputed. Its size is not on record.
+    """
 
     blob: BlobName
     whose: str
+    optional: bool = False
 
 
-def needs_of(record: Record) -> Iterator[Need]:
+def needs_of(record: BaseModel) -> Iterator[Need]:
     """Yield the blobs that a record needs.
 
     A run always needs its weights. While learners train, it needs shards and unconfirmed results.
@@ -87,6 +88,8 @@ def needs_of(record: Record) -> Iterator[Need]:
 
 
 def _needs_of_run(run: RunRecord) -> Iterator[Need]:
+    if given := run.config.initialization.weights_sha256:
+        yield Need(BlobName(given, 0), f"the given weights of run {run.name}", optional=True)
     for name, blob in (("theta*", run.initial_weights), ("theta_p", run.pretrained_weights)):
         if blob is not None:
             yield Need(blob, f"{name} of run {run.name}")
@@ -103,11 +106,6 @@ def _needs_of_run(run: RunRecord) -> Iterator[Need]:
                 yield Need(snapshot, f"snapshot {number} {whose}")
 
 
-def given_weights(record: Record) -> str | None:
-    """The digest of a run's starting weights, from which a damaged theta* is recomputed."""
-    return record.config.initialization.weights_sha256 if isinstance(record, RunRecord) else None
-
-
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 # A record that is not JSON names no blobs.
 _NAMED = """
@@ -118,9 +116,8 @@ _NAMED = """
         '$.config.initialization.weights_sha256') FROM runs
     WHERE json_valid(body)
     UNION ALL
-    SELECT json_extract(body, '$.blob') FROM subsets WHERE json_valid(body)
-    UNION ALL
-    SELECT json_extract(body, '$.blob') FROM diagnoses WHERE json_valid(body)
+    SELECT json_extract(body, '$.blob') FROM records
+    WHERE kind IN ('subset', 'diagnosis') AND json_valid(body)
 """
 
 

@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
+from pydantic import BaseModel
+
 from lipt.common.errors import StateError
 from lipt.coordinator.state.files import make_private_file
 from lipt.coordinator.state.records import (
@@ -18,19 +20,16 @@ from lipt.coordinator.state.records import (
     RunRecord,
     RunSummary,
     SubsetRecord,
-    TokenRecord,
 )
 from lipt.coordinator.state.schema import (
-    Single,
-    SingleT,
-    key_column,
+    RecordT,
     prepare,
     read,
     read_runs,
     read_summaries,
     require_readable,
     write,
-    write_learners,
+    write_run,
 )
 
 ResultT = TypeVar("ResultT")
@@ -83,10 +82,9 @@ class Database:
         """The summaries of all runs, oldest first."""
         return await self._load(read_summaries)
 
-    async def load_tokens(self) -> tuple[TokenRecord, ...]:
-        """All tokens, oldest first."""
-        found = await self._load(lambda *where: read(where[0], TokenRecord, where[1]))
-        return tuple(sorted(found, key=lambda token: (token.created_at, token.token_id)))
+    async def load(self, kind: type[RecordT]) -> tuple[RecordT, ...]:
+        """All records of a kind, by key."""
+        return await self._load(lambda *given: read(given[0], kind, given[1]))
 
     def read_run(self, run_id: str) -> RunRecord | None:
         """The stored run with its learners; blocks for the read."""
@@ -108,12 +106,7 @@ class Database:
 
     async def save_run(self, run: RunRecord, learners: Iterable[LearnerRecord] = ()) -> None:
         """Write a run and its changed learners."""
-
-        def save(connection: sqlite3.Connection) -> None:
-            write(connection, run)
-            write_learners(connection, run.run_id, learners)
-
-        await self._write(save)
+        await self._write(lambda connection: write_run(connection, run, learners))
 
     async def remove_run(self, run_id: str) -> None:
         """Remove a run, if it exists, with its learners, subsets and diagnoses."""
@@ -122,7 +115,7 @@ class Database:
             lambda connection: connection.execute("DELETE FROM runs WHERE run_id = ?", (run_id,))
         )
 
-    async def save(self, *records: Single) -> None:
+    async def save(self, *records: BaseModel) -> None:
         """Write records, all or none."""
 
         def save(connection: sqlite3.Connection) -> None:
@@ -131,24 +124,24 @@ class Database:
 
         await self._write(save)
 
-    async def find(self, kind: type[SingleT], key: str) -> SingleT | None:
+    async def find(self, kind: type[RecordT], key: str) -> RecordT | None:
         """The record with this key, if it exists."""
-        found = await self._find(kind, f"WHERE {key_column(kind)} = ?", key)
+        found = await self._find(kind, "AND key = ?", key)
         return found[0] if found else None
 
-    async def find_subsets(self, run_id: str, digest: str) -> tuple[SubsetRecord, ...]:
-        """A run's subsets with these examples and weights, newest first."""
-        where = f"WHERE run_id = ? AND json_extract(body, '$.digest') = ? {_NEWEST_FIRST}"
-        return await self._find(SubsetRecord, where, run_id, digest)
+    async def find_subsets(
+        self, run_id: str, digest: str | None = None, *, most: int = -1
+    ) -> tuple[SubsetRecord, ...]:
+        """A run's newest `most` subsets, newest first; of one digest, if given."""
+        which = (
+            "AND run_id = ? AND ifnull(json_extract(body, '$.digest') = ?, true) "
+            "ORDER BY json_extract(body, '$.created_at') DESC, key LIMIT ?"
+        )
+        return await self._find(SubsetRecord, which, run_id, digest, most)
 
-    async def list_subsets(self, run_id: str, *, most: int) -> tuple[SubsetRecord, ...]:
-        """A run's newest `most` subsets, newest first."""
-        where = f"WHERE run_id = ? {_NEWEST_FIRST} LIMIT ?"
-        return await self._find(SubsetRecord, where, run_id, most)
-
-    async def _find(self, kind: type[SingleT], where: str, *values: object) -> tuple[SingleT, ...]:
+    async def _find(self, kind: type[RecordT], which: str, *values: object) -> tuple[RecordT, ...]:
         return await self._load(
-            lambda connection, problems: read(connection, kind, problems, where, values)
+            lambda connection, problems: read(connection, kind, problems, which, values)
         )
 
     async def _load(
@@ -175,9 +168,6 @@ class Database:
             raise StateError(
                 f"the state could not be used: {error}. {_remedy(error, remedy)}"
             ) from error
-
-
-_NEWEST_FIRST = "ORDER BY json_extract(body, '$.created_at') DESC, subset_key"
 
 
 def _commit(connection: sqlite3.Connection, action: Callable[[sqlite3.Connection], object]) -> None:

@@ -12,6 +12,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, remove_stale_temporaries, state_errors, sync
 from lipt.common.blobs.store import Expiry, StoredFile
@@ -21,8 +23,6 @@ from lipt.common.subsets import packed_sizes
 from lipt.coordinator.state.contents import (
     DATABASE,
     Need,
-    Record,
-    given_weights,
     needs_of,
     opened_read_only,
     read_records,
@@ -59,7 +59,7 @@ def check_state(directory: Path) -> Checked:
     problems += (
         f"blob {need.blob.sha256} is not there, {need.whose} needs it"
         for need in needs
-        if blobs.get(need.blob.sha256) != need.blob.size_bytes
+        if not need.optional and blobs.get(need.blob.sha256) != need.blob.size_bytes
     )
     return Checked(
         num_runs=counts[RunRecord],
@@ -111,7 +111,7 @@ def _blob_problem(path: Path) -> str | None:
     return None
 
 
-def _record_problems(record: Record, fingerprints: dict[str, str]) -> Iterator[str]:
+def _record_problems(record: BaseModel, fingerprints: dict[str, str]) -> Iterator[str]:
     """Yield problems of a record; `fingerprints` has the data of all earlier runs."""
     match record:
         case RunRecord():
@@ -171,20 +171,18 @@ def collect(
     Blobs used after `unused_since` and uploads that grew after `cut_since` are kept (seconds since
     1970). All records are read before the first removal.
     """
-    kept = _kept_blobs(directory)
+    needs, _ = _read_needs(directory)
     needed_bytes = 0
     spared: list[StoredFile] = []
     blobs: list[StoredFile] = []
     for digest in expiry.digests():
         # The sizes of needed blobs come from records, so few files are read.
-        needed = kept.get(digest)
-        blob = None if needed else expiry.blob(digest)
-        if needed:
-            needed_bytes += needed
+        need = needs.get(digest)
+        blob = None if need and not need.optional else expiry.blob(digest)
+        if need:
+            needed_bytes += (blob or need.blob).size_bytes
         elif blob is None:
             continue
-        elif digest in kept:
-            needed_bytes += blob.size_bytes
         elif dry_run:
             (blobs if blob.used_at <= unused_since else spared).append(blob)
         else:
@@ -206,20 +204,22 @@ def collect(
     )
 
 
-def _kept_blobs(directory: Path) -> dict[str, int]:
-    """Sizes of blobs that are never removed, by digest; 0 if no record has the size."""
-    kept: dict[str, int] = {}
+def _read_needs(directory: Path) -> tuple[dict[str, Need], int]:
+    """What all records need, by digest, and the number of runs."""
     problems: list[str] = []
+    needs: dict[str, Need] = {}
+    num_runs = 0
     for record in read_records(directory, problems):
-        if given := given_weights(record):
-            kept.setdefault(given, 0)
-        kept.update((need.blob.sha256, need.blob.size_bytes) for need in needs_of(record))
+        num_runs += isinstance(record, RunRecord)
+        for need in needs_of(record):
+            if not need.optional or need.blob.sha256 not in needs:
+                needs[need.blob.sha256] = need
     if problems:
         raise StateError(
-            f"nothing was removed, for what is needed is not known: {problems[0]}. "
+            f"nothing was done, for what is needed is not known: {problems[0]}. "
             "See lipt state check, and restore a backup."
         )
-    return kept
+    return needs, num_runs
 
 
 def collect_garbage(
@@ -326,24 +326,16 @@ def _copy_database(source: sqlite3.Connection, path: Path) -> None:
 
 
 def _copy_blobs(directory: Path, partial: Path, *, link: bool) -> BackedUp:
-    problems: list[str] = []
-    whose: dict[str, str] = {}
-    given: set[str] = set()
-    num_runs = num_bytes = num_linked = num_blobs = 0
-    for record in read_records(partial, problems):
-        num_runs += isinstance(record, RunRecord)
-        whose.update((need.blob.sha256, need.whose) for need in needs_of(record))
-        given.update(filter(None, [given_weights(record)]))
-    if problems:
-        raise StateError(f"{problems[0]}. See lipt state check.")
-    for sha256 in sorted(whose.keys() | given):
+    needs, num_runs = _read_needs(partial)
+    num_bytes = num_linked = num_blobs = 0
+    for sha256, need in sorted(needs.items()):
         original = directory / "blobs" / sha256[:2] / sha256
         if not original.is_file():
-            if sha256 in whose:
-                raise StateError(
-                    f"blob {sha256} is not there, {whose[sha256]} needs it. See lipt state check."
-                )
-            continue
+            if need.optional:
+                continue
+            raise StateError(
+                f"blob {sha256} is not there, {need.whose} needs it. See lipt state check."
+            )
         copy = partial / "blobs" / sha256[:2] / sha256
         make_directory(copy.parent)
         linked = link and _linked(original, copy)

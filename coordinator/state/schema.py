@@ -6,9 +6,9 @@ import json
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from lipt.common.config.values import explain
 from lipt.common.errors import LiptError, StateError
@@ -40,43 +40,25 @@ CREATE TABLE learners (
     body          TEXT NOT NULL,
     PRIMARY KEY (run_id, learner_index)
 ) STRICT, WITHOUT ROWID;
-CREATE TABLE subsets (
-    subset_key TEXT PRIMARY KEY,
-    run_id     TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
-    body       TEXT NOT NULL
+-- All other records; those of a run go with it.
+CREATE TABLE records (
+    kind   TEXT NOT NULL,
+    key    TEXT NOT NULL,
+    run_id TEXT REFERENCES runs (run_id) ON DELETE CASCADE,
+    body   TEXT NOT NULL,
+    PRIMARY KEY (kind, key)
 ) STRICT;
-CREATE INDEX subsets_by_run ON subsets (run_id);
--- A diagnosis of the data alone is of no run.
-CREATE TABLE diagnoses (
-    diagnosis_key TEXT PRIMARY KEY,
-    run_id        TEXT REFERENCES runs (run_id) ON DELETE CASCADE,
-    body          TEXT NOT NULL
-) STRICT;
--- What the directory was served with: runs of other data than that are held.
-CREATE TABLE data_sets (
-    fingerprint TEXT PRIMARY KEY,
-    body        TEXT NOT NULL
-) STRICT;
--- Digests of the tokens that were given out.
-CREATE TABLE tokens (
-    token_id TEXT PRIMARY KEY,
-    body     TEXT NOT NULL
-) STRICT;
+CREATE INDEX records_by_run ON records (run_id);
 """
 
-Single: TypeAlias = SubsetRecord | DiagnosisRecord | DataRecord | TokenRecord
-SingleT = TypeVar("SingleT", SubsetRecord, DiagnosisRecord, DataRecord, TokenRecord)
-RecordT = TypeVar(
-    "RecordT", RunRecord, LearnerRecord, SubsetRecord, DiagnosisRecord, DataRecord, TokenRecord
-)
+RecordT = TypeVar("RecordT", bound=BaseModel)
 
-# Each record type's table, and its attributes by column; the first column is the key.
-_COLUMNS: dict[type, tuple[str, dict[str, str]]] = {
-    RunRecord: ("runs", {name: name for name in ("run_id", "name", "request_id", "created_at")}),
-    SubsetRecord: ("subsets", {"subset_key": "key", "run_id": "run_id"}),
-    DiagnosisRecord: ("diagnoses", {"diagnosis_key": "key", "run_id": "run_id"}),
-    DataRecord: ("data_sets", {"fingerprint": "fingerprint"}),
-    TokenRecord: ("tokens", {"token_id": "token_id"}),
+# The kind of each record, and its field that is the key.
+KINDS: dict[type[BaseModel], tuple[str, str]] = {
+    SubsetRecord: ("subset", "key"),
+    DiagnosisRecord: ("diagnosis", "key"),
+    DataRecord: ("data", "fingerprint"),
+    TokenRecord: ("token", "token_id"),
 }
 
 
@@ -103,26 +85,37 @@ def require_schema(found: int, what: str) -> None:
         )
 
 
-def write(connection: sqlite3.Connection, record: RunRecord | Single) -> None:
-    """Insert or update a record; a run's learners are written apart."""
-    table, columns = _COLUMNS[type(record)]
-    key, *_ = columns
-    values = [getattr(record, name) for name in columns.values()]
+def write(connection: sqlite3.Connection, record: BaseModel) -> None:
+    """Insert or update a record that is neither a run nor a learner."""
+    kind, key = KINDS[type(record)]
     connection.execute(
-        f"INSERT INTO {table} ({', '.join(columns)}, body) "  # noqa: S608 - constants of this file
-        f"VALUES ({'?, ' * len(columns)}?) ON CONFLICT ({key}) DO UPDATE SET body = excluded.body",
-        # A diagnosis of the data alone refers to no run.
+        "INSERT INTO records (kind, key, run_id, body) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (kind, key) DO UPDATE SET body = excluded.body",
         (
-            *(None if value == "" else value for value in values),
-            record.model_dump_json(exclude={"learners"}),
+            kind,
+            getattr(record, key),
+            # A diagnosis of the data alone refers to no run.
+            getattr(record, "run_id", None) or None,
+            record.model_dump_json(),
         ),
     )
 
 
-def write_learners(
-    connection: sqlite3.Connection, run_id: str, learners: Iterable[LearnerRecord]
+def write_run(
+    connection: sqlite3.Connection, run: RunRecord, learners: Iterable[LearnerRecord]
 ) -> None:
-    """Insert or update learners of a run."""
+    """Insert or update a run and some of its learners."""
+    connection.execute(
+        "INSERT INTO runs (run_id, name, request_id, created_at, body) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (run_id) DO UPDATE SET body = excluded.body",
+        (
+            run.run_id,
+            run.name,
+            run.request_id,
+            run.created_at,
+            run.model_dump_json(exclude={"learners"}),
+        ),
+    )
     bodies = [(learner.index, learner.model_dump_json()) for learner in learners]
     # One statement for all: after each statement the thread waits for the GIL, which a busy event
     # loop rarely releases.
@@ -130,31 +123,23 @@ def write_learners(
         "INSERT INTO learners (run_id, learner_index, body) "
         "SELECT ?, json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?) "
         "WHERE true ON CONFLICT (run_id, learner_index) DO UPDATE SET body = excluded.body",
-        (run_id, json.dumps(bodies, ensure_ascii=False)),
+        (run.run_id, json.dumps(bodies, ensure_ascii=False)),
     )
-
-
-def key_column(kind: type[RecordT]) -> str:
-    """The key column of a record type's table."""
-    return next(iter(_COLUMNS[kind][1]))
 
 
 def read(
     connection: sqlite3.Connection,
-    kind: type[RecordT],
+    record: type[RecordT],
     problems: list[str],
-    where: str = "",
+    which: str = "ORDER BY key",
     values: tuple[object, ...] = (),
 ) -> Iterator[RecordT]:
-    """Yield the records that a clause selects, by key; unreadable ones go to `problems`."""
-    table, columns = _COLUMNS[kind]
-    key = key_column(kind)
-    owner = "run_id" if "run_id" in columns else "''"
-    query = f"SELECT ifnull({owner}, ''), {key}, body FROM {table} {where or f'ORDER BY {key}'}"  # noqa: S608
-    for run_id, row_key, body in connection.execute(query, values):
-        of_run = f" of run {run_id}" if run_id and kind is not RunRecord else ""
-        what = kind.__name__.removesuffix("Record").lower()
-        yield from _parsed(kind, body, f"{what} {row_key}{of_run}", problems)
+    """Yield the records of a kind that a clause selects; unreadable ones go to `problems`."""
+    kind, _ = KINDS[record]
+    query = f"SELECT run_id, key, body FROM records WHERE kind = ? {which}"  # noqa: S608 - constants
+    for run_id, key, body in connection.execute(query, (kind, *values)):
+        of_run = f" of run {run_id}" if run_id else ""
+        yield from _parsed(record, body, f"{kind} {key}{of_run}", problems)
 
 
 def read_runs(
@@ -171,9 +156,10 @@ def read_runs(
     for run_id, index, body in connection.execute(query, values):
         name = f"learner {index} of run {run_id}"
         learners.setdefault(run_id, []).extend(_parsed(LearnerRecord, body, name, problems))
-    order = f"{which} ORDER BY created_at, run_id"
-    for run in read(connection, RunRecord, problems, order, values):
-        yield run.changed(learners=tuple(learners.get(run.run_id, ())))
+    query = f"SELECT run_id, body FROM runs {which} ORDER BY created_at, run_id"  # noqa: S608
+    for run_id, body in connection.execute(query, values):
+        for run in _parsed(RunRecord, body, f"run {run_id}", problems):
+            yield run.changed(learners=tuple(learners.get(run_id, ())))
 
 
 def _parsed(kind: type[RecordT], body: str, name: str, problems: list[str]) -> Iterator[RecordT]:
@@ -189,8 +175,8 @@ def read_summaries(connection: sqlite3.Connection, problems: list[str]) -> Itera
     # Most runs share a few kinds of inputs, so each is parsed and stored once.
     same = cache(str)
     inputs_of = cache(_INPUTS.validate_json)
-    for row in connection.execute(_SUMMARIES):
-        run_id, name, request_id, created_at, state, ended_at, fingerprint, inputs = row
+    for run_id, *names, state, ended_at, fingerprint, inputs in connection.execute(_SUMMARIES):
+        name, request_id, created_at = names
         try:
             yield RunSummary(
                 run_id,

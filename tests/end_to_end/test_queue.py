@@ -81,7 +81,7 @@ async def until(call: Any, *, waiting: bool) -> pb.SubsetProgress:
 
 def num_subsets(cluster: Cluster) -> int:
     with sqlite3.connect(cluster.state / "lipt.db") as database:
-        return int(database.execute("SELECT count(*) FROM subsets").fetchone()[0])
+        return int(database.execute("SELECT count(*) FROM records").fetchone()[0])
 
 
 def start(cluster: Cluster, settings: str, small_run: dict[str, Any]) -> tuple[Any, list[int]]:

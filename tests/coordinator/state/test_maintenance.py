@@ -74,27 +74,27 @@ def test_one_flipped_bit_is_found(state: StateBench) -> None:
     [
         ("UPDATE learners SET body = '{' WHERE run_id = 'ready'", "learner 0 of run ready cannot"),
         ("UPDATE runs SET body = json_remove(body, '$.fingerprint')", "run cancelled cannot be"),
-        ("UPDATE subsets SET body = json_set(body, '$.lie', 1)", "subset k+ of run ready cannot"),
+        ("UPDATE records SET body = json_set(body, '$.lie', 1)", "subset k+ of run ready cannot"),
         (
-            "UPDATE diagnoses SET body = '{' WHERE run_id IS NULL",
+            "UPDATE records SET body = '{' WHERE key = 'diagnosis of '",
             "of diagnosis diagnosis of  cannot",
         ),
-        ("UPDATE diagnoses SET body = '{' WHERE run_id = 'ready'", "ready of run ready cannot"),
+        ("UPDATE records SET body = '{' WHERE run_id = 'ready'", "ready of run ready cannot"),
         (
-            "UPDATE diagnoses SET body = json_set(body, '$.run_id', 'x') WHERE run_id IS NULL",
+            "UPDATE records SET body = json_set(body, '$.run_id', 'x') WHERE key = 'diagnosis of '",
             "diagnosis diagnosis of of run x: there is no such run",
         ),
         ("DELETE FROM runs WHERE run_id = 'ready'", "belongs to no row of runs"),
         ("DELETE FROM learners WHERE run_id = 'ready' AND learner_index = 0", "some are missing"),
         (
-            "UPDATE subsets SET body = json_set(body, '$.num_examples', 1000000)",
+            "UPDATE records SET body = json_set(body, '$.num_examples', 1000000)",
             r"1000000 examples do not take \d+ bytes",
         ),
         (
-            "UPDATE subsets SET body = json_set(body, '$.fingerprint', 'e')",
+            "UPDATE records SET body = json_set(body, '$.fingerprint', 'e') WHERE kind = 'subset'",
             "subset k+ of run ready: it is of the data e, its run of f{64}",
         ),
-        ("UPDATE data_sets SET body = '{'", "the record of data f{64} cannot be read"),
+        ("UPDATE records SET body = '{'", "the record of data f{64} cannot be read"),
         (
             "UPDATE runs SET body = json_remove(body, '$.pretrained_weights')",
             "is ready and has no theta_p",
@@ -178,7 +178,7 @@ def test_coordinator_that_serves_makes_it_fail(state: StateBench) -> None:
 def test_record_that_cannot_be_read_removes_nothing(state: StateBench) -> None:
     with contextlib.closing(sqlite3.connect(state.directory / "lipt.db")) as connection, connection:
         connection.execute("UPDATE learners SET body = '{' WHERE run_id = 'training'")
-    with pytest.raises(StateError, match=r"nothing was removed.*learner 0 of run training"):
+    with pytest.raises(StateError, match=r"nothing was done.*learner 0 of run training"):
         collect_garbage(state.directory, min_age_seconds=0.0, now=NOW)
     assert state.has("cancelled shard 0")
     StateLock(state.directory).release()  # it was given back
