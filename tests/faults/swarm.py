@@ -61,9 +61,7 @@ class Swarm:
             tasks = []
             for number in range(self._num_workers):
                 secret = f"{number:032x}"
-                channel = grpc.aio.insecure_channel(
-                    self._address, options=_OPTIONS, interceptors=_showing(secret)
-                )
+                channel = grpc.aio.insecure_channel(self._address, options=_OPTIONS)
                 await stack.enter_async_context(channel)
                 tasks.append(group.create_task(self._work(number, secret, channel)))
             wanted = 0
@@ -86,19 +84,22 @@ class Swarm:
             device="cpu",
             allowed_modules=["tests.tiny"],
         )
-        registered = await self._timed("Register", workers.Register(request, timeout=_CALL_SECONDS))
+        shown = {"metadata": ((WORKER_SECRET, secret),), "timeout": _CALL_SECONDS + _POLL_SECONDS}
+        registered = await self._timed("Register", workers.Register(request, **shown))
         await self._all_registered.wait()
         poll = worker_pb2.AcquireAssignmentRequest(
             worker_id=registered.worker_id, wait_seconds=_POLL_SECONDS
         )
         while True:
-            answer = await workers.AcquireAssignment(poll, timeout=_CALL_SECONDS + _POLL_SECONDS)
+            answer = await workers.AcquireAssignment(poll, **shown)
             if answer.HasField("assignment"):
-                await self._train(registered.worker_id, answer.assignment, workers, blobs)
+                await self._train(registered.worker_id, answer.assignment, workers, blobs, shown)
                 self.committed[number] += 1
                 self._handed_in.set()
 
-    async def _train(self, worker_id: str, assignment: Any, workers: Any, blobs: Any) -> None:
+    async def _train(
+        self, worker_id: str, assignment: Any, workers: Any, blobs: Any, shown: dict[str, Any]
+    ) -> None:
         held = {
             "worker_id": worker_id,
             "assignment_id": assignment.assignment_id,
@@ -107,15 +108,13 @@ class Swarm:
         for phase in (worker_pb2.LEARNER_PHASE_TRAINING, worker_pb2.LEARNER_PHASE_SUBMITTING):
             progress = worker_pb2.LearnerProgress(phase=phase)
             beat = worker_pb2.HeartbeatRequest(**held, progress=progress)
-            await self._timed("Heartbeat", workers.Heartbeat(beat, timeout=_CALL_SECONDS))
+            await self._timed("Heartbeat", workers.Heartbeat(beat, **shown))
         content = self._learner(assignment)
         write = blob_pb2.WriteBlobRequest(blob=blob_to_proto(BlobName.of(content)))
         fill_chunk(write.chunk, 0, content)
-        stored = await self._timed(
-            "WriteBlob", blobs.WriteBlob(iter([write]), timeout=_CALL_SECONDS)
-        )
+        stored = await self._timed("WriteBlob", blobs.WriteBlob(iter([write]), **shown))
         commit = worker_pb2.CommitResultRequest(**held, result=stored.blob)
-        await self._timed("CommitResult", workers.CommitResult(commit, timeout=_CALL_SECONDS))
+        await self._timed("CommitResult", workers.CommitResult(commit, **shown))
 
     def _learner(self, assignment: Any) -> bytes:
         name = blob_from_proto(assignment.initial_weights)
@@ -132,31 +131,3 @@ class Swarm:
         result = await call
         self.latencies[name].append(perf_counter() - started)
         return result
-
-
-def _showing(secret: str) -> list[Any]:
-    """What makes each call of a worker show its secret."""
-    return [_ShowingUnary(secret), _ShowingStream(secret)]
-
-
-class _Showing:
-    def __init__(self, secret: str) -> None:
-        self._secret = secret
-
-    def _with_secret(self, details: Any) -> Any:
-        metadata = grpc.aio.Metadata(*(details.metadata or ()), (WORKER_SECRET, self._secret))
-        return details._replace(metadata=metadata)
-
-
-class _ShowingUnary(_Showing, grpc.aio.UnaryUnaryClientInterceptor):
-    async def intercept_unary_unary(
-        self, continuation: Any, client_call_details: Any, request: Any
-    ) -> Any:
-        return await continuation(self._with_secret(client_call_details), request)
-
-
-class _ShowingStream(_Showing, grpc.aio.StreamUnaryClientInterceptor):
-    async def intercept_stream_unary(
-        self, continuation: Any, client_call_details: Any, request_iterator: Any
-    ) -> Any:
-        return await continuation(self._with_secret(client_call_details), request_iterator)

@@ -4,6 +4,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -13,8 +14,8 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StateError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.state.contents import named_digests, needs_of, read_records
-from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.database import SCHEMA, Database, prepare
+from lipt.coordinator.state.maintenance import named_digests, needs_of, read_records
 from lipt.coordinator.state.records import (
     DataRecord,
     DiagnosisRecord,
@@ -24,7 +25,6 @@ from lipt.coordinator.state.records import (
     SubsetRecord,
     TokenRecord,
 )
-from lipt.coordinator.state.schema import SCHEMA, prepare
 from tests.coordinator.state.conftest import StateBench, diagnosis_of, subset_of
 
 MakeRun = Callable[..., RunRecord]
@@ -120,6 +120,26 @@ async def test_run_whose_state_cannot_be_read_is_named(
     execute(tmp_path / "lipt.db", f"UPDATE runs SET body = '{body}'")
     with pytest.raises(StateError, match=r"run odd cannot be read.*lipt state check"):
         await database.load_summaries()
+
+
+DATA = DataRecord(fingerprint="a", source="old name", num_examples=3, served_at=1.0)
+
+
+@pytest.mark.parametrize(
+    ("records", "keys"),
+    [
+        ((TOKEN, TOKEN.changed(token_id="b"), TOKEN.changed(revoked_at=4.0)), ("a", "b")),
+        ((DATA, DATA.changed(fingerprint="full-a"), DATA.changed(source="new")), ("a", "full-a")),
+    ],
+)
+async def test_records_come_back_as_they_were_written_last(
+    database: Database, records: tuple[Any, Any, Any], keys: tuple[str, str]
+) -> None:
+    kind, (first, other, changed) = type(records[0]), records
+    await database.save(first, other)
+    await database.save(changed)
+    assert await database.load(kind) == (changed, other)
+    assert [await database.find(kind, key) for key in (*keys, "c")] == [changed, other, None]
 
 
 async def test_subsets_of_a_digest_come_newest_first(database: Database, make_run: MakeRun) -> None:
@@ -261,13 +281,6 @@ def test_tables_are_made_all_or_none_and_once() -> None:
             assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
 
 
-async def test_tokens_come_back_as_they_were_written_last(database: Database) -> None:
-    older = TOKEN.changed(token_id="b", created_at=1.0, role=Role.ADMIN, expires_at=3.0)
-    for token in (TOKEN, older, TOKEN.changed(revoked_at=4.0)):
-        await database.save(token)
-    assert await database.load(TokenRecord) == (TOKEN.changed(revoked_at=4.0), older)
-
-
 async def test_token_that_cannot_be_read_is_no_token_less(
     database: Database, tmp_path: Path
 ) -> None:
@@ -279,18 +292,6 @@ async def test_token_that_cannot_be_read_is_no_token_less(
     problems: list[str] = []
     assert list(read_records(tmp_path, problems)) == []
     assert ["token a" in problem for problem in problems] == [True]
-
-
-async def test_data_is_found_under_each_of_its_fingerprints_as_it_was_served_last(
-    database: Database,
-) -> None:
-    first = DataRecord(fingerprint="a", source="old name", num_examples=3, served_at=1.0)
-    full = first.changed(fingerprint="full-a")
-    await database.save(first, full)
-    again = first.changed(source="new name", served_at=2.0)
-    await database.save(again)
-    found = [await database.find(DataRecord, fingerprint) for fingerprint in ("a", "full-a", "b")]
-    assert found == [again, full, None]
 
 
 def needed_by(directory: Path) -> set[str]:
