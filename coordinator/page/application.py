@@ -1,9 +1,7 @@
 """Application: the page's files and its routes, behind one guard.
 
-The guard checks the host name, the origin and the caller's role before anything of a request is
-read: another page in the same browser can send requests here, and another name can be made to point
-here (DNS rebinding). A route takes the roles of the contract's call that does the same; a route
-that changes the whole service takes an admin besides.
+The guard checks host name, origin and role before a request is read: another page in the same
+browser can send requests here, and another name can be made to point here (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -53,10 +51,7 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Route:
-    """A route of the page; it takes the roles of `call`, or is open where that is empty.
-
-    `admins_only` goes before the call's roles.
-    """
+    """A route; it takes the roles of `call`, or is open where that is empty."""
 
     method: str
     path: str

@@ -34,7 +34,7 @@ from lipt.coordinator.access.caller import Caller, require_role
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.selecting import MapExamples, ShowExamples
 from lipt.coordinator.compute.messages import Asked, OnData, OnProgress
-from lipt.coordinator.page.requests import Handler, Page, PageRequest, answer, refuse
+from lipt.coordinator.page.requests import Handler, Page, PageRequest, address_of, answer, refuse
 from lipt.coordinator.page.sessions import SESSION_SECONDS
 from lipt.coordinator.rpc.subsets import Answering
 from lipt.coordinator.runs.repair import restore_pretrained_weights
@@ -74,11 +74,12 @@ def _signed_in(
     request: PageRequest, identify: Callable[[], Caller], response: Response
 ) -> Response:
     page = request.page
-    page.attempts.require_room(request.address)
+    address = address_of(request.http)
+    page.attempts.require_room(address)
     try:
         caller = identify()
     except UnauthenticatedError:
-        page.attempts.note_failure(request.address)
+        page.attempts.note_failure(address)
         raise
     require_role(caller, f"/lipt.v1.{OPEN_PAGE}")
     # A proxy in front that has TLS says so; anybody else who says it makes the cookie stricter.

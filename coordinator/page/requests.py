@@ -51,19 +51,19 @@ _STATUS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What the page's handlers use.
-
-    `services` are the servicers of `lipt.v1` by name, `names` the page's host names, `address` the
-    gRPC server's, and `cookie` the name of the session's cookie.
-    """
+    """What the page's handlers use."""
 
     app: App
+    # The servicers of `lipt.v1` by name.
     services: Mapping[str, Any]
     sessions: Sessions
     attempts: Attempts
     limits: PeerLimits
+    # The page's host names.
     names: set[str]
+    # The gRPC server's.
     address: str
+    # The name of the session's cookie.
     cookie: str
     encrypted: bool
 
@@ -75,11 +75,6 @@ class PageRequest:
     page: Page
     http: Request
     session: Session
-
-    @property
-    def address(self) -> str:
-        """The network address that the request comes from."""
-        return address_of(self.http)
 
     def peer(self) -> str:
         """The peer for turns, quotas and limits."""

@@ -63,24 +63,16 @@ def read_records(directory: Path, problems: list[str]) -> Iterator[BaseModel]:
 
 @dataclass(frozen=True)
 class Need:
-    """A blob, and what needs it.
-
-    An optional one is kept where it is there: the weights that a run was given, from which a
-    damaged theta* is recomputed. Its size is not on record.
-    """
+    """A blob, and what needs it."""
 
     blob: BlobName
     whose: str
+    # May be missing, and its size is not on record: weights that a damaged theta* is made of again.
     optional: bool = False
 
 
 def needs_of(record: BaseModel) -> Iterator[Need]:
-    """Yield the blobs that a record needs.
-
-    A run always needs its weights. While learners train, it needs shards and unconfirmed results.
-    It needs its learners' results and snapshots unless it failed or was cancelled: strategies on
-    training trajectories read them.
-    """
+    """Yield the blobs that a record needs."""
     match record:
         case RunRecord():
             yield from _needs_of_run(record)
@@ -104,6 +96,7 @@ def _needs_of_run(run: RunRecord) -> Iterator[Need]:
             for copy in learner.copies:
                 for blob in copy.files:
                     yield Need(blob, f"what {copy.worker_name} handed in {whose}")
+        # Strategies on training trajectories read them, also after the run.
         if learner.result is not None and run.state not in _GIVEN_UP:
             yield Need(learner.result, f"the result {whose}")
             for number, snapshot in enumerate(learner.snapshots):
@@ -267,10 +260,9 @@ class Collected:
 def collect(
     directory: Path, expiry: Expiry, *, unused_since: float, cut_since: float, dry_run: bool = False
 ) -> Collected:
-    """Remove old blobs that no record needs, and old partial uploads.
+    """Remove blobs that no record needs, unused since a time, and uploads that were cut before one.
 
-    Blobs used after `unused_since` and uploads that grew after `cut_since` are kept (seconds since
-    1970). All records are read before the first removal.
+    Times are seconds since 1970. All records are read before the first removal.
     """
     needs, _ = _read_needs(directory)
     needed_bytes = 0
@@ -327,8 +319,8 @@ def collect_garbage(
     directory: Path, *, min_age_seconds: float, now: float, dry_run: bool = False
 ) -> Collected:
     """Remove unneeded old files of a state directory; no coordinator may be using it."""
-    with opened_read_only(directory):
-        pass  # before the lock, which would create a missing directory
+    with opened_read_only(directory):  # before the lock, which would create a missing directory
+        pass
     try:
         lock = StateLock(directory)
     except StateError as error:

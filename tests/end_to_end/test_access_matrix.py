@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 import trustme
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lipt.common.access.tokens import METADATA_KEY, Token, find_local_token
 from lipt.common.errors import from_rpc_error
@@ -255,14 +254,3 @@ def test_every_call_is_let_in_or_refused_as_its_role_says(
             for method in all_methods()
         }
     assert found == expected(gets_in_as)
-
-
-@pytest.mark.parametrize("server", KINDS)
-def test_probe_that_shows_nothing_is_told_that_all_is_well(
-    servers: dict[str, Server], server: str
-) -> None:
-    # With mTLS the connection itself takes a certificate.
-    with servers[server].channel("roleless") as channel:
-        health: Any = health_pb2_grpc.HealthStub(channel)
-        answer = health.Check(health_pb2.HealthCheckRequest(), timeout=30)
-    assert answer.status == health_pb2.HealthCheckResponse.SERVING

@@ -53,8 +53,5 @@ def test_backup_of_a_coordinator_that_serves_goes_on_where_it_was_made(
 
 def test_metrics_are_not_shown_to_other_machines_unasked(cluster: Cluster) -> None:
     cluster.address = "127.0.0.1:1"
-    coordinator = cluster.launch_coordinator("--metrics-listen", "0.0.0.0:0")
     worker = cluster.start_worker("worker", "--metrics-listen", "[::]:0")
-    reachable = "is reachable from other machines"
-    assert f"--metrics-listen 0.0.0.0:0 {reachable}" in coordinator.refused()
-    assert f"--metrics-listen [::]:0 {reachable}" in worker.refused()
+    assert "--metrics-listen [::]:0 is reachable from other machines" in worker.refused()

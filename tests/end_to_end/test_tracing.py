@@ -74,11 +74,9 @@ class Traced:
     logs: list[LoggedProcess]
 
     def of(self, trace_id: str) -> list[Spanned]:
-        """The spans of one trace."""
         return [span for span in self.spans if span.trace_id == trace_id]
 
     def named(self, name: str) -> list[Spanned]:
-        """The spans of a name."""
         return [span for span in self.spans if span.name == name]
 
 

@@ -38,6 +38,11 @@ def started(clock: Clock, shown: Shown, state_dir: Path, own_token: str = "own")
     return sessions
 
 
+def require_ended(sessions: Sessions, cookie: str | None) -> None:
+    with pytest.raises(UnauthenticatedError):
+        sessions.find(cookie)
+
+
 def code_of(sessions: Sessions) -> str:
     return sessions.link(TRAINER)[0].partition("code=")[2]
 
@@ -57,8 +62,7 @@ def test_session_is_its_callers_for_twelve_hours_with_restarts_in_between(
 
 @pytest.mark.parametrize("cookie", [None, "", "guessed", "gAAAAA==", "\xff", "\ud800"])
 def test_who_shows_no_session_is_nobody(sessions: Sessions, cookie: str | None) -> None:
-    with pytest.raises(UnauthenticatedError):
-        sessions.find(cookie)
+    require_ended(sessions, cookie)
 
 
 def test_changed_cookies_and_those_of_another_coordinator_are_refused(
@@ -68,8 +72,7 @@ def test_changed_cookies_and_those_of_another_coordinator_are_refused(
     middle = len(cookie) // 2
     changed = cookie[:middle] + ("A" if cookie[middle] != "A" else "B") + cookie[middle + 1 :]
     for wrong in (changed, code_of(sessions)):
-        with pytest.raises(UnauthenticatedError):
-            sessions.find(wrong)
+        require_ended(sessions, wrong)
     with pytest.raises(UnauthenticatedError):
         started(clock, shown, tmp_path, "another token").find(cookie)
     assert "0a1b" not in cookie
@@ -79,8 +82,7 @@ def test_session_ends_with_what_it_was_begun_with(sessions: Sessions, shown: Sho
     session = sessions.find(cookie := sessions.begin(TRAINER))
     shown.holds = False
     assert not sessions.holds(session)
-    with pytest.raises(UnauthenticatedError):
-        sessions.find(cookie)
+    require_ended(sessions, cookie)
 
 
 async def test_signing_out_ends_the_sessions_of_one_caller_for_good(
@@ -90,8 +92,7 @@ async def test_signing_out_ends_the_sessions_of_one_caller_for_good(
     await sessions.end(sessions.find(left))
     clock.now += 0.01
     for coordinator in (sessions, started(clock, shown, tmp_path)):
-        with pytest.raises(UnauthenticatedError):
-            coordinator.find(left)
+        require_ended(coordinator, left)
         assert coordinator.find(stayed).caller == OWN_USER
         assert coordinator.find(coordinator.begin(TRAINER)).caller == TRAINER
 
@@ -113,8 +114,7 @@ async def test_a_damaged_file_of_sign_outs_ends_all_sessions(
     early = sessions.begin(TRAINER)
     (tmp_path / FILE).write_bytes(content)
     again = started(clock, shown, tmp_path)
-    with pytest.raises(UnauthenticatedError):
-        again.find(early)
+    require_ended(again, early)
     clock.now += 1
     await again.end(again.find(again.begin(OWN_USER)))
     with pytest.raises(UnauthenticatedError):

@@ -316,9 +316,3 @@ def test_record_that_is_no_json_names_nothing_and_hides_no_other(state: StateBen
     named = set(named_digests(state.directory))
     assert state.put("ready result 0").sha256 in named
     assert state.put("training result 0").sha256 not in named
-
-
-def test_directory_without_a_state_is_said_to_be_none(tmp_path: Path) -> None:
-    for read in (named_digests(tmp_path), read_records(tmp_path, [])):
-        with pytest.raises(StateError, match="there is no state"):
-            list(read)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StateError
 from lipt.coordinator.state.commands import app
 from lipt.coordinator.state.database import Database
@@ -112,19 +113,19 @@ def test_record_that_is_wrong_is_named(state: StateBench, statement: str, words:
         raise ValueError(problems)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "A" * 64])
-def test_file_that_is_no_blob_is_named(state: StateBench, name: str) -> None:
-    (state.directory / "blobs" / "ab").mkdir(exist_ok=True)
-    (state.directory / "blobs" / "ab" / name).write_text("stray")
+@pytest.mark.parametrize(
+    ("folder", "name", "words"),
+    [
+        ("ab", "notes.txt", "is no blob"),
+        ("ab", "A" * 64, "is no blob"),
+        ("zz", BlobName.of(b"stray").sha256, "is in the wrong folder"),
+    ],
+)
+def test_stray_file_is_named(state: StateBench, folder: str, name: str, words: str) -> None:
+    (state.directory / "blobs" / folder).mkdir(exist_ok=True)
+    (state.directory / "blobs" / folder / name).write_text("stray")
     (problem,) = check_state(state.directory).problems
-    assert f"ab/{name} is no blob" in problem
-
-
-def test_blob_in_the_wrong_folder_is_named(state: StateBench) -> None:
-    path = state.path("ready theta*")
-    (state.directory / "blobs" / "zz").mkdir()
-    path.rename(state.directory / "blobs" / "zz" / path.name)
-    assert "is in the wrong folder" in check_state(state.directory).problems[0]
+    assert f"{folder}/{name} {words}" in problem
 
 
 HOUR = 3600.0
@@ -176,8 +177,7 @@ def test_coordinator_that_serves_makes_it_fail(state: StateBench) -> None:
 
 
 def test_record_that_cannot_be_read_removes_nothing(state: StateBench) -> None:
-    with contextlib.closing(sqlite3.connect(state.directory / "lipt.db")) as connection, connection:
-        connection.execute("UPDATE learners SET body = '{' WHERE run_id = 'training'")
+    execute(state.directory, "UPDATE learners SET body = '{' WHERE run_id = 'training'")
     with pytest.raises(StateError, match=r"nothing was done.*learner 0 of run training"):
         collect_garbage(state.directory, min_age_seconds=0.0, now=NOW)
     assert state.has("cancelled shard 0")
