@@ -86,8 +86,8 @@ ROUTES = (
     Route("POST", "/api/runs/{run}/map", handlers.draw_map, _GET_SUBSET, streams=True),
     Route("GET", "/api/diagnoses/{sha256}", handlers.show_diagnosis, _DIAGNOSE),
     Route("GET", _SUBSETS, handlers.list_subsets, _GET_SUBSET),
-    Route("GET", _ONE_SUBSET, handlers.show_subset, _GET_SUBSET),
-    Route("GET", f"{_ONE_SUBSET}/beside/{{other}}", handlers.compare_subsets, _GET_SUBSET),
+    Route("GET", _ONE_SUBSET, handlers.show_subsets, _GET_SUBSET),
+    Route("GET", f"{_ONE_SUBSET}/beside/{{other}}", handlers.show_subsets, _GET_SUBSET),
 )
 
 

@@ -24,7 +24,6 @@ from lipt.common.determinism import derive_seed
 from lipt.common.errors import (
     InvalidRequestError,
     LiptError,
-    OtherDataError,
     UnauthenticatedError,
 )
 from lipt.common.maps import rows_to_draw
@@ -180,28 +179,29 @@ async def list_subsets(request: PageRequest, run: str) -> object:
     return {"subsets": [_listed(subset, request.page) for subset in found]}
 
 
-async def show_subset(request: PageRequest, run: str, digest: str) -> object:
-    """A subset with its classes, its weights, and examples of both ends."""
+async def show_subsets(request: PageRequest, run: str, digest: str, other: str = "") -> object:
+    """One subset or two with their classes, weights and examples of both ends; what two share."""
     app = request.page.app
-    subset = await app.answers.find_subset(run, digest)
-    examples = await app.answers.examples(subset)
-    labels_N = _labels_of(app, subset.fingerprint)
+    found = [await app.answers.find_subset(run, one) for one in (digest, other) if one]
+    examples = [await app.answers.examples(subset) for subset in found]
+    labels_N = _labels_of(app, found[0].fingerprint)
+
+    def compared() -> dict[str, Any]:
+        shown = [
+            _listed(subset, request.page)
+            | examined(subset, chosen, labels_N, app.data.class_names, app.data.quarantined)
+            for subset, chosen in zip(found, examples, strict=True)
+        ]
+        rows = [chosen.indices_K for chosen in examples]
+        # Without the labels of their data, chance is unknown.
+        comparable = len(rows) == 2 and len(labels_N)
+        return {
+            "subsets": shown,
+            "overlap": asdict(overlap(rows[0], rows[1], labels_N)) if comparable else None,
+        }
+
     # Of a million examples it takes longer than the event loop may be held.
-    shown = await asyncio.to_thread(
-        examined, subset, examples, labels_N, app.data.class_names, app.data.quarantined
-    )
-    return {"subset": _listed(subset, request.page) | shown}
-
-
-async def compare_subsets(request: PageRequest, run: str, digest: str, other: str) -> object:
-    """How many examples two subsets share."""
-    answers = request.page.app.answers
-    pair = [await answers.find_subset(run, one) for one in (digest, other)]
-    labels_N = _labels_of(request.page.app, pair[0].fingerprint)
-    if not len(labels_N):
-        raise OtherDataError("the subsets are of other data. Serve their own data again.")
-    first_K, second_L = [(await answers.examples(one)).indices_K for one in pair]
-    return asdict(await asyncio.to_thread(overlap, first_K, second_L, labels_N))
+    return await asyncio.to_thread(compared)
 
 
 async def draw_map(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import re
@@ -18,7 +17,7 @@ import pytest
 
 from lipt.common.errors import ConfigError, UnreachableError
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.maintenance import read_records
 from lipt.coordinator.state.records import RunRecord
 from lipt.trainer import Client
 from tests.cluster import Cluster, LoggedProcess
@@ -94,15 +93,9 @@ class MortalCoordinator:
 
     def record(self) -> RunRecord | None:
         """The only run as the state directory has it; for when nobody serves it."""
-
-        async def load() -> tuple[RunRecord, ...]:
-            database = Database.open(self._state_dir / "lipt.db")
-            try:
-                return await database.load_runs()
-            finally:
-                await database.close()
-
-        runs = asyncio.run(load())
+        runs = [
+            found for found in read_records(self._state_dir, []) if isinstance(found, RunRecord)
+        ]
         assert len(runs) <= 1
         return runs[0] if runs else None
 

@@ -78,8 +78,10 @@ async def chosen(browser: httpx.AsyncClient, **wanted: object) -> dict[str, Any]
     answer = await browser.post(GET_SUBSET, json=wanted)
     assert answer.status_code == 200, answer.text
     digest = lines_of(answer)[-1]["subset"]["digest"]
-    found: dict[str, Any] = (await browser.get(f"/api/runs/mine/subsets/{digest}")).json()["subset"]
-    return found
+    found = (await browser.get(f"/api/runs/mine/subsets/{digest}")).json()
+    assert found["overlap"] is None
+    subset: dict[str, Any] = found["subsets"][0]
+    return subset
 
 
 async def test_subset_is_computed_once_and_shown_with_the_code_that_uses_it(
@@ -107,7 +109,7 @@ async def test_subsets_are_listed_newest_first_and_found_by_digest(
     listed = (await browser.get("/api/runs/mine/subsets")).json()["subsets"]
     assert [one["digest"] for one in listed] == digests[::-1]
     assert "chosen" not in listed[0]
-    found = (await browser.get(f"/api/runs/mine/subsets/{digests[0]}")).json()["subset"]
+    (found,) = (await browser.get(f"/api/runs/mine/subsets/{digests[0]}")).json()["subsets"]
     assert (found["digest"], found["num_examples"]) == (digests[0], 3)
     nothing = await browser.get(f"/api/runs/mine/subsets/{'0' * 64}")
     assert (nothing.status_code, nothing.json()["error"]["reason"]) == (404, "UNKNOWN_BLOB")
@@ -181,9 +183,10 @@ async def test_two_subsets_are_compared(
     await ready(page)
     small, large = [await chosen(browser, budget=budget) for budget in (10, 40)]
     beside = f"/api/runs/mine/subsets/{small['digest']}/beside"
-    compared = await browser.get(f"{beside}/{large['digest']}")
+    compared = (await browser.get(f"{beside}/{large['digest']}")).json()
+    assert compared["subsets"] == [small, large]
     # The fake takes the first ones, which are all of the first class of 50.
-    assert compared.json() == {"shared": 10, "jaccard": 0.25, "by_chance": 10 * 40 / 50}
+    assert compared["overlap"] == {"shared": 10, "jaccard": 0.25, "by_chance": 10 * 40 / 50}
     nobodys = await browser.get(f"{beside}/{'0' * 64}")
     assert (nobodys.status_code, nobodys.json()["error"]["reason"]) == (404, "UNKNOWN_BLOB")
 
@@ -231,8 +234,9 @@ async def test_subsets_of_other_data_are_not_compared(
     await ready(page)
     digest = (await chosen(browser, budget=10))["digest"]
     monkeypatch.setattr(DataDescription, "fingerprints", ("other",))
-    refused = await browser.get(f"/api/runs/mine/subsets/{digest}/beside/{digest}")
-    assert (refused.status_code, refused.json()["error"]["reason"]) == (409, "OTHER_DATA")
+    shown = (await browser.get(f"/api/runs/mine/subsets/{digest}/beside/{digest}")).json()
+    assert shown["overlap"] is None
+    assert [len(subset["chosen"]) for subset in shown["subsets"]] == [10, 10]
 
 
 async def test_diagnosis_is_computed_and_shown(
