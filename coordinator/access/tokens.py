@@ -58,7 +58,9 @@ class Tokens:
 
     async def load(self) -> None:
         """Read all created tokens."""
-        self._records = {record.token_id: record for record in await self._database.load_tokens()}
+        records = await self._database.load(TokenRecord)
+        oldest_first = sorted(records, key=lambda record: (record.created_at, record.token_id))
+        self._records = {record.token_id: record for record in oldest_first}
 
     @property
     def own(self) -> str:

@@ -1,9 +1,7 @@
 """Application: the page's files and its routes, behind one guard.
 
-The guard checks the host name, the origin and the caller's role before anything of a request is
-read: another page in the same browser can send requests here, and another name can be made to point
-here (DNS rebinding). A route takes the roles of the contract's call that does the same; a route
-that changes the whole service takes an admin besides.
+The guard checks host name, origin and role before a request is read: another page in the same
+browser can send requests here, and another name can be made to point here (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -32,8 +30,8 @@ from lipt.common.errors import PermissionDeniedError
 from lipt.common.network.tls import is_loopback
 from lipt.coordinator.access.caller import Caller, note_caller, require_role
 from lipt.coordinator.page import handlers, requests
-from lipt.coordinator.page.handlers import OPEN_PAGE, Handler
-from lipt.coordinator.page.requests import Page, PageRequest
+from lipt.coordinator.page.handlers import OPEN_PAGE
+from lipt.coordinator.page.requests import Handler, Page, PageRequest
 from lipt.coordinator.page.sessions import Session
 
 STATIC = Path(__file__).parent / "static"
@@ -50,16 +48,10 @@ HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
 }
 
-_SERVICES = "/lipt.v1."
-_GET_SUBSET = "SubsetService/GetSubset"
-
 
 @dataclass(frozen=True)
 class Route:
-    """A route of the page; it takes the roles of `call`, or is open where that is empty.
-
-    `admins_only` goes before the call's roles.
-    """
+    """A route; it takes the roles of `call`, or is open where that is empty."""
 
     method: str
     path: str
@@ -75,6 +67,7 @@ class Route:
         return cls("POST", f"/api/{call}", handler, call, admins_only, streams)
 
 
+_GET_SUBSET, _DIAGNOSE = "SubsetService/GetSubset", "DiagnosisService/Diagnose"
 _SUBSETS = "/api/runs/{run}/subsets"
 _ONE_SUBSET = f"{_SUBSETS}/{{digest}}"
 ROUTES = (
@@ -87,14 +80,14 @@ ROUTES = (
     Route.of_call("RunService/CancelRun", admins_only=True),
     Route.of_call("SubsetService/ListStrategies"),
     Route.of_call(_GET_SUBSET),
-    Route.of_call("DiagnosisService/Diagnose"),
+    Route.of_call(_DIAGNOSE),
     Route("POST", "/api/runs", handlers.start_run, "RunService/CreateRun", admins_only=True),
     Route("POST", "/api/pictures", handlers.pictures, _GET_SUBSET),
     Route("POST", "/api/runs/{run}/map", handlers.draw_map, _GET_SUBSET, streams=True),
-    Route("GET", "/api/diagnoses/{sha256}", handlers.show_diagnosis, "DiagnosisService/Diagnose"),
+    Route("GET", "/api/diagnoses/{sha256}", handlers.show_diagnosis, _DIAGNOSE),
     Route("GET", _SUBSETS, handlers.list_subsets, _GET_SUBSET),
-    Route("GET", _ONE_SUBSET, handlers.show_subset, _GET_SUBSET),
-    Route("GET", f"{_ONE_SUBSET}/beside/{{other}}", handlers.compare_subsets, _GET_SUBSET),
+    Route("GET", _ONE_SUBSET, handlers.show_subsets, _GET_SUBSET),
+    Route("GET", f"{_ONE_SUBSET}/beside/{{other}}", handlers.show_subsets, _GET_SUBSET),
 )
 
 
@@ -142,6 +135,7 @@ class _Guarded:
     def __init__(self, page: Page, route: Route) -> None:
         self._page = page
         self._route = route
+        self._handler = requests.by_fields(route.handler)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request, begun = Request(scope, receive), False
@@ -152,7 +146,15 @@ class _Guarded:
             await send(message)
 
         try:
-            await self._answer(request, scope, receive, noting)
+            session = self._admitted(request)
+            limits, streams = self._page.limits, self._route.streams
+            waits = limits.enter(session.peer, streams=streams)
+            try:
+                await asyncio.sleep(waits)
+                response = await self._answer(PageRequest(self._page, request, session))
+                await response(scope, receive, noting)
+            finally:
+                limits.leave(session.peer, streams=streams)
         except ClientDisconnect:
             return
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
@@ -161,19 +163,10 @@ class _Guarded:
             if not begun:
                 await response(scope, receive, send)
 
-    async def _answer(self, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
-        session = self._admitted(request)
-        limits, streams = self._page.limits, self._route.streams
-        waits = limits.enter(session.peer, streams=streams)
-        try:
-            await asyncio.sleep(waits)
-            posts = self._route.method == "POST"
-            body = await requests.read_body(request) if posts else b""
-            asked = PageRequest(self._page, request, session, body)
-            response = await self._route.handler(asked)
-            await response(scope, receive, send)
-        finally:
-            limits.leave(session.peer, streams=streams)
+    async def _answer(self, request: PageRequest) -> Response:
+        posts = self._route.method == "POST"
+        body = await requests.read_body(request.http) if posts else b"{}"
+        return await requests.response_of(await self._handler(request, body), request)
 
     def _admitted(self, request: Request) -> Session:
         """The session, which may use this route; nobody's where signing in is not needed."""
@@ -185,7 +178,7 @@ class _Guarded:
             address = requests.address_of(request)
             return Session(Caller(f"page: {address}", address, frozenset()), began_at=0.0)
         session = page.sessions.find(request.cookies.get(page.cookie))
-        require_role(session.caller, _SERVICES + route.call)
+        require_role(session.caller, f"/lipt.v1.{route.call}")
         if route.admins_only and Role.ADMIN not in session.caller.roles:
             raise PermissionDeniedError(
                 f"{session.caller.name} is no admin, and on the page admins alone may do this. "

@@ -1,23 +1,25 @@
 """Requests of the page: bodies, answers, refusals and streams.
 
-A stream is lines of JSON; where it fails, its last line is the error. A request refused before the
-first line has an answer of its own, with its status.
+A handler takes the fields of the body and of the path by their names and types. It returns a value,
+a response, or a generator, whose values are streamed as lines of JSON; where that fails, the last
+line is the error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.json_format import MessageToJson
 from google.protobuf.message import Message
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import to_json
+from pydantic import ConfigDict, ValidationError, validate_call
+from pydantic_core import from_json, to_json
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message as Sent
@@ -46,32 +48,24 @@ _STATUS = {
     grpc.StatusCode.UNAVAILABLE: 503,
 }
 
-ModelT = TypeVar("ModelT", bound=BaseModel)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What the page's handlers use.
-
-    `services` are the servicers of `lipt.v1` by name, `names` the page's host names, `address` the
-    gRPC server's, and `cookie` the name of the session's cookie.
-    """
+    """What the page's handlers use."""
 
     app: App
+    # The servicers of `lipt.v1` by name.
     services: Mapping[str, Any]
     sessions: Sessions
     attempts: Attempts
     limits: PeerLimits
+    # The page's host names.
     names: set[str]
+    # The gRPC server's.
     address: str
+    # The name of the session's cookie.
     cookie: str
     encrypted: bool
-
-
-class Body(BaseModel):
-    """Base of request bodies; unknown names are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
@@ -81,11 +75,6 @@ class PageRequest:
     page: Page
     http: Request
     session: Session
-    body: bytes
-
-    def path(self, name: str) -> str:
-        """A parameter of the path."""
-        return str(self.http.path_params[name])
 
     def peer(self) -> str:
         """The peer for turns, quotas and limits."""
@@ -94,6 +83,9 @@ class PageRequest:
     def invocation_metadata(self) -> tuple[()]:
         """No metadata, as of a call."""
         return ()
+
+
+Handler: TypeAlias = Callable[..., Awaitable[object]]
 
 
 def address_of(request: Request) -> str:
@@ -127,14 +119,27 @@ async def read_body(request: Request) -> bytes:
     return bytes(body)
 
 
-def parse_body(body: bytes, model: type[ModelT]) -> ModelT:
-    """The content of a body; InvalidRequestError says where it is wrong."""
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the body"
-        raise InvalidRequestError(f"{where[:200]} cannot be: {first['msg']}.") from None
+def by_fields(handler: Handler) -> Handler:
+    """Make a handler take a request and its body, whose fields it checks; others are refused."""
+
+    @validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+    @wraps(handler)
+    def checked(*request: PageRequest, **fields: object) -> Awaitable[object]:
+        return handler(*request, **fields)
+
+    async def handle(request: PageRequest, body: bytes) -> object:
+        try:
+            fields = {**from_json(body, allow_inf_nan=False), **request.http.path_params}
+            answering = checked(request, **fields)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise InvalidRequestError(f"{where[:200]} cannot be: {first['msg']}.") from None
+        except (TypeError, ValueError) as error:
+            raise InvalidRequestError(f"the body cannot be: {str(error)[:200]}.") from None
+        return await answering
+
+    return handle
 
 
 def as_json(value: object) -> bytes:
@@ -161,13 +166,8 @@ def answer(
 
 def refuse(page: Page, error: Exception, request: Request) -> Response:
     """Count and log an error that ends a request, and answer with the status of its code."""
-    client = request.client
-    refused = count_refusal(
-        page.app.events,
-        error,
-        method=f"{request.method} {request.url.path[:200]}",
-        peer=f"{client.host}:{client.port}" if client is not None else "",
-    )
+    method = f"{request.method} {request.url.path[:200]}"
+    refused = count_refusal(page.app.events, error, method=method, peer=address_of(request))
     status = 413 if isinstance(refused, BlobTooLargeError) else _STATUS.get(refused.code, 500)
     after = refused.retry_after_seconds
     headers = {} if after is None else {"Retry-After": str(math.ceil(after))}
@@ -191,25 +191,31 @@ class Streaming(StreamingResponse):
                 await super().stream_response(timely)
 
 
-async def in_lines(values: AsyncGenerator[object, None], request: PageRequest) -> Response:
-    """An answer that streams values as lines of JSON, for as long as the session lasts."""
+async def response_of(value: object, request: PageRequest) -> Response:
+    """A handler's value as a response; a generator streams for as long as the session lasts."""
+    if isinstance(value, Response):
+        return value
+    if isinstance(value, AsyncGenerator):
+        lines = _lines(await anext(value), value, request)
+        return Streaming(lines, media_type="application/x-ndjson")
+    return answer(value)
 
-    async def lines(value: object) -> AsyncIterator[bytes]:
-        async with aclosing(values):
-            try:
-                while request.page.sessions.holds(request.session):
-                    # A message of thousands of learners takes longer than the loop may be held.
-                    yield await asyncio.to_thread(as_json, value) + b"\n"
-                    value = await anext(values)
-            except StopAsyncIteration:
-                return
-            except Exception as error:  # noqa: BLE001 - the outermost frame of a stream
-                known = error if isinstance(error, LiptError) else None
-                yield (
-                    as_json(_error_value(known or incident(error, "a stream of the page"))) + b"\n"
-                )
 
-    return Streaming(lines(await anext(values)), media_type="application/x-ndjson")
+async def _lines(
+    value: object, others: AsyncGenerator[object, None], request: PageRequest
+) -> AsyncGenerator[bytes, None]:
+    async with aclosing(others):
+        try:
+            while request.page.sessions.holds(request.session):
+                # A message of thousands of learners takes longer than the loop may be held.
+                yield await asyncio.to_thread(as_json, value) + b"\n"
+                value = await anext(others)
+        except StopAsyncIteration:
+            return
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a stream
+            known = error if isinstance(error, LiptError) else None
+            told = known or incident(error, "a stream of the page")
+            yield as_json(_error_value(told)) + b"\n"
 
 
 def _error_value(error: LiptError) -> dict[str, Any]:

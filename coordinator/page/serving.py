@@ -34,18 +34,16 @@ class PageServer:
 
     def __init__(self, listen: str, tls: TlsFiles | None) -> None:
         """Listen at host:port; with `tls` for HTTPS. Browsers are asked for no certificate."""
-        host, port = split_address(listen)
+        self.host, port = split_address(listen)
         self._context = server_context(tls, asks_peers=False)
         try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            self._socket = socket.create_server((host, port), family=family)
+            family = socket.getaddrinfo(self.host, port, type=socket.SOCK_STREAM)[0][0]
+            self._socket = socket.create_server((self.host, port), family=family)
         except OSError as error:
             raise ConfigError(
                 f"{FLAG} {listen}: {error.strerror or error}. Choose another address."
             ) from None
         self.port: int = self._socket.getsockname()[1]
-        shown = f"[{host}]" if ":" in host else host
-        self.address = f"{shown}:{self.port}"
         self.encrypted = self._context is not None
         self._server: Any = None
         self._serving: asyncio.Task[None] | None = None
@@ -53,11 +51,10 @@ class PageServer:
     @property
     def url(self) -> str:
         """The address for a browser of this machine, or of those that reach it."""
-        host, port = split_address(self.address)
-        if host in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
-            host = socket.gethostname()
+        everywhere = self.host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
+        host = socket.gethostname() if everywhere else self.host
         shown = f"[{host}]" if ":" in host else host
-        return f"{'https' if self.encrypted else 'http'}://{shown}:{port}"
+        return f"{'https' if self.encrypted else 'http'}://{shown}:{self.port}"
 
     async def start(self, application: Callable[..., Any], *, drain_seconds: float) -> None:
         """Answer from here on; once it stops, requests under way may take `drain_seconds`."""
@@ -114,7 +111,6 @@ async def open_page(
     from lipt.coordinator.page.requests import Page  # noqa: PLC0415
 
     settings = app.settings
-    host, port = split_address(server.address)
     certified = () if tls is None else tls.dns_names()
     page = Page(
         app=app,
@@ -122,10 +118,10 @@ async def open_page(
         sessions=sessions,
         attempts=Attempts(clock=monotonic),
         limits=limits,
-        names=own_names(host, certified, settings.dashboard_url),
+        names=own_names(server.host, certified, settings.dashboard_url),
         address=address,
         # Browsers do not tell ports apart: two coordinators of one machine have a cookie each.
-        cookie=f"lipt-{port}",
+        cookie=f"lipt-{server.port}",
         encrypted=server.encrypted,
     )
     await server.start(application(page), drain_seconds=settings.drain_seconds)

@@ -96,14 +96,14 @@ class Sessions:
                 "127.0.0.1:50080; it needs the extra: pip install 'lipt[dashboard]'"
             )
         now = self._clock()
-        valid = {
-            code: one for code, one in self._codes.items() if now < one.began_at + CODE_SECONDS
-        }
-        own = [code for code, one in valid.items() if one.caller == caller]
+        for code, one in list(self._codes.items()):
+            if now >= one.began_at + CODE_SECONDS:
+                del self._codes[code]
+        own = [code for code, one in self._codes.items() if one.caller == caller]
         if len(own) >= _MOST_CODES:
-            del valid[own[0]]
+            del self._codes[own[0]]
         code = secrets.token_urlsafe(32)
-        self._codes = {**valid, code: Session(caller, now)}
+        self._codes[code] = Session(caller, now)
         return f"{self._url}/sign-in?code={code}", now + CODE_SECONDS
 
     def take_code(self, code: str) -> Caller:
@@ -169,15 +169,15 @@ class Sessions:
 
 
 class Attempts:
-    """Failed attempts to sign in, by address: they must not keep the coordinator busy."""
+    """Limits failed attempts to sign in, by address."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._until: OrderedDict[str, float] = OrderedDict()
 
     def require_room(self, address: str) -> None:
-        """Refuse an address with too many recent failures, with the time to come again."""
-        waits = self._used(address)[1]
+        """Refuse an address with too many recent failures."""
+        _, waits = self._used(address)
         if waits:
             raise TooManyCallsError(
                 f"too many attempts to sign in have failed from {address}. Try again in "

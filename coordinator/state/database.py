@@ -1,37 +1,220 @@
-"""Database: SQLite in WAL mode, with one writer thread."""
+"""Database: SQLite in WAL mode, with one writer thread; one row per record, its JSON in `body`."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from lipt.common.errors import StateError
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from lipt.common.config.values import explain
+from lipt.common.errors import LiptError, StateError
+from lipt.common.inputs.specs import InputFormat
+from lipt.common.states import RunState
 from lipt.coordinator.state.files import make_private_file
 from lipt.coordinator.state.records import (
+    DataRecord,
+    DiagnosisRecord,
     LearnerRecord,
     RunRecord,
     RunSummary,
     SubsetRecord,
     TokenRecord,
 )
-from lipt.coordinator.state.schema import (
-    Single,
-    SingleT,
-    key_column,
-    prepare,
-    read,
-    read_runs,
-    read_summaries,
-    require_readable,
-    write,
-    write_learners,
-)
+
+SCHEMA = 1
+
+_TABLES = """
+CREATE TABLE runs (
+    run_id     TEXT PRIMARY KEY,
+    name       TEXT NOT NULL UNIQUE,
+    request_id TEXT NOT NULL UNIQUE,
+    created_at REAL NOT NULL,
+    body       TEXT NOT NULL
+) STRICT;
+CREATE TABLE learners (
+    run_id        TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
+    learner_index INTEGER NOT NULL,
+    body          TEXT NOT NULL,
+    PRIMARY KEY (run_id, learner_index)
+) STRICT, WITHOUT ROWID;
+-- All other records; those of a run go with it.
+CREATE TABLE records (
+    kind   TEXT NOT NULL,
+    key    TEXT NOT NULL,
+    run_id TEXT REFERENCES runs (run_id) ON DELETE CASCADE,
+    body   TEXT NOT NULL,
+    PRIMARY KEY (kind, key)
+) STRICT;
+CREATE INDEX records_by_run ON records (run_id);
+"""
+
+RecordT = TypeVar("RecordT", bound=BaseModel)
+
+# The kind of each record, and its field that is the key.
+KINDS: dict[type[BaseModel], tuple[str, str]] = {
+    SubsetRecord: ("subset", "key"),
+    DiagnosisRecord: ("diagnosis", "key"),
+    DataRecord: ("data", "fingerprint"),
+    TokenRecord: ("token", "token_id"),
+}
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Create the tables of an empty database in one transaction; refuse other schemas."""
+    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if found == 0:
+        statements = [*_TABLES.split(";\n"), f"PRAGMA user_version = {SCHEMA}"]
+        _commit(connection, lambda each: [each.execute(one) for one in statements])
+    else:
+        require_schema(found, "the state")
+
+
+def require_schema(found: int, what: str) -> None:
+    """Refuse a database with another schema, with a StateError."""
+    if found != SCHEMA:
+        raise StateError(
+            f"{what} has schema {found}, and this version knows {SCHEMA}. Use the lipt that wrote "
+            "it, or another --state-dir."
+        )
+
+
+def write(connection: sqlite3.Connection, record: BaseModel) -> None:
+    """Insert or update a record that is neither a run nor a learner."""
+    kind, key = KINDS[type(record)]
+    connection.execute(
+        "INSERT INTO records (kind, key, run_id, body) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (kind, key) DO UPDATE SET body = excluded.body",
+        (
+            kind,
+            getattr(record, key),
+            # A diagnosis of the data alone refers to no run.
+            getattr(record, "run_id", None) or None,
+            record.model_dump_json(),
+        ),
+    )
+
+
+def write_run(
+    connection: sqlite3.Connection, run: RunRecord, learners: Iterable[LearnerRecord]
+) -> None:
+    """Insert or update a run and some of its learners."""
+    connection.execute(
+        "INSERT INTO runs (run_id, name, request_id, created_at, body) VALUES (?, ?, ?, ?, ?) "
+        "ON CONFLICT (run_id) DO UPDATE SET body = excluded.body",
+        (
+            run.run_id,
+            run.name,
+            run.request_id,
+            run.created_at,
+            run.model_dump_json(exclude={"learners"}),
+        ),
+    )
+    bodies = [(learner.index, learner.model_dump_json()) for learner in learners]
+    # One statement for all: after each statement the thread waits for the GIL, which a busy event
+    # loop rarely releases.
+    connection.execute(
+        "INSERT INTO learners (run_id, learner_index, body) "
+        "SELECT ?, json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?) "
+        "WHERE true ON CONFLICT (run_id, learner_index) DO UPDATE SET body = excluded.body",
+        (run.run_id, json.dumps(bodies, ensure_ascii=False)),
+    )
+
+
+def read(
+    connection: sqlite3.Connection,
+    record: type[RecordT],
+    problems: list[str],
+    which: str = "ORDER BY key",
+    values: tuple[object, ...] = (),
+) -> Iterator[RecordT]:
+    """Yield the records of a kind that a clause selects; unreadable ones go to `problems`."""
+    kind, _ = KINDS[record]
+    query = f"SELECT run_id, key, body FROM records WHERE kind = ? {which}"  # noqa: S608 - constants
+    for run_id, key, body in connection.execute(query, (kind, *values)):
+        of_run = f" of run {run_id}" if run_id else ""
+        yield from _parsed(record, body, f"{kind} {key}{of_run}", problems)
+
+
+def read_runs(
+    connection: sqlite3.Connection, problems: list[str], ids: Collection[str] | None = None
+) -> Iterator[RunRecord]:
+    """Yield runs (those of `ids`, or all) with their learners, oldest first; see `read`."""
+    which = ""
+    values: tuple[str, ...] = ()
+    if ids is not None:
+        which = "WHERE run_id IN (SELECT value FROM json_each(?))"
+        values = (json.dumps(sorted(ids)),)
+    learners: dict[str, list[LearnerRecord]] = {}
+    query = f"SELECT run_id, learner_index, body FROM learners {which} ORDER BY 1, 2"  # noqa: S608
+    for run_id, index, body in connection.execute(query, values):
+        name = f"learner {index} of run {run_id}"
+        learners.setdefault(run_id, []).extend(_parsed(LearnerRecord, body, name, problems))
+    query = f"SELECT run_id, body FROM runs {which} ORDER BY created_at, run_id"  # noqa: S608
+    for run_id, body in connection.execute(query, values):
+        for run in _parsed(RunRecord, body, f"run {run_id}", problems):
+            yield run.changed(learners=tuple(learners.get(run_id, ())))
+
+
+def _parsed(kind: type[RecordT], body: str, name: str, problems: list[str]) -> Iterator[RecordT]:
+    try:
+        yield kind.model_validate_json(body)
+    except (ValidationError, LiptError) as error:
+        why = explain(error) if isinstance(error, ValidationError) else str(error)
+        problems.append(f"the record of {name} cannot be read: {why[:500]}")
+
+
+def read_summaries(connection: sqlite3.Connection, problems: list[str]) -> Iterator[RunSummary]:
+    """Yield the summaries of all runs, oldest first, extracted from JSON by SQLite."""
+    # Most runs share a few kinds of inputs, so each is parsed and stored once.
+    same = cache(str)
+    inputs_of = cache(_INPUTS.validate_json)
+    for run_id, *names, state, ended_at, fingerprint, inputs in connection.execute(_SUMMARIES):
+        name, request_id, created_at = names
+        try:
+            yield RunSummary(
+                run_id,
+                name,
+                request_id,
+                created_at,
+                RunState(state),
+                ended_at,
+                same(fingerprint),
+                None if inputs is None else inputs_of(inputs),
+            )
+        except ValueError as error:
+            problems.append(f"the record of run {run_id} cannot be read: {str(error)[:500]}")
+
+
+_INPUTS: TypeAdapter[InputFormat] = TypeAdapter(InputFormat)
+_SUMMARIES = """
+    SELECT run_id, name, request_id, created_at,
+        json_extract(body, '$.state'), json_extract(body, '$.ended_at'),
+        json_extract(body, '$.fingerprint'), json_extract(body, '$.inputs')
+    FROM (
+        SELECT run_id, name, request_id, created_at,
+            CASE WHEN json_valid(body) THEN body ELSE '{}' END AS body
+        FROM runs
+    )
+    ORDER BY created_at, run_id
+"""
+
+
+def require_readable(problems: Collection[str]) -> None:
+    """Raise a StateError if some records cannot be read."""
+    if problems:
+        raise StateError(
+            f"{next(iter(problems))}. lipt state check names all such records; restore a backup, "
+            "or give another --state-dir."
+        )
+
 
 ResultT = TypeVar("ResultT")
 
@@ -83,10 +266,9 @@ class Database:
         """The summaries of all runs, oldest first."""
         return await self._load(read_summaries)
 
-    async def load_tokens(self) -> tuple[TokenRecord, ...]:
-        """All tokens, oldest first."""
-        found = await self._load(lambda *where: read(where[0], TokenRecord, where[1]))
-        return tuple(sorted(found, key=lambda token: (token.created_at, token.token_id)))
+    async def load(self, kind: type[RecordT]) -> tuple[RecordT, ...]:
+        """All records of a kind, by key."""
+        return await self._load(lambda *given: read(given[0], kind, given[1]))
 
     def read_run(self, run_id: str) -> RunRecord | None:
         """The stored run with its learners; blocks for the read."""
@@ -108,12 +290,7 @@ class Database:
 
     async def save_run(self, run: RunRecord, learners: Iterable[LearnerRecord] = ()) -> None:
         """Write a run and its changed learners."""
-
-        def save(connection: sqlite3.Connection) -> None:
-            write(connection, run)
-            write_learners(connection, run.run_id, learners)
-
-        await self._write(save)
+        await self._write(lambda connection: write_run(connection, run, learners))
 
     async def remove_run(self, run_id: str) -> None:
         """Remove a run, if it exists, with its learners, subsets and diagnoses."""
@@ -122,7 +299,7 @@ class Database:
             lambda connection: connection.execute("DELETE FROM runs WHERE run_id = ?", (run_id,))
         )
 
-    async def save(self, *records: Single) -> None:
+    async def save(self, *records: BaseModel) -> None:
         """Write records, all or none."""
 
         def save(connection: sqlite3.Connection) -> None:
@@ -131,24 +308,24 @@ class Database:
 
         await self._write(save)
 
-    async def find(self, kind: type[SingleT], key: str) -> SingleT | None:
+    async def find(self, kind: type[RecordT], key: str) -> RecordT | None:
         """The record with this key, if it exists."""
-        found = await self._find(kind, f"WHERE {key_column(kind)} = ?", key)
+        found = await self._find(kind, "AND key = ?", key)
         return found[0] if found else None
 
-    async def find_subsets(self, run_id: str, digest: str) -> tuple[SubsetRecord, ...]:
-        """A run's subsets with these examples and weights, newest first."""
-        where = f"WHERE run_id = ? AND json_extract(body, '$.digest') = ? {_NEWEST_FIRST}"
-        return await self._find(SubsetRecord, where, run_id, digest)
+    async def find_subsets(
+        self, run_id: str, digest: str | None = None, *, most: int = -1
+    ) -> tuple[SubsetRecord, ...]:
+        """A run's newest `most` subsets, newest first; of one digest, if given."""
+        which = (
+            "AND run_id = ? AND ifnull(json_extract(body, '$.digest') = ?, true) "
+            "ORDER BY json_extract(body, '$.created_at') DESC, key LIMIT ?"
+        )
+        return await self._find(SubsetRecord, which, run_id, digest, most)
 
-    async def list_subsets(self, run_id: str, *, most: int) -> tuple[SubsetRecord, ...]:
-        """A run's newest `most` subsets, newest first."""
-        where = f"WHERE run_id = ? {_NEWEST_FIRST} LIMIT ?"
-        return await self._find(SubsetRecord, where, run_id, most)
-
-    async def _find(self, kind: type[SingleT], where: str, *values: object) -> tuple[SingleT, ...]:
+    async def _find(self, kind: type[RecordT], which: str, *values: object) -> tuple[RecordT, ...]:
         return await self._load(
-            lambda connection, problems: read(connection, kind, problems, where, values)
+            lambda connection, problems: read(connection, kind, problems, which, values)
         )
 
     async def _load(
@@ -175,9 +352,6 @@ class Database:
             raise StateError(
                 f"the state could not be used: {error}. {_remedy(error, remedy)}"
             ) from error
-
-
-_NEWEST_FIRST = "ORDER BY json_extract(body, '$.created_at') DESC, subset_key"
 
 
 def _commit(connection: sqlite3.Connection, action: Callable[[sqlite3.Connection], object]) -> None:

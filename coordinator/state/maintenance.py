@@ -1,16 +1,19 @@
-"""Maintenance of a state directory: check, garbage collection and backup."""
+"""Maintenance of a state directory: its contents, check, garbage collection and backup."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import BaseModel
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, remove_stale_temporaries, state_errors, sync
@@ -18,17 +21,108 @@ from lipt.common.blobs.store import Expiry, StoredFile
 from lipt.common.errors import InvalidRequestError, StateError
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import packed_sizes
-from lipt.coordinator.state.contents import (
-    DATABASE,
-    Need,
-    Record,
-    given_weights,
-    needs_of,
-    opened_read_only,
-    read_records,
-)
+from lipt.coordinator.state.database import KINDS, read, read_runs, require_schema
 from lipt.coordinator.state.files import StateLock, collection_paused, make_private_file
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
+
+DATABASE = "lipt.db"
+_GIVEN_UP = (RunState.FAILED, RunState.CANCELLED)
+
+
+@contextmanager
+def opened_read_only(directory: Path) -> Iterator[sqlite3.Connection]:
+    """Open the directory's database read-only; a StateError if it cannot be read."""
+    path = directory / DATABASE
+    if not path.is_file():
+        raise StateError(
+            f"there is no state in {directory}: it has no {DATABASE}. Give the --state-dir that "
+            "a coordinator was started with."
+        )
+    try:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        ) as connection:
+            connection.execute("PRAGMA user_version")
+            yield connection
+    except sqlite3.Error as error:
+        raise StateError(f"{path} cannot be read: {error}. Restore it from a backup.") from None
+
+
+def read_records(directory: Path, problems: list[str]) -> Iterator[BaseModel]:
+    """Yield the records of one snapshot, runs first; unreadable ones go to `problems`."""
+    with opened_read_only(directory) as connection:
+        connection.execute("BEGIN")
+        schema = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        require_schema(schema, str(directory / DATABASE))
+        query = "SELECT run_id FROM runs ORDER BY created_at, run_id"
+        for (run_id,) in connection.execute(query).fetchall():
+            yield from read_runs(connection, problems, [run_id])
+        for kind in KINDS:
+            yield from read(connection, kind, problems)
+
+
+@dataclass(frozen=True)
+class Need:
+    """A blob, and what needs it."""
+
+    blob: BlobName
+    whose: str
+    # May be missing, and its size is not on record: weights that a damaged theta* is made of again.
+    optional: bool = False
+
+
+def needs_of(record: BaseModel) -> Iterator[Need]:
+    """Yield the blobs that a record needs."""
+    match record:
+        case RunRecord():
+            yield from _needs_of_run(record)
+        case SubsetRecord():
+            name = f"subset {record.strategy} ({record.digest[:12]}) of {record.run_id}"
+            yield Need(record.blob, name)
+        case DiagnosisRecord():
+            yield Need(record.blob, f"diagnosis {record.proxy} of {record.run_id or 'the data'}")
+
+
+def _needs_of_run(run: RunRecord) -> Iterator[Need]:
+    if given := run.config.initialization.weights_sha256:
+        yield Need(BlobName(given, 0), f"the given weights of run {run.name}", optional=True)
+    for name, blob in (("theta*", run.initial_weights), ("theta_p", run.pretrained_weights)):
+        if blob is not None:
+            yield Need(blob, f"{name} of run {run.name}")
+    for learner in run.learners:
+        whose = f"of learner {learner.index} of run {run.name}"
+        if learner.state.open and not run.state.ended:
+            yield Need(learner.shard, f"the shard {whose}")
+            for copy in learner.copies:
+                for blob in copy.files:
+                    yield Need(blob, f"what {copy.worker_name} handed in {whose}")
+        # Strategies on training trajectories read them, also after the run.
+        if learner.result is not None and run.state not in _GIVEN_UP:
+            yield Need(learner.result, f"the result {whose}")
+            for number, snapshot in enumerate(learner.snapshots):
+                yield Need(snapshot, f"snapshot {number} {whose}")
+
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+# A record that is not JSON names no blobs.
+_NAMED = """
+    SELECT json_extract(body, '$.shard', '$.result', '$.snapshots') FROM learners
+    WHERE json_valid(body)
+    UNION ALL
+    SELECT json_extract(body, '$.initial_weights', '$.pretrained_weights',
+        '$.config.initialization.weights_sha256') FROM runs
+    WHERE json_valid(body)
+    UNION ALL
+    SELECT json_extract(body, '$.blob') FROM records
+    WHERE kind IN ('subset', 'diagnosis') AND json_valid(body)
+"""
+
+
+def named_digests(directory: Path) -> Iterator[str]:
+    """Yield digests that records name, needed or not, with repeats; other blobs are uploads."""
+    with opened_read_only(directory) as connection:
+        for (named,) in connection.execute(_NAMED):
+            yield from _DIGEST.findall(named)
 
 
 @dataclass(frozen=True)
@@ -59,7 +153,7 @@ def check_state(directory: Path) -> Checked:
     problems += (
         f"blob {need.blob.sha256} is not there, {need.whose} needs it"
         for need in needs
-        if blobs.get(need.blob.sha256) != need.blob.size_bytes
+        if not need.optional and blobs.get(need.blob.sha256) != need.blob.size_bytes
     )
     return Checked(
         num_runs=counts[RunRecord],
@@ -111,7 +205,7 @@ def _blob_problem(path: Path) -> str | None:
     return None
 
 
-def _record_problems(record: Record, fingerprints: dict[str, str]) -> Iterator[str]:
+def _record_problems(record: BaseModel, fingerprints: dict[str, str]) -> Iterator[str]:
     """Yield problems of a record; `fingerprints` has the data of all earlier runs."""
     match record:
         case RunRecord():
@@ -166,25 +260,22 @@ class Collected:
 def collect(
     directory: Path, expiry: Expiry, *, unused_since: float, cut_since: float, dry_run: bool = False
 ) -> Collected:
-    """Remove old blobs that no record needs, and old partial uploads.
+    """Remove blobs that no record needs, unused since a time, and uploads that were cut before one.
 
-    Blobs used after `unused_since` and uploads that grew after `cut_since` are kept (seconds since
-    1970). All records are read before the first removal.
+    Times are seconds since 1970. All records are read before the first removal.
     """
-    kept = _kept_blobs(directory)
+    needs, _ = _read_needs(directory)
     needed_bytes = 0
     spared: list[StoredFile] = []
     blobs: list[StoredFile] = []
     for digest in expiry.digests():
         # The sizes of needed blobs come from records, so few files are read.
-        needed = kept.get(digest)
-        blob = None if needed else expiry.blob(digest)
-        if needed:
-            needed_bytes += needed
+        need = needs.get(digest)
+        blob = None if need and not need.optional else expiry.blob(digest)
+        if need:
+            needed_bytes += (blob or need.blob).size_bytes
         elif blob is None:
             continue
-        elif digest in kept:
-            needed_bytes += blob.size_bytes
         elif dry_run:
             (blobs if blob.used_at <= unused_since else spared).append(blob)
         else:
@@ -206,28 +297,30 @@ def collect(
     )
 
 
-def _kept_blobs(directory: Path) -> dict[str, int]:
-    """Sizes of blobs that are never removed, by digest; 0 if no record has the size."""
-    kept: dict[str, int] = {}
+def _read_needs(directory: Path) -> tuple[dict[str, Need], int]:
+    """What all records need, by digest, and the number of runs."""
     problems: list[str] = []
+    needs: dict[str, Need] = {}
+    num_runs = 0
     for record in read_records(directory, problems):
-        if given := given_weights(record):
-            kept.setdefault(given, 0)
-        kept.update((need.blob.sha256, need.blob.size_bytes) for need in needs_of(record))
+        num_runs += isinstance(record, RunRecord)
+        for need in needs_of(record):
+            if not need.optional or need.blob.sha256 not in needs:
+                needs[need.blob.sha256] = need
     if problems:
         raise StateError(
-            f"nothing was removed, for what is needed is not known: {problems[0]}. "
+            f"nothing was done, for what is needed is not known: {problems[0]}. "
             "See lipt state check, and restore a backup."
         )
-    return kept
+    return needs, num_runs
 
 
 def collect_garbage(
     directory: Path, *, min_age_seconds: float, now: float, dry_run: bool = False
 ) -> Collected:
     """Remove unneeded old files of a state directory; no coordinator may be using it."""
-    with opened_read_only(directory):
-        pass  # before the lock, which would create a missing directory
+    with opened_read_only(directory):  # before the lock, which would create a missing directory
+        pass
     try:
         lock = StateLock(directory)
     except StateError as error:
@@ -326,24 +419,16 @@ def _copy_database(source: sqlite3.Connection, path: Path) -> None:
 
 
 def _copy_blobs(directory: Path, partial: Path, *, link: bool) -> BackedUp:
-    problems: list[str] = []
-    whose: dict[str, str] = {}
-    given: set[str] = set()
-    num_runs = num_bytes = num_linked = num_blobs = 0
-    for record in read_records(partial, problems):
-        num_runs += isinstance(record, RunRecord)
-        whose.update((need.blob.sha256, need.whose) for need in needs_of(record))
-        given.update(filter(None, [given_weights(record)]))
-    if problems:
-        raise StateError(f"{problems[0]}. See lipt state check.")
-    for sha256 in sorted(whose.keys() | given):
+    needs, num_runs = _read_needs(partial)
+    num_bytes = num_linked = num_blobs = 0
+    for sha256, need in sorted(needs.items()):
         original = directory / "blobs" / sha256[:2] / sha256
         if not original.is_file():
-            if sha256 in whose:
-                raise StateError(
-                    f"blob {sha256} is not there, {whose[sha256]} needs it. See lipt state check."
-                )
-            continue
+            if need.optional:
+                continue
+            raise StateError(
+                f"blob {sha256} is not there, {need.whose} needs it. See lipt state check."
+            )
         copy = partial / "blobs" / sha256[:2] / sha256
         make_directory(copy.parent)
         linked = link and _linked(original, copy)

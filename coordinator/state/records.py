@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator
+from pydantic import BaseModel, ConfigDict
 
 from lipt.common.access.roles import Role
 from lipt.common.blobs.blob import BlobName
@@ -16,20 +16,6 @@ from lipt.common.inputs.specs import InputFormat
 from lipt.common.states import LearnerState, RunState
 from lipt.common.targets.values import OtherTarget
 from lipt.core.results import CommittedLearner, Ingredient, Outcome
-
-
-def _blob_from_state(value: Any) -> BlobName:
-    if isinstance(value, BlobName):
-        return value
-    sha256, size_bytes = value  # as serialized below
-    return BlobName(str(sha256), int(size_bytes))
-
-
-Blob = Annotated[
-    BlobName,
-    PlainValidator(_blob_from_state),
-    PlainSerializer(lambda name: [name.sha256, name.size_bytes]),
-]
 
 
 class _Record(BaseModel):
@@ -64,8 +50,8 @@ class CopyRecord(_Record):
     party: str
     # Device, processor and PyTorch version that trained it.
     kind: str
-    result: Blob
-    snapshots: tuple[Blob, ...] = ()
+    result: BlobName
+    snapshots: tuple[BlobName, ...] = ()
 
     @property
     def files(self) -> tuple[BlobName, ...]:
@@ -78,7 +64,7 @@ class LearnerRecord(_Record):
 
     index: int
     density: float
-    shard: Blob
+    shard: BlobName
     state: LearnerState = LearnerState.QUEUED
     # Grows with every lease; a commit under an older one is refused.
     epoch: int = 0
@@ -93,9 +79,9 @@ class LearnerRecord(_Record):
     copies: tuple[CopyRecord, ...] = ()
     # Workers on which it failed: others go first.
     failed_on: tuple[str, ...] = ()
-    result: Blob | None = None
+    result: BlobName | None = None
     # In the order of training.
-    snapshots: tuple[Blob, ...] = ()
+    snapshots: tuple[BlobName, ...] = ()
     loss: float = 0.0
     train_seconds: float = 0.0
     # Latest lease, and commit; on the clock of `training_started_at`.
@@ -157,8 +143,8 @@ class RunRecord(_Record):
     note: str = ""
     # None until theta* is made.
     inputs: InputFormat | None = None
-    initial_weights: Blob | None = None
-    pretrained_weights: Blob | None = None
+    initial_weights: BlobName | None = None
+    pretrained_weights: BlobName | None = None
     learners: tuple[LearnerRecord, ...] = ()
     # Wall clock of the first lease; the deadline counts from it.
     training_started_at: float | None = None
@@ -291,7 +277,7 @@ class SubsetRecord(_Record):
     digest: str
     weights_sha256: str
     manifest: dict[str, object]
-    blob: Blob
+    blob: BlobName
     created_at: float
 
 
@@ -307,5 +293,5 @@ class DiagnosisRecord(_Record):
     # Digest of the caller's own features; empty without.
     features_sha256: str
     manifest: dict[str, object]
-    blob: Blob
+    blob: BlobName
     created_at: float

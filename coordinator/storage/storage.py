@@ -18,9 +18,8 @@ from lipt.coordinator.dispatch.worker_blobs import LeaseId
 from lipt.coordinator.instruments import STORAGE, UNFINISHED_UPLOADS
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
-from lipt.coordinator.state.contents import named_digests
 from lipt.coordinator.state.files import collection_allowed
-from lipt.coordinator.state.maintenance import Collected, collect
+from lipt.coordinator.state.maintenance import Collected, collect, named_digests
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
 from lipt.coordinator.storage.accounts import Accounts, Uploads, free_bytes, resolve_quota
 

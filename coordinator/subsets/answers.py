@@ -135,7 +135,7 @@ class Answers:
     async def subsets_of(self, name: str) -> tuple[SubsetRecord, ...]:
         """The newest subsets of a run (by id, name or "latest"), newest first."""
         run = find_named(self._store, name)
-        return await self._database.list_subsets(run.run_id, most=_MOST_LISTED)
+        return await self._database.find_subsets(run.run_id, most=_MOST_LISTED)
 
     async def find_subset(self, name: str, digest: str) -> SubsetRecord:
         """A run's subset with this digest; an UnknownBlobError if it has none."""

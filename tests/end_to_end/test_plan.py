@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests import processes
 from tests.cluster import Cluster
+from tests.faults.memory import resident_bytes
 
 MODULE = """
 import torch
@@ -34,10 +34,7 @@ def large(): return Made(12_000, 32)
 """
 
 
-@dataclass(frozen=True)
-class Size:
-    """A data set, a run on it, and what chooses."""
-
+class Size(NamedTuple):
     data: str
     learners: dict[str, Any]
     strategy: str
@@ -48,10 +45,8 @@ SIZES = [
     Size("small", {"num_learners": 2, "num_steps": 1, "batch_size": 16}, "grand", 0.1),
     Size("medium", {"num_learners": 4, "num_steps": 2, "batch_size": 128}, "gradmatch", 0.05),
     Size(
-        "large",
-        {"num_learners": 3, "num_steps": 1, "num_minibatches": 2, "batch_size": 512},
-        "craig",
-        0.1,
+        *("large", {"num_learners": 3, "num_steps": 1, "num_minibatches": 2, "batch_size": 512}),
+        *("craig", 0.1),
     ),
 ]
 
@@ -75,8 +70,8 @@ def test_bytes_and_memory_are_within_a_factor_of_two_of_the_plan(
         assert costs is not None
         stored = disk_bytes(cluster.state / "blobs")
         client.subset(run.run_id, size.strategy, fraction=size.fraction)
-        computing = max(most_bytes(child) for child in coordinator.computing())
-        training = most_bytes(worker.process.pid)
+        computing = max(resident_bytes(child, peak=True) for child in coordinator.computing())
+        training = resident_bytes(worker.process.pid, peak=True)
 
     assert planned["bytes_to_workers"] == pytest.approx(costs.bytes_to_workers, rel=0.1)
     # Told as if nothing was pruned: at most 15% of the weights are.
@@ -110,16 +105,6 @@ def plan(size: Size, source: str, environment: dict[str, str]) -> Any:
 
 def within_a_factor_of_two(told: int, happened: int) -> bool:
     return happened / 2 <= told <= happened * 2
-
-
-def most_bytes(pid: int) -> int:
-    """The most that a process has ever held."""
-    [line] = (
-        line
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
-        if line.startswith("VmHWM:")
-    )
-    return int(line.split()[1]) * 1024
 
 
 def disk_bytes(folder: Path) -> int:

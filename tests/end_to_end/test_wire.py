@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from lipt.common.data import open_dataset
-from lipt.common.states import RunState
 from lipt.trainer import Client
 from tests.blob_files import blob_file
 from tests.certificates import Certificates
@@ -61,7 +60,6 @@ def record(
         worker = cluster.start_worker("recorded", *flags("worker"))
         with Client(proxy.address, tls=tls) as client:
             made = client.wait(client.start_run(run).run_id)
-            assert made.state is RunState.READY, made.message
             client.subset(strategy="craig", fraction=0.1)
             out = cluster.directory / "theta_p.safetensors"
             client.save_weights(out)

@@ -86,19 +86,22 @@ class Death:
         commit_seconds = float(os.environ.get("COMMIT_SECONDS", "0"))
 
         class Connection(sqlite3.Connection):
-            results = False
+            results = creates = False
 
             def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
                 # As the learners of one run are written: JSON in JSON.
                 self.results |= any(r"\"state\":\"done\"" in str(value) for value in parameters)
-                kinds = ("result", "recorded") if self.results else ("write", "written")
-                if sql == "COMMIT":
-                    sleep(commit_seconds if self.results else 0.0)
-                    death.event(kinds[0])
+                # A coordinator that dies while it makes its tables has never served.
+                self.creates |= sql.startswith("PRAGMA user_version = ")
+                if sql != "COMMIT" or self.creates:
+                    self.creates &= sql != "COMMIT"
+                    return super().execute(sql, parameters)
+                before, after = ("result", "recorded") if self.results else ("write", "written")
+                sleep(commit_seconds if self.results else 0.0)
+                death.event(before)
                 cursor = super().execute(sql, parameters)
-                if sql == "COMMIT":
-                    self.results = False
-                    death.event(kinds[1])
+                self.results = False
+                death.event(after)
                 return cursor
 
         connect = sqlite3.connect

@@ -13,7 +13,7 @@ import pytest
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.states import LearnerState
-from lipt.coordinator.state.contents import read_records
+from lipt.coordinator.state.maintenance import read_records
 from lipt.coordinator.state.records import RunRecord
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import Assignment

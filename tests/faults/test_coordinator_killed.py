@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import re
@@ -12,14 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pytest
 
 from lipt.common.errors import ConfigError, UnreachableError
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.maintenance import read_records
 from lipt.coordinator.state.records import RunRecord
 from lipt.trainer import Client
 from tests.cluster import Cluster, LoggedProcess
@@ -62,8 +60,7 @@ LEASE_SECONDS = 3600
 ResultT = TypeVar("ResultT")
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What has to be the same, whatever happened on the way."""
 
     weights: str
@@ -96,15 +93,9 @@ class MortalCoordinator:
 
     def record(self) -> RunRecord | None:
         """The only run as the state directory has it; for when nobody serves it."""
-
-        async def load() -> tuple[RunRecord, ...]:
-            database = Database.open(self._state_dir / "lipt.db")
-            try:
-                return await database.load_runs()
-            finally:
-                await database.close()
-
-        runs = asyncio.run(load())
+        runs = [
+            found for found in read_records(self._state_dir, []) if isinstance(found, RunRecord)
+        ]
         assert len(runs) <= 1
         return runs[0] if runs else None
 
@@ -153,19 +144,14 @@ def finished(run: RunRecord | None) -> dict[int, tuple[int, str, object]]:
     }
 
 
-def acknowledged(workers: list[LoggedProcess]) -> Counter[int]:
-    """How often workers were told of each learner that it is in."""
-    return _said_of_learners(r"learner \w+/(\d+) is in: ", workers)
-
-
-def taken(workers: list[LoggedProcess]) -> Counter[int]:
-    """How often workers were handed each learner, and with it its shard."""
-    return _said_of_learners(r"learner \w+/(\d+): \S+ density ", workers)
-
-
-def _said_of_learners(pattern: str, workers: list[LoggedProcess]) -> Counter[int]:
+def said(pattern: str, workers: list[LoggedProcess]) -> Counter[int]:
+    """How often workers said something of each learner."""
     text = "".join(worker.text() for worker in workers)
-    return Counter(int(index) for index in re.findall(pattern, text))
+    return Counter(int(index) for index in re.findall(rf"learner \w+/(\d+){pattern}", text))
+
+
+def acknowledged(workers: list[LoggedProcess]) -> Counter[int]:
+    return said(" is in: ", workers)
 
 
 def undisturbed(cluster: Cluster) -> tuple[Outcome, dict[str, int]]:
@@ -231,7 +217,7 @@ def live_through(
     assert done.items() <= finished(run).items()
     assert [worker.stop() for worker in workers] == [0, 0]
     # No learner is trained twice, and no shard is used twice.
-    assert taken(workers) == acknowledged(workers) == Counter(range(NUM_LEARNERS))
+    assert said(r": \S+ density ", workers) == acknowledged(workers) == Counter(range(NUM_LEARNERS))
     return outcome(run, subset), deaths
 
 

@@ -1,4 +1,4 @@
-"""Seeded fuzzing of everything that parses a peer's bytes: refused by name, in bounded memory."""
+"""Seeded fuzzing of a peer's bytes and messages: refused by name, in bounded memory."""
 
 from __future__ import annotations
 
@@ -7,22 +7,30 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from google.protobuf.message import Message
 from torch import Tensor
 
-from lipt.common.blobs.blob import BlobName, chunk_data
+from lipt.common.blobs.blob import BlobName, blob_from_proto, chunk_data
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import RunConfig
+from lipt.common.config.tasks import LearnerTask
+from lipt.common.config.values import run_config_from_proto, validate
 from lipt.common.data.shard import open_shard
 from lipt.common.errors import LiptError, WeightsError
 from lipt.common.images.formats import ImageFormat
+from lipt.common.rpc.messages import message_to_dict
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.encodings import SPARSE_KEY, encode_planes, encode_sparse, open_weights
 from lipt.common.weights.files import pack, read_weights
 from lipt.common.weights.specs import TensorSpec, specs_of
-from lipt.v1 import blob_pb2
+from lipt.trainer.views import InfoView, RunView, StrategyView, view_of
+from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2
 from tests.faults.memory import memory_growth
 from tests.faults.mutation import mutate, mutate_header, random_message
 
@@ -138,3 +146,36 @@ def test_damaged_chunks_never_change_what_is_stored(tmp_path: Path, num_cases: i
                 outcomes["fine"] += 1
     assert outcomes.total() == num_cases
     assert (tmp_path / "uploads" / f"{name.sha256}.part").read_bytes() == data
+
+
+NUM_MESSAGES = 10_000
+
+CONVERTERS: dict[str, tuple[type[Message], Callable[[Any], object]]] = {
+    "blob's name": (blob_pb2.BlobRef, blob_from_proto),
+    "run's config": (config_pb2.RunConfig, lambda it: run_config_from_proto(it, RunConfig())),
+    "learner's task": (
+        worker_pb2.LearnerTask,
+        lambda it: validate(LearnerTask, message_to_dict(it)),
+    ),
+    "run's view": (run_pb2.Run, partial(view_of, RunView)),
+    "coordinator's view": (info_pb2.GetInfoResponse, partial(view_of, InfoView)),
+    "strategy's view": (subset_pb2.Strategy, partial(view_of, StrategyView)),
+}
+# What acts on these checks them; a view is only looked at.
+CHECKED = ("blob's name", "run's config", "learner's task")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("converter", CONVERTERS)
+def test_absurd_message_is_a_value_or_refused_by_name(converter: str) -> None:
+    kind, convert = CONVERTERS[converter]
+    draw, outcomes = random.Random(converter), Counter[str]()
+    for _ in range(NUM_MESSAGES):
+        try:
+            convert(random_message(draw, kind()))
+        except LiptError as error:
+            outcomes[error.reason] += 1
+        else:
+            outcomes["fine"] += 1
+    assert outcomes["fine"] < (NUM_MESSAGES / 2 if converter in CHECKED else NUM_MESSAGES + 1)
+    assert outcomes.total() == NUM_MESSAGES

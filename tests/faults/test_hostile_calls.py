@@ -7,8 +7,7 @@ import random
 import re
 from collections import Counter
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
@@ -18,28 +17,14 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from lipt.common.errors import from_rpc_error
-from lipt.v1 import (
-    access_pb2,
-    blob_pb2,
-    diagnosis_pb2,
-    info_pb2,
-    run_pb2,
-    run_pb2_grpc,
-    subset_pb2,
-    worker_pb2,
-)
+from lipt.v1 import run_pb2, run_pb2_grpc
 from tests.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.memory import reset_peak, resident_bytes
 from tests.faults.mutation import mutate, random_message
+from tests.rpcs import contract_methods, path_of
 
-MODULES = (access_pb2, blob_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2, worker_pb2)
-METHODS: tuple[MethodDescriptor, ...] = tuple(
-    method
-    for module in MODULES
-    for service in module.DESCRIPTOR.services_by_name.values()
-    for method in service.methods
-)
+METHODS = tuple(contract_methods())
 # A long poll or a stream may rightly go on; nothing else may take that long.
 PATIENT = {"AcquireAssignment", "GetDemand", "WatchRun", "WatchService", "GetSubset", "Diagnose"}
 POLL_SECONDS, CALL_SECONDS = 0.3, 60.0
@@ -69,16 +54,11 @@ NAMED = {
 }
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One call: what is sent, message by message."""
 
     method: MethodDescriptor
     messages: tuple[bytes, ...]
-
-    @property
-    def path(self) -> str:
-        return f"/{self.method.containing_service.full_name}/{self.method.name}"
 
 
 def draw_case(draw: random.Random) -> Case:
@@ -105,13 +85,15 @@ async def call(channel: grpc.aio.Channel, threaded: grpc.Channel, case: Case) ->
     try:
         if case.method.client_streaming:
             # The asynchronous client answers INTERNAL of itself when it is refused while it sends.
-            method = threaded.stream_unary(case.path)
+            method = threaded.stream_unary(path_of(case.method))
             await asyncio.to_thread(method, iter(case.messages), timeout=seconds)
         elif case.method.server_streaming:
-            async for _ in channel.unary_stream(case.path)(case.messages[0], timeout=seconds):
+            async for _ in channel.unary_stream(path_of(case.method))(
+                case.messages[0], timeout=seconds
+            ):
                 pass
         else:
-            await channel.unary_unary(case.path)(case.messages[0], timeout=seconds)
+            await channel.unary_unary(path_of(case.method))(case.messages[0], timeout=seconds)
     except grpc.RpcError as failure:
         error: Any = failure  # a call, too
         if patient and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -120,7 +102,9 @@ async def call(channel: grpc.aio.Channel, threaded: grpc.Channel, case: Case) ->
         if error.code() in NAMED and reason != "INTERNAL":
             return reason
         sent = [message[:200] for message in case.messages]
-        raise AssertionError(f"{case.path} {sent}: {error.code()}: {error.details()}") from None
+        raise AssertionError(
+            f"{path_of(case.method)} {sent}: {error.code()}: {error.details()}"
+        ) from None
     return "OK"
 
 

@@ -3,13 +3,139 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeVar
 
+import grpc
+import grpc.aio
 import pytest
 
+from lipt.common.access.tokens import WORKER_SECRET
+from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, fill_chunk
+from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.states import LearnerState
+from lipt.common.weights.encodings import encode_sparse
+from lipt.common.weights.files import read_specs, read_weights
+from lipt.common.weights.specs import Weights
+from lipt.v1 import blob_pb2, blob_pb2_grpc, worker_pb2, worker_pb2_grpc
+from tests.blob_files import blob_file
 from tests.cluster import Cluster
 from tests.faults.conftest import Record
-from tests.faults.swarm import Swarm
+from tests.played_worker import pruned
+
+_OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
+_CALL_SECONDS, _POLL_SECONDS = 120.0, 30.0
+
+ResultT = TypeVar("ResultT")
+
+
+class Swarm:
+    """Workers that take and hand in learners, of one run after another.
+
+    A run is started when all learners of the one before are in. Where it has fewer learners
+    than there are workers, most of them wait, and who is served next is a choice.
+
+    Attributes:
+        latencies: seconds of each call, by its name; long polls are left out.
+        committed: how many learners each worker handed in.
+    """
+
+    def __init__(self, address: str, store: Path, *, num_workers: int) -> None:
+        self.latencies: dict[str, list[float]] = defaultdict(list)
+        self.committed: Counter[int] = Counter()
+        self._address = address
+        self._store = store
+        self._num_workers = num_workers
+        self._initial: dict[BlobName, Weights] = {}
+        self._all_registered = asyncio.Barrier(num_workers)
+        self._handed_in = asyncio.Event()
+
+    async def work(self, runs: list[int], start: Callable[[int], object]) -> None:
+        """Work until the learners of all runs are in; any error of any call is raised.
+
+        Args:
+            runs: how many learners each has.
+            start: starts a run with so many.
+        """
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
+            tasks = []
+            for number in range(self._num_workers):
+                secret = f"{number:032x}"
+                channel = grpc.aio.insecure_channel(self._address, options=_OPTIONS)
+                await stack.enter_async_context(channel)
+                tasks.append(group.create_task(self._work(number, secret, channel)))
+            wanted = 0
+            for num_learners in runs:
+                wanted += num_learners
+                await asyncio.to_thread(start, num_learners)
+                while self.committed.total() < wanted:
+                    self._handed_in.clear()
+                    await self._handed_in.wait()
+            for task in tasks:
+                task.cancel()
+
+    async def _work(self, number: int, secret: str, channel: grpc.aio.Channel) -> None:
+        workers: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+        blobs: Any = blob_pb2_grpc.BlobServiceStub(channel)
+        request = worker_pb2.RegisterRequest(
+            instance_id=secret,
+            name=f"worker-{number}",
+            protocol=worker_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR),
+            device="cpu",
+            allowed_modules=["tests.tiny"],
+        )
+        shown = {"metadata": ((WORKER_SECRET, secret),), "timeout": _CALL_SECONDS + _POLL_SECONDS}
+        registered = await self._timed("Register", workers.Register(request, **shown))
+        await self._all_registered.wait()
+        poll = worker_pb2.AcquireAssignmentRequest(
+            worker_id=registered.worker_id, wait_seconds=_POLL_SECONDS
+        )
+        while True:
+            answer = await workers.AcquireAssignment(poll, **shown)
+            if answer.HasField("assignment"):
+                await self._train(registered.worker_id, answer.assignment, workers, blobs, shown)
+                self.committed[number] += 1
+                self._handed_in.set()
+
+    async def _train(
+        self, worker_id: str, assignment: Any, workers: Any, blobs: Any, shown: dict[str, Any]
+    ) -> None:
+        held = {
+            "worker_id": worker_id,
+            "assignment_id": assignment.assignment_id,
+            "epoch": assignment.lease.epoch,
+        }
+        for phase in (worker_pb2.LEARNER_PHASE_TRAINING, worker_pb2.LEARNER_PHASE_SUBMITTING):
+            progress = worker_pb2.LearnerProgress(phase=phase)
+            beat = worker_pb2.HeartbeatRequest(**held, progress=progress)
+            await self._timed("Heartbeat", workers.Heartbeat(beat, **shown))
+        content = self._learner(assignment)
+        write = blob_pb2.WriteBlobRequest(blob=blob_to_proto(BlobName.of(content)))
+        fill_chunk(write.chunk, 0, content)
+        stored = await self._timed("WriteBlob", blobs.WriteBlob(iter([write]), **shown))
+        commit = worker_pb2.CommitResultRequest(**held, result=stored.blob)
+        await self._timed("CommitResult", workers.CommitResult(commit, **shown))
+
+    def _learner(self, assignment: Any) -> bytes:
+        name = blob_from_proto(assignment.initial_weights)
+        if name not in self._initial:
+            path = blob_file(self._store, name.sha256)
+            self._initial[name] = read_weights(path, like=read_specs(path), max_bytes=2**20)
+        initial = self._initial[name]
+        # No two learners are equal.
+        factor = 1.0 + assignment.learner_index / 1e4
+        return encode_sparse(pruned(initial, assignment.task.density, factor))
+
+    async def _timed(self, name: str, call: Awaitable[ResultT]) -> ResultT:
+        started = perf_counter()
+        result = await call
+        self.latencies[name].append(perf_counter() - started)
+        return result
+
 
 # Calls that do no work; with one that takes longer than is between two heartbeats, leases go.
 PROMPT = {"Register", "Heartbeat"}

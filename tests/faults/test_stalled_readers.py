@@ -1,10 +1,11 @@
-"""Clients that stop reading, and ten uploads at once: others are answered, memory stays bounded."""
+"""Clients that stop reading, uploads and commits at once: others are answered in bounded memory."""
 
 from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from threading import Barrier
 from time import perf_counter
 
 import grpc
@@ -13,6 +14,7 @@ import pytest
 from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.rpc.channel import open_channel
+from lipt.common.states import LearnerState
 from lipt.v1 import blob_pb2, info_pb2, info_pb2_grpc
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
 from tests.blob_files import blob_file
@@ -23,6 +25,7 @@ from tests.faults.memory import reset_peak, resident_bytes
 BLOB_BYTES = 45_000_000
 MAX_STREAM_BYTES = 8_000_000
 MAX_UPLOADS_BYTES = 300_000_000
+NUM_LEARNERS = 10
 LONG = [pytest.mark.faults, pytest.mark.timeout(600)]
 # One connection each: streams of one connection share its window.
 OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", 2**22))
@@ -102,4 +105,36 @@ def test_memory_stays_bounded_while_blobs_are_uploaded_at_once(
         store = cluster.state
         for name, data in zip(names, blobs, strict=True):
             assert blob_file(store, name.sha256).read_bytes() == data
+    assert growth < MAX_UPLOADS_BYTES
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_memory_stays_bounded_while_ten_large_learners_are_committed_at_once(
+    cluster: Cluster, record: Record
+) -> None:
+    # Nobody sends heartbeats while ten learners are made on a busy machine.
+    coordinator = cluster.start_coordinator("--model", "resnet18", *cluster.leases_of(900.0))
+    pid = coordinator.process.pid
+    together = Barrier(NUM_LEARNERS, action=lambda: reset_peak(pid))
+
+    def work(number: int) -> int:
+        worker = cluster.play_worker(f"worker-{number}")
+        assignment = worker.take()
+        result = worker.upload(worker.learner(assignment, factor=1.0 + number / 100))
+        together.wait()
+        before = resident_bytes(pid)
+        worker.commit(assignment, result)
+        return before
+
+    learners = {"num_learners": NUM_LEARNERS + 1, "batch_size": 16}
+    with ExitStack() as stack:
+        client = stack.enter_context(cluster.client())
+        run = client.start_run({"learners": learners})
+        pool = stack.enter_context(ThreadPoolExecutor(NUM_LEARNERS))
+        before = min(pool.map(work, range(NUM_LEARNERS)))
+        growth = resident_bytes(pid, peak=True) - before
+        states = [learner.state for learner in client.run(run.run_id).learners]
+    record(f"{growth / 1e6:.0f} MB more at the peak")
+    assert states.count(LearnerState.DONE) == NUM_LEARNERS
     assert growth < MAX_UPLOADS_BYTES

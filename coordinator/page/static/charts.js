@@ -21,12 +21,6 @@ function ticks(start, end, about) {
   return Array.from({ length: Math.floor(end / step + 1e-9) - first + 1 }, (_, place) => (first + place) * step);
 }
 
-const shareAxis = (values, y, width) => values.map((value) => html`
-  <g class="tick" key="tick ${value}">
-    <line x1=${LEFT} x2=${width - 8} y1=${y(value)} y2=${y(value)} />
-    <text x=${LEFT - 7} y=${y(value) + 4} text-anchor="end">${percent(value, 0)}</text>
-  </g>`);
-
 const chart = (kind, width, height, summary, content) => html`
   <svg class="chart ${kind}" role="img" width=${width} height=${height} viewBox="0 0 ${width} ${height}" aria-label=${summary}>
     ${content}
@@ -49,7 +43,10 @@ export function soupChart(run, room = state.width) {
   const every = Math.ceil(26 / slot);
   const summary = `The soup's accuracy: ${percent(soups.at(-1))} after ${learners.length} of ${run.learners.length} learners were tried, ${kept} kept. The table of learners has every step.`;
   return chart("soup-chart", width, height, summary, html`
-    ${shareAxis(ticks(low, high, 5), y, width)}
+    ${ticks(low, high, 5).map((value) => html`<g class="tick" key="tick ${value}">
+      <line x1=${LEFT} x2=${width - 8} y1=${y(value)} y2=${y(value)} />
+      <text x=${LEFT - 7} y=${y(value) + 4} text-anchor="end">${percent(value, 0)}</text>
+    </g>`)}
     <polyline class="soup" points=${steps.join(" ")} />
     ${learners.map(({ index, ingredient }, place) => {
       const x = LEFT + (place + 0.5) * slot;
@@ -66,7 +63,7 @@ export function soupChart(run, room = state.width) {
 }
 
 export const soupLegend = () => html`
-  <p class="legend"><span>━ soup after it</span><span>● ✓ alone, kept</span><span>◌ × alone, discarded</span></p>`;
+  <p class="legend dim"><span>━ soup after it</span><span>● ✓ alone, kept</span><span>◌ × alone, discarded</span></p>`;
 
 /** A lane for every worker, in it the learners that it has had, from lease to result. */
 export function timeline(run) {

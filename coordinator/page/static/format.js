@@ -48,34 +48,26 @@ export function relative(seconds) {
 /** "RUN_STATE_TRAINING" as "training". */
 export const word = (name, prefix) => String(name ?? "").replace(prefix, "").toLowerCase().replaceAll("_", " ");
 
-// A state is a word, a sign and a tone: colour is never the only sign.
-const RUN_SIGNS = {
-  ready: ["✓", "good"], failed: ["!", "bad"], cancelled: ["×", "faint"], held: ["‖", "bad"], pending: ["·", "quiet"],
+const SIGNS = {
+  ready: ["✓", "good"], kept: ["✓", "good"], in: ["•", "quiet"],
+  pending: ["·", "quiet"], waiting: ["·", "quiet"], queued: ["·", "faint"],
+  cancelled: ["×", "faint"], dropped: ["×", "faint"], discarded: ["×", "faint"],
+  failed: ["!", "bad"], silent: ["!", "bad"], held: ["‖", "bad"], "kept from work": ["‖", "bad"],
 };
 
-export function standingOf(run) {
-  const state = word(run.state, "RUN_STATE_");
-  const [sign, tone] = RUN_SIGNS[state] ?? ["▸", "busy"];
-  return { word: state, sign, tone };
+/** A state is a word, a sign and a tone: colour is never the only sign. */
+export function standing(word) {
+  const [sign, tone] = SIGNS[word] ?? ["▸", "busy"];
+  return { word, sign, tone };
 }
 
-export function fateOf(learner) {
-  const { ingredient } = learner;
-  switch (word(learner.state, "LEARNER_STATE_")) {
-    case "leased": {
-      const phase = word(learner.phase, "LEARNER_PHASE_");
-      return { word: phase === "unspecified" || phase === "" ? "leased" : phase, sign: "▸", tone: "busy" };
-    }
-    case "done":
-      if (!ingredient) return { word: "in", sign: "•", tone: "quiet" };
-      return ingredient.kept ? { word: "kept", sign: "✓", tone: "good" } : { word: "discarded", sign: "×", tone: "faint" };
-    case "failed":
-      return { word: "failed", sign: "!", tone: "bad" };
-    case "dropped":
-      return { word: "dropped", sign: "×", tone: "faint" };
-    default:
-      return { word: "queued", sign: "·", tone: "faint" };
-  }
+export const standingOf = (run) => standing(word(run.state, "RUN_STATE_"));
+
+export function fateOf({ state, phase, ingredient }) {
+  const name = word(state, "LEARNER_STATE_");
+  if (name === "leased") return standing(word(phase, "LEARNER_PHASE_").replace("unspecified", "") || "leased");
+  if (name === "done") return standing(!ingredient ? "in" : ingredient.kept ? "kept" : "discarded");
+  return standing(name);
 }
 
 export function alphaOf({ ingredient }) {

@@ -1,9 +1,9 @@
 // The page: signing in, the frame around every view, and drawing it whenever the state has changed.
 
 import { relative, word } from "./format.js";
-import { button, commands, html, problem, retryPictures } from "./parts.js";
-import { call, follow, onCoordinatorBack, onSessionEnded, post, unfollow } from "./service.js";
-import { changed, closeDialog, followAddress, onChange, perform, runById, say, state, task, to } from "./store.js";
+import { button, commands, field, html, problem, retryPictures, submit } from "./parts.js";
+import { call, follow, post, unfollow } from "./service.js";
+import { changed, closeDialog, perform, readRoute, runById, say, state, task, to } from "./store.js";
 import { render, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
 import { diagnosisView } from "./view_diagnosis.js";
 import { runView } from "./view_run.js";
@@ -78,13 +78,10 @@ function banner() {
 
 function signInForm() {
   const { busy, error } = task("sign in");
-  const submit = async (event) => {
+  const signIn = async (event) => {
     event.preventDefault();
-    const input = event.target.elements.token;
-    await perform("sign in", async () => {
-      await post("/api/sign-in", { token: input.value.trim() });
-      await enter();
-    });
+    const token = event.target.elements.token.value.trim();
+    await perform("sign in", () => post("/api/sign-in", { token }).then(enter));
   };
   return html`<section class="sign-in">
     <h1 tabindex="-1">Sign in</h1>
@@ -92,11 +89,10 @@ function signInForm() {
     <p>On a machine with access, this prints a link that signs you in:</p>
     ${commands("lipt dashboard")}
     <p>Or paste a token. An admin makes one with <code>lipt token create --role trainer</code>.</p>
-    <form onSubmit=${submit}>
-      <div class="field"><label for="token">Token</label>
-        <input id="token" name="token" type="password" autocomplete="off" spellcheck=${false} required aria-describedby=${error && "token-problem"} /></div>
-      ${error && html`<div id="token-problem">${problem(error)}</div>`}
-      <div class="actions"><button type="submit" class="main" disabled=${busy}>${busy ? "Signing in…" : "Sign in"}</button></div>
+    <form onSubmit=${signIn}>
+      ${field("token", "Token", (props) => html`<input ...${props} name="token" type="password" autocomplete="off" spellcheck=${false} required />`)}
+      ${problem(error)}
+      <div class="actions">${submit("Sign in", busy, "Signing in…")}</div>
     </form>
   </section>`;
 }
@@ -136,16 +132,20 @@ async function signOut() {
   location.replace("/");
 }
 
-onChange(draw);
-onSessionEnded(needSignIn);
-onCoordinatorBack(() => {
+addEventListener("draw", draw);
+addEventListener("session-ended", needSignIn);
+addEventListener("coordinator-back", () => {
   say("The coordinator is back.", "good");
   retryPictures();
   void loadInfo();
 });
-followAddress(() => {
-  closeDialog();
+addEventListener("hashchange", () => {
+  const before = state.route.parts.join("/");
+  state.route = readRoute();
   draw();
+  // The query alone shows no other view.
+  if (state.route.parts.join("/") === before) return;
+  closeDialog();
   scrollTo(0, 0);
   // What is read next is the new view's heading.
   place("content").querySelector("h1")?.focus();

@@ -3,24 +3,8 @@
 import { standingOf } from "./format.js";
 import { changed, say, state } from "./store.js";
 
-/** A refused request; `status` is 0 where nobody answered. */
-class ApiError extends Error {
-  constructor(status, message) {
-    super(message);
-    this.status = status;
-  }
-}
-
-let sessionEnded = () => {};
-let cameBack = () => {};
-
-export function onSessionEnded(act) {
-  sessionEnded = act;
-}
-
-export function onCoordinatorBack(act) {
-  cameBack = act;
-}
+/** The error of a refused request; `status` is 0 where nobody answered. */
+const refused = (status, message) => Object.assign(new Error(message), { status });
 
 async function send(path, body, signal) {
   const request = body && { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
@@ -28,12 +12,12 @@ async function send(path, body, signal) {
   try {
     response = await fetch(path, { credentials: "same-origin", cache: "no-store", signal, ...request });
   } catch {
-    throw new ApiError(0, "The coordinator does not answer. Once it is back, ask again.");
+    throw refused(0, "The coordinator does not answer. Once it is back, ask again.");
   }
   if (response.ok) return response;
   const answer = await response.json().catch(() => null);
-  if (response.status === 401 && path !== "/api/sign-in") sessionEnded();
-  throw new ApiError(response.status, answer?.error?.message ?? `The coordinator answered with status ${response.status}.`);
+  if (response.status === 401 && path !== "/api/sign-in") dispatchEvent(new Event("session-ended"));
+  throw refused(response.status, answer?.error?.message ?? `The coordinator answered with status ${response.status}.`);
 }
 
 export const get = async (path) => (await send(path)).json();
@@ -43,7 +27,7 @@ export const post = async (path, body) => (await send(path, body)).json();
 export const call = (method, body = {}) => post(`/api/${method}`, body);
 
 /** Addresses of a run's requests. */
-export const ofRun = (run, ...rest) => ["/api/runs", ...[run.run_id, ...rest].map(encodeURIComponent)].join("/");
+export const ofRun = (run, ...rest) => ["/api/runs", run.run_id, ...rest].join("/");
 
 /** A request that takes a while: lines with progress, the last one has the result. */
 export async function compute(path, body, onProgress) {
@@ -54,12 +38,10 @@ export async function compute(path, body, onProgress) {
       else last = answer;
     }
   } catch (error) {
-    if (error instanceof ApiError) throw error;
+    if (error.status !== undefined) throw error;
     last = null;
   }
-  if (last === null) {
-    throw new ApiError(0, "The coordinator went away before it was done. Ask again: what it had finished is kept.");
-  }
+  if (last === null) throw refused(0, "The coordinator went away before it was done. Ask again: what it had finished is kept.");
   return last;
 }
 
@@ -75,7 +57,7 @@ async function* lines(path, body, signal) {
     rest = parts.pop();
     for (const part of parts) {
       const answer = JSON.parse(part);
-      if (answer.error) throw new ApiError(response.status, answer.error.message);
+      if (answer.error) throw refused(response.status, answer.error.message);
       yield answer;
     }
   }
@@ -132,7 +114,7 @@ function heard(service) {
   state.numRuns = service.num_runs;
   state.numWorkers = service.num_workers;
   state.hasService = true;
-  if (kind === "away") cameBack();
+  if (kind === "away") dispatchEvent(new Event("coordinator-back"));
   changed();
 }
 

@@ -19,12 +19,7 @@ export const state = {
   toasts: [],
 };
 
-let draw = () => {};
 let scheduled = false;
-
-export function onChange(drawer) {
-  draw = drawer;
-}
 
 /** Draw the page soon; changes that follow each other closely are drawn once. */
 export function changed() {
@@ -32,7 +27,7 @@ export function changed() {
   scheduled = true;
   setTimeout(() => {
     scheduled = false;
-    draw();
+    dispatchEvent(new Event("draw"));
   }, 40);
 }
 
@@ -104,33 +99,14 @@ export function now() {
 }
 
 /** The route is in the address after "#": views can be linked to, and "back" goes back. */
-function readRoute() {
-  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  const parts = path.split("/").filter(Boolean).map(decoded);
-  return { parts: parts.length > 0 ? parts : ["runs"], query: new URLSearchParams(query) };
-}
-
-function decoded(part) {
-  try {
-    return decodeURIComponent(part);
-  } catch {
-    return part;
-  }
+export function readRoute() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+  return { parts: (path || "runs").split("/"), query: new URLSearchParams(query) };
 }
 
 /** An href of a view. */
 export function to(parts, query = {}) {
   const given = Object.entries(query).filter(([, value]) => value);
   const tail = given.length > 0 ? `?${new URLSearchParams(given)}` : "";
-  return `#/${parts.map(encodeURIComponent).join("/")}${tail}`;
-}
-
-/** `moved` is called when another view is shown, and not when the query alone changes. */
-export function followAddress(moved) {
-  addEventListener("hashchange", () => {
-    const before = state.route.parts.join("/");
-    state.route = readRoute();
-    if (state.route.parts.join("/") !== before) moved();
-    changed();
-  });
+  return `#/${parts.join("/")}${tail}`;
 }

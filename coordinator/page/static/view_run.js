@@ -49,11 +49,12 @@ function rail(run) {
   return html`<ol class="rail" aria-label="Stages">${STAGES.map(([name, label, cost], place) => {
     const seconds = number(run.costs?.[cost] ?? 0);
     const isDone = standing === "ready" || (current >= 0 ? place < current : seconds > 0);
-    const [kind, sign, word] = place === current ? ["now", "▸", "now"] : isDone ? ["done", "✓", "done"] : ["open", "·", "not yet"];
-    return html`<li key=${name} class=${kind} aria-current=${kind === "now" ? "step" : undefined}>
+    const isNow = place === current;
+    const [tone, sign, word] = isNow ? ["busy", "▸", "now"] : isDone ? ["good", "✓", "done"] : ["faint", "·", "not yet"];
+    return html`<li key=${name} class=${tone} aria-current=${isNow ? "step" : undefined}>
       <span class="sign" aria-hidden="true">${sign}</span>
       <span class="stage">${label}<span class="unseen">, ${word}</span></span>
-      <span class="dim">${kind === "now" ? shareDone(run, name) : isDone ? duration(seconds) : MISSING}</span>
+      <span class="dim">${isNow ? shareDone(run, name) : isDone ? duration(seconds) : MISSING}</span>
     </li>`;
   })}</ol>`;
 }
@@ -68,7 +69,7 @@ function shareDone(run, stage) {
 function messages(run) {
   const { word } = standingOf(run);
   const kind = ["failed", "held"].includes(word) ? "problem" : "note";
-  const shown = [[run.message, kind], [run.waiting, "note waiting"], [run.fitted, "note"], [run.note, "note"]];
+  const shown = [[run.message, kind], [run.waiting, "note"], [run.fitted, "note"], [run.note, "note"]];
   return html`${shown.filter(([text]) => text && text !== word).map(([text, tone]) => html`<p class=${tone}>${text}</p>`)}
     ${run.waiting && state.numWorkers === 0 && commands("lipt-worker --coordinator HOST:PORT")}`;
 }

@@ -1,6 +1,6 @@
 // The service: workers with their health and certificates, and the queue of computations and learners.
 
-import { count, duration, hasEnded, number, relative, tally } from "./format.js";
+import { count, duration, hasEnded, number, relative, standing, tally } from "./format.js";
 import { badge, bar, empty, head, html, moment, section, table, waiting } from "./parts.js";
 import { age, now, runById, state, to } from "./store.js";
 
@@ -18,17 +18,14 @@ export function workersView() {
 
 function workerRow(worker) {
   const silence = number(worker.seconds_since_heard) + age() / 1000;
-  const health = silence > SILENT_SECONDS ? ["silent", "!", "bad"]
-    : worker.assignment ? ["at work", "▸", "busy"]
-    : worker.idle_reason ? ["kept from work", "‖", "bad"] : ["waits", "·", "quiet"];
-  const [word, sign, tone] = health;
+  const health = silence > SILENT_SECONDS ? "silent" : worker.assignment ? "at work" : worker.idle_reason ? "kept from work" : "waiting";
   const { lipt, torch, ...others } = worker.versions ?? {};
   const all = Object.entries(others).map(([name, version]) => `${name} ${version}`).join(", ");
   return {
     key: worker.worker_id,
     cells: [
       html`<span class="name" title=${worker.worker_id}>${worker.name}</span>`,
-      badge({ word, sign, tone }),
+      badge(standing(health)),
       html`<span class="name">${worker.assignment || html`<span class="dim">${worker.idle_reason || "nothing"}</span>`}</span>`,
       worker.device, relative(silence), moment(worker.joined_at), certificate(worker.certificate_expires_at),
       html`<span class="dim" title=${all || undefined}>${[lipt && `lipt ${lipt}`, torch && `torch ${torch}`].filter(Boolean).join(", ") || "–"}</span>`,
@@ -66,7 +63,7 @@ function computations() {
       key: `${item.lane} ${item.job} ${item.run_id} ${place}`,
       cells: [
         JOBS[item.job] ?? item.job,
-        badge(item.computing ? { word: "computing", sign: "▸", tone: "busy" } : { word: "waiting", sign: "·", tone: "quiet" }),
+        badge(standing(item.computing ? "computing" : "waiting")),
         item.run_id ? runLink(item.run_id) : "the data",
         item.computing ? html`<span class="inline-progress">${bar(done, total, `progress of ${item.job}`)} ${activity}</span>` : `${count(ahead ?? 0)} before it`,
         duration(number(item.seconds) + age() / 1000),

@@ -14,7 +14,7 @@ export function subsetsView() {
   const subsets = list.value?.subsets ?? [];
   const digests = ["show", "beside"].map((name) => state.route.query.get(name)).filter((digest) => subsets.some((subset) => subset.digest === digest));
   // The list leaves classes and examples out.
-  const shown = digests.map((digest) => fetched(`subset ${digest}`, () => get(ofRun(run, "subsets", digest))));
+  const shown = digests.length > 0 && fetched(`details ${digests.join(" ")}`, () => get(ofRun(run, "subsets", digests.join("/beside/"))));
   return html`
     ${runHead(run, "Subsets")}
     ${mayAct("trainer") && subsetForm(run)}
@@ -22,8 +22,7 @@ export function subsetsView() {
     ${subsets.length > 0 ? subsetsTable(run, subsets, digests) : list.value && empty(run.state === "RUN_STATE_READY"
       ? "No subset has been asked of this run yet. Ask above, or on a terminal:" : "Subsets are chosen on the soup: once the run is ready, ask here, or on a terminal:",
     `lipt subset get --run ${run.run_id} --fraction 0.1 --out subset.npy`)}
-    ${shown.every((each) => each.value) ? shown.length > 0 && details(run, shown.map((each) => each.value.subset))
-      : shown.map((each) => problem(each.error) || html`<p class="dim">Fetching the subset…</p>`)}`;
+    ${shown && (shown.value ? details(run, shown.value) : problem(shown.error) || html`<p class="dim">Fetching the subset…</p>`)}`;
 }
 
 // Selected in the form; its other fields are the browser's.
@@ -98,26 +97,21 @@ function subsetsTable(run, subsets, [first, second]) {
   })));
 }
 
-function details(run, subsets) {
+function details(run, { subsets, overlap }) {
   const names = subsets.map(({ strategy, fraction, digest }) => `${strategy} ${percent(fraction, fraction < 0.01 ? 2 : 0)}${subsets.length > 1 ? ` (${digest.slice(0, 6)})` : ""}`);
   const { classes } = subsets[0];
   const columns = (show) => html`<div class="columns">${subsets.map((subset, place) => html`<div key=${subset.digest}>${show(subset, names[place])}</div>`)}</div>`;
   return html`<section key=${subsets.map(({ digest }) => digest).join(" ")} aria-labelledby="details-title">
     <h2 id="details-title">${names.join(" beside ")}</h2>
-    ${subsets.length > 1 && overlap(run, subsets)}
+    ${overlap && tiles(tile("in both", count(overlap.shared)), tile("overlap", percent(overlap.jaccard), "in both, of those in either (Jaccard)"),
+      tile("in both by chance", count(overlap.by_chance), "of two random draws with the same class counts"))}
+    ${subsets.length > 1 && !overlap && html`<p class="note">The subsets are of other data: serve their own data again to see what they share.</p>`}
     ${columns(facts)}
     ${classes.length > 0 && html`<h3>Classes</h3>${histogram(`Classes of ${names.join(" and of ")}`, classes.map(({ name }) => name),
       subsets.map((subset, place) => ({ name: names[place], counts: subset.classes.map((each) => each.in_subset) })), classes.map((each) => each.in_data))}`}
     ${mapOf(run, subsets, names)}
     ${columns(samples)}
   </section>`;
-}
-
-function overlap(run, [{ digest }, { digest: other }]) {
-  const { value, error } = fetched(`overlap ${digest} ${other}`, () => get(ofRun(run, "subsets", digest, "beside", other)));
-  if (!value) return problem(error) || html`<p class="dim">Comparing…</p>`;
-  return tiles(tile("in both", count(value.shared)), tile("overlap", percent(value.jaccard), "in both, of those in either (Jaccard)"),
-    tile("in both by chance", count(value.by_chance), "of two random draws with the same class counts"));
 }
 
 function mapOf(run, subsets, names) {

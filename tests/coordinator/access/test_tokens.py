@@ -32,6 +32,7 @@ from lipt.coordinator.access.tokens import (
     keep_own_token,
 )
 from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import TokenRecord
 from tests.clock import Clock
 
 DAY = 86_400.0
@@ -62,7 +63,7 @@ async def test_own_token_makes_an_admin_that_is_not_listed(tokens: Tokens, own: 
 
 async def test_only_a_digest_is_kept(tokens: Tokens, database: Database) -> None:
     text = await given(tokens)
-    (record,) = await database.load_tokens()
+    (record,) = await database.load(TokenRecord)
     assert record.sha256 == Token(record.token_id, text).sha256
     secret = text.rpartition("_")[2]
     assert secret not in record.model_dump_json()
@@ -105,6 +106,18 @@ async def test_revoked_token_is_refused_at_once_and_over_restarts(
     assert (await tokens.revoke(record.token_id)).revoked_at == DAY
 
 
+async def test_tokens_are_listed_oldest_first_after_a_restart(
+    tokens: Tokens, database: Database, own: Token, clock: Clock
+) -> None:
+    await given(tokens)
+    (record,) = tokens.listed()
+    older = record.changed(token_id="zzzz", created_at=record.created_at - 1.0)
+    await database.save(older)
+    again = Tokens(database, own, wall_clock=clock)
+    await again.load()
+    assert again.listed() == (older, record)
+
+
 async def test_revoked_token_has_ended_though_the_disk_is_full_and_is_written_when_asked_again(
     tokens: Tokens, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +136,7 @@ async def test_revoked_token_has_ended_though_the_disk_is_full_and_is_written_wh
             await given(tokens)
     assert len(tokens.listed()) == 1
     revoked = await tokens.revoke(record.token_id)
-    assert await database.load_tokens() == (revoked,)
+    assert await database.load(TokenRecord) == (revoked,)
 
 
 async def test_token_holds_for_its_days_and_not_a_moment_longer(

@@ -22,8 +22,8 @@ from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.redundancy import Judgement, Verdict, judge, may_train
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import LearnerResult
-from lipt.coordinator.state.contents import needs_of
 from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.maintenance import needs_of
 from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord
 from tests.coordinator.dispatch.conftest import Bench
 

@@ -5,13 +5,16 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from lipt.common.errors import InvalidRequestError
 from lipt.coordinator.page.application import STATIC
-from lipt.coordinator.page.handlers import PicturesWanted
-from lipt.coordinator.page.requests import parse_body, require_json
+from lipt.coordinator.page.handlers import pictures
+from lipt.coordinator.page.requests import PageRequest, by_fields, require_json
+
+REQUEST = Mock(PageRequest, http=Mock(path_params={}))
 
 
 @pytest.mark.parametrize(
@@ -29,14 +32,14 @@ from lipt.coordinator.page.requests import parse_body, require_json
         b"\xff{}",
     ],
 )
-def test_a_body_is_json_of_what_is_asked_for(body: bytes) -> None:
+async def test_a_body_is_json_of_what_is_asked_for(body: bytes) -> None:
     with pytest.raises(InvalidRequestError):
-        parse_body(body, PicturesWanted)
+        await by_fields(pictures)(REQUEST, body)
 
 
-def test_refusal_names_the_place_and_not_the_content() -> None:
+async def test_refusal_names_the_place_and_not_the_content() -> None:
     with pytest.raises(InvalidRequestError, match=r"^ids\.1 cannot be: "):
-        parse_body(b'{"ids": [1, "<script>"]}', PicturesWanted)
+        await by_fields(pictures)(REQUEST, b'{"ids": [1, "<script>"]}')
 
 
 @pytest.mark.parametrize("kind", [None, "", "text/plain", "application/x-www-form-urlencoded"])

@@ -81,7 +81,7 @@ async def test_https_asks_browsers_for_no_certificate_and_follows_renewed_files(
 async def test_address_that_is_taken_is_named_with_its_flag() -> None:
     async with started() as server:
         with pytest.raises(ConfigError, match=rf"--dashboard-listen 127\.0\.0\.1:{server.port}: "):
-            PageServer(server.address, None)
+            PageServer(f"127.0.0.1:{server.port}", None)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -13,8 +14,8 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StateError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.state.contents import named_digests, needs_of, read_records
-from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.database import SCHEMA, Database, prepare
+from lipt.coordinator.state.maintenance import named_digests, needs_of, read_records
 from lipt.coordinator.state.records import (
     DataRecord,
     DiagnosisRecord,
@@ -24,7 +25,6 @@ from lipt.coordinator.state.records import (
     SubsetRecord,
     TokenRecord,
 )
-from lipt.coordinator.state.schema import SCHEMA, prepare
 from tests.coordinator.state.conftest import StateBench, diagnosis_of, subset_of
 
 MakeRun = Callable[..., RunRecord]
@@ -122,6 +122,26 @@ async def test_run_whose_state_cannot_be_read_is_named(
         await database.load_summaries()
 
 
+DATA = DataRecord(fingerprint="a", source="old name", num_examples=3, served_at=1.0)
+
+
+@pytest.mark.parametrize(
+    ("records", "keys"),
+    [
+        ((TOKEN, TOKEN.changed(token_id="b"), TOKEN.changed(revoked_at=4.0)), ("a", "b")),
+        ((DATA, DATA.changed(fingerprint="full-a"), DATA.changed(source="new")), ("a", "full-a")),
+    ],
+)
+async def test_records_come_back_as_they_were_written_last(
+    database: Database, records: tuple[Any, Any, Any], keys: tuple[str, str]
+) -> None:
+    kind, (first, other, changed) = type(records[0]), records
+    await database.save(first, other)
+    await database.save(changed)
+    assert await database.load(kind) == (changed, other)
+    assert [await database.find(kind, key) for key in (*keys, "c")] == [changed, other, None]
+
+
 async def test_subsets_of_a_digest_come_newest_first(database: Database, make_run: MakeRun) -> None:
     for run_id in ("r", "s"):
         await database.save_run(make_run(run_id))
@@ -133,14 +153,14 @@ async def test_subsets_of_a_digest_come_newest_first(database: Database, make_ru
     found = await database.find_subsets("r", "d")
     assert [subset.key for subset in found] == ["b", "a"]
     assert await database.find_subsets("r", "other") == ()
-    listed = await database.list_subsets("r", most=2)
+    listed = await database.find_subsets("r", most=2)
     assert [subset.key for subset in listed] == ["c", "b"]
 
 
 async def test_subsets_of_a_run_are_found_by_an_index(database: Database) -> None:
-    asked = "EXPLAIN QUERY PLAN SELECT body FROM subsets WHERE run_id = 'r'"
+    asked = "EXPLAIN QUERY PLAN SELECT body FROM records WHERE kind = 'subset' AND run_id = 'r'"
     plan = await database._do(lambda: database._connection.execute(asked).fetchall())
-    assert "subsets_by_run" in str(plan)
+    assert "records_by_run" in str(plan)
 
 
 async def test_with_a_run_goes_all_that_is_on_record_of_it(
@@ -194,7 +214,7 @@ async def test_records_are_written_all_or_none_and_others_after_a_refusal(
     with pytest.raises(StateError, match="FOREIGN KEY"):
         await database.save(TOKEN, subset_of("no run", "key"))
     await database.save(other)
-    assert await database.load_tokens() == (other,)
+    assert await database.load(TokenRecord) == (other,)
 
 
 async def test_commit_waits_for_the_disk(database: Database) -> None:
@@ -250,22 +270,15 @@ def test_state_of_another_schema_is_refused() -> None:
 def test_tables_are_made_all_or_none_and_once() -> None:
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         # The last of them is in the way.
-        connection.execute("CREATE TABLE tokens (x INTEGER)")
-        with pytest.raises(sqlite3.Error, match="tokens"):
+        connection.execute("CREATE TABLE records (x INTEGER)")
+        with pytest.raises(sqlite3.Error, match="records"):
             prepare(connection)
         assert connection.execute("PRAGMA user_version").fetchone() == (0,)
-        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("tokens",)]
-        connection.execute("DROP TABLE tokens")
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("records",)]
+        connection.execute("DROP TABLE records")
         for _ in range(2):
             prepare(connection)
             assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA,)
-
-
-async def test_tokens_come_oldest_first_as_they_were_written_last(database: Database) -> None:
-    older = TOKEN.changed(token_id="b", created_at=1.0, role=Role.ADMIN, expires_at=3.0)
-    for token in (TOKEN, older, TOKEN.changed(revoked_at=4.0)):
-        await database.save(token)
-    assert await database.load_tokens() == (older, TOKEN.changed(revoked_at=4.0))
 
 
 async def test_token_that_cannot_be_read_is_no_token_less(
@@ -273,24 +286,12 @@ async def test_token_that_cannot_be_read_is_no_token_less(
 ) -> None:
     # It may be one that was revoked: a coordinator that forgot it would not know.
     await database.save(TOKEN)
-    execute(tmp_path / "lipt.db", "UPDATE tokens SET body = json_set(body, '$.role', 'root')")
+    execute(tmp_path / "lipt.db", "UPDATE records SET body = json_set(body, '$.role', 'root')")
     with pytest.raises(StateError, match=r"token a cannot be read.*lipt state check"):
-        await database.load_tokens()
+        await database.load(TokenRecord)
     problems: list[str] = []
     assert list(read_records(tmp_path, problems)) == []
     assert ["token a" in problem for problem in problems] == [True]
-
-
-async def test_data_is_found_under_each_of_its_fingerprints_as_it_was_served_last(
-    database: Database,
-) -> None:
-    first = DataRecord(fingerprint="a", source="old name", num_examples=3, served_at=1.0)
-    full = first.changed(fingerprint="full-a")
-    await database.save(first, full)
-    again = first.changed(source="new name", served_at=2.0)
-    await database.save(again)
-    found = [await database.find(DataRecord, fingerprint) for fingerprint in ("a", "full-a", "b")]
-    assert found == [again, full, None]
 
 
 def needed_by(directory: Path) -> set[str]:
@@ -300,13 +301,12 @@ def needed_by(directory: Path) -> set[str]:
 def test_named_digests_are_those_of_needs_and_of_what_is_needed_no_more(
     state: StateBench,
 ) -> None:
-    given = state.put("given weights").sha256
     named = set(named_digests(state.directory))
     over = ["ready shard 0", "ready shard 1", "training shard 0"]
     over += [f"cancelled {what}" for what in ("shard 0", "shard 1", "result 0", "snapshot 0")]
     others = {BlobName.of(text.encode()).sha256 for text in over}
-    assert named - needed_by(state.directory) == others | {given}
-    assert named > needed_by(state.directory)
+    assert named - needed_by(state.directory) == others
+    assert named > needed_by(state.directory) > {state.put("given weights").sha256}
     assert state.put("uploaded weights").sha256 not in named
 
 
@@ -316,9 +316,3 @@ def test_record_that_is_no_json_names_nothing_and_hides_no_other(state: StateBen
     named = set(named_digests(state.directory))
     assert state.put("ready result 0").sha256 in named
     assert state.put("training result 0").sha256 not in named
-
-
-def test_directory_without_a_state_is_said_to_be_none(tmp_path: Path) -> None:
-    for read in (named_digests(tmp_path), read_records(tmp_path, [])):
-        with pytest.raises(StateError, match="there is no state"):
-            list(read)

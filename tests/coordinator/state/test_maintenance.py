@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StateError
 from lipt.coordinator.state.commands import app
 from lipt.coordinator.state.database import Database
@@ -74,27 +75,27 @@ def test_one_flipped_bit_is_found(state: StateBench) -> None:
     [
         ("UPDATE learners SET body = '{' WHERE run_id = 'ready'", "learner 0 of run ready cannot"),
         ("UPDATE runs SET body = json_remove(body, '$.fingerprint')", "run cancelled cannot be"),
-        ("UPDATE subsets SET body = json_set(body, '$.lie', 1)", "subset k+ of run ready cannot"),
+        ("UPDATE records SET body = json_set(body, '$.lie', 1)", "subset k+ of run ready cannot"),
         (
-            "UPDATE diagnoses SET body = '{' WHERE run_id IS NULL",
+            "UPDATE records SET body = '{' WHERE key = 'diagnosis of '",
             "of diagnosis diagnosis of  cannot",
         ),
-        ("UPDATE diagnoses SET body = '{' WHERE run_id = 'ready'", "ready of run ready cannot"),
+        ("UPDATE records SET body = '{' WHERE run_id = 'ready'", "ready of run ready cannot"),
         (
-            "UPDATE diagnoses SET body = json_set(body, '$.run_id', 'x') WHERE run_id IS NULL",
+            "UPDATE records SET body = json_set(body, '$.run_id', 'x') WHERE key = 'diagnosis of '",
             "diagnosis diagnosis of of run x: there is no such run",
         ),
         ("DELETE FROM runs WHERE run_id = 'ready'", "belongs to no row of runs"),
         ("DELETE FROM learners WHERE run_id = 'ready' AND learner_index = 0", "some are missing"),
         (
-            "UPDATE subsets SET body = json_set(body, '$.num_examples', 1000000)",
+            "UPDATE records SET body = json_set(body, '$.num_examples', 1000000)",
             r"1000000 examples do not take \d+ bytes",
         ),
         (
-            "UPDATE subsets SET body = json_set(body, '$.fingerprint', 'e')",
+            "UPDATE records SET body = json_set(body, '$.fingerprint', 'e') WHERE kind = 'subset'",
             "subset k+ of run ready: it is of the data e, its run of f{64}",
         ),
-        ("UPDATE data_sets SET body = '{'", "the record of data f{64} cannot be read"),
+        ("UPDATE records SET body = '{'", "the record of data f{64} cannot be read"),
         (
             "UPDATE runs SET body = json_remove(body, '$.pretrained_weights')",
             "is ready and has no theta_p",
@@ -112,19 +113,19 @@ def test_record_that_is_wrong_is_named(state: StateBench, statement: str, words:
         raise ValueError(problems)
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "A" * 64])
-def test_file_that_is_no_blob_is_named(state: StateBench, name: str) -> None:
-    (state.directory / "blobs" / "ab").mkdir(exist_ok=True)
-    (state.directory / "blobs" / "ab" / name).write_text("stray")
+@pytest.mark.parametrize(
+    ("folder", "name", "words"),
+    [
+        ("ab", "notes.txt", "is no blob"),
+        ("ab", "A" * 64, "is no blob"),
+        ("zz", BlobName.of(b"stray").sha256, "is in the wrong folder"),
+    ],
+)
+def test_stray_file_is_named(state: StateBench, folder: str, name: str, words: str) -> None:
+    (state.directory / "blobs" / folder).mkdir(exist_ok=True)
+    (state.directory / "blobs" / folder / name).write_text("stray")
     (problem,) = check_state(state.directory).problems
-    assert f"ab/{name} is no blob" in problem
-
-
-def test_blob_in_the_wrong_folder_is_named(state: StateBench) -> None:
-    path = state.path("ready theta*")
-    (state.directory / "blobs" / "zz").mkdir()
-    path.rename(state.directory / "blobs" / "zz" / path.name)
-    assert "is in the wrong folder" in check_state(state.directory).problems[0]
+    assert f"{folder}/{name} {words}" in problem
 
 
 HOUR = 3600.0
@@ -176,9 +177,8 @@ def test_coordinator_that_serves_makes_it_fail(state: StateBench) -> None:
 
 
 def test_record_that_cannot_be_read_removes_nothing(state: StateBench) -> None:
-    with contextlib.closing(sqlite3.connect(state.directory / "lipt.db")) as connection, connection:
-        connection.execute("UPDATE learners SET body = '{' WHERE run_id = 'training'")
-    with pytest.raises(StateError, match=r"nothing was removed.*learner 0 of run training"):
+    execute(state.directory, "UPDATE learners SET body = '{' WHERE run_id = 'training'")
+    with pytest.raises(StateError, match=r"nothing was done.*learner 0 of run training"):
         collect_garbage(state.directory, min_age_seconds=0.0, now=NOW)
     assert state.has("cancelled shard 0")
     StateLock(state.directory).release()  # it was given back

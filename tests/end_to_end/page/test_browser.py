@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lipt.trainer import Subset
-from tests.end_to_end.page.watched import (
+from tests.end_to_end.page.conftest import (
     HOSTILE_CLASSES,
     HOSTILE_RUN,
     PATIENCE_MS,
