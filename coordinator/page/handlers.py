@@ -45,9 +45,9 @@ from lipt.coordinator.page.requests import (
 )
 from lipt.coordinator.page.sessions import SESSION_SECONDS
 from lipt.coordinator.rpc.subsets import Answering
-from lipt.coordinator.runs.repair import restore_pretrained_weights
+from lipt.coordinator.runs.holding import find_ready
+from lipt.coordinator.runs.repair import restore
 from lipt.coordinator.state.records import SubsetRecord
-from lipt.coordinator.subsets.questions import find_ready
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.v1 import run_pb2
 
@@ -256,7 +256,7 @@ async def draw_map(request: PageRequest) -> Response:
     asked = _asked_by(request, run.run_id)
 
     async def place(report: OnProgress) -> tuple[tuple[float, float], ...]:
-        await restore_pretrained_weights(run, app.blobs, app.compute, report, asked)
+        await restore(run, [job.weights], app.blobs, app.compute, report, asked)
         return await app.compute.run(OnData(run.fingerprint, job), report, asked)
 
     async def values() -> AsyncGenerator[object, None]:

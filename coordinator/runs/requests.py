@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import run_config_from_proto
-from lipt.common.errors import ConfigError, InvalidRequestError, RunNotReadyError
+from lipt.common.errors import ConfigError, InvalidRequestError
 from lipt.common.observability.logs import log_about
-from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LATEST, RunStore
@@ -126,29 +124,6 @@ class RunRequests:
         if wanted in taken:
             raise ConfigError(f"there is a run named {wanted!r} already. Choose another --name.")
         return wanted
-
-
-def require_ready(run: RunRecord, progress: Progressed) -> None:
-    """Refuse a request that needs theta_p before it exists; the error states the run's progress."""
-    if run.state is not RunState.READY:
-        raise RunNotReadyError(how_far(run, progress))
-
-
-def how_far(run: RunRecord, progress: Progressed) -> str:
-    """A sentence on a run that is not ready, or never will be."""
-    if run.state.ended and run.state is not RunState.READY:
-        verb = "was" if run.state is RunState.CANCELLED else "has"
-        why = "" if run.message in {"", run.state} else f": {run.message.removesuffix('.')}"
-        return f"run {run.name} {verb} {run.state}{why}. Start another: lipt run start"
-    parts = []
-    if run.state is RunState.TRAINING:
-        parts.append(f"{run.count()[LearnerState.DONE]} of {len(run.learners)} learners are in")
-    if progress.ahead:
-        parts.append(f"{progress.activity}, {progress.ahead} ahead")
-    elif progress.activity:
-        parts.append(f"{progress.activity}, {progress.done} of {progress.total}")
-    where = f" ({'; '.join(parts)})" if parts else ""
-    return f"run {run.name} is {run.state}{where}. Follow it with: lipt run watch {run.name}"
 
 
 def page_of(runs: Iterable[RunSummary], token: str, size: int) -> tuple[Sequence[RunSummary], str]:

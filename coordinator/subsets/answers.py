@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import logging
 import math
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
-from lipt.common.errors import OtherDataError, RunNotReadyError, UnknownBlobError
+from lipt.common.errors import OtherDataError, UnknownBlobError
 from lipt.common.observability.logs import log_about
 from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import span
@@ -24,36 +26,29 @@ from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.selecting import (
     DiagnoseData,
     RecheckSubset,
+    Selected,
     SelectSubset,
 )
 from lipt.coordinator.compute.messages import Asked, Cost, OnData, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.instruments import SELECTION
-from lipt.coordinator.runs.holding import require_going_on
-from lipt.coordinator.runs.repair import (
-    Restore,
-    restore_initial_weights,
-    restore_pretrained_weights,
-)
-from lipt.coordinator.runs.requests import how_far
+from lipt.coordinator.runs.holding import find_named, find_ready, not_ready
+from lipt.coordinator.runs.repair import restore
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DataRecord, DiagnosisRecord, RunRecord, SubsetRecord
-from lipt.coordinator.subsets.questions import (
-    DiagnosisQuery,
-    asked_the_same,
-    find_begun,
-    find_finished,
-    find_named,
-    find_ready,
-    manifest_of,
-    request_key,
-)
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.request_rules import Labels
 from lipt.core.stages.proxy import ProxyQuestion
-from lipt.core.stages.question import SubsetQuery, initial_for, needs_no_learners, question_of
+from lipt.core.stages.question import (
+    Question,
+    SubsetQuery,
+    initial_for,
+    needs_no_learners,
+    question_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +56,15 @@ RecordT = TypeVar("RecordT", SubsetRecord, DiagnosisRecord)
 
 _MOST_LISTED = 100
 _DEFAULT_PROXY = "auto"
-_RESTORE: dict[str, Restore] = {
-    "theta*": restore_initial_weights,
-    "theta_p": restore_pretrained_weights,
-}
+
+
+@dataclass(frozen=True)
+class DiagnosisQuery:
+    """A diagnosis query: an empty `run` means the data alone, an empty `proxy` any proxy."""
+
+    run: str = ""
+    proxy: str = ""
+    features: BlobName | None = None
 
 
 @dataclass(frozen=True)
@@ -107,25 +107,93 @@ class Answers:
 
     async def subset(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
         """The subset for a query: stored, the previous one, or computed now."""
+        callers = _always(caller)
         with self._holding(query.weights, query.features):
-            return await self._subset(query, on_progress, lambda: frozenset({caller}))
+            run = self._run_of(query)
+            log_about(run=run.run_id)
+            held = self._store.held(run.run_id)
+            job = SelectSubset.answering(
+                question_of(
+                    run.outcome,
+                    query,
+                    await self._num_examples(run, held),
+                    backbone=self._backbone,
+                    kind=self._data.target.kind,
+                    max_warm_up_epochs=self._max_warm_up_epochs,
+                )
+            )
+            previous = None if held else await self._find_previous(run, query, job)
+            if previous is not None and await self._still_serves(
+                run, job, *previous, on_progress, callers
+            ):
+                return Answer(previous[0], kept=True)
+            key = request_key(job, run, revision=find_strategy(job.strategy).revision)
+
+            async def select(report: OnProgress, waiting: Callers) -> SubsetRecord:
+                if held:
+                    raise OtherDataError(held)
+                return await self._select(key, run, job, report, waiting)
+
+            return Answer(await self._once(SubsetRecord, key, select, on_progress, callers))
 
     async def diagnosis(
         self, query: DiagnosisQuery, on_progress: OnProgress, caller: str
     ) -> DiagnosisRecord:
         """The diagnosis for a query, stored or computed now."""
+        callers = _always(caller)
         with self._holding(query.features):
-            return await self._diagnosis(query, on_progress, lambda: frozenset({caller}))
+            run = None
+            if query.run:
+                or_else = ", or leave the run out"
+                run = find_ready(self._store, query.run, self._data, or_else=or_else)
+                log_about(run=run.run_id)
+            proxy = Proxy.parse(query.proxy or _DEFAULT_PROXY)
+            question = ProxyQuestion(
+                config=run.config if run else self._defaults,
+                inputs=run.inputs if run else None,
+                proxy=proxy,
+                weights=run.pretrained_weights if run else None,
+                features=query.features,
+                trajectories=run.outcome.trajectories if run else None,
+                initial=initial_for(proxy, run.outcome) if run else None,
+            )
+            config = question.config
+            backbone = self._backbone if proxy.may_use(Kind.BACKBONE) else None
+            # Without a run, only the seed and the threads of sums matter in the configuration.
+            without_run = {"seed": config.seed, "threads": config.evaluation_threads}
+            key = request_key(
+                question,
+                run,
+                data=self._data.fingerprint,
+                config=None if run else without_run,
+                backbone=backbone,
+                versions=versions(),
+            )
+            return await self._once(
+                DiagnosisRecord,
+                key,
+                lambda report, waiting: self._diagnose(
+                    key, run, question, backbone, report, waiting
+                ),
+                on_progress,
+                callers,
+            )
 
-    async def initial_weights(self, name: str, caller: str) -> BlobName:
-        """The blob of a run's theta*; recomputed if damaged."""
+    async def weights(self, name: str, what: Literal["theta*", "theta_p"], caller: str) -> BlobName:
+        """The blob of a run's theta* or theta_p; recomputed if damaged."""
         run = find_named(self._store, name)
-        return await self._weights(run, run.initial_weights, "theta*", caller)
-
-    async def pretrained_weights(self, name: str, caller: str) -> BlobName:
-        """The blob of a run's theta_p; recomputed if damaged."""
-        run = find_named(self._store, name)
-        return await self._weights(run, run.pretrained_weights, "theta_p", caller)
+        blob = run.initial_weights if what == "theta*" else run.pretrained_weights
+        if blob is None:
+            raise not_ready(self._store, run)
+        if await self._is_whole(blob):
+            return blob
+        if held := self._store.held(run.run_id):
+            raise OtherDataError(
+                f"{what} of run {run.name}, {blob}, was changed or lost by the coordinator's disk, "
+                f"and cannot be made again now: {held}"
+            )
+        await self._restore(run, blob, lambda _: None, _always(caller))
+        return blob
 
     async def subsets_of(self, name: str) -> tuple[SubsetRecord, ...]:
         """The newest subsets of a run (by id, name or "latest"), newest first."""
@@ -158,37 +226,13 @@ class Answers:
         # They may be read much later, and must not expire meanwhile.
         return self._blobs.expiry.holding(*(blob.sha256 for blob in uploaded if blob))
 
-    async def _subset(
-        self, query: SubsetQuery, on_progress: OnProgress, callers: Callers
-    ) -> Answer:
-        find = find_begun if needs_no_learners(query) else find_finished
-        run = find(self._store, query.run)
-        log_about(run=run.run_id)
-        held = self._store.held(run.run_id)
-        job = SelectSubset.answering(
-            question_of(
-                run.outcome,
-                query,
-                await self._num_examples(run, held),
-                backbone=self._backbone,
-                kind=self._data.target.kind,
-                max_warm_up_epochs=self._max_warm_up_epochs,
-            )
-        )
-        previous = None if held else await self._find_previous(run, query, job)
-        if previous is not None and await self._still_serves(
-            run, job, *previous, on_progress, callers
-        ):
-            return Answer(previous[0], kept=True)
-        key = request_key(job, run, revision=find_strategy(job.strategy).revision)
-
-        async def select(report: OnProgress, waiting: Callers) -> SubsetRecord:
-            if held:
-                raise OtherDataError(held)
-            return await self._select(key, run, job, report, waiting)
-
-        stored = await self._database.find(SubsetRecord, key)
-        return Answer(await self._once(key, stored, select, on_progress, callers))
+    def _run_of(self, query: SubsetQuery) -> RunRecord:
+        if not needs_no_learners(query):
+            return find_ready(self._store, query.run)
+        run = self._store.find(query.run)
+        if run.initial_weights is None:
+            raise not_ready(self._store, run)
+        return run
 
     async def _find_previous(
         self, run: RunRecord, query: SubsetQuery, job: SelectSubset
@@ -252,9 +296,8 @@ class Answers:
             selection.note(run_name=run.name, strategy=job.strategy, budget=job.budget)
             # Strategies on labels need no theta_p.
             if job.weights == run.pretrained_weights and job.cost is not Cost.LABELS:
-                await self._restore(run, "theta_p", report, callers)
-            if job.initial is not None:
-                await self._restore(run, "theta*", report, callers)
+                await self._restore(run, job.weights, report, callers)
+            await self._restore(run, job.initial, report, callers)
             selected = await self._compute.run(OnData(run.fingerprint, job), report, asked)
             selection.note(num_examples=selected.num_examples, digest=selected.digest)
         # Warm-up time is counted apart: a warm-up serves all later selections.
@@ -277,45 +320,6 @@ class Answers:
         await self._database.save(subset)
         return subset
 
-    async def _diagnosis(
-        self, query: DiagnosisQuery, on_progress: OnProgress, callers: Callers
-    ) -> DiagnosisRecord:
-        run = None
-        if query.run:
-            or_else = ", or leave the run out"
-            run = find_ready(self._store, query.run, self._data, or_else=or_else)
-            log_about(run=run.run_id)
-        proxy = Proxy.parse(query.proxy or _DEFAULT_PROXY)
-        question = ProxyQuestion(
-            config=run.config if run else self._defaults,
-            inputs=run.inputs if run else None,
-            proxy=proxy,
-            weights=run.pretrained_weights if run else None,
-            features=query.features,
-            trajectories=run.outcome.trajectories if run else None,
-            initial=initial_for(proxy, run.outcome) if run else None,
-        )
-        config = question.config
-        backbone = self._backbone if proxy.may_use(Kind.BACKBONE) else None
-        # Without a run, only the seed and the threads of sums matter in the configuration.
-        without_run = {"seed": config.seed, "threads": config.evaluation_threads}
-        key = request_key(
-            question,
-            run,
-            data=self._data.fingerprint,
-            config=None if run else without_run,
-            backbone=backbone,
-            versions=versions(),
-        )
-        stored = await self._database.find(DiagnosisRecord, key)
-        return await self._once(
-            key,
-            stored,
-            lambda report, waiting: self._diagnose(key, run, question, backbone, report, waiting),
-            on_progress,
-            callers,
-        )
-
     async def _diagnose(
         self,
         key: str,
@@ -327,9 +331,8 @@ class Answers:
     ) -> DiagnosisRecord:
         started = monotonic()
         if run is not None:
-            await self._restore(run, "theta_p", report, callers)
-            if question.initial is not None:
-                await self._restore(run, "theta*", report, callers)
+            await self._restore(run, question.weights, report, callers)
+            await self._restore(run, question.initial, report, callers)
         fingerprint = run.fingerprint if run else self._data.fingerprint
         proxy, features = str(question.proxy), question.features
         asked = Asked(run.run_id if run else "", callers)
@@ -365,47 +368,88 @@ class Answers:
         await self._database.save(diagnosis)
         return diagnosis
 
-    async def _weights(
-        self, run: RunRecord, name: BlobName | None, what: str, caller: str
-    ) -> BlobName:
-        if name is None:
-            require_going_on(self._store, run)
-            raise RunNotReadyError(how_far(run, self._store.activity(run.run_id)))
-        if await self._is_whole(name):
-            return name
-        if held := self._store.held(run.run_id):
-            raise OtherDataError(
-                f"{what} of run {run.name}, {name}, was changed or lost by the coordinator's disk, "
-                f"and cannot be made again now: {held}"
-            )
-        await self._restore(run, what, lambda _: None, lambda: frozenset({caller}))
-        return name
-
     async def _restore(
-        self, run: RunRecord, what: str, report: OnProgress, callers: Callers
+        self, run: RunRecord, blob: BlobName | None, report: OnProgress, callers: Callers
     ) -> None:
         """Recompute damaged theta* or theta_p, once for all concurrent callers."""
-        await self._flights.run(
-            f"{what} {run.run_id}",
-            lambda report, waiting: _RESTORE[what](
-                run, self._blobs, self._compute, report, Asked(run.run_id, waiting)
-            ),
-            report,
-            callers,
-        )
+        if blob is not None:
+            await self._flights.run(
+                f"restore {blob}",
+                lambda report, waiting: restore(
+                    run, [blob], self._blobs, self._compute, report, Asked(run.run_id, waiting)
+                ),
+                report,
+                callers,
+            )
 
     async def _once(
         self,
+        kind: type[RecordT],
         key: str,
-        stored: RecordT | None,
         compute: Callable[[OnProgress, Callers], Coroutine[Any, Any, RecordT]],
         on_progress: OnProgress,
         callers: Callers,
     ) -> RecordT:
         """The stored answer if its file is intact, or else one shared computation."""
+        stored = await self._database.find(kind, key)
         if stored is not None and await self._is_whole(stored.blob):
             return stored
         return await self._flights.run(key, compute, on_progress, callers)
 
     async def _is_whole(self, blob: BlobName) -> bool:
         return await asyncio.to_thread(self._blobs.is_whole, blob)
+
+
+def _always(caller: str) -> Callers:
+    return lambda: frozenset({caller})
+
+
+def request_key(
+    question: Question | ProxyQuestion, run: RunRecord | None, **besides: object
+) -> str:
+    """An answer's key: a hash of exactly its dependencies; `besides` are further ones, as JSON."""
+    asked = {name: value for name, value in asdict(question).items() if name != "config"}
+    depends_on = {"question": asked, "run": run and run.run_id, **besides}
+    return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
+
+
+def asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
+    """Whether a stored subset answers the job's query, apart from the weights."""
+    manifest = subset.manifest
+    proxy: Any = manifest["proxy"]
+    asked = {
+        "strategy": job.strategy,
+        "options": dict(job.options),
+        "labels": str(job.labels or Labels.GIVEN),
+        "budget": job.budget,
+        "balanced": job.balanced,
+        "features_sha256": job.features and job.features.sha256,
+    }
+    same = all(manifest[name] == value for name, value in asked.items())
+    same = same and (manifest["soft_labels"] is None) == (job.teacher is None)
+    return same and (proxy["proxy"], proxy.get("backbone")) == (job.judged_by, job.backbone)
+
+
+def manifest_of(
+    run: RunRecord, job: SelectSubset, selected: Selected, data: DataDescription
+) -> dict[str, object]:
+    """The manifest stored with a subset: run, data, selection and costs."""
+    # All selections with a warm-up share it, so its seconds stand apart.
+    costs = {"selection_seconds": selected.seconds - selected.warming_seconds}
+    if selected.warm_up_seconds is not None:
+        costs["warm_up_seconds"] = selected.warm_up_seconds
+    return {
+        "run_id": run.run_id,
+        "run_name": run.name,
+        "run_config": run.config.model_dump(mode="json"),
+        "data": {
+            "source": data.source,
+            "fingerprint": run.fingerprint,
+            "num_examples": data.num_rows,
+            "quarantined": list(data.quarantined),
+        },
+        **selected.told,
+        "weights_sha256": job.weights.sha256,
+        "features_sha256": job.features and job.features.sha256,
+        "costs": run.all_costs | costs,
+    }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lipt.common.errors import ComputeError, OtherDataError
+from lipt.common.errors import ComputeError, OtherDataError, RunNotReadyError
 from lipt.common.inputs.specs import (
     Column,
     ColumnFormat,
@@ -17,12 +17,13 @@ from lipt.common.inputs.specs import (
     ImageSpec,
 )
 from lipt.common.observability.logs import EventKind, Events
-from lipt.common.states import RunState
+from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.holding import (
+    find_ready,
     hold_runs_of_other_data,
-    require_going_on,
-    require_own_data,
+    how_far,
     why_held,
 )
 from lipt.coordinator.runs.store import RunStore
@@ -133,8 +134,9 @@ def test_a_run_of_other_data_is_told_both_fingerprints_both_sources_and_the_reme
         f"run name-r was made on data with fingerprint {OWN} (mine:data), this coordinator now "
         f"serves other with {'e' * 64}. Start the coordinator with the run's own data."
     )
-    with pytest.raises(OtherDataError, match=r"own data, or leave the run out\.$"):
-        require_own_data(make_run(), OTHER, or_else=", or leave the run out")
+    assert why_held(make_run(), OTHER, or_else=", or leave the run out").endswith(
+        "own data, or leave the run out."
+    )
 
 
 def test_a_run_is_compared_by_the_kind_of_fingerprint_that_it_is_bound_by(
@@ -182,12 +184,13 @@ async def test_what_waits_for_a_run_that_is_held_is_refused(
 ) -> None:
     store = RunStore(database)
     await store.add(make_run())
-    require_going_on(store, store.find("r"))
+    with pytest.raises(RunNotReadyError, match="is training"):
+        find_ready(store, "r")
     store.hold("r", "other data.")
     with pytest.raises(OtherDataError, match="other data"):
-        require_going_on(store, store.find("r"))
+        find_ready(store, "r")
     ended = await store.update("r", lambda run: run.changed(state=RunState.READY))
-    require_going_on(store, ended)
+    assert find_ready(store, "r") == ended
 
 
 def test_columns_of_another_type_are_other_data_as_well(make_run: MakeRun) -> None:
@@ -198,3 +201,37 @@ def test_columns_of_another_type_are_other_data_as_well(make_run: MakeRun) -> No
     reason = why_held(run, replace(DATA, inputs=ColumnsSpec((doubles,))))
     assert "looks at x float32[4], and this coordinator has fake as x float64[4]" in reason
     assert "--image-size" not in reason
+
+
+def test_run_under_way_says_how_far_it_is_and_how_to_follow_it(make_run: MakeRun) -> None:
+    run = make_run()
+    run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
+    assert how_far(run, Progressed()) == (
+        "run name-r is training (1 of 3 learners are in). Follow it with: lipt run watch name-r"
+    )
+    merging = make_run(state=RunState.MERGING)
+    assert how_far(merging, Progressed("merging learners", 2, 3)) == (
+        "run name-r is merging (merging learners, 2 of 3). Follow it with: lipt run watch name-r"
+    )
+    assert "(waiting for its turn, 3 ahead)" in how_far(
+        merging, Progressed("waiting for its turn", ahead=3)
+    )
+    pending = make_run(state=RunState.PENDING)
+    assert "run name-r is pending. " in how_far(pending, Progressed())
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "said"),
+    [
+        (RunState.FAILED, "its workers went home.", "has failed: its workers went home."),
+        (RunState.FAILED, "no sentence", "has failed: no sentence."),
+        # As the driver's record has it.
+        (RunState.CANCELLED, "cancelled", "was cancelled."),
+    ],
+)
+def test_run_that_will_never_be_ready_says_why(
+    make_run: MakeRun, state: RunState, message: str, said: str
+) -> None:
+    run = make_run(state=state).changed(message=message)
+    expected = f"run name-r {said} Start another: lipt run start"
+    assert how_far(run, Progressed("merging", 1, 2)) == expected

@@ -21,19 +21,17 @@ from lipt.common.errors import (
     InvalidRequestError,
     LiptError,
     OverLimitError,
-    RunNotReadyError,
     UnknownBlobError,
     UnknownNameError,
     WeightsError,
 )
 from lipt.common.process.machine import Machine
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import RunState
 from lipt.common.weights.files import pack
-from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.planning.plan import DataFigures
 from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.requests import RunRequests, how_far, page_of, require_ready
+from lipt.coordinator.runs.requests import RunRequests, page_of
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import LimitSettings
 from lipt.coordinator.state.database import Database
@@ -252,42 +250,6 @@ async def test_weights_to_start_from_have_to_be_uploaded_first(world: World) -> 
     initialization = config_pb2.InitializationConfig(weights_sha256="a" * 64)
     with pytest.raises(UnknownBlobError, match="Upload it first"):
         await world.requests.create("", "", config_pb2.RunConfig(initialization=initialization))
-
-
-def test_run_under_way_says_how_far_it_is_and_how_to_follow_it(make_run: MakeRun) -> None:
-    run = make_run()
-    run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
-    with pytest.raises(RunNotReadyError) as raised:
-        require_ready(run, Progressed())
-    assert str(raised.value) == (
-        "run name-r is training (1 of 3 learners are in). Follow it with: lipt run watch name-r"
-    )
-    merging = make_run(state=RunState.MERGING)
-    assert how_far(merging, Progressed("merging learners", 2, 3)) == (
-        "run name-r is merging (merging learners, 2 of 3). Follow it with: lipt run watch name-r"
-    )
-    assert "(waiting for its turn, 3 ahead)" in how_far(
-        merging, Progressed("waiting for its turn", ahead=3)
-    )
-    pending = make_run(state=RunState.PENDING)
-    assert "run name-r is pending. " in how_far(pending, Progressed())
-
-
-@pytest.mark.parametrize(
-    ("state", "message", "said"),
-    [
-        (RunState.FAILED, "its workers went home.", "has failed: its workers went home."),
-        (RunState.FAILED, "no sentence", "has failed: no sentence."),
-        # As the driver's record has it.
-        (RunState.CANCELLED, "cancelled", "was cancelled."),
-    ],
-)
-def test_run_that_will_never_be_ready_says_why(
-    make_run: MakeRun, state: RunState, message: str, said: str
-) -> None:
-    run = make_run(state=state).changed(message=message)
-    expected = f"run name-r {said} Start another: lipt run start"
-    assert how_far(run, Progressed("merging", 1, 2)) == expected
 
 
 RUN = RunSummary.of(made_up_run())

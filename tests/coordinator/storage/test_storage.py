@@ -26,7 +26,7 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData, SelectSubset
 from lipt.coordinator.server import serving
-from lipt.coordinator.subsets.questions import DiagnosisQuery
+from lipt.coordinator.subsets.answers import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import blob_pb2, blob_pb2_grpc, config_pb2, worker_pb2, worker_pb2_grpc
 from tests.coordinator.fakes import THETA, FakeWorker, make_settings, opened, pretraining

@@ -14,7 +14,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
 from lipt.coordinator.subsets import answers as module
-from lipt.coordinator.subsets.questions import DiagnosisQuery
+from lipt.coordinator.subsets.answers import DiagnosisQuery
 from tests.coordinator.fakes import DATA, FakeCompute
 from tests.coordinator.subsets.conftest import MakeAnswers
 

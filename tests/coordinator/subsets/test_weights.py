@@ -19,8 +19,7 @@ from lipt.coordinator.compute.jobs.pretraining import InitializeWeights, MakeSou
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.subsets.answers import Answers
-from lipt.coordinator.subsets.questions import find_ready
+from lipt.coordinator.subsets.answers import Answers, find_ready
 from lipt.core.results import CommittedLearner
 from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
 from tests.coordinator.subsets.conftest import MakeAnswers
@@ -67,9 +66,9 @@ async def test_weights_that_the_disk_has_damaged_or_lost_are_made_again_first(
     world: World, lose: bool
 ) -> None:
     world.damage(THETA_P, lose=lose)
-    assert world.blobs.is_whole(await world.answers.pretrained_weights("r", "caller"))
+    assert world.blobs.is_whole(await world.answers.weights("r", "theta_p", "caller"))
     world.damage(THETA, lose=lose)
-    assert world.blobs.is_whole(await world.answers.initial_weights("young", "caller"))
+    assert world.blobs.is_whole(await world.answers.weights("young", "theta*", "caller"))
     assert world.compute.kinds == ["MakeSoup", "InitializeWeights"]
     assert world.compute.fingerprints == ["f" * 64] * 2
 
@@ -84,10 +83,10 @@ async def test_weights_are_made_again_also_when_who_asked_has_left(world: World)
         return SoupResult(world.blobs.put_bytes(THETA_P), SOUP_RECORD, {})
 
     world.compute.answers[MakeSoup] = merge
-    impatient = asyncio.create_task(world.answers.pretrained_weights("r", "caller"))
+    impatient = asyncio.create_task(world.answers.weights("r", "theta_p", "caller"))
     await begun.wait()
     impatient.cancel()
-    patient = asyncio.create_task(world.answers.pretrained_weights("r", "caller"))
+    patient = asyncio.create_task(world.answers.weights("r", "theta_p", "caller"))
     go_on.set()
     assert world.blobs.is_whole(await patient)
     assert world.compute.kinds == ["MakeSoup"]
@@ -97,26 +96,26 @@ async def test_weights_that_are_not_there_yet_are_refused_with_how_far_the_run_i
     world: World,
 ) -> None:
     with pytest.raises(RunNotReadyError, match="run name-young is training"):
-        await world.answers.pretrained_weights("young", "caller")
+        await world.answers.weights("young", "theta_p", "caller")
     with pytest.raises(UnknownRunError):
-        await world.answers.initial_weights("nobody", "caller")
+        await world.answers.weights("nobody", "theta*", "caller")
 
 
 async def test_weights_of_a_run_that_is_held_are_served_and_not_made_again(world: World) -> None:
     for run_id in ("r", "young"):
         world.store.hold(run_id, "run was made on other data.")
-    assert await world.answers.pretrained_weights("r", "caller") == BlobName.of(THETA_P)
+    assert await world.answers.weights("r", "theta_p", "caller") == BlobName.of(THETA_P)
     world.damage(THETA_P)
     with pytest.raises(OtherDataError, match=r"theta_p of run name-r.*made on other data"):
-        await world.answers.pretrained_weights("r", "caller")
+        await world.answers.weights("r", "theta_p", "caller")
     with pytest.raises(OtherDataError, match="made on other data"):
-        await world.answers.pretrained_weights("young", "caller")
+        await world.answers.weights("young", "theta_p", "caller")
     assert world.compute.kinds == []
 
 
 async def test_the_latest_weights_are_those_of_the_newest_run_that_is_ready(world: World) -> None:
-    assert await world.answers.pretrained_weights("latest", "me") == BlobName.of(THETA_P)
-    assert await world.answers.initial_weights("latest", "me") == BlobName.of(THETA)
+    assert await world.answers.weights("latest", "theta_p", "me") == BlobName.of(THETA_P)
+    assert await world.answers.weights("latest", "theta*", "me") == BlobName.of(THETA)
 
 
 @pytest.fixture
