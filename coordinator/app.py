@@ -37,7 +37,7 @@ from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
 from lipt.coordinator.state.records import DataRecord, RunRecord, RunSummary
-from lipt.coordinator.storage.storage import Retention, Storage, open_storage
+from lipt.coordinator.storage.storage import Storage, open_storage
 from lipt.coordinator.subsets.answers import Answers
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import backbone_identity
@@ -101,7 +101,18 @@ async def open_app(
         dispatcher, driver = _make_runs_go(settings, store, blobs, compute, events, meters)
         stack.push_async_callback(driver.stop)
         admission = await _open_admission(stack, settings, blobs, data)
-        storage = await _keep_storage(stack, settings, blobs, store, dispatcher, compute, events)
+        storage = await open_storage(
+            settings.state_dir,
+            blobs,
+            settings.storage,
+            events,
+            store,
+            compute,
+            is_live=lambda lease: dispatcher.leases.has(*lease),
+            wall_clock=time,
+            clock=monotonic,
+        )
+        _begin(stack, storage.run(), "collection")
         dispatcher.restore()
         driver.resume_all()
         _begin(stack, dispatcher.expire_leases(), "lease expiry")
@@ -186,32 +197,6 @@ async def _open_admission(
     stack.callback(admission.stop)
     await admission.look_at(settings.run)
     return admission
-
-
-async def _keep_storage(
-    stack: AsyncExitStack,
-    settings: CoordinatorSettings,
-    blobs: BlobStore,
-    store: RunStore,
-    dispatcher: Dispatcher,
-    compute: ComputeQueue,
-    events: Events,
-) -> Storage:
-    """Open the storage, and remove unused blobs and old runs from now on."""
-    storage = await open_storage(
-        settings.state_dir,
-        blobs,
-        settings.storage,
-        events,
-        is_live=lambda lease: dispatcher.leases.has(*lease),
-        wall_clock=time,
-        clock=monotonic,
-    )
-    store.listen_to_learners(storage.forget_named)
-    _begin(stack, storage.run(), "collection")
-    retention = Retention(store, compute, settings.storage, events, time)
-    _begin(stack, retention.run(), "retention")
-    return storage
 
 
 def _begin(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> None:

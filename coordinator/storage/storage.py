@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from lipt.common.blobs.durable import remove_stale_temporaries, state_errors
@@ -32,7 +31,7 @@ _IN_USE_SECONDS = 3600.0
 
 
 class Storage:
-    """Uploads into one state directory, and the removal of unused files."""
+    """Uploads into one state directory, and the removal of old runs and unused files."""
 
     def __init__(
         self,
@@ -41,6 +40,8 @@ class Storage:
         accounts: Accounts,
         settings: StorageSettings,
         events: Events,
+        store: RunStore,
+        compute: ComputeQueue,
         *,
         wall_clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -52,6 +53,8 @@ class Storage:
         self._accounts = accounts
         self._settings = settings
         self._events = events
+        self._store = store
+        self._compute = compute
         self._wall_clock = wall_clock
         self._sleep = sleep
 
@@ -75,10 +78,35 @@ class Storage:
         }
 
     async def run(self) -> None:
-        """Collect until cancelled, starting after a pause in which peers resume their uploads."""
+        """Remove old runs and unused files until cancelled.
+
+        Starts after a pause in which peers reconnect and resume their uploads.
+        """
         while True:
             await self._sleep(self._settings.collect_every_seconds)
+            await self.remove_overdue_runs()
             await self.collect()
+
+    async def remove_overdue_runs(self) -> None:
+        """Remove overdue runs that are not in use; their blobs are then no longer needed."""
+        for run in overdue(self._store.runs(), self._settings, now=self._wall_clock()):
+            if self._in_use(run.run_id):
+                continue
+            try:
+                await self._store.remove(run.run_id)
+            except StateError as error:
+                self._retry_later(error)
+                return
+            self._events.record(EventKind.EXPIRED, detail="runs", run=run.name)
+
+    def _in_use(self, run_id: str) -> bool:
+        computed = any(job.run == run_id for job in self._compute.computations())
+        return computed or self._store.idle_seconds(run_id) < _IN_USE_SECONDS
+
+    def _retry_later(self, error: StateError) -> None:
+        self._events.record(
+            EventKind.RETRIED, detail="collection", level=logging.WARNING, reason=str(error)
+        )
 
     async def collect(self) -> None:
         """Remove expired files; those that cannot be removed now are retried later."""
@@ -90,9 +118,7 @@ class Storage:
             await asyncio.wait({work})
             raise
         except StateError as error:
-            self._events.record(
-                EventKind.RETRIED, detail="collection", level=logging.WARNING, reason=str(error)
-            )
+            self._retry_later(error)
             return
         if done is None:
             return
@@ -129,6 +155,8 @@ async def open_storage(
     blobs: BlobStore,
     settings: StorageSettings,
     events: Events,
+    store: RunStore,
+    compute: ComputeQueue,
     *,
     is_live: Callable[[LeaseId], bool],
     wall_clock: Callable[[], float],
@@ -146,7 +174,11 @@ async def open_storage(
     )
     accounts = Accounts(quota, clock=clock, is_live=is_live)
     accounts.restore(finished, unfinished)
-    return Storage(directory, blobs, accounts, settings, events, wall_clock=wall_clock)
+    storage = Storage(
+        directory, blobs, accounts, settings, events, store, compute, wall_clock=wall_clock
+    )
+    store.listen_to_learners(storage.forget_named)
+    return storage
 
 
 def _left_behind(directory: Path, blobs: BlobStore) -> tuple[dict[str, int], dict[str, int]]:
@@ -158,61 +190,19 @@ def _left_behind(directory: Path, blobs: BlobStore) -> tuple[dict[str, int], dic
 
 
 def overdue(
-    runs: Iterable[RunSummary], *, now: float, keep_days: float | None, keep_runs: int | None
+    runs: Iterable[RunSummary], settings: StorageSettings, *, now: float
 ) -> Sequence[RunSummary]:
-    """The ended runs past either limit (None: no limit), oldest end first."""
+    """The ended runs past `keep_days` or `keep_runs` (None: no limit), oldest end first."""
+    days, most = settings.keep_days, settings.keep_runs
     ended = sorted(
         (run for run in runs if run.state.ended), key=lambda run: (_end(run), run.run_id)
     )
-    too_many = 0 if keep_runs is None else max(0, len(ended) - keep_runs)
+    too_many = 0 if most is None else max(0, len(ended) - most)
     return [
         run
         for place, run in enumerate(ended)
-        if place < too_many or (keep_days is not None and now - _end(run) > keep_days * _DAY)
+        if place < too_many or (days is not None and now - _end(run) > days * _DAY)
     ]
-
-
-@dataclass(frozen=True)
-class Retention:
-    """Removes overdue runs; their blobs are then no longer needed."""
-
-    store: RunStore
-    compute: ComputeQueue
-    settings: StorageSettings
-    events: Events
-    clock: Callable[[], float]
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-
-    async def run(self) -> None:
-        """Remove runs until cancelled, starting after a pause in which peers reconnect."""
-        while True:
-            await self.sleep(self.settings.collect_every_seconds)
-            await self.apply()
-
-    async def apply(self) -> None:
-        """Remove overdue runs that are not in use."""
-        settings = self.settings
-        runs = overdue(
-            self.store.runs(),
-            now=self.clock(),
-            keep_days=settings.keep_days,
-            keep_runs=settings.keep_runs,
-        )
-        for run in runs:
-            if self._in_use(run.run_id):
-                continue
-            try:
-                await self.store.remove(run.run_id)
-            except StateError as error:
-                self.events.record(
-                    EventKind.RETRIED, detail="collection", level=logging.WARNING, reason=str(error)
-                )
-                return
-            self.events.record(EventKind.EXPIRED, detail="runs", run=run.name)
-
-    def _in_use(self, run_id: str) -> bool:
-        computed = any(job.run == run_id for job in self.compute.computations())
-        return computed or self.store.idle_seconds(run_id) < _IN_USE_SECONDS
 
 
 def _end(run: RunSummary) -> float:

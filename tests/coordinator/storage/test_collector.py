@@ -1,3 +1,5 @@
+"""Runs that are too old or too many go, and files that nobody needs; what is in use stays."""
+
 from __future__ import annotations
 
 import asyncio
@@ -5,22 +7,36 @@ import contextlib
 import os
 import sqlite3
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.errors import RunNotReadyError, StateError
 from lipt.common.observability.logs import EventKind, Events
+from lipt.common.states import RunState
+from lipt.coordinator.compute.messages import Progressed
+from lipt.coordinator.compute.queue import Computation
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
+from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import collection_paused
 from lipt.coordinator.state.maintenance import check_state
+from lipt.coordinator.state.records import RunRecord, RunSummary
 from lipt.coordinator.storage.accounts import Accounts
-from lipt.coordinator.storage.storage import Storage
+from lipt.coordinator.storage.storage import Storage, overdue
 from tests.clock import Clock
+from tests.coordinator.fakes import FakeCompute
+from tests.coordinator.made_up_runs import made_up_run
 from tests.coordinator.state.conftest import StateBench
 from tests.uploading import PLENTY
 
-HOUR = 3600.0
+MakeRun = Callable[..., RunRecord]
+HOUR, DAY = 3600.0, 86_400.0
 NOW = 10_000_000_000.0  # long after every file was written
 SPARE = ["ready shard 0", "ready shard 1", "training shard 0", "uploaded weights"]
 SPARE += [f"cancelled {what}" for what in ("shard 0", "shard 1", "result 0", "snapshot 0")]
@@ -30,23 +46,40 @@ KEPT += ["diagnosis of ", "diagnosis of ready"]
 
 
 class Bench:
-    def __init__(self, state: StateBench) -> None:
-        self.state = state
+    """A directory with files of every kind; its store begins without runs."""
+
+    def __init__(self, state: StateBench, database: Database) -> None:
+        self.state, self.database = state, database
         self.events = Events()
-        self.clock = Clock(NOW)
+        self.clock, self.idle = Clock(NOW), Clock(0.0)
+        self.store = RunStore(database, clock=self.idle)
+        self.compute = FakeCompute()
         self.accounts = Accounts(PLENTY, clock=self.clock, is_live=lambda _: False)
         self.storage = self.new_storage()
 
-    def new_storage(self, sleep: Any = asyncio.sleep) -> Storage:
+    def new_storage(self, sleep: Any = asyncio.sleep, **settings: Any) -> Storage:
         return Storage(
             self.state.directory,
             self.state.blobs,
             self.accounts,
-            StorageSettings(unfinished_hours=1.0, unused_hours=24.0),
+            StorageSettings(unfinished_hours=1.0, unused_hours=24.0, **settings),
             self.events,
+            self.store,
+            self.compute.queue,
             wall_clock=self.clock,
             sleep=sleep,
         )
+
+    async def add(self, *runs: RunRecord) -> None:
+        for run in runs:
+            await self.store.add(run)
+        self.idle.now += 2 * HOUR
+
+    async def left(self, **settings: Any) -> list[str]:
+        await self.new_storage(**settings).remove_overdue_runs()
+        kept = [run.run_id for run in self.store.runs()]
+        assert [run.run_id for run in await self.database.load_runs()] == sorted(kept)
+        return kept
 
     def put(self, text: str, hours_ago: float) -> BlobName:
         name = self.state.put(text)
@@ -67,8 +100,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(state: StateBench) -> Bench:
-    return Bench(state)
+def bench(state: StateBench, database: Database) -> Bench:
+    return Bench(state, database)
 
 
 async def test_what_nobody_needs_or_has_used_for_long_goes_and_the_rest_stays(
@@ -150,18 +183,21 @@ async def test_files_that_records_need_are_not_looked_at(
     assert sorted(looked_at) == sorted(names)
 
 
-async def test_first_round_comes_after_a_while_and_then_again_and_again(bench: Bench) -> None:
+async def test_first_round_comes_after_a_while_and_then_again_and_again(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.add(ended(make_run, "a", 9))
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
         # Peers come back to what they have sent before anything goes.
-        assert bool(bench.there(SPARE)) is not bool(slept)
+        assert bool(bench.there(SPARE)) is bool(bench.store.runs()) is not bool(slept)
         slept.append(seconds)
         if len(slept) == 3:
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await bench.new_storage(sleep).run()
+        await bench.new_storage(sleep, keep_days=1).run()
     assert slept == [900.0] * 3
 
 
@@ -188,3 +224,86 @@ async def test_round_that_is_under_way_at_the_end_is_waited_for(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert bench.there(SPARE) == []
+
+
+RUN = RunSummary.of(made_up_run(state=RunState.READY))
+
+
+def ended(make_run: MakeRun, run_id: str, days_ago: float, state: RunState = RunState.READY) -> Any:
+    return make_run(run_id, state=state).changed(ended_at=NOW - days_ago * DAY)
+
+
+async def test_nothing_goes_unless_somebody_has_said_so(bench: Bench, make_run: MakeRun) -> None:
+    await bench.add(*(ended(make_run, name, 900) for name in "abc"))
+    assert await bench.left() == ["a", "b", "c"]
+
+
+async def test_failed_and_cancelled_runs_go_and_live_ones_stay(
+    bench: Bench, make_run: MakeRun
+) -> None:
+    await bench.add(
+        ended(make_run, "a", 9, RunState.FAILED),
+        ended(make_run, "b", 9, RunState.CANCELLED),
+        make_run("c", state=RunState.TRAINING),
+        make_run("d", state=RunState.MERGING),
+    )
+    assert await bench.left(keep_days=1, keep_runs=0) == ["c", "d"]
+
+
+async def test_a_run_that_was_just_asked_for_stays(bench: Bench, make_run: MakeRun) -> None:
+    await bench.add(ended(make_run, "a", 9), ended(make_run, "b", 9))
+    bench.store.find("name-b")
+    bench.idle.now += 3599.0
+    assert await bench.left(keep_days=1) == ["b"]
+    bench.idle.now += 2.0
+    assert await bench.left(keep_days=1) == []
+
+
+async def test_a_run_that_something_is_computed_for_stays(
+    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.add(ended(make_run, "a", 9), ended(make_run, "b", 9))
+    job = Computation("dear", "SelectSubset", "b", 1, True, 5.0, Progressed("", 0, 0))
+    monkeypatch.setattr(bench.compute, "computations", lambda: (job,))
+    assert await bench.left(keep_days=1) == ["b"]
+
+
+async def test_what_cannot_be_removed_is_there_as_before_and_goes_the_next_time(
+    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.add(ended(make_run, "a", 9), ended(make_run, "b", 9))
+
+    async def full(run_id: str) -> None:
+        raise StateError("no space left.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.database, "remove_run", full)
+        assert await bench.left(keep_days=1) == ["a", "b"]
+    assert bench.events.count(EventKind.RETRIED, "collection") == 1
+    assert await bench.left(keep_days=1) == []
+
+
+async def test_a_live_run_is_not_removed(bench: Bench, make_run: MakeRun) -> None:
+    await bench.add(make_run("a"))
+    with pytest.raises(RunNotReadyError, match="only runs that have ended are removed"):
+        await bench.store.remove("a")
+
+
+@given(
+    ends=st.lists(st.integers(0, 30), max_size=8),
+    keep_days=st.none() | st.integers(1, 30),
+    keep_runs=st.none() | st.integers(0, 9),
+)
+def test_overdue_is_what_either_rule_says(
+    ends: list[int], keep_days: int | None, keep_runs: int | None
+) -> None:
+    runs = [replace(RUN, run_id=str(place), ended_at=float(end)) for place, end in enumerate(ends)]
+    gone = overdue(runs, StorageSettings(keep_runs=keep_runs), now=40 * DAY)
+    assert len(gone) == (0 if keep_runs is None else max(0, len(runs) - keep_runs))
+    kept = [end for place, end in enumerate(ends) if runs[place] not in gone]
+    # Nobody goes who ended after somebody who stays.
+    assert max((run.ended_at or 0.0 for run in gone), default=0.0) <= min(kept, default=31)
+    days = [replace(RUN, run_id=str(place), ended_at=end * DAY) for place, end in enumerate(ends)]
+    old = overdue(days, StorageSettings(keep_days=keep_days), now=40 * DAY)
+    expected = [] if keep_days is None else [end for end in ends if 40 - end > keep_days]
+    assert [run.ended_at for run in old] == sorted(end * DAY for end in expected)
