@@ -24,7 +24,7 @@ from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.scan import scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
+from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import steady_clock
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.planning.plan import DataFigures
@@ -61,8 +61,7 @@ class App:
     store: RunStore
     compute: ComputeQueue
     dispatcher: Dispatcher
-    intake: LearnerIntake
-    ranges: RangeIntake
+    intake: Intake
     requests: RunRequests
     answers: Answers
     tokens: Tokens
@@ -126,8 +125,7 @@ async def open_app(
             store=store,
             compute=compute,
             dispatcher=dispatcher,
-            intake=LearnerIntake(dispatcher, blobs, meters),
-            ranges=RangeIntake(dispatcher.scans, blobs, scans_dir(settings.state_dir)),
+            intake=Intake(dispatcher, blobs, scans_dir(settings.state_dir), meters),
             requests=RunRequests(
                 store, driver, admission, blobs, data, defaults=settings.run, wall_clock=time
             ),
@@ -149,7 +147,6 @@ async def open_app(
         )
         stack.push_async_callback(app.answers.stop)
         stack.callback(app.intake.stop)
-        stack.callback(app.ranges.stop)
         yield app
 
 

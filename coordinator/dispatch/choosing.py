@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from lipt.common.states import LearnerState
 from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.dispatch.redundancy import may_train, why_all_trained, why_unconfirmed
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
@@ -138,9 +137,15 @@ def why_idle(worker: WorkerRecord, waiting: Iterable[Waiting]) -> str:
 
 
 def _why_not(worker: WorkerRecord, waiting: Waiting) -> str:
-    if refusal := worker.refusal(waiting.run):
-        return f"cannot train run {waiting.run.name}, for it does not {refusal}"
-    return why_all_trained(worker, waiting.run, waiting.learners())
+    run = waiting.run
+    if refusal := worker.refusal(run):
+        return f"cannot train run {run.name}, for it does not {refusal}"
+    if any(_is_another(worker, learner) for learner in waiting.learners()):
+        return ""
+    return (
+        f"has trained all that waits of run {run.name}, and learners.redundancy = "
+        f"{run.config.learners.redundancy} wants another worker to train it, too"
+    )
 
 
 def why_waiting(
@@ -159,7 +164,7 @@ def why_waiting(
         return ""
     run = waiting.run
     if able := [worker for worker in alive if worker.can_run(run)]:
-        return why_unconfirmed(run, waiting.learners(), able)
+        return _why_unconfirmed(run, waiting.learners(), able)
     shown = sorted(alive, key=lambda worker: (worker.worker_id in busy, worker.name))
     first = shown[0]
     others = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
@@ -218,3 +223,54 @@ def choose_learner(
             continue
         return opening
     return None
+
+
+def may_train(
+    worker: WorkerRecord,
+    run: RunRecord,
+    learner: LearnerRecord,
+    *,
+    alive: Collection[WorkerRecord],
+) -> bool:
+    """Whether a worker may confirm a learner: once per party, best on a device that can."""
+    if not _is_another(worker, learner):
+        return False
+    kinds = {copy.kind for copy in learner.copies}
+    return worker.kind in kinds or not any(
+        other.kind in kinds and _is_another(other, learner) and other.can_run(run)
+        for other in alive
+    )
+
+
+def _why_unconfirmed(
+    run: RunRecord, waiting: Iterable[LearnerRecord], able: Collection[WorkerRecord]
+) -> str:
+    """Why no two `able` workers can confirm a run's queued learners; empty if two can."""
+    wanted = run.config.learners.redundancy
+    parties = {worker.party for worker in able}
+    lacking = [
+        learner
+        for learner in waiting
+        if (
+            not any(_is_another(worker, learner) for worker in able)
+            if learner.copies
+            else len(parties) < wanted
+        )
+    ]
+    if not lacking:
+        return ""
+    names = sorted(worker.name for worker in able)
+    there = f"worker {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    kinds = sorted({copy.kind for learner in lacking for copy in learner.copies})
+    device = f", on such a device: {' or '.join(kinds)}" if kinds else ""
+    num_held = sum(bool(learner.copies) for learner in lacking)
+    held = f"; {num_held} of its learners held back for it" if num_held else ""
+    return (
+        f"{there} {'is' if len(names) == 1 else 'are'} not enough: learners.redundancy = {wanted} "
+        f"wants another, with a certificate or token of its own where workers have some"
+        f"{device}{held}"
+    )
+
+
+def _is_another(worker: WorkerRecord, learner: LearnerRecord) -> bool:
+    return all(worker.party != copy.party for copy in learner.copies)

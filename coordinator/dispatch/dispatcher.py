@@ -33,11 +33,19 @@ from lipt.coordinator.dispatch.choosing import (
     why_waiting,
 )
 from lipt.coordinator.dispatch.leases import AssignmentKey, Lease, LeaseTable, require_lease
-from lipt.coordinator.dispatch.redundancy import Judgement, Verdict, handed_in
 from lipt.coordinator.dispatch.scans import RangeGrant, Scans
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
-from lipt.coordinator.runs.transitions import LearnerResult, after_failure, is_in, leased, requeued
+from lipt.coordinator.runs.transitions import (
+    Judgement,
+    LearnerResult,
+    Verdict,
+    after_failure,
+    handed_in,
+    is_in,
+    leased,
+    requeued,
+)
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
 logger = logging.getLogger(__name__)
@@ -352,18 +360,20 @@ class Dispatcher:
         )
         self._record(EventKind.LEARNER_FAILED, key, worker_id, reason)
 
-    async def release(self, worker_id: str, key: AssignmentKey, epoch: int) -> None:
-        """Requeue an untrained learner that its worker returns; a stale call has no effect."""
-        reason = "its worker gave it back"
-        with contextlib.suppress(StaleLeaseError):
-            await self._requeue(key, epoch, worker_id, EventKind.LEARNER_RETURNED, reason)
+    async def give_back(
+        self, worker_id: str, key: AssignmentKey, epoch: int, *, too_large: str = ""
+    ) -> None:
+        """Requeue a learner that its worker returns untrained; a stale call has no effect.
 
-    async def decline(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
-        """Requeue a learner too large for its worker, which gets no more of this run."""
-        self.workers.decline(worker_id, key.run_id)
-        message = f"worker {self.workers.name(worker_id)} gave it back: {reason}"
+        After `too_large`, the reason, the worker gets no more of this run.
+        """
+        why, message = EventKind.LEARNER_RETURNED, "its worker gave it back"
+        if too_large:
+            self.workers.decline(worker_id, key.run_id)
+            why = EventKind.LEARNER_DECLINED
+            message = f"worker {self.workers.name(worker_id)} gave it back: {too_large}"
         with contextlib.suppress(StaleLeaseError):
-            await self._requeue(key, epoch, worker_id, EventKind.LEARNER_DECLINED, message)
+            await self._requeue(key, epoch, worker_id, why, message)
 
     async def expire_leases(self) -> None:
         """Requeue learners and ranges of silent workers, until cancelled."""

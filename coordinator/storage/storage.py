@@ -13,7 +13,6 @@ from lipt.common.errors import StateError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Readings
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.dispatch.worker_blobs import LeaseId
 from lipt.coordinator.instruments import STORAGE, UNFINISHED_UPLOADS
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
@@ -21,7 +20,7 @@ from lipt.coordinator.state.contents import named_digests
 from lipt.coordinator.state.files import collection_allowed
 from lipt.coordinator.state.maintenance import Collected, collect
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
-from lipt.coordinator.storage.accounts import Accounts, Uploads, free_bytes, resolve_quota
+from lipt.coordinator.storage.accounts import Accounts, LeaseId, Uploads, free_bytes, resolve_quota
 
 logger = logging.getLogger(__name__)
 

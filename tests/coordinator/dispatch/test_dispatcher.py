@@ -119,11 +119,11 @@ async def test_released_learner_is_there_for_the_next_worker_at_once(
     key, epoch = await bench.take(leaving)
     poll = asyncio.create_task(bench.acquire(waiting, wait_seconds=5.0))
     await asyncio.sleep(0)
-    await bench.dispatcher.release(leaving, key, epoch)
+    await bench.dispatcher.give_back(leaving, key, epoch)
     granted = await poll
     assert granted is not None
     assert granted[1].failures == 0
-    await bench.dispatcher.release(leaving, key, epoch)  # again: harmless
+    await bench.dispatcher.give_back(leaving, key, epoch)  # again: harmless
     assert bench.state() is LearnerState.LEASED
 
 
@@ -362,14 +362,14 @@ async def test_learner_that_is_too_much_for_a_worker_goes_to_another_and_counts_
     await bench.store.add(make_run(num_learners=2, max_attempts=1))
     small, large = bench.join("small"), bench.join("large")
     key, epoch = await bench.take(small)
-    await bench.dispatcher.decline(small, key, epoch, "over --max-threads.")
+    await bench.dispatcher.give_back(small, key, epoch, too_large="over --max-threads.")
     assert await bench.acquire(small, wait_seconds=0.0) is None
     assert (await bench.take(large))[0] == key
     learner = bench.store.find("r").learners[0]
     assert learner.failures == 0
     assert learner.message == "worker small gave it back: over --max-threads."
     assert bench.events.count(EventKind.LEARNER_DECLINED) == 1
-    await bench.dispatcher.decline(small, key, epoch, "again")  # harmless
+    await bench.dispatcher.give_back(small, key, epoch, too_large="again")  # harmless
     assert bench.state() is LearnerState.LEASED
 
 

@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import LearnerRejectedError
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.specs import specs_of
 from lipt.coordinator.dispatch.intake import (
     check_learner,
-    require_finite_report,
+    require_report,
     trained_norm,
 )
+from lipt.coordinator.runs.transitions import LearnerResult
 
 WEIGHTS = {"w": torch.tensor([[1.0, 0.0], [0.0, 2.0]]), "steps": torch.tensor(3)}
 
@@ -118,9 +120,10 @@ def test_density_far_from_the_task_s_is_rejected(
 def test_report_that_no_record_can_hold_is_rejected(
     loss: float, seconds: float, received: int
 ) -> None:
-    require_finite_report(1.0, 0.0, 0)
+    name = BlobName.of(b"learner")
+    require_report(LearnerResult(name, 1.0, 0.0, bytes_received=0), 0, "")
     with pytest.raises(LearnerRejectedError, match="Report a finite loss"):
-        require_finite_report(loss, seconds, received)
+        require_report(LearnerResult(name, loss, seconds, received), 0, "")
 
 
 def test_a_frozen_tensor_is_not_taken_from_a_learner(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ from lipt.coordinator.access.caller import Binding, Caller
 from lipt.coordinator.dispatch.choosing import (
     Waiting,
     choose_learner,
+    may_train,
     openings,
     why_idle,
     why_waiting,
 )
 from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.dispatch.redundancy import Judgement, Verdict, judge, may_train
 from lipt.coordinator.dispatch.workers import WorkerRecord
-from lipt.coordinator.runs.transitions import LearnerResult
+from lipt.coordinator.runs.transitions import Judgement, LearnerResult, Verdict, judge
 from lipt.coordinator.state.contents import needs_of
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord

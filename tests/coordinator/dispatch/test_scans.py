@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -28,13 +28,15 @@ from lipt.coordinator.compute.scan import (
     ScanOpened,
     WorkerDistrusted,
 )
-from lipt.coordinator.dispatch.dispatcher import Demand, demand_of
-from lipt.coordinator.dispatch.intake import RangeIntake
+from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher, demand_of
+from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable
 from lipt.coordinator.dispatch.scans import RangeGrant, Scans
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import leased
+from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
@@ -249,50 +251,57 @@ def folder(tmp_path: Path) -> RangeFolder:
     return folder
 
 
+@pytest.fixture
+def intake(
+    database: Database, blobs: BlobStore, folder: RangeFolder, meters: Meters
+) -> Iterator[Intake]:
+    dispatcher = Dispatcher(
+        RunStore(database), lease_seconds=30.0, clock=Clock(), wall_clock=Clock(), meters=meters
+    )
+    dispatcher.scans.note(OPENED)
+    intake = Intake(dispatcher, blobs, folder.path.parent)
+    yield intake
+    intake.stop()
+
+
 async def test_a_result_lies_in_the_scan_s_folder_and_its_blob_is_gone(
-    scans: Scans, blobs: BlobStore, folder: RangeFolder, meters: Meters
+    intake: Intake, blobs: BlobStore, folder: RangeFolder, meters: Meters
 ) -> None:
-    held = grant(scans, "a")
+    held = grant(intake._dispatcher.scans, "a")
     name = blobs.put_bytes(encode_range(scored(held)))
-    intake = RangeIntake(scans, blobs, folder.path.parent)
-    await intake.take("a", held.key, held.epoch, name)
+    await intake.take_range("a", held.key, held.epoch, name)
     (file,) = folder.files().values()
     assert (file.index, file.who, file.sha256) == (0, "a", name.sha256)
     assert not blobs.has(name)
     # Once more, as after an answer that was lost.
-    await intake.take("a", held.key, held.epoch, name)
+    await intake.take_range("a", held.key, held.epoch, name)
     assert sums(meters, SCORED_EXAMPLES) == {("coordinator",): 0, ("workers",): 4}
-    intake.stop()
 
 
 async def test_what_is_no_range_is_refused_and_left_to_the_job(
-    scans: Scans, blobs: BlobStore, folder: RangeFolder
+    intake: Intake, blobs: BlobStore, folder: RangeFolder
 ) -> None:
-    held = grant(scans, "a")
+    held = grant(intake._dispatcher.scans, "a")
     bad = scored(held, float("nan"))
     contents = [encode_range(bad), b"garbage", encode_range({"errors": torch.zeros(4, 3)})]
-    intake = RangeIntake(scans, blobs, folder.path.parent)
     with pytest.raises(LearnerRejectedError, match="NaN or infinite"):
-        await intake.take("a", held.key, held.epoch, blobs.put_bytes(contents[0]))
+        await intake.take_range("a", held.key, held.epoch, blobs.put_bytes(contents[0]))
     for number, content in enumerate(contents[1:], start=1):
-        again = grant(scans, "a")
+        again = grant(intake._dispatcher.scans, "a")
         assert again.key.learner == number
         with pytest.raises(LearnerRejectedError):
-            await intake.take("a", again.key, again.epoch, blobs.put_bytes(content))
-    intake.stop()
+            await intake.take_range("a", again.key, again.epoch, blobs.put_bytes(content))
     assert folder.files() == {}
-    assert scans.take(seeing_worker("a")) is None
+    assert intake._dispatcher.scans.take(seeing_worker("a")) is None
 
 
 async def test_a_result_that_was_not_uploaded_is_asked_for(
-    scans: Scans, blobs: BlobStore, folder: RangeFolder
+    intake: Intake, blobs: BlobStore, folder: RangeFolder
 ) -> None:
-    held = grant(scans, "a")
-    intake = RangeIntake(scans, blobs, folder.path.parent)
+    held = grant(intake._dispatcher.scans, "a")
     with pytest.raises(UnknownBlobError):
-        await intake.take("a", held.key, held.epoch, BlobName.of(b"never sent"))
-    intake.stop()
-    assert grant(scans, "a") == held
+        await intake.take_range("a", held.key, held.epoch, BlobName.of(b"never sent"))
+    assert grant(intake._dispatcher.scans, "a") == held
 
 
 def join(bench: Bench, name: str, *, has_data: bool = True) -> str:

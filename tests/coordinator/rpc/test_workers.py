@@ -28,7 +28,7 @@ from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.access.caller import worker_id_of
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
+from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
@@ -69,11 +69,9 @@ class Bench:
         self.dispatcher = Dispatcher(
             self.store, lease_seconds=30.0, clock=lambda: 0.0, wall_clock=lambda: 0.0
         )
-        self.ranges = RangeIntake(self.dispatcher.scans, self.blobs, directory / "scans")
         self.service = WorkerService(
             self.dispatcher,
-            LearnerIntake(self.dispatcher, self.blobs),
-            self.ranges,
+            Intake(self.dispatcher, self.blobs, directory / "scans"),
             asyncio.Event(),
         )
         self.worker_id = ""

@@ -14,9 +14,8 @@ from lipt.common.errors import (
     UploadInProgressError,
 )
 from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.dispatch.worker_blobs import Allowance
 from lipt.coordinator.settings import StorageSettings
-from lipt.coordinator.storage.accounts import Accounts, Quota, free_bytes, resolve_quota
+from lipt.coordinator.storage.accounts import Accounts, Allowance, Quota, free_bytes, resolve_quota
 from tests.clock import Clock
 
 QUOTA = Quota(max_bytes=150, max_bytes_per_peer=100, max_unfinished=4, max_unfinished_per_peer=3)

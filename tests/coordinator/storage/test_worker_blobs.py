@@ -10,8 +10,8 @@ from lipt.common.errors import ForeignBlobError
 from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.scans import RangeGrant
-from lipt.coordinator.dispatch.worker_blobs import Allowance, WorkerBlobs
 from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.storage.accounts import Allowance, WorkerBlobs
 from tests.coordinator.dispatch.conftest import Bench
 from tests.coordinator.dispatch.test_scans import OPENED, THETA_P, VERSIONS
 
@@ -73,7 +73,7 @@ async def test_a_worker_s_blobs_follow_its_lease(blobs: Blobs) -> None:
     assert allowed is not None
     key, epoch = allowed.lease
     assert (key, epoch) == (("r", 0), 1)
-    await blobs.bench.dispatcher.release(worker_id, key, epoch)
+    await blobs.bench.dispatcher.give_back(worker_id, key, epoch)
     for refused in (blobs.require_readable, blobs.allowance):
         with pytest.raises(ForeignBlobError, match="this one has none"):
             refused(THETA, shown)
