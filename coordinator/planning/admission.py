@@ -33,7 +33,6 @@ from lipt.core.sharding import num_validation_examples, require_shards_fit
 
 logger = logging.getLogger(__name__)
 
-_CHECKS_AT_ONCE = 1
 # Built-in models whose figures are cached; there are about a hundred.
 _MAX_KNOWN = 256
 
@@ -151,7 +150,7 @@ class Admission:
         self._allowed_modules = allowed_modules
         self._evaluation_batch_size = evaluation_batch_size
         self._known: dict[str, Examined] = {}
-        self._threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="model-check")
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="model-check")
 
     def stop(self) -> None:
         """Stop the thread that measures models."""
@@ -176,17 +175,13 @@ class Admission:
     ) -> str:
         def admit() -> str:
             require_augmentation(config, self._data.inputs)
-            examined = self._examined(config.model)
-            judge(self._violations(config, examined))
+            examined, size = self._examined(config.model), self._evaluation_batch_size
+            figures = examined.figures_of(config)
+            plan = plan_run(config, figures, self._data, evaluation_batch_size=size)
+            judge(violations(plan, self._ceilings()))
             return self._check_weights(config, examined)
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, admit)
-
-    def _violations(self, config: RunConfig, examined: Examined) -> tuple[Violation, ...]:
-        size = self._evaluation_batch_size
-        figures = examined.figures_of(config)
-        plan = plan_run(config, figures, self._data, evaluation_batch_size=size)
-        return violations(plan, self._ceilings())
 
     def _ceilings(self) -> dict[str, Limit]:
         free = shutil.disk_usage(self._blobs.root).free
@@ -196,21 +191,23 @@ class Admission:
         if spec in self._known:
             return self._known[spec]
         users_own = is_users_own(spec)
-        model = self._users_model(spec) if users_own else self._empty_model(spec)
-        examined = Examined.of(model, spec, self._data.inputs)
+        num_classes, inputs = self._data.target.num_outputs, self._data.inputs
+        model = (
+            self._users_model(spec)
+            if users_own
+            else build_without_values(spec, num_classes=num_classes, inputs=inputs)
+        )
+        examined = Examined.of(model, spec, inputs)
         # A user's factory may return another model next time.
         if not users_own and len(self._known) < _MAX_KNOWN:
             self._known[spec] = examined
         return examined
 
-    def _empty_model(self, spec: str) -> nn.Module:
-        num_classes = self._data.target.num_outputs
-        return build_without_values(spec, num_classes=num_classes, inputs=self._data.inputs)
-
     def _users_model(self, spec: str) -> nn.Module:
         most = self._ceilings()["compute_memory"]
+        share = most.at_most // MODEL_COPIES
         try:
-            with LiveTensors(max_bytes=most.at_most // MODEL_COPIES):
+            with LiveTensors(max_bytes=share):
                 return build_model(
                     spec,
                     num_classes=self._data.target.num_outputs,
@@ -222,9 +219,9 @@ class Admission:
             if not is_out_of_memory(error):
                 raise
             raise OverLimitError(
-                f"model = {spec}: building it takes more than "
-                f"{format_bytes(most.at_most // MODEL_COPIES)}, a share of {most.name} = "
-                f"{format_bytes(most.at_most)}. Choose a smaller model, or raise {most.name}."
+                f"model = {spec}: building it takes more than {format_bytes(share)}, a share of "
+                f"{most.name} = {format_bytes(most.at_most)}. Choose a smaller model, or raise "
+                f"{most.name}."
             ) from error
 
     def _check_weights(self, config: RunConfig, examined: Examined) -> str:

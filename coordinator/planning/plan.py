@@ -102,22 +102,47 @@ def plan_run(
     config: RunConfig, figures: ModelFigures, data: DataFigures, *, evaluation_batch_size: int
 ) -> RunPlan:
     """Plan a run; `evaluation_batch_size` is in images per forward pass on the coordinator."""
-    planner = _Planner(config, figures, data, evaluation_batch_size)
-    learners = config.learners
-    memory = learner_memory(learners, config.model, figures, example_bytes=data.example_bytes)
+    learners, soup, initial = config.learners, config.soup, config.initialization
+    held_out = num_validation_examples(data.class_counts, config.validation)
+    num_train = data.num_examples - held_out
+    num_steps = num_initialization_steps(initial, num_train)
+    # A batch never exceeds the training split.
+    batch = min(initial.batch_size, num_train)
+    num_batch_norm = min(soup.batch_norm_examples, num_train) * soup.reestimate_batch_norm
+    evaluation = Part("evaluation_threads", config.evaluation_threads, 1, "evaluation")
+    training = Part("learners.cpu_threads", learners.cpu_threads, 1, "theta*'s training")
+    threads = (
+        Cost("evaluation on the coordinator", Unit.THREADS, (evaluation,)),
+        Cost("training of theta* on the coordinator", Unit.THREADS, (training,)),
+    )
+    size = data.example_bytes
+    model = Part("model", 1, figures.weights_bytes, "its weights", None, config.model)
+    # A minibatch's examples.
+    minibatch = learners.batch_size * size
+    shard = Part("learners.num_minibatches", learners.num_minibatches, minibatch, "its examples")
+    memory = learner_memory(learners, config.model, figures, example_bytes=size)
     return RunPlan(
         worker_threads=(learner_threads(learners),),
         worker_memory=(memory,),
         worker_images=(learner_images(learners),),
-        compute_threads=planner.threads(),
-        compute_memory=(
-            planner.memory("theta*", planner.step()),
-            planner.memory("the shards", planner.shard()),
-            planner.memory("the soup", *planner.soup()),
+        compute_threads=threads if num_steps else threads[:1],
+        compute_memory=_compute_memory(
+            config,
+            figures,
+            data,
+            num_trained=batch * bool(num_steps),
+            num_scored=(held_out, num_batch_norm),
+            evaluation_batch_size=evaluation_batch_size,
         ),
-        compute_images=(planner.initialization_images(), planner.soup_images()),
-        run_disk=(planner.disk(),),
-        max_blob_bytes=planner.files(),
+        compute_images=(
+            _initialization_images(config, num_steps, max(batch, STEP_IMAGES)),
+            _soup_images(config, held_out + num_batch_norm),
+        ),
+        run_disk=(_disk(config, figures, minibatch),),
+        max_blob_bytes=(
+            Cost("a file of weights", Unit.BYTES, (model,)),
+            Cost("a shard's file", Unit.BYTES, (shard,)),
+        ),
     )
 
 
@@ -126,124 +151,85 @@ def result_bytes(figures: ModelFigures) -> int:
     return figures.sent_bytes + figures.sent_bytes // _MASK_SHARE
 
 
-@dataclass(frozen=True)
-class _Planner:
-    config: RunConfig
-    figures: ModelFigures
-    data: DataFigures
-    evaluation_batch_size: int
-
-    @property
-    def held_out(self) -> int:
-        return num_validation_examples(self.data.class_counts, self.config.validation)
-
-    @property
-    def num_train(self) -> int:
-        return self.data.num_examples - self.held_out
-
-    @property
-    def num_steps(self) -> int:
-        return num_initialization_steps(self.config.initialization, self.num_train)
-
-    @property
-    def batch(self) -> int:
-        # A batch never exceeds the training split.
-        return min(self.config.initialization.batch_size, self.num_train)
-
-    @property
-    def num_batch_norm(self) -> int:
-        soup = self.config.soup
-        return min(soup.batch_norm_examples, self.num_train) * soup.reestimate_batch_norm
-
-    @property
-    def shard_bytes(self) -> int:
-        """Bytes of a minibatch's examples."""
-        return self.config.learners.batch_size * self.data.example_bytes
-
-    def threads(self) -> tuple[Cost, ...]:
-        evaluation = Part("evaluation_threads", self.config.evaluation_threads, 1, "evaluation")
-        number = self.config.learners.cpu_threads
-        training = Part("learners.cpu_threads", number, 1, "theta*'s training")
-        costs = (
-            Cost("evaluation on the coordinator", Unit.THREADS, (evaluation,)),
-            Cost("training of theta* on the coordinator", Unit.THREADS, (training,)),
-        )
-        return costs if self.num_steps else costs[:1]
-
-    def memory(self, stage: str, *parts: Part) -> Cost:
-        config, weights = self.config, self.figures.weights_bytes
-        threads = max(config.evaluation_threads, config.learners.cpu_threads)
-        always = (
-            Part("", 1, PROCESS_BYTES, "the process"),
-            Part("", 1, self.data.resident_bytes, "the data"),
-            Part("evaluation_threads", threads, THREAD_BYTES, "threads"),
-            Part("model", MODEL_COPIES, weights, "copies of the weights", None, config.model),
-        )
-        return Cost(f"memory of the compute process for {stage}", Unit.BYTES, (*always, *parts))
-
-    def step(self) -> Part:
-        each = training_bytes_per_example(self.figures, self.data.example_bytes)
-        name, images = str(self.config.initialization.batch_size), self.batch * bool(self.num_steps)
-        return Part("initialization.batch_size", images, each, "a step's activations", name=name)
-
-    def shard(self) -> Part:
-        number = self.config.learners.num_minibatches
-        return Part("learners.num_minibatches", number, self.shard_bytes * _SHARD_COPIES, "a shard")
-
-    def soup(self) -> tuple[Part, ...]:
-        config, each = self.config, self.data.example_bytes
-        fraction, examples = f"{config.validation.fraction:g}", str(config.soup.batch_norm_examples)
-        norm = "examples for batch-norm statistics"
-        evaluated = self.figures.evaluation_bytes + INPUT_BYTES * each
-        return (
+def _compute_memory(
+    config: RunConfig,
+    figures: ModelFigures,
+    data: DataFigures,
+    *,
+    num_trained: int,
+    num_scored: tuple[int, int],
+    evaluation_batch_size: int,
+) -> tuple[Cost, ...]:
+    """Memory of the stages, by the examples of a training batch and those that score models."""
+    size, soup, weights = data.example_bytes, config.soup, figures.weights_bytes
+    number, split = str(config.initialization.batch_size), f"{config.validation.fraction:g}"
+    norm, most = str(soup.batch_norm_examples), config.learners.num_minibatches
+    shard = config.learners.batch_size * size * _SHARD_COPIES
+    each = evaluation_batch_size * (figures.evaluation_bytes + INPUT_BYTES * size) + weights
+    step = training_bytes_per_example(figures, size)
+    held_out, num_batch_norm = num_scored
+    stages = {
+        "theta*": (
+            Part("initialization.batch_size", num_trained, step, "a step's activations", 1, number),
+        ),
+        "the shards": (Part("learners.num_minibatches", most, shard, "a shard"),),
+        "the soup": (
+            Part("validation.fraction", held_out, size, "the validation split", None, split),
             Part(
-                "validation.fraction", self.held_out, each, "the validation split", None, fraction
+                "soup.batch_norm_examples",
+                num_batch_norm,
+                size,
+                "examples for batch-norm statistics",
+                name=norm,
             ),
-            Part("soup.batch_norm_examples", self.num_batch_norm, each, norm, name=examples),
             # A GPU scores one model at a time; its memory is not counted.
             Part(
                 "evaluation_threads",
                 num_evaluated_together(config),
-                self.evaluation_batch_size * evaluated + self.figures.weights_bytes,
+                each,
                 "batches' activations and models that are scored at a time",
             ),
-        )
+        ),
+    }
+    threads = max(config.evaluation_threads, config.learners.cpu_threads)
+    always = (
+        Part("", 1, PROCESS_BYTES, "the process"),
+        Part("", 1, data.resident_bytes, "the data"),
+        Part("evaluation_threads", threads, THREAD_BYTES, "threads"),
+        Part("model", MODEL_COPIES, weights, "copies of the weights", None, config.model),
+    )
+    return tuple(
+        Cost(f"memory of the compute process for {stage}", Unit.BYTES, (*always, *parts))
+        for stage, parts in stages.items()
+    )
 
-    def initialization_images(self) -> Cost:
-        given, each = self.config.initialization, max(self.batch, STEP_IMAGES)
-        if given.steps is None:
-            epochs, number = f"{given.epochs:g}", self.num_steps
-            part = Part("initialization.epochs", number, each, "its epochs", None, epochs)
-        else:
-            part = Part("initialization.steps", self.num_steps, each, "its steps", lowest=0)
-        return Cost("training of theta*", Unit.IMAGES, (part,))
 
-    def soup_images(self) -> Cost:
-        num_learners, soup = self.config.learners.num_learners, self.config.soup
-        each = self.held_out + self.num_batch_norm
-        alone = Part("learners.num_learners", num_learners, each, "learners on their own")
-        tried = (num_learners - 1) * each
-        mixed = Part("soup.num_alphas", soup.num_alphas, tried, "mixtures of learners")
-        parts = (alone, mixed) if soup.method is SoupMethod.GREEDY else (alone,)
-        return Cost("evaluation for the soup", Unit.IMAGES, parts)
+def _initialization_images(config: RunConfig, num_steps: int, each: int) -> Cost:
+    given = config.initialization
+    if given.steps is None:
+        epochs = f"{given.epochs:g}"
+        part = Part("initialization.epochs", num_steps, each, "its epochs", None, epochs)
+    else:
+        part = Part("initialization.steps", num_steps, each, "its steps", lowest=0)
+    return Cost("training of theta*", Unit.IMAGES, (part,))
 
-    def disk(self) -> Cost:
-        learners, sent = self.config.learners, result_bytes(self.figures)
-        number, weights = learners.num_learners, self.figures.weights_bytes
-        each = learners.num_minibatches * self.shard_bytes + sent
-        snapshots = learners.num_snapshots
-        parts = (
-            Part("model", 2, weights, "theta* and theta_p", None, self.config.model),
-            Part("learners.num_learners", number, each, "shards and results"),
-            Part("learners.num_snapshots", snapshots, number * sent, "snapshots", 0),
-        )
-        return Cost("the run's files", Unit.BYTES, parts)
 
-    def files(self) -> tuple[Cost, ...]:
-        weights, number = self.figures.weights_bytes, self.config.learners.num_minibatches
-        model = Part("model", 1, weights, "its weights", None, self.config.model)
-        shard = Part("learners.num_minibatches", number, self.shard_bytes, "its examples")
-        return (
-            Cost("a file of weights", Unit.BYTES, (model,)),
-            Cost("a shard's file", Unit.BYTES, (shard,)),
-        )
+def _soup_images(config: RunConfig, each: int) -> Cost:
+    num_learners, soup = config.learners.num_learners, config.soup
+    alone = Part("learners.num_learners", num_learners, each, "learners on their own")
+    tried = (num_learners - 1) * each
+    mixed = Part("soup.num_alphas", soup.num_alphas, tried, "mixtures of learners")
+    parts = (alone, mixed) if soup.method is SoupMethod.GREEDY else (alone,)
+    return Cost("evaluation for the soup", Unit.IMAGES, parts)
+
+
+def _disk(config: RunConfig, figures: ModelFigures, minibatch_bytes: int) -> Cost:
+    learners, sent = config.learners, result_bytes(figures)
+    each = learners.num_minibatches * minibatch_bytes + sent
+    sent_by_all = learners.num_learners * sent
+    parts = (
+        Part("model", 2, figures.weights_bytes, "theta* and theta_p", None, config.model),
+        Part("learners.num_learners", learners.num_learners, each, "shards and results"),
+        Part("learners.num_snapshots", learners.num_snapshots, sent_by_all, "snapshots", 0),
+    )
+    return Cost("the run's files", Unit.BYTES, parts)
