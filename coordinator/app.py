@@ -246,6 +246,6 @@ def _warm_for_subsets(store: RunStore, compute: ComputeQueue) -> None:
         if run.state in {RunState.TRAINING, RunState.MERGING, RunState.READY}:
             compute.warm()
 
-    store.listen(warm)
+    store.listen(lambda run, _: warm(run))
     for run in store.runs():
         warm(run)

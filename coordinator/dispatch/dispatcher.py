@@ -108,8 +108,8 @@ class Dispatcher:
         # Workers whose lease expired and that have not called since.
         self._silent: set[str] = set()
         self._demand_changed = asyncio.Event()
-        store.listen_to_learners(self.leases.follow)
-        store.listen(lambda _: self._on_change())
+        store.listen(self.leases.follow)
+        store.listen(lambda *_: self._on_change())
 
     def restore(self) -> None:
         """Renew the leases that were active when the previous process ended."""

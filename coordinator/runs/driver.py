@@ -148,7 +148,7 @@ class RunDriver:
             logger.exception("run %s failed", run_id)
             await self._fail(run_id, "an internal error; the coordinator's log has it.")
 
-    def _on_change(self, run: RunRecord) -> None:
+    def _on_change(self, run: RunRecord, _: object) -> None:
         if run.state.ended:
             level = logging.ERROR if run.state is RunState.FAILED else logging.INFO
             self._events.record(

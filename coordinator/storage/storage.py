@@ -176,7 +176,7 @@ async def open_storage(
     storage = Storage(
         directory, blobs, accounts, settings, events, store, compute, wall_clock=wall_clock
     )
-    store.listen_to_learners(storage.forget_named)
+    store.listen(storage.forget_named)
     return storage
 
 

@@ -138,7 +138,7 @@ async def test_learners_are_recorded_together_with_the_beginning_of_training(
     cut = tuple(learner.changed(state=LearnerState.FAILED) for learner in run.learners)
     bench.compute = ScriptedCompute(cut)
     seen: list[tuple[RunState, int]] = []
-    bench.store.listen(lambda now: seen.append((now.state, len(now.learners))))
+    bench.store.listen(lambda now, _: seen.append((now.state, len(now.learners))))
     await bench.store.add(run.changed(learners=()))
     await bench.drive()
     assert seen == [(RunState.SHARDING, 0), (RunState.TRAINING, 3), (RunState.FAILED, 3)]

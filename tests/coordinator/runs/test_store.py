@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -10,11 +11,11 @@ from hypothesis import strategies as st
 from lipt.common.errors import StateError, UnknownRunError
 from lipt.common.states import RunState
 from lipt.coordinator.compute.messages import Progressed
+from lipt.coordinator.runs import store as run_store
 from lipt.coordinator.runs.store import (
     Change,
-    ChangingRun,
-    KeptRuns,
     LearnerProgress,
+    LiveRun,
     RunStore,
     changed_learners,
 )
@@ -192,24 +193,20 @@ async def test_run_that_is_removed_meanwhile_is_unknown(
     assert store.runs() == ()
 
 
-def there(kept: KeptRuns, ids: str) -> str:
-    return "".join(run_id for run_id in ids if kept.find(run_id))
-
-
-def test_learners_bound_what_is_kept_and_one_run_always_stays(make_run: MakeRun) -> None:
-    kept = KeptRuns(most_learners=2 * 20 + 6)
-    for run_id in "ab":
-        kept.keep(make_run(run_id, num_learners=3))
-    assert there(kept, "ab") == "ab"
-    kept.keep(make_run("b", num_learners=4))  # as it is now; seven in all
-    assert there(kept, "ab") == "b"
-    kept.keep(make_run("c", num_learners=70))
-    assert there(kept, "bc") == "c"
-    kept.forget("c")
-    kept.forget("c")
-    for run_id in "abc":
-        kept.keep(make_run(run_id, num_learners=2))
-    assert there(kept, "abc") == "bc"
+async def test_learners_bound_what_is_kept_and_one_run_always_stays(
+    database: Database, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_store, "_MOST_LEARNERS", 2 * 20 + 7)
+    for run_id, num_learners in (("a", 3), ("b", 4), ("c", 70)):
+        run = make_run(run_id, num_learners=num_learners, state=RunState.READY)
+        await database.save_run(run, run.learners)
+    reads = Reads(database, monkeypatch)
+    store = RunStore(database)
+    await store.load()
+    for run_id in "ababcca":
+        store.record(run_id)
+    # Two small ones fit together, the large one beside nothing.
+    assert reads.read == ["a", "b", "c", "a"]
 
 
 class Disk:
@@ -221,9 +218,9 @@ class Disk:
         self.told: list[str] = []
         self.refuses = False
         self._turns = asyncio.Semaphore(0)
-        self.record = ChangingRun(run, self.save, self.on_durable)
+        self.record = LiveRun(run, cast("Any", self), self.on_durable)
 
-    async def save(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
+    async def save_run(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         await self._turns.acquire()
         if self.refuses:
             raise StateError("the disk is full.")
