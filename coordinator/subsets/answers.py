@@ -9,7 +9,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import Any, Literal, TypeVar
 
@@ -40,7 +40,6 @@ from lipt.coordinator.state.records import DataRecord, DiagnosisRecord, RunRecor
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.request_rules import Labels
 from lipt.core.stages.proxy import ProxyQuestion
 from lipt.core.stages.question import (
     Question,
@@ -112,22 +111,13 @@ class Answers:
             run = self._run_of(query)
             log_about(run=run.run_id)
             held = self._store.held(run.run_id)
-            job = SelectSubset.answering(
-                question_of(
-                    run.outcome,
-                    query,
-                    await self._num_examples(run, held),
-                    backbone=self._backbone,
-                    kind=self._data.target.kind,
-                    max_warm_up_epochs=self._max_warm_up_epochs,
-                )
-            )
-            previous = None if held else await self._find_previous(run, query, job)
+            num_examples = await self._num_examples(run, held)
+            key, job = self._job(run, query, num_examples)
+            previous = None if held else await self._find_previous(run, query, num_examples)
             if previous is not None and await self._still_serves(
                 run, job, *previous, on_progress, callers
             ):
                 return Answer(previous[0], kept=True)
-            key = request_key(job, run, revision=find_strategy(job.strategy).revision)
 
             async def select(report: OnProgress, waiting: Callers) -> SubsetRecord:
                 if held:
@@ -234,17 +224,33 @@ class Answers:
             raise not_ready(self._store, run)
         return run
 
+    def _job(
+        self, run: RunRecord, query: SubsetQuery, num_examples: int
+    ) -> tuple[str, SelectSubset]:
+        """The job for a query, and the key of its answer."""
+        question = question_of(
+            run.outcome,
+            query,
+            num_examples,
+            backbone=self._backbone,
+            kind=self._data.target.kind,
+            max_warm_up_epochs=self._max_warm_up_epochs,
+        )
+        revision = find_strategy(question.strategy).revision
+        return request_key(question, run, revision=revision), SelectSubset.answering(question)
+
     async def _find_previous(
-        self, run: RunRecord, query: SubsetQuery, job: SelectSubset
+        self, run: RunRecord, query: SubsetQuery, num_examples: int
     ) -> tuple[SubsetRecord, BlobName] | None:
         """The previous subset and its weights, if only the weights differ."""
         asked = query.previous and query.weights is not None
-        if not asked or not find_strategy(job.strategy).rechecks:
+        if not asked or not find_strategy(query.strategy).rechecks:
             return None
         for subset in await self._database.find_subsets(run.run_id, query.previous):
-            if asked_the_same(subset, job):
-                with contextlib.suppress(UnknownBlobError):
-                    weights = await asyncio.to_thread(self._blobs.find, subset.weights_sha256)
+            with contextlib.suppress(UnknownBlobError):
+                weights = await asyncio.to_thread(self._blobs.find, subset.weights_sha256)
+                key, _ = self._job(run, replace(query, weights=weights), num_examples)
+                if key == subset.key:
                     await asyncio.to_thread(self._blobs.use, weights)
                     return subset, weights
         return None
@@ -348,13 +354,7 @@ class Answers:
             fingerprint=fingerprint,
             features_sha256=features.sha256 if features else "",
             manifest={
-                "run_id": asked.run,
-                "run_name": run.name if run else "",
-                "data": {
-                    "source": self._data.source,
-                    "fingerprint": fingerprint,
-                    "num_examples": self._data.num_rows,
-                },
+                **origin_of(run, fingerprint, self._data),
                 "proxy": proxy,
                 "backbone": backbone,
                 "features_sha256": features and features.sha256,
@@ -413,21 +413,17 @@ def request_key(
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
 
 
-def asked_the_same(subset: SubsetRecord, job: SelectSubset) -> bool:
-    """Whether a stored subset answers the job's query, apart from the weights."""
-    manifest = subset.manifest
-    proxy: Any = manifest["proxy"]
-    asked = {
-        "strategy": job.strategy,
-        "options": dict(job.options),
-        "labels": str(job.labels or Labels.GIVEN),
-        "budget": job.budget,
-        "balanced": job.balanced,
-        "features_sha256": job.features and job.features.sha256,
+def origin_of(run: RunRecord | None, fingerprint: str, data: DataDescription) -> dict[str, Any]:
+    """The part of a manifest on the run and the data."""
+    return {
+        "run_id": run.run_id if run else "",
+        "run_name": run.name if run else "",
+        "data": {
+            "source": data.source,
+            "fingerprint": fingerprint,
+            "num_examples": data.num_rows,
+        },
     }
-    same = all(manifest[name] == value for name, value in asked.items())
-    same = same and (manifest["soft_labels"] is None) == (job.teacher is None)
-    return same and (proxy["proxy"], proxy.get("backbone")) == (job.judged_by, job.backbone)
 
 
 def manifest_of(
@@ -438,16 +434,11 @@ def manifest_of(
     costs = {"selection_seconds": selected.seconds - selected.warming_seconds}
     if selected.warm_up_seconds is not None:
         costs["warm_up_seconds"] = selected.warm_up_seconds
+    origin = origin_of(run, run.fingerprint, data)
     return {
-        "run_id": run.run_id,
-        "run_name": run.name,
+        **origin,
         "run_config": run.config.model_dump(mode="json"),
-        "data": {
-            "source": data.source,
-            "fingerprint": run.fingerprint,
-            "num_examples": data.num_rows,
-            "quarantined": list(data.quarantined),
-        },
+        "data": {**origin["data"], "quarantined": list(data.quarantined)},
         **selected.told,
         "weights_sha256": job.weights.sha256,
         "features_sha256": job.features and job.features.sha256,

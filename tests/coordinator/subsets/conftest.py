@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from itertools import count
 from pathlib import Path
 from typing import TypeAlias
 
@@ -27,6 +28,7 @@ def blobs(tmp_path: Path) -> BlobStore:
 async def make_answers(database: Database, blobs: BlobStore) -> AsyncIterator[MakeAnswers]:
     """Makes the answers of another coordinator of the same state."""
     made: list[Answers] = []
+    times = count(1.0)
 
     def make(store: RunStore, compute: FakeCompute, backbone: str | None = None) -> Answers:
         answers = Answers(
@@ -36,7 +38,7 @@ async def make_answers(database: Database, blobs: BlobStore) -> AsyncIterator[Ma
             compute.queue,
             DATA,
             defaults=RunConfig(model="resnet8"),
-            wall_clock=lambda: 1.0,
+            wall_clock=times.__next__,
             linger_seconds=60.0,
             backbone=backbone,
         )

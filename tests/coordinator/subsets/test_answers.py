@@ -253,8 +253,8 @@ async def test_a_previous_subset_whose_weights_are_gone_is_as_none(world: World)
 async def test_the_newest_of_equal_subsets_is_the_anchor(world: World) -> None:
     # The same examples came out for two weights; the trainer last asked with the newer ones.
     first = (await world.ask()).subset
-    newer = world.upload(b"newer")
-    await world.database.save(first.changed(key="n", weights_sha256=newer.sha256, created_at=2.0))
+    newer = world.upload(b"theta_q")
+    assert (await world.ask(weights=newer)).subset.digest == first.digest
     await world.ask(weights=world.upload(b"later weights"), previous=first.digest)
     assert world.compute.jobs[-1].anchor == newer
 
