@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
@@ -65,18 +65,6 @@ class Demand:
     num_leased: int = 0
     num_coming: int = 0
     num_ranges: int = 0
-
-
-def demand_of(runs: Iterable[RunRecord]) -> Demand:
-    """The open learners of these runs, including runs before training."""
-    learners: Counter[LearnerState] = Counter()
-    num_coming = 0
-    for run in runs:
-        if run.state is RunState.TRAINING:
-            learners += run.count()
-        elif run.state in _BEFORE_TRAINING:
-            num_coming += run.config.learners.num_learners
-    return Demand(learners[LearnerState.QUEUED], learners[LearnerState.LEASED], num_coming)
 
 
 class Dispatcher:
@@ -154,9 +142,21 @@ class Dispatcher:
 
     def demand(self) -> Demand:
         """The current demand for workers; held runs have none."""
-        store = self._store
-        learners = demand_of(run for run in store.live() if not store.held(run.run_id))
-        return replace(learners, num_ranges=self.scans.num_wanted)
+        learners: Counter[LearnerState] = Counter()
+        num_coming = 0
+        for run in self._store.live():
+            if self._store.held(run.run_id):
+                continue
+            if run.state is RunState.TRAINING:
+                learners += run.count()
+            elif run.state in _BEFORE_TRAINING:
+                num_coming += run.config.learners.num_learners
+        return Demand(
+            learners[LearnerState.QUEUED],
+            learners[LearnerState.LEASED],
+            num_coming,
+            self.scans.num_wanted,
+        )
 
     async def wait_for_demand(self, known: Demand | None, *, wait_seconds: float) -> Demand:
         """Return the demand once it differs from `known`, or at the timeout."""

@@ -28,7 +28,7 @@ from lipt.coordinator.compute.scan import (
     ScanOpened,
     WorkerDistrusted,
 )
-from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher, demand_of
+from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable
 from lipt.coordinator.dispatch.scans import RangeGrant, Scans
@@ -368,13 +368,17 @@ async def test_a_silent_worker_s_range_is_another_s_from_then_on(bench: Bench) -
     assert not bench.dispatcher.leases.num_learners()
 
 
-def test_demand_is_learners_queued_leased_and_to_come(make_run: MakeRun) -> None:
+async def test_demand_is_learners_queued_leased_and_to_come(
+    bench: Bench, make_run: MakeRun
+) -> None:
     run = make_run("a", num_learners=3)
     out = leased(run.learners[0], worker_id="w", worker_name="w", device="cpu")
     runs = [run.with_learner(out), make_run("b", num_learners=2)]
     runs.append(make_run("c", num_learners=5, state=RunState.SHARDING).changed(learners=()))
     runs.append(make_run("d", state=RunState.MERGING))
-    assert demand_of(runs) == Demand(num_queued=4, num_leased=1, num_coming=5)
+    for each in runs:
+        await bench.store.add(each)
+    assert bench.dispatcher.demand() == Demand(num_queued=4, num_leased=1, num_coming=5)
 
 
 async def test_demand_is_told_when_it_changes_or_is_not_known(

@@ -27,8 +27,7 @@ from lipt.common.models.registry import build_model, build_without_values
 from lipt.common.process.machine import Machine
 from lipt.common.weights.files import pack
 from lipt.coordinator.planning import admission as admitting
-from lipt.coordinator.planning.admission import Admission
-from lipt.coordinator.planning.plan import DataFigures
+from lipt.coordinator.planning.admission import Admission, DataFigures
 from lipt.coordinator.settings import LimitSettings
 from tests import tiny
 from tests.faults.memory import memory_growth

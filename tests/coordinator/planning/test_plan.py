@@ -18,8 +18,14 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning import PROCESS_BYTES, THREAD_BYTES, Cost, Limit, Violation
 from lipt.common.process.machine import Machine
-from lipt.coordinator.planning.admission import ceilings, require_none, violations
-from lipt.coordinator.planning.plan import DataFigures, RunPlan, plan_run
+from lipt.coordinator.planning.admission import (
+    DataFigures,
+    RunPlan,
+    ceilings,
+    plan_run,
+    require_none,
+    violations,
+)
 from lipt.coordinator.settings import LimitSettings
 
 FIGURES = ModelFigures(

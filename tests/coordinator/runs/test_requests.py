@@ -28,8 +28,7 @@ from lipt.common.errors import (
 from lipt.common.process.machine import Machine
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack
-from lipt.coordinator.planning.admission import Admission
-from lipt.coordinator.planning.plan import DataFigures
+from lipt.coordinator.planning.admission import Admission, DataFigures
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.requests import RunRequests, page_of
 from lipt.coordinator.runs.store import RunStore
