@@ -32,8 +32,14 @@ from lipt.coordinator.dispatch.choosing import (
     why_quarantined,
     why_waiting,
 )
-from lipt.coordinator.dispatch.leases import AssignmentKey, Lease, LeaseTable, require_lease
-from lipt.coordinator.dispatch.scans import RangeGrant, Scans
+from lipt.coordinator.dispatch.leases import (
+    AssignmentKey,
+    Lease,
+    LeaseTable,
+    RangeGrant,
+    Scans,
+    require_lease,
+)
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import (

@@ -30,8 +30,7 @@ from lipt.coordinator.compute.scan import (
 )
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
-from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable
-from lipt.coordinator.dispatch.scans import RangeGrant, Scans
+from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable, RangeGrant, Scans
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
 from lipt.coordinator.runs.store import RunStore

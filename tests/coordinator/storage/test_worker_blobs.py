@@ -8,8 +8,7 @@ from lipt.common.access.roles import Role
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import ForeignBlobError
 from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence
-from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.dispatch.scans import RangeGrant
+from lipt.coordinator.dispatch.leases import AssignmentKey, RangeGrant
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.storage.accounts import Allowance, WorkerBlobs
 from tests.coordinator.dispatch.conftest import Bench
