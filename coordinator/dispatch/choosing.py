@@ -177,24 +177,20 @@ def why_waiting(
 
 def why_quarantined(waiting: Waiting, silent: Collection[str]) -> str:
     """A clause on a run's quarantined learners; empty without one."""
-    ends, indices = ends_of_run(waiting.run, silent), waiting.indices
-    if len(ends) >= MAX_SILENT_ENDS:
-        several = f"{len(indices)} learners are" if len(indices) > 1 else ""
-        return _quarantine_of(several or f"learner {indices[0]} is", ends)
-    for learner in waiting.learners():
-        ends = ends_in_a_row(learner, silent)
+    for ends, indices in (
+        (ends_of_run(waiting.run, silent), waiting.indices),
+        *((ends_in_a_row(each, silent), [each.index]) for each in waiting.learners()),
+    ):
         if len(ends) >= MAX_SILENT_ENDS:
-            return _quarantine_of(f"learner {learner.index} is", ends)
+            number = len(indices)
+            whose = f"{number} learners are" if number > 1 else f"learner {indices[0]} is"
+            names = ", ".join(end.worker_name for end in ends[MAX_SILENT_ENDS - 1 :: -1])
+            return (
+                f"{whose} in quarantine: {len(ends)} workers in a row (last {names}) fell silent "
+                f"after step {ends[0].step}. It may need too much memory: look at a worker's log, "
+                "learners.batch_size and the model"
+            )
     return ""
-
-
-def _quarantine_of(whose: str, ends: Sequence[SilentEnd]) -> str:
-    names = ", ".join(end.worker_name for end in ends[MAX_SILENT_ENDS - 1 :: -1])
-    return (
-        f"{whose} in quarantine: {len(ends)} workers in a row (last {names}) fell silent after "
-        f"step {ends[0].step}. It may need too much memory: look at a worker's log, "
-        "learners.batch_size and the model"
-    )
 
 
 def choose_learner(
@@ -248,15 +244,13 @@ def _why_unconfirmed(
     """Why no two `able` workers can confirm a run's queued learners; empty if two can."""
     wanted = run.config.learners.redundancy
     parties = {worker.party for worker in able}
-    lacking = [
-        learner
-        for learner in waiting
-        if (
-            not any(_is_another(worker, learner) for worker in able)
-            if learner.copies
-            else len(parties) < wanted
-        )
-    ]
+
+    def lacks(learner: LearnerRecord) -> bool:
+        if learner.copies:
+            return not any(_is_another(worker, learner) for worker in able)
+        return len(parties) < wanted
+
+    lacking = [learner for learner in waiting if lacks(learner)]
     if not lacking:
         return ""
     names = sorted(worker.name for worker in able)

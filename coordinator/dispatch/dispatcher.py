@@ -300,7 +300,7 @@ class Dispatcher:
         self, worker_id: str, key: AssignmentKey, epoch: int, progress: LearnerProgress
     ) -> bool:
         """Renew a lease, and return whether the worker should drop its learner."""
-        if self.workers.knows(worker_id):
+        if self.workers.find(worker_id):
             self.workers.heard(worker_id)
         if key.is_range:
             return self.scans.heartbeat(worker_id, key, epoch)

@@ -136,7 +136,9 @@ class RunDriver:
                 run = self._store.find(run_id)
                 self._store.set_activity(run_id, Progressed())
                 if run.state is RunState.PENDING:
-                    await self._advance(run_id, _begun)
+                    await self._advance(
+                        run_id, lambda run: run.changed(state=RunState.INITIALIZING)
+                    )
                 else:
                     traced = span(_STAGES[run.state][0], run_id=run_id, run_name=run.name)
                     with attached(run.traceparent), traced:
@@ -287,7 +289,20 @@ class RunDriver:
         )
         made = took.made
         if isinstance(made, DamagedLearners):
-            await self._train_again(run, made.indices)
+            # Back to training, for committed learners with damaged results.
+            lost = made.indices
+            for index in lost:
+                self._events.record(
+                    EventKind.LEARNER_DAMAGED,
+                    level=logging.ERROR,
+                    run=run.name,
+                    learner=index,
+                    reason=DAMAGED,
+                )
+            await self._advance(
+                run.run_id,
+                lambda now: without_results(now, lost).changed(state=RunState.TRAINING),
+            )
             return
         await self._finish(
             run,
@@ -300,21 +315,6 @@ class RunDriver:
             ),
             soup=made.record,
             pretrained_weights=made.weights,
-        )
-
-    async def _train_again(self, run: RunRecord, indices: tuple[int, ...]) -> None:
-        """Return to training for committed learners with damaged results."""
-        for index in indices:
-            self._events.record(
-                EventKind.LEARNER_DAMAGED,
-                level=logging.ERROR,
-                run=run.name,
-                learner=index,
-                reason=DAMAGED,
-            )
-        await self._advance(
-            run.run_id,
-            lambda now: without_results(now, indices).changed(state=RunState.TRAINING),
         )
 
     async def _finish(
@@ -341,7 +341,3 @@ def _begin(
 ) -> None:
     task = tasks[run_id] = asyncio.create_task(work, name=f"run {run_id}")
     task.add_done_callback(lambda _: tasks.pop(run_id, None))
-
-
-def _begun(run: RunRecord) -> RunRecord:
-    return run.changed(state=RunState.INITIALIZING)

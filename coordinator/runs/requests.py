@@ -70,37 +70,32 @@ class RunRequests:
         given = config.initialization.weights_sha256
         # Until the record names them, they are an upload that may expire.
         with self._blobs.expiry.holding(*([given] if given else [])):
-            return await self._create(request_id, name, config, fitted.said, traceparent)
+            note = await self._admission.require(config)
 
-    async def _create(
-        self, request_id: str, name: str, config: RunConfig, fitted: str, traceparent: str
-    ) -> RunRecord:
-        note = await self._admission.require(config)
+            async def add() -> RunRecord:
+                async with self._creating:
+                    earlier = self._store.find_request(request_id)
+                    if earlier is not None:
+                        return earlier
+                    run = RunRecord(
+                        run_id=uuid.uuid4().hex[:12],
+                        name=self._free_name(name),
+                        request_id=request_id,
+                        created_at=self._wall_clock(),
+                        config=config,
+                        fingerprint=self._data.fingerprint,
+                        num_classes=self._data.target.num_outputs,
+                        other_target=self._data.other_target,
+                        fitted=fitted.said,
+                        note=note,
+                        traceparent=traceparent,
+                    )
+                    await self._store.add(run)
+                self._driver.start(run.run_id)
+                return run
 
-        async def add() -> RunRecord:
-            async with self._creating:
-                earlier = self._store.find_request(request_id)
-                if earlier is not None:
-                    return earlier
-                run = RunRecord(
-                    run_id=uuid.uuid4().hex[:12],
-                    name=self._free_name(name),
-                    request_id=request_id,
-                    created_at=self._wall_clock(),
-                    config=config,
-                    fingerprint=self._data.fingerprint,
-                    num_classes=self._data.target.num_outputs,
-                    other_target=self._data.other_target,
-                    fitted=fitted,
-                    note=note,
-                    traceparent=traceparent,
-                )
-                await self._store.add(run)
-            self._driver.start(run.run_id)
-            return run
-
-        # If the caller leaves now, the stored run must still be shown and driven.
-        run = await asyncio.shield(add())
+            # If the caller leaves now, the stored run must still be shown and driven.
+            run = await asyncio.shield(add())
         log_about(run=run.run_id)
         return run
 
