@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -16,8 +15,8 @@ from lipt.coordinator.dispatch.leases import (
 from lipt.coordinator.runs.transitions import leased
 from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
+from tests.coordinator.made_up_runs import made_up_run
 
-MakeRun = Callable[..., RunRecord]
 KEY = AssignmentKey("r", 0)
 
 
@@ -37,10 +36,8 @@ def test_assignment_id_is_run_and_index() -> None:
     assert str(AssignmentKey("abc", 12)) == "abc/12"
 
 
-def test_queued_learners_of_runs_in_training_are_known_in_their_order(
-    table: LeaseTable, make_run: MakeRun
-) -> None:
-    run = follow(table, out(make_run(num_learners=4), 1, "a", 1))
+def test_queued_learners_of_runs_in_training_are_known_in_their_order(table: LeaseTable) -> None:
+    run = follow(table, out(made_up_run(num_learners=4), 1, "a", 1))
     assert list(table.queued("r")) == [0, 2, 3]
     taken = out(run, 2, "b", 1)
     table.follow(taken, [taken.learners[2]])
@@ -82,19 +79,15 @@ def follow(table: LeaseTable, run: RunRecord) -> RunRecord:
 
 
 @pytest.mark.parametrize(("worker", "epoch"), [("other", 2), ("w", 1), ("w", 3)])
-def test_only_the_holder_of_the_present_epoch_is_accepted(
-    make_run: MakeRun, worker: str, epoch: int
-) -> None:
-    run = out(make_run(), 0, "w", 2)
+def test_only_the_holder_of_the_present_epoch_is_accepted(worker: str, epoch: int) -> None:
+    run = out(made_up_run(), 0, "w", 2)
     require_lease(run, KEY, "w", 2)
     with pytest.raises(StaleLeaseError, match="its epoch is 2"):
         require_lease(run, KEY, worker, epoch)
 
 
-def test_lease_of_a_learner_that_is_in_or_of_a_run_that_has_closed_is_refused(
-    make_run: MakeRun,
-) -> None:
-    run = out(make_run(), 0, "w", 1)
+def test_lease_of_a_learner_that_is_in_or_of_a_run_that_has_closed_is_refused() -> None:
+    run = out(made_up_run(), 0, "w", 1)
     is_in = run.with_learner(run.learners[0].changed(state=LearnerState.DONE))
     closed = run.changed(state=RunState.MERGING)
     for over in (is_in, closed):
@@ -102,8 +95,8 @@ def test_lease_of_a_learner_that_is_in_or_of_a_run_that_has_closed_is_refused(
             require_lease(over, KEY, "w", 1)
 
 
-def test_leases_follow_the_record(table: LeaseTable, clock: Clock, make_run: MakeRun) -> None:
-    run = follow(table, out(out(make_run(), 0, "a", 1), 1, "b", 1))
+def test_leases_follow_the_record(table: LeaseTable, clock: Clock) -> None:
+    run = follow(table, out(out(made_up_run(), 0, "a", 1), 1, "b", 1))
     assert table.holders() == {"a", "b"}
     clock.now = 120.0
     # What is said of a learner that stays out does not renew its lease.
@@ -118,9 +111,9 @@ def test_leases_follow_the_record(table: LeaseTable, clock: Clock, make_run: Mak
     assert table.holders() == {"c"}
 
 
-def test_run_s_leases_end_with_its_training(table: LeaseTable, make_run: MakeRun) -> None:
-    run = follow(table, out(make_run(), 0, "a", 1))
-    follow(table, out(make_run("s"), 0, "b", 1))
+def test_run_s_leases_end_with_its_training(table: LeaseTable) -> None:
+    run = follow(table, out(made_up_run(), 0, "a", 1))
+    follow(table, out(made_up_run("s"), 0, "b", 1))
     # None of its learners has changed.
     table.follow(run.changed(state=RunState.CANCELLED), ())
     assert table.holders() == {"b"}
@@ -128,10 +121,8 @@ def test_run_s_leases_end_with_its_training(table: LeaseTable, make_run: MakeRun
     assert table.num_learners() == 1
 
 
-def test_worker_that_has_two_learners_holds_the_other_when_one_ends(
-    table: LeaseTable, make_run: MakeRun
-) -> None:
-    run = follow(table, out(out(make_run(), 0, "w", 1), 1, "w", 1))
+def test_worker_that_has_two_learners_holds_the_other_when_one_ends(table: LeaseTable) -> None:
+    run = follow(table, out(out(made_up_run(), 0, "w", 1), 1, "w", 1))
     assert table.held_by("w") == ("r", 0)
     follow(table, run.with_learner(run.learners[0].changed(state=LearnerState.DONE)))
     assert table.held_by("w") == ("r", 1)

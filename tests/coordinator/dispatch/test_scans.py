@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -36,12 +36,11 @@ from lipt.coordinator.instruments import SCORED_EXAMPLES
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import leased
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
+from tests.coordinator.made_up_runs import made_up_run
 from tests.meters import sums
 
-MakeRun = Callable[..., RunRecord]
 VERSIONS = {"lipt": "0.1.0", "torch": "2", "cpu": "x"}
 THETA_P = BlobName.of(b"theta_p")
 # Ten examples in three ranges.
@@ -315,29 +314,23 @@ def waiting_for(bench: Bench, known: Demand) -> asyncio.Task[Demand]:
     return asyncio.create_task(bench.dispatcher.wait_for_demand(known, wait_seconds=60.0))
 
 
-async def test_a_range_goes_before_a_learner_to_a_worker_with_the_data(
-    bench: Bench, make_run: MakeRun
-) -> None:
+async def test_a_range_goes_before_a_learner_to_a_worker_with_the_data(bench: Bench) -> None:
     seeing, blind = join(bench, "seeing"), join(bench, "blind", has_data=False)
-    await bench.store.add(make_run(num_learners=2))
+    await bench.store.add(made_up_run(num_learners=2))
     bench.dispatcher.scans.note(OPENED)
     assert isinstance(await next_work(bench, seeing), RangeGrant)
     assert isinstance(await next_work(bench, blind), tuple)
 
 
-async def test_a_worker_that_has_a_learner_is_told_of_it_first(
-    bench: Bench, make_run: MakeRun
-) -> None:
+async def test_a_worker_that_has_a_learner_is_told_of_it_first(bench: Bench) -> None:
     worker = join(bench, "a")
-    await bench.store.add(make_run(num_learners=1))
+    await bench.store.add(made_up_run(num_learners=1))
     learner = await next_work(bench, worker)
     bench.dispatcher.scans.note(OPENED)
     assert await next_work(bench, worker) == learner
 
 
-async def test_a_worker_that_waits_gets_whichever_comes_first(
-    bench: Bench, make_run: MakeRun
-) -> None:
+async def test_a_worker_that_waits_gets_whichever_comes_first(bench: Bench) -> None:
     worker = join(bench, "a")
     waits = asyncio.create_task(next_work(bench, worker))
     for _ in range(3):
@@ -347,7 +340,7 @@ async def test_a_worker_that_waits_gets_whichever_comes_first(
     bench.dispatcher.scans.note(CLOSED)
     waits = asyncio.create_task(next_work(bench, worker))
     await asyncio.sleep(0)
-    await bench.store.add(make_run(num_learners=1))
+    await bench.store.add(made_up_run(num_learners=1))
     assert isinstance(await waits, tuple)
 
 
@@ -367,26 +360,22 @@ async def test_a_silent_worker_s_range_is_another_s_from_then_on(bench: Bench) -
     assert not bench.dispatcher.leases.num_learners()
 
 
-async def test_demand_is_learners_queued_leased_and_to_come(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    run = make_run("a", num_learners=3)
+async def test_demand_is_learners_queued_leased_and_to_come(bench: Bench) -> None:
+    run = made_up_run("a", num_learners=3)
     out = leased(run.learners[0], worker_id="w", worker_name="w", device="cpu")
-    runs = [run.with_learner(out), make_run("b", num_learners=2)]
-    runs.append(make_run("c", num_learners=5, state=RunState.SHARDING).changed(learners=()))
-    runs.append(make_run("d", state=RunState.MERGING))
+    runs = [run.with_learner(out), made_up_run("b", num_learners=2)]
+    runs.append(made_up_run("c", num_learners=5, state=RunState.SHARDING).changed(learners=()))
+    runs.append(made_up_run("d", state=RunState.MERGING))
     for each in runs:
         await bench.store.add(each)
     assert bench.dispatcher.demand() == Demand(num_queued=4, num_leased=1, num_coming=5)
 
 
-async def test_demand_is_told_when_it_changes_or_is_not_known(
-    bench: Bench, make_run: MakeRun
-) -> None:
+async def test_demand_is_told_when_it_changes_or_is_not_known(bench: Bench) -> None:
     waiting = waiting_for(bench, Demand())
     await asyncio.sleep(0)
     assert not waiting.done()
-    await bench.store.add(make_run(num_learners=2))
+    await bench.store.add(made_up_run(num_learners=2))
     known = Demand(num_queued=2)
     assert await waiting == known
     assert await waiting_for(bench, Demand(num_leased=1)) == known

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -24,8 +23,8 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from lipt.core.results import Ingredient
 from tests.coordinator.fakes import SOUP_RECORD
+from tests.coordinator.made_up_runs import made_up_run
 
-MakeRun = Callable[..., RunRecord]
 CHANGED = OtherDataError("the data has changed.")
 FULL = StateError("/state cannot be used: No space left on device.")
 LEARNER = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=1.0, bytes_received=0)
@@ -130,10 +129,8 @@ async def bench(database: Database) -> Bench:
     return Bench(database)
 
 
-async def test_learners_are_recorded_together_with_the_beginning_of_training(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    run = make_run(state=RunState.SHARDING)
+async def test_learners_are_recorded_together_with_the_beginning_of_training(bench: Bench) -> None:
+    run = made_up_run(state=RunState.SHARDING)
     # None of them is left to come, so that the run ends.
     cut = tuple(learner.changed(state=LearnerState.FAILED) for learner in run.learners)
     bench.compute = ScriptedCompute(cut)
@@ -154,10 +151,8 @@ async def straggling(bench: Bench, run: RunRecord) -> None:
     bench.dispatcher.heartbeat(*slow, LearnerProgress(phase=LearnerPhase.TRAINING, step=3))
 
 
-async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await straggling(bench, make_run(deadline_seconds=40.0, min_learners=1))
+async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(bench: Bench) -> None:
+    await straggling(bench, made_up_run(deadline_seconds=40.0, min_learners=1))
     run = await bench.drive()
     assert run.state is RunState.READY
     assert bench.store.waits == [40.0]
@@ -173,9 +168,9 @@ async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(
 
 
 async def test_run_with_too_few_fails_at_its_deadline_and_says_who_is_missing_and_why(
-    bench: Bench, make_run: MakeRun
+    bench: Bench,
 ) -> None:
-    await straggling(bench, make_run(deadline_seconds=40.0, min_learners=2))
+    await straggling(bench, made_up_run(deadline_seconds=40.0, min_learners=2))
     bench.store.monotonic = 30.0
     bench.dispatcher.heartbeat(*(await bench.take("slow")), LearnerProgress())
     ((key, lease),) = [item for item in bench.dispatcher.leases.expired() if item[0] == ("r", 1)]
@@ -192,7 +187,7 @@ async def test_run_with_too_few_fails_at_its_deadline_and_says_who_is_missing_an
 
 
 async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writes: list[Any] = []
     save_run = bench.database.save_run
@@ -203,7 +198,7 @@ async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
         await save_run(run, learners)
 
     monkeypatch.setattr(bench.database, "save_run", full_for_a_while)
-    await straggling(bench, make_run())
+    await straggling(bench, made_up_run())
     await bench.store.update("r", lambda run: run.changed(state=RunState.MERGING))
     bench.compute.answers = [FULL, FULL, SOUP]
     writes += [FULL, FULL, FULL]
@@ -219,10 +214,10 @@ async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
 
 
 async def test_result_that_the_disk_has_damaged_is_asked_for_again(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
-    await bench.store.add(make_run(num_learners=1))
+    await bench.store.add(made_up_run(num_learners=1))
     await bench.dispatcher.commit(*await bench.take("first"), LEARNER)
     bench.compute.answers = [DamagedLearners((0,)), SOUP]
     driving = asyncio.ensure_future(bench.drive())
@@ -239,10 +234,10 @@ async def test_result_that_the_disk_has_damaged_is_asked_for_again(
 
 
 async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the_soup(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
-    await bench.store.add(make_run(num_learners=1))
+    await bench.store.add(made_up_run(num_learners=1))
     driving = asyncio.ensure_future(bench.drive())
     await bench.dispatcher.fail(*await bench.take("first"), "theta* arrived damaged")
     await bench.looked_after.wait()
@@ -252,10 +247,10 @@ async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the
 
 
 async def test_inputs_are_looked_after_when_a_run_goes_on_after_a_restart(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
-    await bench.store.add(make_run())
+    await bench.store.add(made_up_run())
     driver = bench.driver()
     driver.resume_all()
     await bench.looked_after.wait()
@@ -264,7 +259,7 @@ async def test_inputs_are_looked_after_when_a_run_goes_on_after_a_restart(
 
 
 async def test_cancelled_run_takes_along_what_is_made_again_for_it(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
     given_up = asyncio.Event()
@@ -277,7 +272,7 @@ async def test_cancelled_run_takes_along_what_is_made_again_for_it(
             given_up.set()
 
     monkeypatch.setattr(bench, "restore", restore)
-    await bench.store.add(make_run())
+    await bench.store.add(made_up_run())
     driver = bench.driver()
     driver.resume_all()
     await bench.looked_after.wait()
@@ -286,9 +281,9 @@ async def test_cancelled_run_takes_along_what_is_made_again_for_it(
 
 
 async def test_run_that_is_held_does_nothing_till_it_is_released_and_is_not_late_then(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await straggling(bench, make_run(deadline_seconds=40.0))
+    await straggling(bench, made_up_run(deadline_seconds=40.0))
     bench.store.hold("r", "other data.")
     waits = 0
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,11 +27,11 @@ from lipt.coordinator.runs.holding import (
 )
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import DataRecord, RunRecord
+from lipt.coordinator.state.records import DataRecord
 from tests.clock import Clock
 from tests.coordinator.fakes import DATA, FakeCompute
+from tests.coordinator.made_up_runs import made_up_run
 
-MakeRun = Callable[..., RunRecord]
 CHANGED = OtherDataError("mine:data has the fingerprint b now, and a is needed.")
 
 
@@ -82,9 +81,9 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(database: Database, make_run: MakeRun) -> Bench:
+async def bench(database: Database) -> Bench:
     store = RunStore(database)
-    await store.add(make_run(state=RunState.MERGING))
+    await store.add(made_up_run(state=RunState.MERGING))
     return Bench(store)
 
 
@@ -127,47 +126,43 @@ OWN, FULL = "f" * 64, "full-" + "a" * 64
 OTHER = replace(DATA, source="other", fingerprint="e" * 64)
 
 
-def test_a_run_of_other_data_is_told_both_fingerprints_both_sources_and_the_remedy(
-    make_run: MakeRun,
-) -> None:
-    assert why_held(make_run(), OTHER, source="mine:data") == (
+def test_a_run_of_other_data_is_told_both_fingerprints_both_sources_and_the_remedy() -> None:
+    assert why_held(made_up_run(), OTHER, source="mine:data") == (
         f"run name-r was made on data with fingerprint {OWN} (mine:data), this coordinator now "
         f"serves other with {'e' * 64}. Start the coordinator with the run's own data."
     )
-    assert why_held(make_run(), OTHER, or_else=", or leave the run out").endswith(
+    assert why_held(made_up_run(), OTHER, or_else=", or leave the run out").endswith(
         "own data, or leave the run out."
     )
 
 
-def test_a_run_is_compared_by_the_kind_of_fingerprint_that_it_is_bound_by(
-    make_run: MakeRun,
-) -> None:
+def test_a_run_is_compared_by_the_kind_of_fingerprint_that_it_is_bound_by() -> None:
     both = replace(DATA, fingerprint=FULL, sampled_fingerprint=OWN)
-    assert why_held(make_run(), both) == ""
-    assert why_held(make_run().changed(fingerprint=FULL), both) == ""
+    assert why_held(made_up_run(), both) == ""
+    assert why_held(made_up_run().changed(fingerprint=FULL), both) == ""
     other = replace(both, sampled_fingerprint="e" * 64)
-    assert f"serves fake with {'e' * 64}" in why_held(make_run(), other)
+    assert f"serves fake with {'e' * 64}" in why_held(made_up_run(), other)
 
 
-def test_a_full_fingerprint_needs_a_coordinator_that_reads_everything(make_run: MakeRun) -> None:
-    reason = why_held(make_run().changed(fingerprint=FULL), DATA)
+def test_a_full_fingerprint_needs_a_coordinator_that_reads_everything() -> None:
+    reason = why_held(made_up_run().changed(fingerprint=FULL), DATA)
     assert f"by the full fingerprint {FULL}" in reason
     assert reason.endswith("Start the coordinator with --fingerprint full.")
 
 
-def test_images_of_another_size_are_other_data_as_well(make_run: MakeRun) -> None:
-    reason = why_held(make_run(), replace(DATA, inputs=ImageSpec(3, 16, 16)))
+def test_images_of_another_size_are_other_data_as_well() -> None:
+    reason = why_held(made_up_run(), replace(DATA, inputs=ImageSpec(3, 16, 16)))
     assert "looks at 1x8x8 images, and this coordinator has fake as 3x16x16 images" in reason
     assert "--image-size" in reason
 
 
 async def test_runs_of_other_data_are_held_and_those_that_have_not_ended_are_counted(
-    database: Database, make_run: MakeRun
+    database: Database,
 ) -> None:
     store, events = RunStore(database), Events()
     for run_id, state in (("r", RunState.MERGING), ("done", RunState.READY)):
-        await store.add(make_run(run_id, state=state))
-    await store.add(make_run("own").changed(fingerprint=OTHER.fingerprint))
+        await store.add(made_up_run(run_id, state=state))
+    await store.add(made_up_run("own").changed(fingerprint=OTHER.fingerprint))
     known = DataRecord(fingerprint=OWN, source="mine:data", num_examples=9, served_at=1.0)
     await database.save(known)
     await hold_runs_of_other_data(store, OTHER, database, events)
@@ -179,11 +174,9 @@ async def test_runs_of_other_data_are_held_and_those_that_have_not_ended_are_cou
     assert events.count(EventKind.RUN_HELD) == 1
 
 
-async def test_what_waits_for_a_run_that_is_held_is_refused(
-    database: Database, make_run: MakeRun
-) -> None:
+async def test_what_waits_for_a_run_that_is_held_is_refused(database: Database) -> None:
     store = RunStore(database)
-    await store.add(make_run())
+    await store.add(made_up_run())
     with pytest.raises(RunNotReadyError, match="is training"):
         find_ready(store, "r")
     store.hold("r", "other data.")
@@ -193,9 +186,9 @@ async def test_what_waits_for_a_run_that_is_held_is_refused(
     assert find_ready(store, "r") == ended
 
 
-def test_columns_of_another_type_are_other_data_as_well(make_run: MakeRun) -> None:
+def test_columns_of_another_type_are_other_data_as_well() -> None:
     column = Column("x", ColumnType.FLOAT32, (4,))
-    run = make_run().changed(inputs=ColumnsFormat((ColumnFormat(column),)))
+    run = made_up_run().changed(inputs=ColumnsFormat((ColumnFormat(column),)))
     assert why_held(run, replace(DATA, inputs=ColumnsSpec((column,)))) == ""
     doubles = replace(column, type=ColumnType.FLOAT64)
     reason = why_held(run, replace(DATA, inputs=ColumnsSpec((doubles,))))
@@ -203,20 +196,20 @@ def test_columns_of_another_type_are_other_data_as_well(make_run: MakeRun) -> No
     assert "--image-size" not in reason
 
 
-def test_run_under_way_says_how_far_it_is_and_how_to_follow_it(make_run: MakeRun) -> None:
-    run = make_run()
+def test_run_under_way_says_how_far_it_is_and_how_to_follow_it() -> None:
+    run = made_up_run()
     run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
     assert how_far(run, Progressed()) == (
         "run name-r is training (1 of 3 learners are in). Follow it with: lipt run watch name-r"
     )
-    merging = make_run(state=RunState.MERGING)
+    merging = made_up_run(state=RunState.MERGING)
     assert how_far(merging, Progressed("merging learners", 2, 3)) == (
         "run name-r is merging (merging learners, 2 of 3). Follow it with: lipt run watch name-r"
     )
     assert "(waiting for its turn, 3 ahead)" in how_far(
         merging, Progressed("waiting for its turn", ahead=3)
     )
-    pending = make_run(state=RunState.PENDING)
+    pending = made_up_run(state=RunState.PENDING)
     assert "run name-r is pending. " in how_far(pending, Progressed())
 
 
@@ -229,9 +222,7 @@ def test_run_under_way_says_how_far_it_is_and_how_to_follow_it(make_run: MakeRun
         (RunState.CANCELLED, "cancelled", "was cancelled."),
     ],
 )
-def test_run_that_will_never_be_ready_says_why(
-    make_run: MakeRun, state: RunState, message: str, said: str
-) -> None:
-    run = make_run(state=state).changed(message=message)
+def test_run_that_will_never_be_ready_says_why(state: RunState, message: str, said: str) -> None:
+    run = made_up_run(state=state).changed(message=message)
     expected = f"run name-r {said} Start another: lipt run start"
     assert how_far(run, Progressed("merging", 1, 2)) == expected

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,15 +19,15 @@ from lipt.coordinator.compute.messages import Asked
 from lipt.coordinator.runs.repair import restore, restore_inputs
 from lipt.coordinator.state.records import RunRecord
 from tests.coordinator.fakes import SOUP_RECORD, FakeCompute
+from tests.coordinator.made_up_runs import made_up_run
 
-MakeRun = Callable[..., RunRecord]
-# What `make_run` names.
+# What `made_up_run` names.
 THETA, SHARDS, THETA_P = b"theta*", (b"0", b"1", b"2"), b"theta_p"
 
 
 @pytest.fixture
 def blobs(tmp_path: Path) -> BlobStore:
-    """All files of `make_run`'s run, and a theta_p."""
+    """All files of `made_up_run`'s run, and a theta_p."""
     blobs = BlobStore(tmp_path, max_blob_bytes=1000)
     for content in (THETA, *SHARDS, THETA_P):
         blobs.put_bytes(content)
@@ -48,8 +47,8 @@ def compute(blobs: BlobStore) -> FakeCompute:
 
 
 @pytest.fixture
-def ready(make_run: MakeRun) -> RunRecord:
-    made = make_run(num_learners=2, state=RunState.READY)
+def ready() -> RunRecord:
+    made = made_up_run(num_learners=2, state=RunState.READY)
     learner = made.learners[1].changed(state=LearnerState.DONE, result=BlobName.of(b"learner"))
     return made.with_learner(learner).changed(pretrained_weights=BlobName.of(THETA_P))
 
@@ -111,7 +110,6 @@ async def test_weights_that_cannot_be_made_again_are_said_to_be_lost(
     ],
 )
 async def test_inputs_that_are_not_whole_are_made_again(
-    make_run: MakeRun,
     blobs: BlobStore,
     compute: FakeCompute,
     damaged: tuple[bytes, ...],
@@ -119,16 +117,16 @@ async def test_inputs_that_are_not_whole_are_made_again(
 ) -> None:
     for content in damaged:
         blobs.path(BlobName.of(content)).write_bytes(content.swapcase() + b"!")
-    await restore_inputs(make_run(), blobs, compute.queue, lambda _: None)
+    await restore_inputs(made_up_run(), blobs, compute.queue, lambda _: None)
     assert compute.kinds == made
     assert all(blobs.is_whole(BlobName.of(content)) for content in (THETA, *SHARDS))
 
 
 async def test_inputs_that_nobody_needs_are_left_alone(
-    make_run: MakeRun, blobs: BlobStore, compute: FakeCompute
+    blobs: BlobStore, compute: FakeCompute
 ) -> None:
     blobs.path(BlobName.of(SHARDS[2])).unlink()
-    run = make_run()
+    run = made_up_run()
     done = run.with_learner(run.learners[2].changed(state=LearnerState.DONE))
     for quiet in (done, run.changed(initial_weights=None, learners=())):
         await restore_inputs(quiet, blobs, compute.queue, lambda _: None)

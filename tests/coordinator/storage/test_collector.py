@@ -7,7 +7,6 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +34,6 @@ from tests.coordinator.made_up_runs import made_up_run
 from tests.coordinator.state.conftest import StateBench
 from tests.uploading import PLENTY
 
-MakeRun = Callable[..., RunRecord]
 HOUR, DAY = 3600.0, 86_400.0
 NOW = 10_000_000_000.0  # long after every file was written
 SPARE = ["ready shard 0", "ready shard 1", "training shard 0", "uploaded weights"]
@@ -183,10 +181,8 @@ async def test_files_that_records_need_are_not_looked_at(
     assert sorted(looked_at) == sorted(names)
 
 
-async def test_first_round_comes_after_a_while_and_then_again_and_again(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await bench.add(ended(make_run, "a", 9))
+async def test_first_round_comes_after_a_while_and_then_again_and_again(bench: Bench) -> None:
+    await bench.add(ended("a", 9))
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -229,29 +225,27 @@ async def test_round_that_is_under_way_at_the_end_is_waited_for(
 RUN = RunSummary.of(made_up_run(state=RunState.READY))
 
 
-def ended(make_run: MakeRun, run_id: str, days_ago: float, state: RunState = RunState.READY) -> Any:
-    return make_run(run_id, state=state).changed(ended_at=NOW - days_ago * DAY)
+def ended(run_id: str, days_ago: float, state: RunState = RunState.READY) -> Any:
+    return made_up_run(run_id, state=state).changed(ended_at=NOW - days_ago * DAY)
 
 
-async def test_nothing_goes_unless_somebody_has_said_so(bench: Bench, make_run: MakeRun) -> None:
-    await bench.add(*(ended(make_run, name, 900) for name in "abc"))
+async def test_nothing_goes_unless_somebody_has_said_so(bench: Bench) -> None:
+    await bench.add(*(ended(name, 900) for name in "abc"))
     assert await bench.left() == ["a", "b", "c"]
 
 
-async def test_failed_and_cancelled_runs_go_and_live_ones_stay(
-    bench: Bench, make_run: MakeRun
-) -> None:
+async def test_failed_and_cancelled_runs_go_and_live_ones_stay(bench: Bench) -> None:
     await bench.add(
-        ended(make_run, "a", 9, RunState.FAILED),
-        ended(make_run, "b", 9, RunState.CANCELLED),
-        make_run("c", state=RunState.TRAINING),
-        make_run("d", state=RunState.MERGING),
+        ended("a", 9, RunState.FAILED),
+        ended("b", 9, RunState.CANCELLED),
+        made_up_run("c", state=RunState.TRAINING),
+        made_up_run("d", state=RunState.MERGING),
     )
     assert await bench.left(keep_days=1, keep_runs=0) == ["c", "d"]
 
 
-async def test_a_run_that_was_just_asked_for_stays(bench: Bench, make_run: MakeRun) -> None:
-    await bench.add(ended(make_run, "a", 9), ended(make_run, "b", 9))
+async def test_a_run_that_was_just_asked_for_stays(bench: Bench) -> None:
+    await bench.add(ended("a", 9), ended("b", 9))
     bench.store.find("name-b")
     bench.idle.now += 3599.0
     assert await bench.left(keep_days=1) == ["b"]
@@ -260,18 +254,18 @@ async def test_a_run_that_was_just_asked_for_stays(bench: Bench, make_run: MakeR
 
 
 async def test_a_run_that_something_is_computed_for_stays(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await bench.add(ended(make_run, "a", 9), ended(make_run, "b", 9))
+    await bench.add(ended("a", 9), ended("b", 9))
     job = Computation("dear", "SelectSubset", "b", 1, True, 5.0, Progressed("", 0, 0))
     monkeypatch.setattr(bench.compute, "computations", lambda: (job,))
     assert await bench.left(keep_days=1) == ["b"]
 
 
 async def test_what_cannot_be_removed_is_there_as_before_and_goes_the_next_time(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await bench.add(ended(make_run, "a", 9), ended(make_run, "b", 9))
+    await bench.add(ended("a", 9), ended("b", 9))
 
     async def full(run_id: str) -> None:
         raise StateError("no space left.")
@@ -283,8 +277,8 @@ async def test_what_cannot_be_removed_is_there_as_before_and_goes_the_next_time(
     assert await bench.left(keep_days=1) == []
 
 
-async def test_a_live_run_is_not_removed(bench: Bench, make_run: MakeRun) -> None:
-    await bench.add(make_run("a"))
+async def test_a_live_run_is_not_removed(bench: Bench) -> None:
+    await bench.add(made_up_run("a"))
     with pytest.raises(RunNotReadyError, match="only runs that have ended are removed"):
         await bench.store.remove("a")
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from lipt.common.access.roles import Role
@@ -13,19 +11,19 @@ from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.storage.accounts import Allowance, WorkerBlobs
 from tests.coordinator.dispatch.conftest import Bench
 from tests.coordinator.dispatch.test_scans import OPENED, THETA_P, VERSIONS
+from tests.coordinator.made_up_runs import made_up_run
 
-MakeRun = Callable[..., RunRecord]
 THETA, OTHER = BlobName.of(b"theta*"), BlobName.of(b"other")
 SECRET = "5" * 32
 
 
-def test_every_file_may_be_sent_twice_at_twice_the_size_and_a_header(make_run: MakeRun) -> None:
+def test_every_file_may_be_sent_twice_at_twice_the_size_and_a_header() -> None:
     lease = (AssignmentKey("r", 0), 1)
-    run = make_run().changed(initial_weights=BlobName("0" * 64, 1000))
+    run = made_up_run().changed(initial_weights=BlobName("0" * 64, 1000))
     learners = run.config.learners.model_copy(update={"num_snapshots": 3})
     run = run.changed(config=run.config.model_copy(update={"learners": learners}))
     assert Allowance.of_learner(lease, run) == Allowance(lease, 8, max_file_bytes=2000 + 2**20)
-    run = make_run().changed(initial_weights=None)
+    run = made_up_run().changed(initial_weights=None)
     assert Allowance.of_learner(lease, run) == Allowance(lease, 2, max_file_bytes=2**20)
 
 
@@ -45,8 +43,8 @@ class Blobs(WorkerBlobs):
 
 
 @pytest.fixture
-async def blobs(bench: Bench, make_run: MakeRun) -> Blobs:
-    await bench.store.add(make_run())
+async def blobs(bench: Bench) -> Blobs:
+    await bench.store.add(made_up_run())
     return Blobs(bench)
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +22,6 @@ from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
 from lipt.coordinator.compute.jobs.selecting import RecheckSubset, Selected, SelectSubset
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.answers import Answer
 from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.selection import Selection
@@ -31,9 +29,9 @@ from lipt.core.stages.choice import Chosen
 from lipt.core.stages.question import SubsetQuery
 from lipt.core.stages.recheck import Recheck
 from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
+from tests.coordinator.made_up_runs import made_up_run
 from tests.coordinator.subsets.conftest import MakeAnswers
 
-MakeRun = Callable[..., RunRecord]
 THETA_P = b"theta_p"
 HOLDS, FAILS = Recheck(1.0, 1.0), Recheck(1.0, 2.0)
 
@@ -81,10 +79,8 @@ class World:
 
 
 @pytest.fixture
-async def world(
-    database: Database, make_run: MakeRun, blobs: BlobStore, make_answers: MakeAnswers
-) -> World:
-    run = make_run(state=RunState.READY).changed(
+async def world(database: Database, blobs: BlobStore, make_answers: MakeAnswers) -> World:
+    run = made_up_run(state=RunState.READY).changed(
         fingerprint=DATA.fingerprint, pretrained_weights=blobs.put_bytes(THETA_P)
     )
     # Learner 1 has not come in.
@@ -344,11 +340,9 @@ async def test_what_cannot_do_without_labels_is_refused_before_it_is_computed(
     assert world.compute.kinds == []
 
 
-async def test_theta_star_alone_is_asked_before_its_learners_have_trained(
-    world: World, make_run: MakeRun
-) -> None:
+async def test_theta_star_alone_is_asked_before_its_learners_have_trained(world: World) -> None:
     theta = world.upload(b"theta*")
-    run = make_run("early").changed(fingerprint=DATA.fingerprint)
+    run = made_up_run("early").changed(fingerprint=DATA.fingerprint)
     await world.store.add(run)
     asked = {"run": "early", "proxy": "ridge:patches+initial"}
     for proxy in ("ridge:initial+learners", "auto", ""):
@@ -365,12 +359,10 @@ async def test_theta_star_alone_is_asked_before_its_learners_have_trained(
     assert world.compute.kinds == ["SelectSubset"]
 
 
-async def test_a_choice_among_proxies_looks_at_theta_star_where_it_was_given(
-    world: World, make_run: MakeRun
-) -> None:
+async def test_a_choice_among_proxies_looks_at_theta_star_where_it_was_given(world: World) -> None:
     theta = world.upload(b"theta*")
     given = {"initialization": InitializationConfig(weights_sha256=theta.sha256)}
-    run = make_run("given", state=RunState.READY)
+    run = made_up_run("given", state=RunState.READY)
     config = run.config.model_copy(update=given)
     weights = world.upload(THETA_P)
     await world.store.add(

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +11,12 @@ from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import DiagnosisRecord, RunRecord
+from lipt.coordinator.state.records import DiagnosisRecord
 from lipt.coordinator.subsets import answers as module
 from lipt.coordinator.subsets.answers import DiagnosisQuery
 from tests.coordinator.fakes import DATA, FakeCompute
+from tests.coordinator.made_up_runs import made_up_run
 from tests.coordinator.subsets.conftest import MakeAnswers
-
-MakeRun = Callable[..., RunRecord]
 
 
 @dataclass
@@ -46,10 +44,8 @@ class World:
 
 
 @pytest.fixture
-async def world(
-    database: Database, make_run: MakeRun, blobs: BlobStore, make_answers: MakeAnswers
-) -> World:
-    run = make_run(state=RunState.READY).changed(
+async def world(database: Database, blobs: BlobStore, make_answers: MakeAnswers) -> World:
+    run = made_up_run(state=RunState.READY).changed(
         fingerprint=DATA.fingerprint, pretrained_weights=blobs.put_bytes(b"theta_p")
     )
     store = RunStore(database)
@@ -124,11 +120,9 @@ async def test_one_that_the_disk_has_lost_is_computed_again(world: World) -> Non
     assert world.compute.kinds == ["DiagnoseData"] * 2
 
 
-async def test_a_run_that_cannot_be_looked_through_is_refused(
-    world: World, make_run: MakeRun
-) -> None:
-    await world.store.add(make_run("young").changed(fingerprint=DATA.fingerprint))
-    await world.store.add(make_run("other", state=RunState.READY).changed(fingerprint="e" * 64))
+async def test_a_run_that_cannot_be_looked_through_is_refused(world: World) -> None:
+    await world.store.add(made_up_run("young").changed(fingerprint=DATA.fingerprint))
+    await world.store.add(made_up_run("other", state=RunState.READY).changed(fingerprint="e" * 64))
     with pytest.raises(UnknownRunError, match="'nobody'"):
         await world.ask(run="nobody")
     with pytest.raises(RunNotReadyError, match="name-young"):

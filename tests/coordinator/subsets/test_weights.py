@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -18,13 +17,12 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import InitializeWeights, MakeSoup, SoupResult
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.answers import Answers, find_ready
 from lipt.core.results import CommittedLearner
 from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
+from tests.coordinator.made_up_runs import made_up_run
 from tests.coordinator.subsets.conftest import MakeAnswers
 
-MakeRun = Callable[..., RunRecord]
 THETA, THETA_P = b"theta*", b"theta_p"
 
 
@@ -43,15 +41,13 @@ class World:
 
 
 @pytest.fixture
-async def world(
-    database: Database, make_run: MakeRun, blobs: BlobStore, make_answers: MakeAnswers
-) -> World:
+async def world(database: Database, blobs: BlobStore, make_answers: MakeAnswers) -> World:
     store = RunStore(database)
     blobs.put_bytes(THETA)
-    ready = make_run(num_learners=1, state=RunState.READY)
+    ready = made_up_run(num_learners=1, state=RunState.READY)
     done = ready.learners[0].changed(state=LearnerState.DONE, result=BlobName.of(b"learner"))
     await store.add(ready.with_learner(done).changed(pretrained_weights=blobs.put_bytes(THETA_P)))
-    await store.add(make_run("young"))
+    await store.add(made_up_run("young"))
     compute = FakeCompute(
         {
             InitializeWeights: lambda _: blobs.put_bytes(THETA),
@@ -119,10 +115,10 @@ async def test_the_latest_weights_are_those_of_the_newest_run_that_is_ready(worl
 
 
 @pytest.fixture
-async def store(database: Database, make_run: MakeRun) -> RunStore:
+async def store(database: Database) -> RunStore:
     """A store with a run "r" that is ready, and a younger one, "young", that is not."""
     store = RunStore(database)
-    for run in (make_run(state=RunState.READY), make_run("young")):
+    for run in (made_up_run(state=RunState.READY), made_up_run("young")):
         await store.add(run.changed(fingerprint=DATA.fingerprint))
     return store
 
@@ -132,29 +128,27 @@ async def test_a_ready_run_is_found_by_its_id_and_by_its_name(store: RunStore, n
     assert find_ready(store, name, DATA).run_id == "r"
 
 
-async def test_the_latest_is_the_newest_that_is_ready(store: RunStore, make_run: MakeRun) -> None:
+async def test_the_latest_is_the_newest_that_is_ready(store: RunStore) -> None:
     assert find_ready(store, "latest", DATA).run_id == "r"
     for run_id, state in (("ready", RunState.READY), ("gone", RunState.CANCELLED)):
-        await store.add(make_run(run_id, state=state).changed(fingerprint=DATA.fingerprint))
+        await store.add(made_up_run(run_id, state=state).changed(fingerprint=DATA.fingerprint))
     assert find_ready(store, "latest", DATA).run_id == "ready"
 
 
 async def test_the_latest_ready_run_of_other_data_does_not_shadow_one_of_the_served(
-    store: RunStore, make_run: MakeRun
+    store: RunStore,
 ) -> None:
-    await store.add(make_run("other", state=RunState.READY).changed(fingerprint="e" * 64))
+    await store.add(made_up_run("other", state=RunState.READY).changed(fingerprint="e" * 64))
     store.hold("other", "its data is not served")
     assert find_ready(store, "latest", DATA).run_id == "r"
 
 
-async def test_the_newest_run_counts_where_none_is_ready(
-    database: Database, make_run: MakeRun
-) -> None:
+async def test_the_newest_run_counts_where_none_is_ready(database: Database) -> None:
     store = RunStore(database)
     with pytest.raises(UnknownRunError, match="'latest'"):
         find_ready(store, "latest", DATA)
     for run_id in ("old", "young"):
-        await store.add(make_run(run_id).changed(fingerprint=DATA.fingerprint))
+        await store.add(made_up_run(run_id).changed(fingerprint=DATA.fingerprint))
     with pytest.raises(RunNotReadyError, match="run name-young is training"):
         find_ready(store, "latest", DATA)
 
@@ -165,10 +159,8 @@ async def test_what_else_helps_against_other_data_ends_the_sentence(store: RunSt
         find_ready(store, "r", other, or_else=", or leave the run out")
 
 
-def test_trajectories_begin_at_theta_star_and_end_in_the_learners_that_are_in(
-    make_run: MakeRun,
-) -> None:
-    run = make_run(num_learners=3, state=RunState.READY)
+def test_trajectories_begin_at_theta_star_and_end_in_the_learners_that_are_in() -> None:
+    run = made_up_run(num_learners=3, state=RunState.READY)
     snapshot, result = BlobName.of(b"snapshot"), BlobName.of(b"result")
     for index in (2, 0):
         done = {"state": LearnerState.DONE, "snapshots": (snapshot,), "result": result}
