@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.errors import (
     InvalidRequestError,
@@ -17,83 +15,17 @@ from lipt.common.errors import (
     UnknownNameError,
 )
 from lipt.common.observability.metrics import Meters
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
-from lipt.coordinator.compute.jobs.selecting import RecheckSubset, Selected, SelectSubset
-from lipt.coordinator.runs.store import RunStore
-from lipt.coordinator.state.database import Database
+from lipt.coordinator.compute.jobs.selecting import RecheckSubset, SelectSubset
 from lipt.coordinator.subsets.answers import Answer
 from lipt.core.selection.registry import STRATEGIES
-from lipt.core.selection.selection import Selection
-from lipt.core.stages.choice import Chosen
-from lipt.core.stages.question import SubsetQuery
 from lipt.core.stages.recheck import Recheck
-from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
+from tests.coordinator.fakes import DATA, SOUP_RECORD
 from tests.coordinator.made_up_runs import made_up_run
-from tests.coordinator.subsets.conftest import MakeAnswers
+from tests.coordinator.subsets.conftest import HOLDS, THETA_P, World
 
-THETA_P = b"theta_p"
-HOLDS, FAILS = Recheck(1.0, 1.0), Recheck(1.0, 2.0)
-
-
-@dataclass
-class World:
-    """The subsets of one run that is ready: the first examples, or others for other weights."""
-
-    store: RunStore
-    compute: FakeCompute
-    database: Database
-    blobs: BlobStore
-    make_answers: MakeAnswers
-    stopped_early: str = ""
-    facts: dict[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        self.restart(backbone=None)
-
-    def restart(self, backbone: str | None) -> None:
-        """Another coordinator of the same state, with that backbone."""
-        self.answers = self.make_answers(self.store, self.compute, backbone)
-
-    def select(self, job: SelectSubset) -> Selected:
-        first = job.weights.size_bytes
-        number = job.budget - bool(self.stopped_early)
-        indices_K = torch.arange(first, first + number)
-        selection = Selection(indices_K, torch.ones(number), self.stopped_early)
-        return Selected.stored(self.blobs, job, Chosen(selection, "cpu", proxy=self.facts))
-
-    async def ask(self, **query: Any) -> Answer:
-        wanted = SubsetQuery(
-            run="r",
-            strategy="crest",
-            fraction=None,
-            budget=10,
-            balanced=None,
-            options={},
-            weights=None,
-        )
-        return await self.answers.subset(replace(wanted, **query), lambda _: None, "caller")
-
-    def upload(self, content: bytes) -> BlobName:
-        return self.blobs.put_bytes(content)
-
-
-@pytest.fixture
-async def world(database: Database, blobs: BlobStore, make_answers: MakeAnswers) -> World:
-    run = made_up_run(state=RunState.READY).changed(
-        fingerprint=DATA.fingerprint, pretrained_weights=blobs.put_bytes(THETA_P)
-    )
-    # Learner 1 has not come in.
-    for index in (0, 2):
-        result = BlobName.of(b"result %d" % index)
-        done = run.learners[index].changed(state=LearnerState.DONE, result=result)
-        run = run.with_learner(done)
-    store = RunStore(database)
-    await store.add(run)
-    compute = FakeCompute({RecheckSubset: HOLDS})
-    world = World(store, compute, database, blobs, make_answers)
-    compute.answers[SelectSubset] = world.select
-    return world
+FAILS = Recheck(1.0, 2.0)
 
 
 async def test_a_subset_is_computed_once(world: World) -> None:
@@ -129,14 +61,13 @@ async def test_what_a_warm_up_took_is_told_by_itself_and_not_as_choosing(
 
 
 async def test_labels_do_not_wait_for_theta_p_to_be_made_again(world: World) -> None:
-    world.blobs.path(BlobName.of(THETA_P)).unlink()
+    world.damage(THETA_P, lose=True)
     await world.ask(strategy="uniform")
     assert world.compute.kinds == ["SelectSubset"]
 
 
 async def test_theta_p_is_made_again_once_for_all_who_ask(world: World) -> None:
-    world.blobs.put_bytes(b"theta*")
-    world.blobs.path(BlobName.of(THETA_P)).unlink()
+    world.damage(THETA_P, lose=True)
     begun, let_go = asyncio.Event(), asyncio.Event()
 
     async def merge(job: MakeSoup) -> SoupResult:
@@ -342,19 +273,17 @@ async def test_what_cannot_do_without_labels_is_refused_before_it_is_computed(
 
 async def test_theta_star_alone_is_asked_before_its_learners_have_trained(world: World) -> None:
     theta = world.upload(b"theta*")
-    run = made_up_run("early").changed(fingerprint=DATA.fingerprint)
-    await world.store.add(run)
-    asked = {"run": "early", "proxy": "ridge:patches+initial"}
+    asked = {"run": "young", "proxy": "ridge:patches+initial"}
     for proxy in ("ridge:initial+learners", "auto", ""):
         with pytest.raises(RunNotReadyError, match="0 of 3 learners are in"):
-            await world.ask(run="early", proxy=proxy)
+            await world.ask(run="young", proxy=proxy)
     early = (await world.ask(**asked)).subset
     job = world.compute.jobs[-1]
     assert (job.weights, job.initial, job.trajectories) == (theta, theta, None)
     assert early.weights_sha256 == theta.sha256
     # theta_p changes nothing in it.
     ready = {"state": RunState.READY, "pretrained_weights": world.upload(THETA_P)}
-    await world.store.update("early", lambda run: run.changed(**ready))
+    await world.store.update("young", lambda run: run.changed(**ready))
     assert (await world.ask(**asked)).subset == early
     assert world.compute.kinds == ["SelectSubset"]
 
@@ -365,9 +294,7 @@ async def test_a_choice_among_proxies_looks_at_theta_star_where_it_was_given(wor
     run = made_up_run("given", state=RunState.READY)
     config = run.config.model_copy(update=given)
     weights = world.upload(THETA_P)
-    await world.store.add(
-        run.changed(fingerprint=DATA.fingerprint, pretrained_weights=weights, config=config)
-    )
+    await world.store.add(run.changed(pretrained_weights=weights, config=config))
     for name, initial in (("r", None), ("given", theta)):
         await world.ask(run=name, proxy="auto")
         assert world.compute.jobs[-1].initial == initial
