@@ -126,23 +126,17 @@ async def test_rejected_learner_is_done_again_elsewhere(bench: Bench) -> None:
 
 
 async def test_worker_of_an_ended_run_is_told_to_stop(bench: Bench) -> None:
-    worker, key, epoch = await bench.leased(made_up_run())
+    lease = await bench.leased(made_up_run())
     await bench.store.update("r", lambda run: run.changed(state=RunState.CANCELLED))
-    assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress()) is True
+    assert bench.dispatcher.heartbeat(*lease, LearnerProgress()) is True
     with pytest.raises(StaleLeaseError):
-        await bench.dispatcher.commit(worker, key, epoch, RESULT)
+        await bench.dispatcher.commit(*lease, RESULT)
 
 
-async def test_restart_renews_leases_so_that_workers_can_finish(bench: Bench) -> None:
+async def test_restart_renews_leases_and_ends_those_of_silent_workers(bench: Bench) -> None:
     worker, key, epoch = await bench.leased(made_up_run())
     await bench.restart()
     assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress()) is False
-    await bench.dispatcher.commit(worker, key, epoch, RESULT)
-    assert bench.state() is LearnerState.DONE
-
-
-async def test_lease_of_a_worker_that_fell_silent_before_a_restart_ends(bench: Bench) -> None:
-    await bench.leased(made_up_run())
     await bench.restart()
     bench.clock.now = 31.0
     await bench.expire()
@@ -198,9 +192,7 @@ async def test_learner_whose_call_was_cut_when_its_turn_came_is_there_for_others
     assert (await bench.take(here))[0] == ("r", 0)
 
 
-async def test_no_learner_of_a_run_that_is_held_goes_out_and_what_is_out_may_come_in(
-    bench: Bench,
-) -> None:
+async def test_no_learner_of_a_held_run_goes_out_and_what_is_out_may_come_in(bench: Bench) -> None:
     worker, key, epoch = await bench.leased(made_up_run(num_learners=2))
     bench.store.hold("r", "other data.")
     other = bench.join("b")
@@ -211,19 +203,13 @@ async def test_no_learner_of_a_run_that_is_held_goes_out_and_what_is_out_may_com
     # The next run's learners do not wait for this one.
     await bench.store.add(made_up_run("s", num_learners=1))
     assert (await bench.take(other))[0] == ("s", 0)
-
-
-async def test_learners_of_a_run_go_out_as_soon_as_it_is_not_held_any_more(bench: Bench) -> None:
-    await bench.store.add(made_up_run(num_learners=1))
-    bench.store.hold("r", "other data.")
-    worker = bench.join("a")
+    # They go out as soon as it is released.
     asking = asyncio.create_task(bench.acquire(worker, wait_seconds=60.0))
     await asyncio.sleep(0)
     assert bench.dispatcher.num_waiting() == 1
     bench.store.release("r")
-    granted = await asking
-    assert granted is not None
-    assert bench.state() is LearnerState.LEASED
+    assert await asking is not None
+    assert bench.state(1) is LearnerState.LEASED
 
 
 async def test_worker_that_waits_in_vain_is_told_once_at_once_and_the_log_too(
@@ -303,8 +289,8 @@ async def test_learners_of_a_run_that_end_three_workers_are_quarantined_together
     bench: Bench,
 ) -> None:
     await bench.store.add(made_up_run(num_learners=4))
-    workers = [(name, await bench.take(bench.join(name))) for name in ("a", "b", "c")]
-    assert len(workers) == 3
+    for name in ("a", "b", "c"):
+        await bench.take(bench.join(name))
     bench.clock.now += 31.0
     await bench.expire()
     assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 1
@@ -359,32 +345,28 @@ def kinds_of(outcomes: list[Any]) -> list[type]:
 
 
 @pytest.mark.parametrize(
-    ("again", "expected"), [(RESULT, type(None)), (OTHER_RESULT, StaleLeaseError)]
+    ("first", "second", "refused"),
+    [
+        (RESULT, RESULT, type(None)),
+        (RESULT, OTHER_RESULT, StaleLeaseError),
+        (RESULT, "NaN", StaleLeaseError),
+        ("NaN", RESULT, StaleLeaseError),
+    ],
 )
-async def test_of_two_results_at_once_the_first_counts(
-    bench: Bench, again: LearnerResult, expected: type
+async def test_of_two_results_or_failures_at_once_the_first_counts(
+    bench: Bench, first: Any, second: Any, refused: type
 ) -> None:
-    worker, key, epoch = await bench.leased(made_up_run())
-    commits = (bench.dispatcher.commit(worker, key, epoch, result) for result in (RESULT, again))
-    outcomes = await asyncio.gather(*commits, return_exceptions=True)
-    assert kinds_of(outcomes) == [type(None), expected]
-    assert bench.store.find("r").learners[0].result == RESULT.blob
+    lease = await bench.leased(made_up_run())
+    done, fail = bench.dispatcher.commit, bench.dispatcher.fail
+    calls = ((fail if it == "NaN" else done)(*lease, it) for it in (first, second))
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert kinds_of(outcomes) == [type(None), refused]
+    assert bench.state() is (LearnerState.DONE if first == RESULT else LearnerState.QUEUED)
+    learner = bench.store.find("r").learners[0]
+    assert (learner.result, learner.failures) == (
+        (RESULT.blob, 0) if first == RESULT else (None, 1)
+    )
     assert bench.dispatcher.leases.num_learners() == 0
-
-
-@pytest.mark.parametrize("commit_first", [True, False])
-async def test_of_a_result_and_a_failure_at_once_the_first_counts(
-    bench: Bench, commit_first: bool
-) -> None:
-    worker, key, epoch = await bench.leased(made_up_run())
-    calls = [
-        bench.dispatcher.commit(worker, key, epoch, RESULT),
-        bench.dispatcher.fail(worker, key, epoch, "NaN"),
-    ]
-    outcomes = await asyncio.gather(*calls[:: 1 if commit_first else -1], return_exceptions=True)
-    assert kinds_of(outcomes) == [type(None), StaleLeaseError]
-    assert bench.state() is (LearnerState.DONE if commit_first else LearnerState.QUEUED)
-    assert bench.store.find("r").learners[0].failures == (0 if commit_first else 1)
 
 
 async def test_lease_does_not_end_over_a_result_that_is_being_written(bench: Bench) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.errors import OtherDataError, StateError
+from lipt.common.errors import ComputeError, OtherDataError, StateError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResult
@@ -73,13 +73,8 @@ class Bench:
         self.pauses: list[float] = []
         self.restored: list[RunState] = []
         self.looked_after = asyncio.Event()
-        self.database = database
-        self.store = TimedBook(self.database)
+        self.database, self.store = database, TimedBook(database)
         self.compute = ScriptedCompute(SOUP)
-        self.restart_clock()
-
-    def restart_clock(self) -> None:
-        """What a new process begins with."""
         self.deadline_clock = steady_clock(lambda: self.wall, lambda: self.store.monotonic)
         self.dispatcher = Dispatcher(
             self.store,
@@ -93,10 +88,10 @@ class Bench:
         self.restored.append(run.state)
         self.looked_after.set()
 
-    def driver(self) -> RunDriver:
-        async def pause(seconds: float) -> None:
-            self.pauses.append(seconds)
+    async def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
 
+    def driver(self, sleep: Any = None) -> RunDriver:
         return RunDriver(
             self.store,
             cast("ComputeQueue", self.compute),
@@ -104,7 +99,7 @@ class Bench:
             wall_clock=lambda: self.wall,
             deadline_clock=self.deadline_clock,
             events=self.events,
-            sleep=pause,
+            sleep=sleep or self.pause,
         )
 
     async def drive(self) -> RunRecord:
@@ -246,18 +241,6 @@ async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the
     assert bench.restored == [RunState.TRAINING, RunState.MERGING]
 
 
-async def test_inputs_are_looked_after_when_a_run_goes_on_after_a_restart(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
-    await bench.store.add(made_up_run())
-    driver = bench.driver()
-    driver.resume_all()
-    await bench.looked_after.wait()
-    await driver.cancel("r")
-    assert bench.restored == [RunState.TRAINING]
-
-
 async def test_cancelled_run_takes_along_what_is_made_again_for_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +258,7 @@ async def test_cancelled_run_takes_along_what_is_made_again_for_it(
     await bench.store.add(made_up_run())
     driver = bench.driver()
     driver.resume_all()
+    # It is looked after when it goes on after a restart.
     await bench.looked_after.wait()
     await driver.cancel("r")
     await given_up.wait()
@@ -309,3 +293,39 @@ async def test_run_that_is_held_does_nothing_till_it_is_released_and_is_not_late
     assert len(bench.compute.jobs) == 1
     # Its inputs were not looked after before its data was there.
     assert bench.restored == [RunState.MERGING]
+
+
+async def repeat(bench: Bench, *answers: object) -> tuple[object, list[tuple[RunState, str]]]:
+    """What an action gives in the end that gives these answers, and what its pauses show."""
+    await bench.store.add(made_up_run(state=RunState.MERGING))
+    left, seen = list(answers), list[tuple[RunState, str]]()
+
+    async def action() -> object:
+        answer = left.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def pause(seconds: float) -> None:
+        bench.pauses.append(seconds)
+        seen.append((bench.store.shown_state(bench.store.find("r")), bench.store.held("r")))
+
+    return await bench.driver(pause)._patiently("r", action, stage="stage"), seen
+
+
+async def test_a_run_is_held_until_its_data_is_back_and_then_goes_on(bench: Bench) -> None:
+    soup, seen = await repeat(bench, CHANGED, CHANGED, CHANGED, "soup")
+    assert (soup, bench.pauses) == ("soup", [1.0, 2.0, 4.0])
+    assert seen == [(RunState.HELD, f"run name-r waits for its own data: {CHANGED}")] * 3
+    assert bench.store.shown_state(bench.store.find("r")) is RunState.MERGING
+    assert bench.events.count(EventKind.RUN_HELD) == 1
+
+
+@pytest.mark.parametrize("error", [ComputeError("gone."), asyncio.CancelledError()])
+async def test_what_else_fails_is_raised_and_leaves_nothing_held(
+    bench: Bench, error: BaseException
+) -> None:
+    with pytest.raises(type(error)):
+        await repeat(bench, CHANGED, error)
+    assert bench.pauses == [1.0]
+    assert bench.store.held("r") == ""
