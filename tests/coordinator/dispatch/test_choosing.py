@@ -56,9 +56,11 @@ def chosen(
     return None if opening is None else opening.key
 
 
-def test_lowest_index_of_the_oldest_run_goes_first() -> None:
-    old = having(made_up_run("old"), LearnerState.DONE, LearnerState.LEASED)
-    assert chosen(worker(), [old, made_up_run("new")]) == ("old", 2)
+def test_lowest_index_of_the_oldest_run_goes_first_unless_it_is_being_handed_out() -> None:
+    old = having(made_up_run("old"), LearnerState.DONE)
+    runs = [old, made_up_run("new")]
+    assert chosen(worker(), runs) == ("old", 1)
+    assert chosen(worker(), runs, reserved={AssignmentKey("old", 1)}) == ("old", 2)
 
 
 def test_a_free_worker_looks_no_further_than_its_learner() -> None:
@@ -86,11 +88,6 @@ def test_what_one_worker_may_not_train_is_offered_to_the_next() -> None:
     assert opening is not None
     offers.take(opening)
     assert not offers
-
-
-def test_learner_that_is_being_handed_out_is_passed_over() -> None:
-    key = chosen(worker(), [made_up_run()], alive=[], reserved={AssignmentKey("r", 0)})
-    assert key == ("r", 1)
 
 
 def test_failed_learner_goes_to_another_worker_while_there_is_one() -> None:

@@ -20,7 +20,7 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.signals.passes import encode_range, range_specs
 from lipt.common.states import RunState
 from lipt.common.weights.specs import Weights
-from lipt.coordinator.compute.messages import ScanClosed
+from lipt.coordinator.compute.messages import ScanClosed, ScanNews
 from lipt.coordinator.compute.scan import (
     RangeDone,
     RangeFolder,
@@ -143,18 +143,17 @@ def test_a_user_s_model_goes_to_workers_that_allow_its_module() -> None:
     assert scans.take(seeing_worker("a", device="NVIDIA")) is not None
 
 
-def test_a_range_that_is_done_stops_whoever_still_has_it(scans: Scans, meters: Meters) -> None:
+@pytest.mark.parametrize("news", [CLOSED, RangeDone(scan_id=SCAN.scan_id, index=0)])
+def test_a_range_that_is_done_or_not_wanted_stops_whoever_still_has_it(
+    scans: Scans, meters: Meters, news: ScanNews
+) -> None:
     held = grant(scans, "a")
     assert not scans.heartbeat("a", held.key, held.epoch)
-    scans.note(RangeDone(scan_id=SCAN.scan_id, index=held.key.learner))
+    scans.note(news)
     assert scans.heartbeat("a", held.key, held.epoch)
-    assert sums(meters, SCORED_EXAMPLES) == {("coordinator",): 4, ("workers",): 0}
-
-
-def test_a_closed_scan_stops_its_workers(scans: Scans) -> None:
-    held = grant(scans, "a")
-    scans.note(CLOSED)
-    assert scans.heartbeat("a", held.key, held.epoch)
+    if news is not CLOSED:
+        assert sums(meters, SCORED_EXAMPLES) == {("coordinator",): 4, ("workers",): 0}
+        return
     assert scans.take(seeing_worker("a")) is None
     with pytest.raises(StaleLeaseError, match="nobody needs it any more"):
         scans.require("a", held.key, held.epoch)
@@ -280,6 +279,9 @@ async def test_what_is_no_range_is_refused_and_left_to_the_job(
     intake: Intake, blobs: BlobStore, folder: RangeFolder
 ) -> None:
     held = grant(intake._dispatcher.scans, "a")
+    with pytest.raises(UnknownBlobError):
+        await intake.take_range("a", held.key, held.epoch, BlobName.of(b"never sent"))
+    assert grant(intake._dispatcher.scans, "a") == held
     bad = scored(held, float("nan"))
     contents = [encode_range(bad), b"garbage", encode_range({"errors": torch.zeros(4, 3)})]
     with pytest.raises(LearnerRejectedError, match="NaN or infinite"):
@@ -291,15 +293,6 @@ async def test_what_is_no_range_is_refused_and_left_to_the_job(
             await intake.take_range("a", again.key, again.epoch, blobs.put_bytes(content))
     assert folder.files() == {}
     assert intake._dispatcher.scans.take(seeing_worker("a")) is None
-
-
-async def test_a_result_that_was_not_uploaded_is_asked_for(
-    intake: Intake, blobs: BlobStore, folder: RangeFolder
-) -> None:
-    held = grant(intake._dispatcher.scans, "a")
-    with pytest.raises(UnknownBlobError):
-        await intake.take_range("a", held.key, held.epoch, BlobName.of(b"never sent"))
-    assert grant(intake._dispatcher.scans, "a") == held
 
 
 def join(bench: Bench, name: str, *, has_data: bool = True) -> str:
@@ -315,19 +308,14 @@ def waiting_for(bench: Bench, known: Demand) -> asyncio.Task[Demand]:
 
 
 async def test_a_range_goes_before_a_learner_to_a_worker_with_the_data(bench: Bench) -> None:
-    seeing, blind = join(bench, "seeing"), join(bench, "blind", has_data=False)
+    seeing, blind, busy = join(bench, "a"), join(bench, "b", has_data=False), join(bench, "c")
     await bench.store.add(made_up_run(num_learners=2))
+    learner = await next_work(bench, busy)
     bench.dispatcher.scans.note(OPENED)
+    # One that has a learner is told of it first.
+    assert await next_work(bench, busy) == learner
     assert isinstance(await next_work(bench, seeing), RangeGrant)
     assert isinstance(await next_work(bench, blind), tuple)
-
-
-async def test_a_worker_that_has_a_learner_is_told_of_it_first(bench: Bench) -> None:
-    worker = join(bench, "a")
-    await bench.store.add(made_up_run(num_learners=1))
-    learner = await next_work(bench, worker)
-    bench.dispatcher.scans.note(OPENED)
-    assert await next_work(bench, worker) == learner
 
 
 async def test_a_worker_that_waits_gets_whichever_comes_first(bench: Bench) -> None:

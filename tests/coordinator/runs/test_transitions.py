@@ -26,15 +26,11 @@ def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecor
     return run
 
 
-def test_waits_while_learners_are_out_and_there_is_no_deadline() -> None:
+def test_closes_once_every_learner_has_ended_where_there_is_no_deadline() -> None:
     run = having(made_up_run(), LearnerState.DONE, LearnerState.LEASED)
-    decision = decide_closing(run, now=1e9)
-    assert (decision.verdict, decision.seconds_left) == (Closing.WAIT, None)
-    begun = decide_closing(run.changed(training_started_at=0.0), now=1e9)
-    assert (begun.verdict, begun.seconds_left) == (Closing.WAIT, None)
-
-
-def test_merges_once_every_learner_has_ended() -> None:
+    for waiting in (run, run.changed(training_started_at=0.0)):
+        decision = decide_closing(waiting, now=1e9)
+        assert (decision.verdict, decision.seconds_left) == (Closing.WAIT, None)
     run = having(made_up_run(), LearnerState.DONE, LearnerState.DONE, LearnerState.FAILED)
     decision = decide_closing(run, now=0.0)
     assert decision.verdict is Closing.MERGE
@@ -69,22 +65,15 @@ def test_deadline_with_too_few_fails_and_says_where_the_others_are() -> None:
     assert "deadline_seconds" in decision.reason
 
 
-def test_learner_is_given_up_after_max_attempts() -> None:
-    learner = made_up_run().learners[0]
+def test_learner_is_given_up_after_max_attempts_and_its_reasons_stay() -> None:
+    learner = made_up_run().learners[0].changed(worker_name="liar")
     once = after_failure(learner, worker_id="a", reason="NaN", max_attempts=2)
-    twice = after_failure(once, worker_id="b", reason="NaN", max_attempts=2)
+    twice = after_failure(once, worker_id="b", reason="too dense", max_attempts=2)
     assert (once.state, twice.state) == (LearnerState.QUEUED, LearnerState.FAILED)
     assert twice.failed_on == ("a", "b")
-    assert twice.message == "attempt 2 of 2: NaN"
-
-
-def test_reasons_of_failed_attempts_stay_after_a_success() -> None:
-    learner = made_up_run().learners[0].changed(worker_name="liar")
-    for reason in ("NaN", "too dense"):
-        learner = after_failure(learner, worker_id="w", reason=reason, max_attempts=9)
-    assert learner.account == "attempt 1 of 9 on liar: NaN; attempt 2 of 9 on liar: too dense"
-    at_last = learner.changed(state=LearnerState.DONE, message="")
-    assert at_last.account == learner.account
+    assert twice.message == "attempt 2 of 2 on liar: too dense"
+    at_last = twice.changed(state=LearnerState.DONE, message="")
+    assert at_last.account == f"attempt 1 of 2 on liar: NaN; {twice.message}"
 
 
 def test_record_does_not_grow_with_the_number_of_attempts() -> None:
