@@ -211,7 +211,7 @@ NAN = float("nan")
         (
             pack(THETA | {"1.bias": torch.full((10,), NAN)}),
             WeightsError,
-            r"that the run is to start from .* '1\.bias' has NaN .* \(10 of 10\)\. Give weights from",
+            r"that the run is to start from .* '1\.bias' has NaN .* \(10 of 10\)\. Give",
         ),
     ],
 )
