@@ -139,7 +139,7 @@ class Intake:
         try:
             for name, kept in parts:
                 # A damaged blob is removed, and can be uploaded again.
-                self._blobs.keep_if_whole(name)
+                self._blobs.is_whole(name, remove_damaged=True)
                 check_learner(
                     self._blobs.path(name),
                     theta.specs,
@@ -151,7 +151,7 @@ class Intake:
         except LearnerRejectedError:
             # The disk may have changed a blob since: an UnknownBlobError asks for it again.
             for name, _ in parts:
-                if not self._blobs.keep_if_whole(name):
+                if not self._blobs.is_whole(name, remove_damaged=True):
                     self._blobs.path(name)
             raise
 
@@ -180,7 +180,7 @@ class Intake:
         return self._references[name]
 
     def _keep_range(self, grant: RangeGrant, name: BlobName) -> None:
-        self._blobs.keep_if_whole(name)
+        self._blobs.is_whole(name, remove_damaged=True)
         content = self._blobs.read_bytes(name)
         try:
             read_range(content, grant.task, grant.scan.num_features)

@@ -53,9 +53,7 @@ class World:
                 MakeSoup: lambda _: SoupResult(self.upload(THETA_P), SOUP_RECORD, {}),
                 RecheckSubset: HOLDS,
                 SelectSubset: self.select,
-                DiagnoseData: lambda job: Diagnosed(
-                    self.upload(str(job.question.proxy).encode()), "cpu"
-                ),
+                DiagnoseData: lambda job: Diagnosed(self.upload(str(job.proxy).encode()), "cpu"),
             }
         )
         self.stopped_early = ""

@@ -12,9 +12,10 @@ from tests.coordinator.subsets.conftest import World
 
 async def test_without_a_run_the_data_alone_is_looked_at(world: World) -> None:
     record = await world.diagnose()
-    question = world.compute.jobs[0].question
-    assert (question.weights, question.inputs, question.trajectories) == (None, None, None)
-    assert str(question.proxy) == "auto"
+    (job,) = world.compute.jobs
+    sources = job.sources
+    assert (sources.weights, sources.inputs, sources.trajectories) == (None, None, None)
+    assert str(job.proxy) == "auto"
     assert (record.run_id, record.proxy, record.features_sha256) == ("", "auto", "")
     assert (record.num_examples, record.fingerprint) == (500, DATA.fingerprint)
     assert record.manifest["data"] == {

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
 
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data.dataset import in_memory
 from lipt.common.errors import ProxyError
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import DiagnoseData
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
-from lipt.core.stages.proxy import ProxyQuestion
+from lipt.core.stages.question import Sources
 from tests.digits import digits_settings
+from tests.in_memory import in_memory
 
-QUESTION = ProxyQuestion(
-    config=RunConfig(model="resnet8", seed=3, evaluation_threads=1),
-    inputs=None,
-    proxy=Proxy.parse("ridge:patches"),
-    weights=None,
-)
+SOURCES = Sources(RunConfig(model="resnet8", seed=3, evaluation_threads=1), None, None)
+DIAGNOSE = DiagnoseData(SOURCES, Proxy.parse("ridge:patches"))
 FLIPPED = list(range(0, 300, 10))
 COPY = 299
 
@@ -43,7 +38,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Context:
 
 
 def test_flipped_labels_and_copies_are_found_without_a_run(context: Context) -> None:
-    diagnosed = DiagnoseData(QUESTION).run(context)
+    diagnosed = DIAGNOSE.run(context)
     diagnosis = Diagnosis.load(context.blobs.verified_path(diagnosed.blob))
     summary = diagnosis.summary
     assert diagnosed.device == "cpu"
@@ -68,8 +63,7 @@ def test_flipped_labels_and_copies_are_found_without_a_run(context: Context) -> 
 
 def test_one_question_has_one_answer(context: Context) -> None:
     first, second = (
-        Diagnosis.load(context.blobs.verified_path(DiagnoseData(QUESTION).run(context).blob))
-        for _ in range(2)
+        Diagnosis.load(context.blobs.verified_path(DIAGNOSE.run(context).blob)) for _ in range(2)
     )
     for name, column in first.columns.items():
         assert torch.equal(column, second.columns[name]), name
@@ -77,12 +71,12 @@ def test_one_question_has_one_answer(context: Context) -> None:
 
 
 def test_a_head_that_has_learned_from_the_labels_is_refused(context: Context) -> None:
-    own = replace(QUESTION, proxy=Proxy.parse("soup"))
+    own = Proxy.parse("soup")
     with pytest.raises(ProxyError, match="has learned from the labels that it would judge"):
-        DiagnoseData(own).run(context)
+        DiagnoseData(SOURCES, own).run(context)
 
 
 def test_features_of_a_model_need_a_run(context: Context) -> None:
-    soup = replace(QUESTION, proxy=Proxy.parse("ridge:soup"))
+    soup = Proxy.parse("ridge:soup")
     with pytest.raises(ProxyError, match="`soup` needs a run"):
-        DiagnoseData(soup).run(context)
+        DiagnoseData(SOURCES, soup).run(context)

@@ -16,7 +16,7 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.core.selection.registry import STRATEGIES
-from lipt.core.selection.request_rules import Labels, without_labels, works_without_labels
+from lipt.core.stages.question import Labels, SubsetQuery, without_labels, works_without_labels
 from tests.digits import digits_settings
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
@@ -49,19 +49,21 @@ def permuted(context: Context) -> Context:
 
 
 def job_of(name: str, **others: Any) -> SelectSubset:
-    plain = SelectSubset(CONFIG, IMAGE, NOWHERE, name, 40, balanced=False, options=())
+    plain = SelectSubset(
+        config=CONFIG,
+        inputs=IMAGE,
+        weights=NOWHERE,
+        strategy=name,
+        budget=40,
+        balanced=False,
+        options=(),
+    )
     return replace(plain, **others)
 
 
 def unlabelled(name: str, **others: Any) -> SelectSubset:
-    options, proxy = without_labels(
-        STRATEGIES[name],
-        {},
-        balanced=None,
-        proxy="",
-        own_features="features" in others,
-        own_weights=False,
-    )
+    query = SubsetQuery("", name, None, 40, None, {}, None, features=others.get("features"))
+    options, proxy = without_labels(STRATEGIES[name], {}, query)
     named = None if proxy.is_own_head else str(proxy)
     given = tuple(options.items())
     return job_of(name, options=given, proxy=named, labels=Labels.NONE, **others)
