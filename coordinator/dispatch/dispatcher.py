@@ -355,16 +355,12 @@ class Dispatcher:
 
     async def fail(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
         """Count a failed attempt of the learner, and queue it for another worker."""
-        await self._change(
-            *(worker_id, key, epoch),
-            lambda run, learner: after_failure(
-                learner,
-                worker_id=worker_id,
-                reason=reason,
-                max_attempts=run.config.learners.max_attempts,
-            ),
-        )
-        self._record(EventKind.LEARNER_FAILED, key, worker_id, reason)
+
+        def failed(run: RunRecord, learner: LearnerRecord) -> LearnerRecord:
+            most = run.config.learners.max_attempts
+            return after_failure(learner, worker_id=worker_id, reason=reason, max_attempts=most)
+
+        await self._take_back(worker_id, key, epoch, EventKind.LEARNER_FAILED, reason, failed)
 
     async def give_back(
         self, worker_id: str, key: AssignmentKey, epoch: int, *, too_large: str = ""
@@ -379,7 +375,10 @@ class Dispatcher:
             why = EventKind.LEARNER_DECLINED
             message = f"worker {self.workers.name(worker_id)} gave it back: {too_large}"
         with contextlib.suppress(StaleLeaseError):
-            await self._requeue(key, epoch, worker_id, why, message)
+            await self._take_back(
+                *(worker_id, key, epoch, why, message),
+                lambda _, learner: requeued(learner, message),
+            )
 
     async def expire_leases(self) -> None:
         """Requeue learners and ranges of silent workers, until cancelled."""
@@ -393,59 +392,49 @@ class Dispatcher:
                 self._events.record(EventKind.PAUSED, level=logging.WARNING, seconds=said)
 
     async def _expire(self, key: AssignmentKey, lease: Lease) -> None:
+        worker_id = lease.worker_id
         if key.is_range:
-            self.scans.give_back(key, lease.worker_id, lease.epoch)
+            self.scans.give_back(key, worker_id, lease.epoch)
             return
-        name = self.workers.name(lease.worker_id)
+        name = self.workers.name(worker_id)
         reason = f"worker {name} was silent for {self.leases.duration_seconds:g} s"
         step = self._store.progress(key.run_id, key.learner).step
-        end = SilentEnd(
-            worker_id=lease.worker_id, worker_name=name, step=step, at=self._wall_clock()
-        )
+        end = SilentEnd(worker_id=worker_id, worker_name=name, step=step, at=self._wall_clock())
         try:
-            await self._requeue(
-                key, lease.epoch, lease.worker_id, EventKind.LEASE_EXPIRED, reason, end
+            run = await self._take_back(
+                *(worker_id, key, lease.epoch, EventKind.LEASE_EXPIRED, reason),
+                lambda _, learner: requeued(learner, reason, end),
             )
         except StaleLeaseError:
-            pass  # committed at the last moment
+            return  # committed at the last moment
         except LiptError as error:
-            self._record(EventKind.RETRIED, key, lease.worker_id, str(error), detail="lease expiry")
+            self._record(EventKind.RETRIED, key, worker_id, str(error), detail="lease expiry")
             self.leases.extend(key, _RETRY_SECONDS)
+            return
+        self._silent.add(worker_id)
+        own = ends_in_a_row(run.learners[key.learner], self._silent)
+        if len(max(own, ends_of_run(run, self._silent), key=len)) == MAX_SILENT_ENDS:
+            account = why_quarantined(Waiting(run, [key.learner]), self._silent)
+            self._record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
 
-    async def _requeue(
+    async def _take_back(
         self,
+        worker_id: str,
         key: AssignmentKey,
         epoch: int,
-        worker_id: str,
         why: EventKind,
         reason: str,
-        silent_end: SilentEnd | None = None,
-    ) -> None:
-        run = await self._change(
-            worker_id, key, epoch, lambda _, learner: requeued(learner, reason, silent_end)
-        )
-        self._record(why, key, worker_id, reason)
-        if silent_end is not None:
-            self._silent.add(worker_id)
-            own = ends_in_a_row(run.learners[key.learner], self._silent)
-            if len(max(own, ends_of_run(run, self._silent), key=len)) == MAX_SILENT_ENDS:
-                account = why_quarantined(Waiting(run, [key.learner]), self._silent)
-                self._record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
-
-    async def _change(
-        self,
-        worker_id: str,
-        key: AssignmentKey,
-        epoch: int,
         change: Callable[[RunRecord, LearnerRecord], LearnerRecord],
     ) -> RunRecord:
-        """Change a learner, if the worker still holds its lease at the write."""
+        """Change and report a learner, if the worker still holds its lease at the write."""
 
         def checked(run: RunRecord) -> RunRecord:
             require_lease(run, key, worker_id, epoch)
             return run.with_learner(change(run, run.learners[key.learner]))
 
-        return await self._store.update(key.run_id, checked)
+        run = await self._store.update(key.run_id, checked)
+        self._record(why, key, worker_id, reason)
+        return run
 
     def _learner(self, key: AssignmentKey) -> tuple[RunRecord, LearnerRecord]:
         run = self._store.find(key.run_id)
