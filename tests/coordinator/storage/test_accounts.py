@@ -65,14 +65,11 @@ def test_declared_bytes_count_from_the_start_and_stored_ones_go_on_counting(benc
     with pytest.raises(StorageFullError, match=r"raise storage\.max_bytes") as caught:
         bench.begin("b", 41)
     assert caught.value.retry_after_seconds is None  # waiting a little does not help
-    assert bench.begin("b", 40) == []
-
-
-def test_a_peer_at_its_quota_leaves_the_others_theirs(bench: Bench) -> None:
-    bench.store("a", 100)
-    bench.store("b", 50, "other")
+    bench.store("b", 40)
+    # The others have theirs.
+    bench.store("c", 50, "other")
     with pytest.raises(StorageFullError, match=r"all peers together would take 151 bytes"):
-        bench.begin("c", 1, "third")
+        bench.begin("d", 1, "third")
 
 
 def test_number_of_unfinished_uploads_is_limited_and_says_when_to_ask_again(bench: Bench) -> None:
@@ -136,42 +133,37 @@ def test_trainers_that_filled_everything_keep_no_worker_from_handing_in(bench: B
     assert bench.begin("c", 60, "worker", LEASE) == []
 
 
-def test_files_of_leases_that_are_over_are_limited_too(bench: Bench) -> None:
-    for number, letter in enumerate("abc"):
+@pytest.mark.parametrize(
+    ("peers", "trained", "whose", "free"),
+    [
+        # 120 of the peer's 100 bytes are left over, and another worker notices nothing.
+        (("greedy", "greedy", "greedy"), 0, "this peer would take 120 bytes", True),
+        # 180 of all 150 bytes are left over: the next file is charged to anybody.
+        (("gone", "left", "lost"), 100, "all peers together would take 160 bytes", False),
+    ],
+)
+def test_files_of_leases_that_are_over_are_limited_too(
+    bench: Bench, peers: tuple[str, ...], trained: int, whose: str, free: bool
+) -> None:
+    for number, (letter, peer) in enumerate(zip("abc", peers, strict=True)):
         lease = Allowance((AssignmentKey("r", 9), number), max_files=1, max_file_bytes=60)
         bench.live = {lease.lease}
-        # Two leases' leavings take 120 of the 100 bytes: the third file is charged to the peer.
-        bench.store(letter, 60, "greedy", lease)
+        bench.store(letter, 60, peer, lease)
     bench.live = {LEASE.lease}
-    with pytest.raises(StorageFullError, match="this peer would take 120 bytes"):
-        bench.begin("d", 60, "greedy", LEASE)
-    # Another worker notices nothing.
-    assert bench.begin("e", 60, "worker", LEASE) == []
+    bench.store("d", trained, "trainer")
+    with pytest.raises(StorageFullError, match=whose):
+        bench.begin("e", 60, "greedy", LEASE)
+    if free:
+        assert bench.begin("e", 60, "worker", LEASE) == []
 
 
-def test_files_that_several_left_of_their_leases_are_limited_together(bench: Bench) -> None:
-    for number, letter in enumerate("abc"):
-        lease = Allowance((AssignmentKey("r", 9), number), max_files=1, max_file_bytes=60)
-        bench.live = {lease.lease}
-        bench.store(letter, 60, f"gone {number}", lease)
-    bench.live = {LEASE.lease}
-    bench.store("d", 100, "trainer")
-    # 180 of 150 bytes are left over: the next file is charged, also to one who left nothing.
-    with pytest.raises(StorageFullError, match="all peers together would take 160 bytes"):
-        bench.begin("e", 60, "worker", LEASE)
-
-
-def test_what_a_record_names_counts_no_more(bench: Bench) -> None:
-    bench.store("a", 100)
-    bench.accounts.forget([named("a", 100).sha256, named("b", 1).sha256])
-    assert bench.begin("c", 100) == []
-
-
-def test_upload_under_way_is_not_forgotten(bench: Bench) -> None:
-    bench.begin("a", 100)
-    bench.accounts.forget([named("a", 100).sha256])
+def test_what_a_record_names_counts_no_more_unless_it_is_under_way(bench: Bench) -> None:
+    bench.store("a", 60)
+    bench.begin("b", 40)
+    bench.accounts.forget(named(letter, 1).sha256 for letter in "abc")
     with pytest.raises(StorageFullError):
-        bench.begin("b", 1)
+        bench.begin("c", 61)
+    assert bench.begin("c", 60) == []
 
 
 def test_what_an_earlier_process_left_counts_in_all_and_for_nobody(bench: Bench) -> None:

@@ -106,7 +106,9 @@ async def test_what_nobody_needs_or_has_used_for_long_goes_and_the_rest_stays(
     bench: Bench,
 ) -> None:
     old, young = bench.put("old features", 25.0), bench.put("young features", 23.0)
-    bench.accounts.restore({old.sha256: 12, young.sha256: 14}, {})
+    # What a record names is no upload.
+    needed = bench.state.put("ready shard 0")
+    bench.accounts.restore({old.sha256: 12, young.sha256: 14, needed.sha256: 13}, {})
     await bench.storage.collect()
     assert bench.there([*SPARE, "old features"]) == []
     assert bench.there([*KEPT, "young features"]) == [*KEPT, "young features"]
@@ -154,12 +156,6 @@ async def test_record_that_cannot_be_read_removes_nothing(bench: Bench) -> None:
     await bench.storage.collect()
     assert bench.there(SPARE) == SPARE
     assert bench.events.counts() == {(EventKind.RETRIED, "collection"): 1}
-
-
-async def test_blobs_that_records_name_are_no_uploads(bench: Bench) -> None:
-    bench.accounts.restore({bench.state.put("ready shard 0").sha256: 13}, {})
-    await bench.storage.collect()
-    assert bench.accounts.num_bytes(finished=True) == 0
 
 
 async def test_files_that_records_need_are_not_looked_at(
@@ -229,37 +225,30 @@ def ended(run_id: str, days_ago: float, state: RunState = RunState.READY) -> Any
     return made_up_run(run_id, state=state).changed(ended_at=NOW - days_ago * DAY)
 
 
-async def test_nothing_goes_unless_somebody_has_said_so(bench: Bench) -> None:
-    await bench.add(*(ended(name, 900) for name in "abc"))
-    assert await bench.left() == ["a", "b", "c"]
-
-
-async def test_failed_and_cancelled_runs_go_and_live_ones_stay(bench: Bench) -> None:
+async def test_ended_runs_go_where_somebody_has_said_so_and_live_ones_stay(bench: Bench) -> None:
     await bench.add(
-        ended("a", 9, RunState.FAILED),
-        ended("b", 9, RunState.CANCELLED),
+        ended("a", 900, RunState.FAILED),
+        ended("b", 900, RunState.CANCELLED),
         made_up_run("c", state=RunState.TRAINING),
         made_up_run("d", state=RunState.MERGING),
     )
+    assert await bench.left() == ["a", "b", "c", "d"]
     assert await bench.left(keep_days=1, keep_runs=0) == ["c", "d"]
+    with pytest.raises(RunNotReadyError, match="only runs that have ended are removed"):
+        await bench.store.remove("c")
 
 
-async def test_a_run_that_was_just_asked_for_stays(bench: Bench) -> None:
-    await bench.add(ended("a", 9), ended("b", 9))
-    bench.store.find("name-b")
-    bench.idle.now += 3599.0
-    assert await bench.left(keep_days=1) == ["b"]
-    bench.idle.now += 2.0
-    assert await bench.left(keep_days=1) == []
-
-
-async def test_a_run_that_something_is_computed_for_stays(
+async def test_a_run_that_is_computed_for_or_was_just_asked_for_stays(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await bench.add(ended("a", 9), ended("b", 9))
-    job = Computation("dear", "SelectSubset", "b", 1, True, 5.0, Progressed("", 0, 0))
+    await bench.add(ended("a", 9), ended("b", 9), ended("c", 9))
+    job = Computation("dear", "SelectSubset", "c", 1, True, 5.0, Progressed("", 0, 0))
     monkeypatch.setattr(bench.compute, "computations", lambda: (job,))
-    assert await bench.left(keep_days=1) == ["b"]
+    bench.store.find("name-b")
+    bench.idle.now += 3599.0
+    assert await bench.left(keep_days=1) == ["b", "c"]
+    bench.idle.now += 2.0
+    assert await bench.left(keep_days=1) == ["c"]
 
 
 async def test_what_cannot_be_removed_is_there_as_before_and_goes_the_next_time(
@@ -275,12 +264,6 @@ async def test_what_cannot_be_removed_is_there_as_before_and_goes_the_next_time(
         assert await bench.left(keep_days=1) == ["a", "b"]
     assert bench.events.count(EventKind.RETRIED, "collection") == 1
     assert await bench.left(keep_days=1) == []
-
-
-async def test_a_live_run_is_not_removed(bench: Bench) -> None:
-    await bench.add(made_up_run("a"))
-    with pytest.raises(RunNotReadyError, match="only runs that have ended are removed"):
-        await bench.store.remove("a")
 
 
 @given(
