@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -49,23 +49,19 @@ class Reference:
     num_frozen: int
 
 
+@dataclass(eq=False)
 class Intake:
     """Checks results and keeps those that pass: learners in their runs, ranges in scans' folders.
 
     One learner and one range are checked at a time: a check takes the memory of two dense models.
     """
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        blobs: BlobStore,
-        scans_dir: Path,
-        meters: Meters | None = None,
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._blobs = blobs
-        self._scans_dir = scans_dir
-        self._meters = meters or Meters()
+    dispatcher: Dispatcher
+    blobs: BlobStore
+    scans_dir: Path
+    meters: Meters = field(default_factory=Meters)
+
+    def __post_init__(self) -> None:
         self._references: dict[BlobName, Reference] = {}
         self._learner_thread = ThreadPoolExecutor(1, thread_name_prefix="learner-check")
         self._range_thread = ThreadPoolExecutor(1, thread_name_prefix="range-check")
@@ -79,10 +75,10 @@ class Intake:
         self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
     ) -> None:
         """Check and commit a result; a LearnerRejectedError counts as a failed attempt."""
-        run, already = self._dispatcher.check_commit(worker_id, key, epoch, result.blob)
+        run, already = self.dispatcher.check_commit(worker_id, key, epoch, result.blob)
         if already:
             return
-        workers = self._dispatcher.workers
+        workers = self.dispatcher.workers
         version = workers.version(worker_id) or "of an unknown version"
         remedy = (
             f"Worker {workers.name(worker_id)} runs lipt {version}: install the coordinator's "
@@ -92,31 +88,31 @@ class Intake:
         loop = asyncio.get_running_loop()
         # Until the record names them, they are uploads that may expire.
         sent = {*result.snapshots, result.blob}
-        with self._blobs.expiry.holding(*(blob.sha256 for blob in sent)):
+        with self.blobs.expiry.holding(*(blob.sha256 for blob in sent)):
             try:
                 with span("check learner", run_id=key.run_id, assignment_id=str(key)):
                     await loop.run_in_executor(self._learner_thread, check)
             except LearnerRejectedError as error:
-                await self._dispatcher.fail(worker_id, key, epoch, str(error))
+                await self.dispatcher.fail(worker_id, key, epoch, str(error))
                 raise
-            await self._dispatcher.commit(worker_id, key, epoch, result)
+            await self.dispatcher.commit(worker_id, key, epoch, result)
         encoding = run.config.learners.encoding.value
-        self._meters.observe(LEARNER_TRAIN, result.train_seconds)
-        self._meters.add(LEARNER_BYTES, "to_workers", encoding, by=result.bytes_received)
+        self.meters.observe(LEARNER_TRAIN, result.train_seconds)
+        self.meters.add(LEARNER_BYTES, "to_workers", encoding, by=result.bytes_received)
         # Without pruning, the result is its last snapshot, which is sent once.
         num_sent = sum(blob.size_bytes for blob in sent)
-        self._meters.add(LEARNER_BYTES, "from_workers", encoding, by=num_sent)
+        self.meters.add(LEARNER_BYTES, "from_workers", encoding, by=num_sent)
 
     async def take_range(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName
     ) -> None:
         """Check a range's file and keep it in its scan's folder, unless the range is done."""
-        scans = self._dispatcher.scans
+        scans = self.dispatcher.scans
         if scans.is_done(key):
             return
         grant = scans.require(worker_id, key, epoch)
         in_thread = partial(asyncio.get_running_loop().run_in_executor, self._range_thread)
-        with self._blobs.expiry.holding(result.sha256):
+        with self.blobs.expiry.holding(result.sha256):
             try:
                 await in_thread(self._keep_range, grant, result)
             except LearnerRejectedError:
@@ -124,7 +120,7 @@ class Intake:
                 raise
         scans.finish(grant)
         # The scan's folder has its own copy now.
-        await in_thread(partial(self._blobs.expiry.remove_blob, result.sha256, before=time.time()))
+        await in_thread(partial(self.blobs.expiry.remove_blob, result.sha256, before=time.time()))
 
     def _check_learner(
         self, run: RunRecord, index: int, result: LearnerResult, remedy: str
@@ -139,9 +135,9 @@ class Intake:
         try:
             for name, kept in parts:
                 # A damaged blob is removed, and can be uploaded again.
-                self._blobs.is_whole(name, remove_damaged=True)
+                self.blobs.is_whole(name, remove_damaged=True)
                 check_learner(
-                    self._blobs.path(name),
+                    self.blobs.path(name),
                     theta.specs,
                     initial_norm=theta.norm,
                     density=kept,
@@ -151,14 +147,14 @@ class Intake:
         except LearnerRejectedError:
             # The disk may have changed a blob since: an UnknownBlobError asks for it again.
             for name, _ in parts:
-                if not self._blobs.is_whole(name, remove_damaged=True):
-                    self._blobs.path(name)
+                if not self.blobs.is_whole(name, remove_damaged=True):
+                    self.blobs.path(name)
             raise
 
     def _require_end(self, result: LearnerResult, theta: Reference, remedy: str) -> None:
         if not result.snapshots:
             return
-        ends = map(self._blobs.path, (result.blob, result.snapshots[-1]))
+        ends = map(self.blobs.path, (result.blob, result.snapshots[-1]))
         pruned, end = (dict(open_weights(path, like=theta.specs)) for path in ends)
         if not is_pruned_from(pruned, end):
             raise LearnerRejectedError(
@@ -171,8 +167,8 @@ class Intake:
             raise ValueError(f"run {run.run_id} has no initial weights yet")
         if name not in self._references:
             # The coordinator's own file: only its size is limited.
-            most = self._blobs.max_blob_bytes
-            container = read_container(self._blobs.path(name), max_bytes=most, max_tensors=most)
+            most = self.blobs.max_blob_bytes
+            container = read_container(self.blobs.path(name), max_bytes=most, max_tensors=most)
             frozen = frozen_in(container.metadata)
             trained = {name: spec for name, spec in container.specs.items() if name not in frozen}
             norm = trained_norm({name: container.tensor(name) for name in trained})
@@ -180,13 +176,13 @@ class Intake:
         return self._references[name]
 
     def _keep_range(self, grant: RangeGrant, name: BlobName) -> None:
-        self._blobs.is_whole(name, remove_damaged=True)
-        content = self._blobs.read_bytes(name)
+        self.blobs.is_whole(name, remove_damaged=True)
+        content = self.blobs.read_bytes(name)
         try:
             read_range(content, grant.task, grant.scan.num_features)
         except (WeightsError, BlobTooLargeError, SignalsError) as error:
             raise LearnerRejectedError(str(error)) from None
-        folder = RangeFolder(self._scans_dir, grant.scan.scan_id)
+        folder = RangeFolder(self.scans_dir, grant.scan.scan_id)
         folder.keep(grant.key.learner, grant.worker_id, content)
 
 

@@ -10,7 +10,7 @@ import logging
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Self
 
@@ -354,26 +354,20 @@ def plan_here(
     return figures, plan, violations(plan, limits)
 
 
+@dataclass(eq=False)
 class Admission:
     """Admits runs, or refuses them with the figures."""
 
-    def __init__(
-        self,
-        blobs: BlobStore,
-        data: DataFigures,
-        *,
-        limits: LimitSettings,
-        machine: Machine,
-        allowed_modules: Collection[str],
-        evaluation_batch_size: int,
-    ) -> None:
-        """Admit runs on one data set; `evaluation_batch_size` is in images per forward pass."""
-        self._blobs = blobs
-        self._data = data
-        self._limits = limits
-        self._machine = machine
-        self._allowed_modules = allowed_modules
-        self._evaluation_batch_size = evaluation_batch_size
+    blobs: BlobStore
+    data: DataFigures
+    _: KW_ONLY
+    limits: LimitSettings
+    machine: Machine
+    allowed_modules: Collection[str]
+    # In images per forward pass.
+    evaluation_batch_size: int
+
+    def __post_init__(self) -> None:
         self._known: dict[str, Examined] = {}
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="model-check")
 
@@ -383,7 +377,7 @@ class Admission:
 
     async def require(self, config: RunConfig) -> str:
         """Admit a run or raise; return a note on given weights if its head is new."""
-        require_shards(config, self._data)
+        require_shards(config, self.data)
         return await self._in_thread(config, require_none)
 
     async def look_at(self, config: RunConfig) -> None:
@@ -399,24 +393,24 @@ class Admission:
         self, config: RunConfig, judge: Callable[[Sequence[Violation]], None]
     ) -> str:
         def admit() -> str:
-            require_augmentation(config, self._data.inputs)
-            examined, size = self._examined(config.model), self._evaluation_batch_size
+            require_augmentation(config, self.data.inputs)
+            examined, size = self._examined(config.model), self.evaluation_batch_size
             figures = examined.figures_of(config)
-            plan = plan_run(config, figures, self._data, evaluation_batch_size=size)
+            plan = plan_run(config, figures, self.data, evaluation_batch_size=size)
             judge(violations(plan, self._ceilings()))
             return self._check_weights(config, examined)
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, admit)
 
     def _ceilings(self) -> dict[str, Limit]:
-        free = shutil.disk_usage(self._blobs.root).free
-        return ceilings(self._limits, self._machine, free_disk_bytes=free)
+        free = shutil.disk_usage(self.blobs.root).free
+        return ceilings(self.limits, self.machine, free_disk_bytes=free)
 
     def _examined(self, spec: str) -> Examined:
         if spec in self._known:
             return self._known[spec]
         users_own = is_users_own(spec)
-        num_classes, inputs = self._data.target.num_outputs, self._data.inputs
+        num_classes, inputs = self.data.target.num_outputs, self.data.inputs
         model = (
             self._users_model(spec)
             if users_own
@@ -435,10 +429,10 @@ class Admission:
             with LiveTensors(max_bytes=share):
                 return build_model(
                     spec,
-                    num_classes=self._data.target.num_outputs,
-                    inputs=self._data.inputs,
+                    num_classes=self.data.target.num_outputs,
+                    inputs=self.data.inputs,
                     seed=0,
-                    allowed_modules=self._allowed_modules,
+                    allowed_modules=self.allowed_modules,
                 )
         except (LiptError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -454,11 +448,11 @@ class Admission:
         if given is None:
             return ""
         weights, summary = read_checkpoint(
-            self._blobs.path(self._blobs.find(given)),
+            self.blobs.path(self.blobs.find(given)),
             like=examined.specs,
             head=head_names(examined.model),
             new_head=new_head,
-            max_bytes=self._blobs.max_blob_bytes,
+            max_bytes=self.blobs.max_blob_bytes,
         )
         if bad := non_finite(weights):
             raise WeightsError(

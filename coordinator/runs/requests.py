@@ -7,6 +7,7 @@ import math
 import re
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
@@ -27,28 +28,19 @@ _MAX_NAME_CHARACTERS = 80
 _PAGE_TOKEN = re.compile(r"(0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,3})/([0-9a-zA-Z_-]{1,64})")
 
 
+@dataclass(eq=False)
 class RunRequests:
     """Creates and cancels runs."""
 
-    def __init__(
-        self,
-        store: RunStore,
-        driver: RunDriver,
-        admission: Admission,
-        blobs: BlobStore,
-        data: DataDescription,
-        *,
-        defaults: RunConfig,
-        wall_clock: Callable[[], float],
-    ) -> None:
-        self._store = store
-        self._driver = driver
-        self._admission = admission
-        self._blobs = blobs
-        self._data = data
-        self._creating = asyncio.Lock()
-        self._defaults = defaults
-        self._wall_clock = wall_clock
+    store: RunStore
+    driver: RunDriver
+    admission: Admission
+    blobs: BlobStore
+    data: DataDescription
+    _: KW_ONLY
+    defaults: RunConfig
+    wall_clock: Callable[[], float]
+    _creating: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def create(
         self,
@@ -59,39 +51,39 @@ class RunRequests:
     ) -> RunRecord:
         """Start a run, or return the one that this request id already started."""
         request_id = request_id or uuid.uuid4().hex
-        earlier = self._store.find_request(request_id)
+        earlier = self.store.find_request(request_id)
         if earlier is not None:
             return earlier
-        config = run_config_from_proto(overrides, self._defaults)
-        held_out = num_validation_examples(self._data.class_counts, config.validation)
+        config = run_config_from_proto(overrides, self.defaults)
+        held_out = num_validation_examples(self.data.class_counts, config.validation)
         asked = {field.name for field, _ in overrides.learners.ListFields()}
-        fitted = fit_defaults(config.learners, self._data.num_examples - held_out, asked=asked)
+        fitted = fit_defaults(config.learners, self.data.num_examples - held_out, asked=asked)
         config = config.model_copy(update={"learners": fitted.learners})
         given = config.initialization.weights_sha256
         # Until the record names them, they are an upload that may expire.
-        with self._blobs.expiry.holding(*([given] if given else [])):
-            note = await self._admission.require(config)
+        with self.blobs.expiry.holding(*([given] if given else [])):
+            note = await self.admission.require(config)
 
             async def add() -> RunRecord:
                 async with self._creating:
-                    earlier = self._store.find_request(request_id)
+                    earlier = self.store.find_request(request_id)
                     if earlier is not None:
                         return earlier
                     run = RunRecord(
                         run_id=uuid.uuid4().hex[:12],
                         name=self._free_name(name),
                         request_id=request_id,
-                        created_at=self._wall_clock(),
+                        created_at=self.wall_clock(),
                         config=config,
-                        fingerprint=self._data.fingerprint,
-                        num_classes=self._data.target.num_outputs,
-                        other_target=self._data.other_target,
+                        fingerprint=self.data.fingerprint,
+                        num_classes=self.data.target.num_outputs,
+                        other_target=self.data.other_target,
                         fitted=fitted.said,
                         note=note,
                         traceparent=traceparent,
                     )
-                    await self._store.add(run)
-                self._driver.start(run.run_id)
+                    await self.store.add(run)
+                self.driver.start(run.run_id)
                 return run
 
             # If the caller leaves now, the stored run must still be shown and driven.
@@ -101,15 +93,15 @@ class RunRequests:
 
     async def cancel(self, key: str) -> RunRecord:
         """Cancel a run by id or name; an ended one is unchanged."""
-        return await self._driver.cancel(self._store.find(key).run_id)
+        return await self.driver.cancel(self.store.find(key).run_id)
 
     def _free_name(self, wanted: str) -> str:
-        taken = {run.name for run in self._store.runs()} | {LATEST}
+        taken = {run.name for run in self.store.runs()} | {LATEST}
         if not wanted:
             # Above the highest number: a lower one may be of a removed run.
             found = (_NUMBERED.fullmatch(name) for name in taken)
             numbers = (int(match[1]) for match in found if match is not None)
-            return f"run-{max(len(self._store.runs()), *numbers, 0) + 1}"
+            return f"run-{max(len(self.store.runs()), *numbers, 0) + 1}"
         if len(wanted) > _MAX_NAME_CHARACTERS or not wanted.isprintable() or "/" in wanted:
             raise ConfigError(
                 f"run name {wanted[:_MAX_NAME_CHARACTERS]!r} is longer than "

@@ -240,19 +240,19 @@ def _bytes(entries: Iterable[_Entry]) -> int:
     return sum(entry.size_bytes for entry in entries)
 
 
+@dataclass(eq=False)
 class Uploads:
     """The uploads into one store, limited by the accounts; disk access runs in threads."""
 
-    def __init__(self, store: BlobStore, accounts: Accounts) -> None:
-        self._store = store
-        self._accounts = accounts
+    store: BlobStore
+    accounts: Accounts
 
     @asynccontextmanager
     async def receiving(
         self, name: BlobName, offset_bytes: int, peer: str, allowance: Allowance | None = None
     ) -> AsyncIterator[Upload]:
         """Open an upload at an offset; raises as `Accounts.begin` and `BlobStore.open_upload`."""
-        leaving = self._accounts.begin(name, peer, allowance)
+        leaving = self.accounts.begin(name, peer, allowance)
         opening = asyncio.ensure_future(asyncio.to_thread(self._open, name, offset_bytes, leaving))
         try:
             yield await asyncio.shield(opening)
@@ -262,8 +262,8 @@ class Uploads:
 
     def _open(self, name: BlobName, offset_bytes: int, leaving: Iterable[str]) -> Upload:
         for sha256 in leaving:
-            self._store.expiry.remove_part(sha256, before=math.inf)
-        return self._store.open_upload(name, offset_bytes)
+            self.store.expiry.remove_part(sha256, before=math.inf)
+        return self.store.open_upload(name, offset_bytes)
 
     async def _end(self, name: BlobName, opening: asyncio.Future[Upload]) -> None:
         # The thread cannot be stopped, so wait for it.
@@ -273,12 +273,12 @@ class Uploads:
             upload = None if opening.exception() else opening.result()
             finished, kept = await asyncio.to_thread(self._close, name, upload)
         finally:
-            self._accounts.end(name, finished=finished, kept=kept)
+            self.accounts.end(name, finished=finished, kept=kept)
 
     def _close(self, name: BlobName, upload: Upload | None) -> tuple[bool, bool]:
         if upload is not None:
             upload.close()
-        return self._store.has(name), self._store.part(name).exists()
+        return self.store.has(name), self.store.part(name).exists()
 
 
 class WorkerBlobs:

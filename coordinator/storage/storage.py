@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from lipt.common.blobs.durable import remove_stale_temporaries, state_errors
@@ -29,40 +30,31 @@ _HOUR, _DAY = 3600.0, 86_400.0
 _IN_USE_SECONDS = 3600.0
 
 
+@dataclass(eq=False)
 class Storage:
     """Uploads into one state directory, and the removal of old runs and unused files."""
 
-    def __init__(
-        self,
-        directory: Path,
-        blobs: BlobStore,
-        accounts: Accounts,
-        settings: StorageSettings,
-        events: Events,
-        store: RunStore,
-        compute: ComputeQueue,
-        *,
-        wall_clock: Callable[[], float],
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> None:
-        self.uploads = Uploads(blobs, accounts)
+    directory: Path
+    blobs: BlobStore
+    accounts: Accounts
+    settings: StorageSettings
+    events: Events
+    store: RunStore
+    compute: ComputeQueue
+    _: KW_ONLY
+    wall_clock: Callable[[], float]
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+
+    def __post_init__(self) -> None:
+        self.uploads = Uploads(self.blobs, self.accounts)
         self.latest = Collected()
-        self._directory = directory
-        self._expiry = blobs.expiry
-        self._accounts = accounts
-        self._settings = settings
-        self._events = events
-        self._store = store
-        self._compute = compute
-        self._wall_clock = wall_clock
-        self._sleep = sleep
 
     def forget_named(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         """Stop counting the blobs of a run and of the given learners as uploads."""
         blobs = [run.initial_weights, run.pretrained_weights]
         for learner in learners:
             blobs += [learner.shard, learner.result, *learner.snapshots]
-        self._accounts.forget(blob.sha256 for blob in blobs if blob is not None)
+        self.accounts.forget(blob.sha256 for blob in blobs if blob is not None)
 
     def readings(self) -> Readings:
         """Stored bytes by kind, and the number of unfinished uploads."""
@@ -70,10 +62,10 @@ class Storage:
             STORAGE: {
                 ("needed",): self.latest.needed_bytes,
                 ("spare",): self.latest.spare_bytes,
-                ("uploaded",): self._accounts.num_bytes(finished=True),
-                ("reserved",): self._accounts.num_bytes(finished=False),
+                ("uploaded",): self.accounts.num_bytes(finished=True),
+                ("reserved",): self.accounts.num_bytes(finished=False),
             },
-            UNFINISHED_UPLOADS: {(): self._accounts.num_unfinished()},
+            UNFINISHED_UPLOADS: {(): self.accounts.num_unfinished()},
         }
 
     async def run(self) -> None:
@@ -82,34 +74,34 @@ class Storage:
         Starts after a pause in which peers reconnect and resume their uploads.
         """
         while True:
-            await self._sleep(self._settings.collect_every_seconds)
+            await self.sleep(self.settings.collect_every_seconds)
             await self.remove_overdue_runs()
             await self.collect()
 
     async def remove_overdue_runs(self) -> None:
         """Remove overdue runs that are not in use; their blobs are then no longer needed."""
-        for run in overdue(self._store.runs(), self._settings, now=self._wall_clock()):
+        for run in overdue(self.store.runs(), self.settings, now=self.wall_clock()):
             if self._in_use(run.run_id):
                 continue
             try:
-                await self._store.remove(run.run_id)
+                await self.store.remove(run.run_id)
             except StateError as error:
                 self._retry_later(error)
                 return
-            self._events.record(EventKind.EXPIRED, detail="runs", run=run.name)
+            self.events.record(EventKind.EXPIRED, detail="runs", run=run.name)
 
     def _in_use(self, run_id: str) -> bool:
-        computed = any(job.run == run_id for job in self._compute.computations())
-        return computed or self._store.idle_seconds(run_id) < _IN_USE_SECONDS
+        computed = any(job.run == run_id for job in self.compute.computations())
+        return computed or self.store.idle_seconds(run_id) < _IN_USE_SECONDS
 
     def _retry_later(self, error: StateError) -> None:
-        self._events.record(
+        self.events.record(
             EventKind.RETRIED, detail="collection", level=logging.WARNING, reason=str(error)
         )
 
     async def collect(self) -> None:
         """Remove expired files; those that cannot be removed now are retried later."""
-        work = asyncio.ensure_future(asyncio.to_thread(self._collect, self._accounts.digests()))
+        work = asyncio.ensure_future(asyncio.to_thread(self._collect, self.accounts.digests()))
         try:
             done, settled = await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -122,31 +114,31 @@ class Storage:
         if done is None:
             return
         self.latest = done
-        self._accounts.forget(settled)
+        self.accounts.forget(settled)
         for detail, files in (("blobs", done.blobs), ("uploads", done.parts)):
             if files:
                 num_bytes = sum(file.size_bytes for file in files)
-                self._events.record(
+                self.events.record(
                     EventKind.EXPIRED, detail=detail, files=len(files), bytes=num_bytes
                 )
 
     def _collect(self, uploads: frozenset[str]) -> tuple[Collected | None, frozenset[str]]:
         """One collection, and the uploads that are gone or now named; None while paused."""
-        now, settings = self._wall_clock(), self._settings
-        with state_errors(self._directory), collection_allowed(self._directory) as allowed:
+        now, settings = self.wall_clock(), self.settings
+        with state_errors(self.directory), collection_allowed(self.directory) as allowed:
             if not allowed:
                 return None, frozenset()
-            remove_stale_temporaries(self._directory / "uploads")
+            remove_stale_temporaries(self.directory / "uploads")
             done = collect(
-                self._directory,
-                self._expiry,
+                self.directory,
+                self.blobs.expiry,
                 # Blobs named after the records were read were used, or held, after this time.
                 unused_since=now - settings.unused_hours * _HOUR,
                 cut_since=now - settings.unfinished_hours * _HOUR,
             )
-            parts = {part.sha256 for part in self._expiry.parts()}
-            left = {it for it in uploads if it in parts or self._expiry.blob(it) is not None}
-            return done, uploads - left.difference(named_digests(self._directory))
+            parts = {part.sha256 for part in self.blobs.expiry.parts()}
+            left = {it for it in uploads if it in parts or self.blobs.expiry.blob(it) is not None}
+            return done, uploads - left.difference(named_digests(self.directory))
 
 
 async def open_storage(

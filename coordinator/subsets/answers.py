@@ -9,7 +9,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from time import monotonic
 from typing import Any, Literal, TypeVar
 
@@ -73,35 +73,25 @@ class Answer:
     kept: bool = False
 
 
+@dataclass(eq=False)
 class Answers:
     """The answers of one coordinator."""
 
-    def __init__(
-        self,
-        store: RunStore,
-        database: Database,
-        blobs: BlobStore,
-        compute: ComputeQueue,
-        data: DataDescription,
-        *,
-        defaults: RunConfig,
-        wall_clock: Callable[[], float],
-        linger_seconds: float,
-        backbone: str | None = None,
-        max_warm_up_epochs: float = math.inf,
-        meters: Meters | None = None,
-    ) -> None:
-        self._store = store
-        self._database = database
-        self._blobs = blobs
-        self._compute = compute
-        self._data = data
-        self._defaults = defaults
-        self._wall_clock = wall_clock
-        self._backbone = backbone
-        self._max_warm_up_epochs = max_warm_up_epochs
-        self._meters = meters or Meters()
-        self._flights = SingleFlight(linger_seconds=linger_seconds)
+    store: RunStore
+    database: Database
+    blobs: BlobStore
+    compute: ComputeQueue
+    data: DataDescription
+    _: KW_ONLY
+    defaults: RunConfig
+    wall_clock: Callable[[], float]
+    linger_seconds: float
+    backbone: str | None = None
+    max_warm_up_epochs: float = math.inf
+    meters: Meters = field(default_factory=Meters)
+
+    def __post_init__(self) -> None:
+        self._flights = SingleFlight(linger_seconds=self.linger_seconds)
 
     async def subset(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
         """The subset for a query: stored, the previous one, or computed now."""
@@ -109,7 +99,7 @@ class Answers:
         with self._holding(query.weights, query.features):
             run = self._run_of(query)
             log_about(run=run.run_id)
-            held = self._store.held(run.run_id)
+            held = self.store.held(run.run_id)
             num_examples = await self._num_examples(run, held)
             key, job = self._job(run, query, num_examples)
             previous = None if held else await self._find_previous(run, query, num_examples)
@@ -134,23 +124,23 @@ class Answers:
             run = None
             if query.run:
                 or_else = ", or leave the run out"
-                run = find_ready(self._store, query.run, self._data, or_else=or_else)
+                run = find_ready(self.store, query.run, self.data, or_else=or_else)
                 log_about(run=run.run_id)
             proxy = Proxy.parse(query.proxy or _DEFAULT_PROXY)
-            sources = Sources(self._defaults, None, None, query.features)
+            sources = Sources(self.defaults, None, None, query.features)
             if run is not None:
                 trained = (run.outcome.trajectories, initial_for(proxy, run.outcome))
                 found = (run.config, run.inputs, run.pretrained_weights, query.features)
                 sources = Sources(*found, *trained)
             config = sources.config
-            backbone = self._backbone if proxy.may_use(Kind.BACKBONE) else None
+            backbone = self.backbone if proxy.may_use(Kind.BACKBONE) else None
             # Without a run, only the seed and the threads of sums matter in the configuration.
             without_run = {"seed": config.seed, "threads": config.evaluation_threads}
             key = request_key(
                 sources,
                 run,
                 proxy=str(proxy),
-                data=self._data.fingerprint,
+                data=self.data.fingerprint,
                 config=None if run else without_run,
                 backbone=backbone,
                 versions=versions(),
@@ -166,13 +156,13 @@ class Answers:
 
     async def weights(self, name: str, what: Literal["theta*", "theta_p"], caller: str) -> BlobName:
         """The blob of a run's theta* or theta_p; recomputed if damaged."""
-        run = find_named(self._store, name)
+        run = find_named(self.store, name)
         blob = run.initial_weights if what == "theta*" else run.pretrained_weights
         if blob is None:
-            raise not_ready(self._store, run)
+            raise not_ready(self.store, run)
         if await self._is_whole(blob):
             return blob
-        if held := self._store.held(run.run_id):
+        if held := self.store.held(run.run_id):
             raise OtherDataError(
                 f"{what} of run {run.name}, {blob}, was changed or lost by the coordinator's disk, "
                 f"and cannot be made again now: {held}"
@@ -182,13 +172,13 @@ class Answers:
 
     async def subsets_of(self, name: str) -> tuple[SubsetRecord, ...]:
         """The newest subsets of a run (by id, name or "latest"), newest first."""
-        run = find_named(self._store, name)
-        return await self._database.list_subsets(run.run_id, most=_MOST_LISTED)
+        run = find_named(self.store, name)
+        return await self.database.list_subsets(run.run_id, most=_MOST_LISTED)
 
     async def find_subset(self, name: str, digest: str) -> SubsetRecord:
         """A run's subset with this digest; an UnknownBlobError if it has none."""
-        run = find_named(self._store, name)
-        found = await self._database.find_subsets(run.run_id, digest)
+        run = find_named(self.store, name)
+        found = await self.database.find_subsets(run.run_id, digest)
         if not found:
             raise UnknownBlobError(
                 f"run {run.name} has no subset {digest[:64]!r}. Ask for one of those listed."
@@ -199,7 +189,7 @@ class Answers:
         """A subset's examples, ascending, with their weights; a LiptError if damaged."""
         return await asyncio.to_thread(
             lambda: unpack(
-                self._blobs.read_bytes(subset.blob), subset.num_examples, subset.num_classes
+                self.blobs.read_bytes(subset.blob), subset.num_examples, subset.num_classes
             )
         )
 
@@ -209,14 +199,14 @@ class Answers:
 
     def _holding(self, *uploaded: BlobName | None) -> contextlib.AbstractContextManager[None]:
         # They may be read much later, and must not expire meanwhile.
-        return self._blobs.expiry.holding(*(blob.sha256 for blob in uploaded if blob))
+        return self.blobs.expiry.holding(*(blob.sha256 for blob in uploaded if blob))
 
     def _run_of(self, query: SubsetQuery) -> RunRecord:
         if not needs_no_learners(query):
-            return find_ready(self._store, query.run)
-        run = self._store.find(query.run)
+            return find_ready(self.store, query.run)
+        run = self.store.find(query.run)
         if run.initial_weights is None:
-            raise not_ready(self._store, run)
+            raise not_ready(self.store, run)
         return run
 
     def _job(
@@ -227,9 +217,9 @@ class Answers:
             run.outcome,
             query,
             num_examples,
-            backbone=self._backbone,
-            kind=self._data.target.kind,
-            max_warm_up_epochs=self._max_warm_up_epochs,
+            backbone=self.backbone,
+            kind=self.data.target.kind,
+            max_warm_up_epochs=self.max_warm_up_epochs,
         )
         revision = find_strategy(question.strategy).revision
         return request_key(question, run, revision=revision), SelectSubset.answering(question)
@@ -241,12 +231,12 @@ class Answers:
         asked = query.previous and query.weights is not None
         if not asked or not find_strategy(query.strategy).rechecks:
             return None
-        for subset in await self._database.find_subsets(run.run_id, query.previous):
+        for subset in await self.database.find_subsets(run.run_id, query.previous):
             with contextlib.suppress(UnknownBlobError):
-                weights = await asyncio.to_thread(self._blobs.find, subset.weights_sha256)
+                weights = await asyncio.to_thread(self.blobs.find, subset.weights_sha256)
                 key, _ = self._job(run, replace(query, weights=weights), num_examples)
                 if key == subset.key:
-                    await asyncio.to_thread(self._blobs.use, weights)
+                    await asyncio.to_thread(self.blobs.use, weights)
                     return subset, weights
         return None
 
@@ -260,10 +250,10 @@ class Answers:
         callers: Callers,
     ) -> bool:
         recheck = RecheckSubset(job.config, job.inputs, anchor=anchor, weights=job.weights)
-        with self._blobs.expiry.holding(anchor.sha256):
+        with self.blobs.expiry.holding(anchor.sha256):
             checked = await self._flights.run(
                 f"recheck {previous.key} {job.weights.sha256}",
-                lambda report, waiting: self._compute.run(
+                lambda report, waiting: self.compute.run(
                     OnData(run.fingerprint, recheck), report, Asked(run.run_id, waiting)
                 ),
                 on_progress,
@@ -281,8 +271,8 @@ class Answers:
     async def _num_examples(self, run: RunRecord, held: str) -> int:
         """The number of examples of the run's data, recorded earlier if the run is held."""
         if not held:
-            return self._data.num_examples
-        known = await self._database.find(DataRecord, run.fingerprint)
+            return self.data.num_examples
+        known = await self.database.find(DataRecord, run.fingerprint)
         if known is None:
             raise OtherDataError(held)
         return known.num_examples
@@ -299,11 +289,11 @@ class Answers:
             if job.weights == run.pretrained_weights and job.cost is not Cost.LABELS:
                 await self._restore(run, job.weights, report, callers)
             await self._restore(run, job.initial, report, callers)
-            selected = await self._compute.run(OnData(run.fingerprint, job), report, asked)
+            selected = await self.compute.run(OnData(run.fingerprint, job), report, asked)
             selection.note(num_examples=selected.num_examples, digest=selected.digest)
         # Warm-up time is counted apart: a warm-up serves all later selections.
         seconds = monotonic() - started - selected.warming_seconds
-        self._meters.observe(SELECTION, seconds, job.strategy)
+        self.meters.observe(SELECTION, seconds, job.strategy)
         subset = SubsetRecord(
             key=key,
             run_id=run.run_id,
@@ -314,11 +304,11 @@ class Answers:
             fingerprint=run.fingerprint,
             digest=selected.digest,
             weights_sha256=job.weights.sha256,
-            manifest=manifest_of(run, job, selected, self._data),
+            manifest=manifest_of(run, job, selected, self.data),
             blob=selected.blob,
-            created_at=self._wall_clock(),
+            created_at=self.wall_clock(),
         )
-        await self._database.save(subset)
+        await self.database.save(subset)
         return subset
 
     async def _diagnose(
@@ -334,21 +324,21 @@ class Answers:
         if run is not None:
             await self._restore(run, job.sources.weights, report, callers)
             await self._restore(run, job.sources.initial, report, callers)
-        fingerprint = run.fingerprint if run else self._data.fingerprint
+        fingerprint = run.fingerprint if run else self.data.fingerprint
         proxy, features = str(job.proxy), job.sources.features
         asked = Asked(run.run_id if run else "", callers)
         link = run.traceparent if run else ""
         with span("diagnosis", link=link, run_id=asked.run, proxy=proxy):
-            diagnosed = await self._compute.run(OnData(fingerprint, job), report, asked)
+            diagnosed = await self.compute.run(OnData(fingerprint, job), report, asked)
         diagnosis = DiagnosisRecord(
             key=key,
             run_id=asked.run,
             proxy=proxy,
-            num_examples=self._data.num_rows,
+            num_examples=self.data.num_rows,
             fingerprint=fingerprint,
             features_sha256=features.sha256 if features else "",
             manifest={
-                **origin_of(run, fingerprint, self._data),
+                **origin_of(run, fingerprint, self.data),
                 "proxy": proxy,
                 "backbone": backbone,
                 "features_sha256": features and features.sha256,
@@ -357,9 +347,9 @@ class Answers:
                 "costs": {"diagnosis_seconds": monotonic() - started},
             },
             blob=diagnosed.blob,
-            created_at=self._wall_clock(),
+            created_at=self.wall_clock(),
         )
-        await self._database.save(diagnosis)
+        await self.database.save(diagnosis)
         return diagnosis
 
     async def _restore(
@@ -370,7 +360,7 @@ class Answers:
             await self._flights.run(
                 f"restore {blob}",
                 lambda report, waiting: restore(
-                    run, [blob], self._blobs, self._compute, report, Asked(run.run_id, waiting)
+                    run, [blob], self.blobs, self.compute, report, Asked(run.run_id, waiting)
                 ),
                 report,
                 callers,
@@ -385,13 +375,13 @@ class Answers:
         callers: Callers,
     ) -> RecordT:
         """The stored answer if its file is intact, or else one shared computation."""
-        stored = await self._database.find(kind, key)
+        stored = await self.database.find(kind, key)
         if stored is not None and await self._is_whole(stored.blob):
             return stored
         return await self._flights.run(key, compute, on_progress, callers)
 
     async def _is_whole(self, blob: BlobName) -> bool:
-        return await asyncio.to_thread(self._blobs.is_whole, blob)
+        return await asyncio.to_thread(self.blobs.is_whole, blob)
 
 
 def _always(caller: str) -> Callers:

@@ -264,7 +264,7 @@ def intake(
 async def test_a_result_lies_in_the_scan_s_folder_and_its_blob_is_gone(
     intake: Intake, blobs: BlobStore, folder: RangeFolder, meters: Meters
 ) -> None:
-    held = grant(intake._dispatcher.scans, "a")
+    held = grant(intake.dispatcher.scans, "a")
     name = blobs.put_bytes(encode_range(scored(held)))
     await intake.take_range("a", held.key, held.epoch, name)
     (file,) = folder.files().values()
@@ -278,21 +278,21 @@ async def test_a_result_lies_in_the_scan_s_folder_and_its_blob_is_gone(
 async def test_what_is_no_range_is_refused_and_left_to_the_job(
     intake: Intake, blobs: BlobStore, folder: RangeFolder
 ) -> None:
-    held = grant(intake._dispatcher.scans, "a")
+    held = grant(intake.dispatcher.scans, "a")
     with pytest.raises(UnknownBlobError):
         await intake.take_range("a", held.key, held.epoch, BlobName.of(b"never sent"))
-    assert grant(intake._dispatcher.scans, "a") == held
+    assert grant(intake.dispatcher.scans, "a") == held
     bad = scored(held, float("nan"))
     contents = [encode_range(bad), b"garbage", encode_range({"errors": torch.zeros(4, 3)})]
     with pytest.raises(LearnerRejectedError, match="NaN or infinite"):
         await intake.take_range("a", held.key, held.epoch, blobs.put_bytes(contents[0]))
     for number, content in enumerate(contents[1:], start=1):
-        again = grant(intake._dispatcher.scans, "a")
+        again = grant(intake.dispatcher.scans, "a")
         assert again.key.learner == number
         with pytest.raises(LearnerRejectedError):
             await intake.take_range("a", again.key, again.epoch, blobs.put_bytes(content))
     assert folder.files() == {}
-    assert intake._dispatcher.scans.take(seeing_worker("a")) is None
+    assert intake.dispatcher.scans.take(seeing_worker("a")) is None
 
 
 def join(bench: Bench, name: str, *, has_data: bool = True) -> str:

@@ -200,7 +200,7 @@ async def test_weights_of_other_classes_need_a_new_head_and_it_is_told_what_is_t
     gate = admission(tmp_path)
     build = {"inputs": DIGITS.inputs, "seed": 0}
     given = build_model("resnet8", num_classes=3, **build).state_dict() | {"proj.w": torch.ones(2)}
-    name = gate._blobs.put_bytes(pack({f"module.{key}": item for key, item in given.items()}))
+    name = gate.blobs.put_bytes(pack({f"module.{key}": item for key, item in given.items()}))
     assert await gate.require(
         run("resnet8", initialization=_given(name.sha256, new_head=True))
     ) == (

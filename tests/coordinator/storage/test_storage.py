@@ -166,7 +166,7 @@ async def test_what_a_request_is_about_is_not_removed_before_it_is_answered(
         blob = app.blobs.put_bytes(b"findings")
         compute.answers[SelectSubset] = lambda job: (expire(), select(job))[1]
         compute.answers[DiagnoseData] = lambda job: (expire(), Diagnosed(blob, "cpu"))[1]
-        monkeypatch.setattr(app.requests._admission, "_check_weights", lambda *_: (expire(), "")[1])
+        monkeypatch.setattr(app.requests.admission, "_check_weights", lambda *_: (expire(), "")[1])
         given = config_pb2.RunConfig(initialization={"weights_sha256": name.sha256})
         run = await app.requests.create("q", "mine", given)
         worker = FakeWorker(app)
