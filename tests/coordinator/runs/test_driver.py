@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -11,9 +11,12 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import ComputeError, OtherDataError, StateError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerPhase, LearnerState, RunState
-from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResult
-from lipt.coordinator.compute.messages import Asked, OnProgress, Progressed, Took
-from lipt.coordinator.compute.queue import ComputeQueue
+from lipt.coordinator.compute.jobs.pretraining import (
+    CutShards,
+    DamagedLearners,
+    MakeSoup,
+    SoupResult,
+)
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import AssignmentKey, steady_clock
 from lipt.coordinator.runs.driver import RunDriver
@@ -22,7 +25,7 @@ from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from lipt.core.results import Ingredient
-from tests.coordinator.fakes import SOUP_RECORD
+from tests.coordinator.fakes import SOUP_RECORD, FakeCompute
 from tests.coordinator.made_up_runs import made_up_run
 
 CHANGED = OtherDataError("the data has changed.")
@@ -33,24 +36,6 @@ SOUP = SoupResult(
     record=SOUP_RECORD,
     ingredients={0: Ingredient(position=0, accuracy=0.5, alpha=1.0, kept=True, soup_accuracy=0.5)},
 )
-
-
-class ScriptedCompute:
-    """Answers every job with the next of the given answers, after a wait for its turn."""
-
-    def __init__(self, *answers: object) -> None:
-        self.answers = list(answers)
-        self.jobs: list[object] = []
-        self.asked: list[Asked] = []
-
-    async def run(self, job: object, on_progress: OnProgress, asked: Asked) -> object:
-        self.jobs.append(job)
-        self.asked.append(asked)
-        on_progress(Progressed("waiting for its turn", 0, 0, ahead=2))
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return Took(answer, seconds=5.0)
 
 
 class TimedBook(RunStore):
@@ -74,7 +59,9 @@ class Bench:
         self.restored: list[RunState] = []
         self.looked_after = asyncio.Event()
         self.database, self.store = database, TimedBook(database)
-        self.compute = ScriptedCompute(SOUP)
+        # Of all jobs, one after another.
+        self.answers: list[object] = [SOUP]
+        self.compute = FakeCompute(dict.fromkeys((CutShards, MakeSoup), self.next_answer))
         self.deadline_clock = steady_clock(lambda: self.wall, lambda: self.store.monotonic)
         self.dispatcher = Dispatcher(
             self.store,
@@ -83,6 +70,9 @@ class Bench:
             wall_clock=self.deadline_clock,
             events=self.events,
         )
+
+    def next_answer(self, _: object) -> object:
+        return self.answers.pop(0)
 
     async def restore(self, run: RunRecord, report: object) -> None:
         self.restored.append(run.state)
@@ -94,7 +84,7 @@ class Bench:
     def driver(self, sleep: Any = None) -> RunDriver:
         return RunDriver(
             self.store,
-            cast("ComputeQueue", self.compute),
+            self.compute.queue,
             restore=self.restore,
             wall_clock=lambda: self.wall,
             deadline_clock=self.deadline_clock,
@@ -128,7 +118,7 @@ async def test_learners_are_recorded_together_with_the_beginning_of_training(ben
     run = made_up_run(state=RunState.SHARDING)
     # None of them is left to come, so that the run ends.
     cut = tuple(learner.changed(state=LearnerState.FAILED) for learner in run.learners)
-    bench.compute = ScriptedCompute(cut)
+    bench.answers = [cut]
     seen: list[tuple[RunState, int]] = []
     bench.store.listen(lambda now, _: seen.append((now.state, len(now.learners))))
     await bench.store.add(run.changed(learners=()))
@@ -153,7 +143,7 @@ async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(bench: B
     assert bench.store.waits == [40.0]
     assert run.costs.training_seconds == 40.0
     # What the soup took by itself, however long its turn was waited for.
-    assert run.costs.merging_seconds == 5.0
+    assert run.costs.merging_seconds == 1.0
     assert [item.state for item in run.learners] == [
         LearnerState.DONE,
         LearnerState.DROPPED,
@@ -195,7 +185,7 @@ async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
     monkeypatch.setattr(bench.database, "save_run", full_for_a_while)
     await straggling(bench, made_up_run())
     await bench.store.update("r", lambda run: run.changed(state=RunState.MERGING))
-    bench.compute.answers = [FULL, FULL, SOUP]
+    bench.answers = [FULL, FULL, SOUP]
     writes += [FULL, FULL, FULL]
     run = await bench.drive()
     assert run.state is RunState.READY
@@ -214,7 +204,7 @@ async def test_result_that_the_disk_has_damaged_is_asked_for_again(
     monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
     await bench.store.add(made_up_run(num_learners=1))
     await bench.dispatcher.commit(*await bench.take("first"), LEARNER)
-    bench.compute.answers = [DamagedLearners((0,)), SOUP]
+    bench.answers = [DamagedLearners((0,)), SOUP]
     driving = asyncio.ensure_future(bench.drive())
     while bench.store.find("r").learners[0].state is not LearnerState.QUEUED:
         revision = bench.store.revision("r")

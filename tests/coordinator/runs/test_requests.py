@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -29,7 +30,6 @@ from lipt.common.process.machine import Machine
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.coordinator.planning.admission import Admission, DataFigures
-from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.requests import RunRequests, page_of
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import LimitSettings
@@ -46,16 +46,6 @@ DEFAULTS = RunConfig(
 NOTHING = config_pb2.RunConfig()
 
 
-@dataclass
-class FakeDriver:
-    """Takes note of the runs that it is given."""
-
-    started: list[str] = field(default_factory=list)
-
-    def start(self, run_id: str) -> None:
-        self.started.append(run_id)
-
-
 class World:
     """The runs of a coordinator with 500 examples of 10 classes."""
 
@@ -63,7 +53,7 @@ class World:
         self.database = database
         self.store = RunStore(self.database)
         self.blobs = BlobStore(directory, max_blob_bytes=2**20)
-        self.driver = FakeDriver()
+        self.started: list[str] = []
         admission = Admission(
             self.blobs,
             DataFigures(DATA.class_counts, DATA.inputs),
@@ -74,7 +64,7 @@ class World:
         )
         self.requests = RunRequests(
             self.store,
-            cast("RunDriver", cast("Any", self.driver)),
+            cast("Any", SimpleNamespace(start=self.started.append)),
             admission,
             self.blobs,
             DATA,
@@ -122,7 +112,7 @@ async def test_run_takes_what_is_asked_for_and_else_the_coordinator_s_defaults(
     assert (run.name, run.request_id, run.created_at) == ("mine", "q", 1234.5)
     assert (run.fingerprint, run.num_classes) == (DATA.fingerprint, 10)
     assert run.state is RunState.PENDING
-    assert world.driver.started == [run.run_id]
+    assert world.started == [run.run_id]
     assert await world.database.load_runs() == (run,)
 
 
@@ -145,7 +135,7 @@ async def test_defaults_that_are_too_large_for_the_data_are_lowered_and_that_is_
 async def test_request_that_comes_several_times_at_once_starts_one_run(world: World) -> None:
     runs = await asyncio.gather(*(world.create("mine", request_id="q") for _ in range(5)))
     assert len({run.run_id for run in runs}) == 1
-    assert world.driver.started == [runs[0].run_id]
+    assert world.started == [runs[0].run_id]
 
 
 async def test_run_whose_caller_leaves_while_it_is_written_goes_on(
@@ -165,7 +155,7 @@ async def test_run_whose_caller_leaves_while_it_is_written_goes_on(
         await creating
     run = await world.create("mine", request_id="q")
     assert await world.database.load_runs() == (run,)
-    assert world.driver.started == [run.run_id]
+    assert world.started == [run.run_id]
 
 
 async def test_run_without_a_name_gets_the_next_that_is_free(world: World) -> None:
@@ -193,7 +183,7 @@ async def test_names_that_are_refused(world: World, name: str, words: str) -> No
     with pytest.raises(ConfigError, match=words):
         await world.create(name)
     assert world.names == ["taken"]
-    assert len(world.driver.started) == 1
+    assert len(world.started) == 1
 
 
 NAN = float("nan")
@@ -221,7 +211,7 @@ async def test_run_that_cannot_be_is_refused_before_it_is_stored(
     with pytest.raises(error, match=words):
         await (world.start_from(wanted) if isinstance(wanted, bytes) else world.create(**wanted))
     assert world.names == []
-    assert world.driver.started == []
+    assert world.started == []
 
 
 async def test_weights_to_start_from_have_to_be_uploaded_first(world: World) -> None:
