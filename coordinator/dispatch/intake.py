@@ -131,25 +131,17 @@ class Intake:
         pruned = run.config.pruning.method is not PruningMethod.NONE
         density = run.learners[index].density if pruned else None
         # Snapshots are not pruned.
-        parts = [*((name, None) for name in result.snapshots), (result.blob, density)]
-        try:
-            for name, kept in parts:
-                # A damaged blob is removed, and can be uploaded again.
-                self.blobs.is_whole(name, remove_damaged=True)
-                check_learner(
-                    self.blobs.path(name),
-                    theta.specs,
-                    initial_norm=theta.norm,
-                    density=kept,
-                    num_frozen=theta.num_frozen,
-                )
-            self._require_end(result, theta, remedy)
-        except LearnerRejectedError:
-            # The disk may have changed a blob since: an UnknownBlobError asks for it again.
-            for name, _ in parts:
-                if not self.blobs.is_whole(name, remove_damaged=True):
-                    self.blobs.path(name)
-            raise
+        for name, kept in (*((name, None) for name in result.snapshots), (result.blob, density)):
+            # A damaged blob is removed, and can be uploaded again.
+            self.blobs.is_whole(name, remove_damaged=True)
+            check_learner(
+                self.blobs.path(name),
+                theta.specs,
+                initial_norm=theta.norm,
+                density=kept,
+                num_frozen=theta.num_frozen,
+            )
+        self._require_end(result, theta, remedy)
 
     def _require_end(self, result: LearnerResult, theta: Reference, remedy: str) -> None:
         if not result.snapshots:

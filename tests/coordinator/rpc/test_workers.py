@@ -171,7 +171,7 @@ async def test_learner_whose_last_snapshot_is_not_its_end_is_refused(bench: Benc
 
 async def test_an_end_that_the_disk_has_changed_is_not_the_workers_fault(bench: Bench) -> None:
     early, result = bench.put(0, 0, 0, 1), bench.put(0, 2, 3, 4)
-    # As it arrives it is compared with its digest, and for the first check not once more.
+    # As it arrives it is compared with its digest, and when it is checked once more.
     late = bench.receive(1, 2, 3, 4)
     path = bench.blobs.path(late)
     changed = path.read_bytes()
