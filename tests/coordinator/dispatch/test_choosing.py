@@ -217,9 +217,7 @@ def test_worker_is_not_offered_a_run_that_it_found_too_much() -> None:
         ("mine.models:build", ("min",), False),
     ],
 )
-def test_factory_models_need_a_worker_that_allows_their_module(
-    model: str, allowed: tuple[str, ...], may: bool
-) -> None:
+def test_factory_models_need_their_module(model: str, allowed: tuple[str, ...], may: bool) -> None:
     run = made_up_run(model=model)
     assert (chosen(worker("w", *allowed), [run]) is not None) is may
 
@@ -254,9 +252,7 @@ def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train() -> None:
         ([], [], ""),
     ],
 )
-def test_run_that_waits_in_vain_says_what_its_workers_lack(
-    workers: list[str], busy: list[str], said: str
-) -> None:
+def test_waiting_run_says_what_workers_lack(workers: list[str], busy: list[str], said: str) -> None:
     run = made_up_run(model="mine:build")
     alive = [worker(name) for name in workers]
     assert why_waiting(waiting(run), alive=alive, busy=busy) == said

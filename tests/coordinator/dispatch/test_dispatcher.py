@@ -163,7 +163,7 @@ async def test_lease_whose_end_cannot_be_written_is_looked_at_a_second_later(
 
 
 @pytest.mark.parametrize("held", [False, True])
-async def test_learner_of_a_run_that_ends_or_is_held_at_the_last_moment_is_not_leased(
+async def test_learner_of_a_run_that_ends_or_is_held_is_not_leased(
     bench: Bench, held: bool
 ) -> None:
     await bench.store.add(made_up_run(num_learners=1))
@@ -179,9 +179,7 @@ async def test_learner_of_a_run_that_ends_or_is_held_at_the_last_moment_is_not_l
     assert bench.state() is LearnerState.QUEUED
 
 
-async def test_learner_whose_call_was_cut_when_its_turn_came_is_there_for_others(
-    bench: Bench,
-) -> None:
+async def test_learner_whose_call_was_cut_at_its_turn_is_there_for_others(bench: Bench) -> None:
     await bench.store.add(made_up_run(num_learners=1))
     gone, here = bench.join("gone"), bench.join("here")
     cut = asyncio.create_task(bench.acquire(gone, wait_seconds=60.0))
@@ -285,9 +283,7 @@ async def test_the_event_names_the_learner_whose_quarantine_begins(
     assert "learner 1 is in quarantine: 3 workers in a row (last a, b, c)" in caplog.text
 
 
-async def test_learners_of_a_run_that_end_three_workers_are_quarantined_together(
-    bench: Bench,
-) -> None:
+async def test_learners_that_end_three_workers_are_quarantined_together(bench: Bench) -> None:
     await bench.store.add(made_up_run(num_learners=4))
     for name in ("a", "b", "c"):
         await bench.take(bench.join(name))
@@ -298,9 +294,7 @@ async def test_learners_of_a_run_that_end_three_workers_are_quarantined_together
     assert await bench.acquire(bench.join("d")) is None
 
 
-async def test_quarantine_outlives_a_restart_and_ends_where_a_worker_comes_back(
-    bench: Bench,
-) -> None:
+async def test_quarantine_outlives_a_restart_and_ends_if_a_worker_returns(bench: Bench) -> None:
     await bench.store.add(made_up_run(num_learners=1))
     for name in ("a", "b", "c"):
         await lose(bench, name)
@@ -320,9 +314,7 @@ async def test_step_of_a_lost_worker_is_not_taken_for_the_next_one_s(bench: Benc
     assert [end.step for end in bench.store.find("r").learners[0].silent_ends] == [7, 0]
 
 
-async def test_learner_that_is_too_much_for_a_worker_goes_to_another_and_counts_for_nothing(
-    bench: Bench,
-) -> None:
+async def test_learner_that_is_too_large_for_a_worker_goes_to_another(bench: Bench) -> None:
     await bench.store.add(made_up_run(num_learners=2, max_attempts=1))
     small, large = bench.join("small"), bench.join("large")
     key, epoch = await bench.take(small)
@@ -409,9 +401,7 @@ async def test_result_that_the_disk_refuses_leaves_the_lease_to_be_committed_aga
     assert bench.state() is LearnerState.DONE
 
 
-async def test_learner_of_a_call_that_was_cut_is_its_worker_s_when_it_asks_again(
-    bench: Bench,
-) -> None:
+async def test_learner_of_a_cut_call_is_its_worker_s_when_it_asks_again(bench: Bench) -> None:
     await bench.store.add(made_up_run(num_learners=1))
     worker, other = bench.join("a"), bench.join("b")
     cut = asyncio.create_task(bench.acquire(worker, wait_seconds=60.0))

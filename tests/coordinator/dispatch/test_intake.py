@@ -47,9 +47,7 @@ def test_values_that_are_not_finite_are_rejected_by_name(tmp_path: Path, value: 
     ],
     ids=["missing", "extra", "shape", "dtype"],
 )
-def test_other_tensors_than_the_model_s_are_rejected(
-    tmp_path: Path, bad: dict[str, torch.Tensor]
-) -> None:
+def test_tensors_of_no_model_are_rejected(tmp_path: Path, bad: dict[str, torch.Tensor]) -> None:
     with pytest.raises(LearnerRejectedError, match="the model has"):
         check(tmp_path / "learner", encode_sparse(bad))
 
@@ -89,9 +87,7 @@ def test_theta_of_zeros_says_nothing_of_norms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("num_kept", "taken"), [(90, True), (94, True), (86, True), (100, False), (50, False)]
 )
-def test_density_far_from_the_task_s_is_rejected(
-    tmp_path: Path, num_kept: int, taken: bool
-) -> None:
+def test_density_unlike_the_task_s_is_rejected(tmp_path: Path, num_kept: int, taken: bool) -> None:
     kernel = torch.zeros(100)
     kernel[:num_kept] = 1.0
     # What pruning leaves alone is not counted.
@@ -117,9 +113,7 @@ def test_density_far_from_the_task_s_is_rejected(
         (1.0, 1.0, -1),
     ],
 )
-def test_report_that_no_record_can_hold_is_rejected(
-    loss: float, seconds: float, received: int
-) -> None:
+def test_impossible_report_is_rejected(loss: float, seconds: float, received: int) -> None:
     name = BlobName.of(b"learner")
     require_report(LearnerResult(name, 1.0, 0.0, bytes_received=0), 0, "")
     with pytest.raises(LearnerRejectedError, match="Report a finite loss"):

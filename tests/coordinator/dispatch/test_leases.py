@@ -46,9 +46,7 @@ def test_queued_learners_of_runs_in_training_are_known_in_their_order(table: Lea
     assert list(table.queued("r")) == []
 
 
-def test_lease_ends_when_its_duration_has_passed_and_is_extended_from_now(
-    table: LeaseTable, clock: Clock
-) -> None:
+def test_lease_ends_in_time_and_is_extended_from_now(table: LeaseTable, clock: Clock) -> None:
     table.renew(KEY, "w", 1)
     clock.now = 129.9
     assert table.expired() == ()

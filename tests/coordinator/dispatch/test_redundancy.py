@@ -186,7 +186,7 @@ async def bench(database: Database) -> Bench:
 
 
 @pytest.mark.parametrize("restarting", [False, True])
-async def test_a_learner_is_in_once_another_worker_has_handed_in_the_same(
+async def test_a_learner_is_in_once_another_hands_in_the_same(
     bench: Bench, restarting: bool
 ) -> None:
     first = await train(bench, "a", "x")
@@ -217,9 +217,7 @@ async def test_a_learner_is_in_once_another_worker_has_handed_in_the_same(
 
 
 @pytest.mark.parametrize("liar", ["a", "b"])
-async def test_a_third_worker_settles_it_and_the_one_who_disagreed_is_named(
-    bench: Bench, liar: str
-) -> None:
+async def test_a_third_worker_settles_it_and_the_other_is_named(bench: Bench, liar: str) -> None:
     for name in "ab":
         await train(bench, name, "lie" if name == liar else "truth")
     assert learner_of(bench).state is LearnerState.QUEUED

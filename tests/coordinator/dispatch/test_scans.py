@@ -128,9 +128,7 @@ def test_the_first_range_that_is_missing_goes_first() -> None:
     ],
     ids=["no data", "another device", "another torch", "another lipt"],
 )
-def test_only_workers_of_the_same_kind_with_the_data_are_given_ranges(
-    scans: Scans, other: WorkerRecord
-) -> None:
+def test_only_like_workers_with_the_data_get_ranges(scans: Scans, other: WorkerRecord) -> None:
     assert scans.take(other) is None
 
 
@@ -216,9 +214,7 @@ def test_max_file_bytes_hold_any_range_s_file(scans: Scans) -> None:
     st.integers(1, 12),
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["take", "finish", "end"]))),
 )
-def test_however_workers_behave_every_range_is_done_in_the_end(
-    num_ranges: int, turns: list[tuple[str, str]]
-) -> None:
+def test_every_range_is_done_in_the_end(num_ranges: int, turns: list[tuple[str, str]]) -> None:
     scan = replace(SCAN, whole=replace(SCAN.whole, stop=4 * num_ranges))
     scans = opened(scan)
     for worker, turn in turns:

@@ -88,9 +88,7 @@ async def test_a_model_that_cannot_be_is_refused_as_before(
 
 
 @pytest.mark.slow
-async def test_large_models_that_are_asked_for_at_once_are_refused_for_next_to_no_memory(
-    tmp_path: Path,
-) -> None:
+async def test_large_models_are_refused_for_next_to_no_memory(tmp_path: Path) -> None:
     gate = admission(tmp_path, PHOTOGRAPHS)
     await gate.require(run("torchvision:resnet18"))
     large = [run(f"torchvision:{name}") for name in ("regnet_y_128gf", "vit_h_14") * 2]
@@ -139,7 +137,7 @@ async def test_models_are_looked_at_one_after_another(tmp_path: Path, counted: C
     assert counted.most == 1
 
 
-async def test_a_built_in_model_is_looked_at_once(
+async def test_a_built_in_model_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = Counted(build_without_values)
@@ -150,7 +148,7 @@ async def test_a_built_in_model_is_looked_at_once(
     assert build.calls == 1
 
 
-async def test_a_user_s_model_is_not_built_beyond_the_ceiling(
+async def test_no_model_is_built_beyond_the_ceiling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[nn.Module] = []
@@ -210,9 +208,7 @@ async def test_layers_that_there_are_can_be_frozen_and_others_are_refused(tmp_pa
         await gate.require(run(learners={"frozen": ["*"]}))
 
 
-async def test_weights_of_other_classes_need_a_new_head_and_it_is_told_what_is_taken(
-    tmp_path: Path,
-) -> None:
+async def test_weights_of_other_classes_need_a_new_head(tmp_path: Path) -> None:
     gate = admission(tmp_path)
     build = {"inputs": DIGITS.inputs, "seed": 0}
     given = build_model("resnet8", num_classes=3, **build).state_dict() | {"proj.w": torch.ones(2)}

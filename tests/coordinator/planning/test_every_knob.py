@@ -157,7 +157,7 @@ def require_within_limits(config: RunConfig) -> None:
 
 
 @given(wanted=drawn(RunConfig))
-def test_extreme_values_are_refused_or_what_is_planned_is_within_limits(
+def test_extreme_values_are_refused_or_planned_within_limits(
     wanted: dict[str, Any],
 ) -> None:
     config = admitted(wanted)

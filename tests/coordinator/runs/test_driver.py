@@ -152,9 +152,7 @@ async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(bench: B
     assert "the deadline of 40 s has passed with 1 of 3 learners in" in run.learners[1].message
 
 
-async def test_run_with_too_few_fails_at_its_deadline_and_says_who_is_missing_and_why(
-    bench: Bench,
-) -> None:
+async def test_run_with_too_few_fails_at_its_deadline_and_says_why(bench: Bench) -> None:
     await straggling(bench, made_up_run(deadline_seconds=40.0, min_learners=2))
     bench.store.monotonic = 30.0
     bench.dispatcher.heartbeat(*(await bench.take("slow")), LearnerProgress())
@@ -312,9 +310,7 @@ async def test_a_run_is_held_until_its_data_is_back_and_then_goes_on(bench: Benc
 
 
 @pytest.mark.parametrize("error", [ComputeError("gone."), asyncio.CancelledError()])
-async def test_what_else_fails_is_raised_and_leaves_nothing_held(
-    bench: Bench, error: BaseException
-) -> None:
+async def test_other_failures_leave_nothing_held(bench: Bench, error: BaseException) -> None:
     with pytest.raises(type(error)):
         await repeat(bench, CHANGED, error)
     assert bench.pauses == [1.0]

@@ -78,9 +78,7 @@ def test_a_run_of_other_data_is_told_both_fingerprints_both_sources_and_the_reme
         assert reason == f"{told}{or_else}."
 
 
-async def test_runs_of_other_data_are_held_and_those_that_have_not_ended_are_counted(
-    database: Database,
-) -> None:
+async def test_runs_of_other_data_are_held_and_counted_unless_ended(database: Database) -> None:
     store, events = RunStore(database), Events()
     for run_id, state in (("r", RunState.MERGING), ("done", RunState.READY)):
         await store.add(made_up_run(run_id, state=state))

@@ -122,9 +122,7 @@ async def test_inputs_that_are_not_whole_are_made_again(
     assert all(blobs.is_whole(BlobName.of(content)) for content in (THETA, *SHARDS))
 
 
-async def test_inputs_that_nobody_needs_are_left_alone(
-    blobs: BlobStore, compute: FakeCompute
-) -> None:
+async def test_inputs_without_need_are_left_alone(blobs: BlobStore, compute: FakeCompute) -> None:
     blobs.path(BlobName.of(SHARDS[2])).unlink()
     run = made_up_run()
     done = run.with_learner(run.learners[2].changed(state=LearnerState.DONE))

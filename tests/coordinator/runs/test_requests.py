@@ -102,9 +102,7 @@ def world(tmp_path: Path, database: Database) -> World:
     return World(tmp_path, database)
 
 
-async def test_run_takes_what_is_asked_for_and_else_the_coordinator_s_defaults(
-    world: World,
-) -> None:
+async def test_run_takes_what_is_asked_for_and_else_the_defaults(world: World) -> None:
     run = await world.create("mine", request_id="q", num_learners=2)
     assert run.config == DEFAULTS.model_copy(
         update={"learners": DEFAULTS.learners.model_copy(update={"num_learners": 2})}
@@ -116,9 +114,7 @@ async def test_run_takes_what_is_asked_for_and_else_the_coordinator_s_defaults(
     assert await world.database.load_runs() == (run,)
 
 
-async def test_defaults_that_are_too_large_for_the_data_are_lowered_and_that_is_kept(
-    world: World,
-) -> None:
+async def test_defaults_that_are_too_large_for_the_data_are_lowered(world: World) -> None:
     # Of 500 examples in 10 classes, 20 of each are held out.
     run = await world.create(num_learners=18)
     assert (run.config.learners.num_learners, run.config.learners.batch_size) == (18, 16)

@@ -66,7 +66,7 @@ async def test_revisions_go_on_above_those_of_an_earlier_process(
     assert (store.revision("r"), later.revision("r")) == (1_000_002, 1_001_000)
 
 
-async def test_run_that_is_held_is_shown_so_and_stored_as_it_was(
+async def test_held_run_is_shown_so_and_stored_as_it_was(
     store: RunStore, database: Database
 ) -> None:
     revision = store.revision("r")
@@ -302,7 +302,7 @@ ASK, REFUSED, NOTHING, LEAVE, TAKEN, FULL = range(6)
 
 @settings(max_examples=at_most(60))
 @given(st.lists(st.integers(ASK, FULL), max_size=30))
-def test_what_is_shown_is_what_a_store_that_writes_each_change_by_itself_would_show(
+def test_shown_is_what_single_writes_would_show(
     events: list[int],
 ) -> None:
     asyncio.run(compare(events))

@@ -115,9 +115,7 @@ def test_an_upload_counts_once_and_while_it_is_sent(desk: Desk) -> None:
     assert desk.begin("b", 100, "other") == []
 
 
-def test_silent_beginnings_make_room_the_oldest_first_and_no_more_than_needed(
-    desk: Desk,
-) -> None:
+def test_silent_beginnings_make_room_the_oldest_first(desk: Desk) -> None:
     for letter in "abc":
         desk.clock.now += 1
         desk.cut(letter, 30)
@@ -201,9 +199,7 @@ def test_what_an_earlier_process_left_counts_in_all_and_for_nobody(desk: Desk) -
         ({"max_bytes_per_peer": 900, "max_unfinished": 5}, Quota(300, 300, 5, 5)),
     ],
 )
-def test_what_is_not_set_follows_the_disk_and_no_peer_may_more_than_all(
-    given: dict[str, int], quota: Quota
-) -> None:
+def test_quota_that_is_not_set_follows_the_disk(given: dict[str, int], quota: Quota) -> None:
     assert resolve_quota(StorageSettings.model_validate(given), usable_bytes=900) == quota
 
 
@@ -295,9 +291,7 @@ async def test_a_worker_with_a_range_reads_its_weights_and_sends_two_files(bench
     assert blobs.allowance(OTHER, shown) == Allowance(lease, 2, grant.scan.max_file_bytes)
 
 
-async def test_a_lease_that_outlived_the_coordinator_goes_on_before_anybody_registers(
-    blobs: Blobs,
-) -> None:
+async def test_a_lease_goes_on_after_a_restart_before_registration(blobs: Blobs) -> None:
     shown = Evidence(ANYBODY, SECRET)
     _, _, shard = await blobs.leased(SECRET, shown)
     await blobs.bench.restart()

@@ -102,9 +102,7 @@ def bench(state: StateBench, database: Database) -> Bench:
     return Bench(state, database)
 
 
-async def test_what_nobody_needs_or_has_used_for_long_goes_and_the_rest_stays(
-    bench: Bench,
-) -> None:
+async def test_unneeded_files_go_and_the_rest_stays(bench: Bench) -> None:
     old, young = bench.put("old features", 25.0), bench.put("young features", 23.0)
     # What a record names is no upload.
     needed = bench.state.put("ready shard 0")
@@ -158,7 +156,7 @@ async def test_record_that_cannot_be_read_removes_nothing(bench: Bench) -> None:
     assert bench.events.counts() == {(EventKind.RETRIED, "collection"): 1}
 
 
-async def test_files_that_records_need_are_not_looked_at(
+async def test_needed_files_are_not_looked_at(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at: list[str] = []
@@ -193,9 +191,7 @@ async def test_first_round_comes_after_a_while_and_then_again_and_again(bench: B
     assert slept == [900.0] * 3
 
 
-async def test_round_that_is_under_way_at_the_end_is_waited_for(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_last_round_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
     collect = bench.storage._collect
@@ -271,7 +267,7 @@ async def test_what_cannot_be_removed_is_there_as_before_and_goes_the_next_time(
     keep_days=st.none() | st.integers(1, 30),
     keep_runs=st.none() | st.integers(0, 9),
 )
-def test_overdue_is_what_either_rule_says(
+def test_overdue_by_either_rule(
     ends: list[int], keep_days: int | None, keep_runs: int | None
 ) -> None:
     runs = [replace(RUN, run_id=str(place), ended_at=float(end)) for place, end in enumerate(ends)]

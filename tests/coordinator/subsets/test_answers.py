@@ -159,9 +159,7 @@ async def test_another_subset_is_selected_once_it_does_not(world: World) -> None
         {"weights": None},
     ],
 )
-async def test_what_answers_another_question_is_not_kept(
-    world: World, other: dict[str, Any]
-) -> None:
+async def test_answer_to_another_question_is_not_kept(world: World, other: dict[str, Any]) -> None:
     first = await world.ask()
     query = {"weights": world.upload(b"later weights"), "previous": first.subset.digest}
     assert not (await world.ask(**(query | other))).kept
@@ -202,9 +200,7 @@ async def test_a_proxy_is_part_of_what_is_asked(world: World) -> None:
 @pytest.mark.parametrize(
     ("proxy", "computed"), [("auto", 3), ("ridge:backbone", 3), ("ridge:patches", 1), ("soup", 1)]
 )
-async def test_a_subset_with_another_backbone_is_another_one(
-    world: World, proxy: str, computed: int
-) -> None:
+async def test_subset_with_another_backbone_is_new(world: World, proxy: str, computed: int) -> None:
     seen = []
     for backbone in (None, "resnet18@aa", "resnet18@bb", "resnet18@aa"):
         world.restart(backbone)
@@ -217,9 +213,7 @@ async def test_a_subset_with_another_backbone_is_another_one(
 
 
 @pytest.mark.parametrize(("backbone", "kept"), [("resnet18@aa", True), ("resnet18@bb", False)])
-async def test_the_previous_subset_is_not_kept_over_another_backbone(
-    world: World, backbone: str, kept: bool
-) -> None:
+async def test_previous_subset_has_its_backbone(world: World, backbone: str, kept: bool) -> None:
     world.restart("resnet18@aa")
     first = (await world.ask(proxy="auto")).subset
     world.restart(backbone)
@@ -261,9 +255,7 @@ async def test_a_damaged_subset_is_selected_again(world: World) -> None:
     assert len(await world.answers.examples(first)) == 10
 
 
-async def test_what_cannot_do_without_labels_is_refused_before_it_is_computed(
-    world: World,
-) -> None:
+async def test_what_cannot_do_without_labels_is_refused_at_once(world: World) -> None:
     with pytest.raises(InvalidRequestError, match="'crest' cannot choose with labels=none"):
         await world.ask(labels="none")
     with pytest.raises(InvalidRequestError, match="weights and labels=none"):

@@ -51,7 +51,7 @@ async def test_proxy_features_and_versions_are_part_of_what_is_asked(
 @pytest.mark.parametrize(
     ("proxy", "computed"), [("", 3), ("ridge:backbone", 3), ("ridge:patches", 1)]
 )
-async def test_a_diagnosis_with_another_backbone_is_another_one(
+async def test_diagnosis_with_another_backbone_is_new(
     world: World, proxy: str, computed: int
 ) -> None:
     seen = []

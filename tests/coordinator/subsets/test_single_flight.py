@@ -112,9 +112,7 @@ async def test_what_waits_for_its_turn_is_given_up_with_the_last_who_waits_for_i
     assert (work.given_up, naps.seconds) == (1, [])
 
 
-async def test_what_has_begun_goes_on_for_a_while_and_is_given_up_then(
-    flights: SingleFlight, naps: Naps
-) -> None:
+async def test_what_has_begun_goes_on_for_a_while(flights: SingleFlight, naps: Naps) -> None:
     work = Work()
     leaving = ask(flights, work)
     await work.reported.wait()
@@ -131,9 +129,7 @@ async def test_what_has_begun_goes_on_for_a_while_and_is_given_up_then(
     assert work.given_up == 1
 
 
-async def test_what_has_begun_and_has_to_wait_again_is_given_up_at_once(
-    flights: SingleFlight,
-) -> None:
+async def test_what_has_to_wait_again_is_given_up_at_once(flights: SingleFlight) -> None:
     work = Work()
     leaving = ask(flights, work)
     await work.reported.wait()

@@ -18,9 +18,7 @@ from tests.coordinator.subsets.conftest import THETA, THETA_P, World
 
 
 @pytest.mark.parametrize("lose", [False, True])
-async def test_weights_that_the_disk_has_damaged_or_lost_are_made_again_first(
-    world: World, lose: bool
-) -> None:
+async def test_weights_that_are_damaged_or_lost_are_made_again(world: World, lose: bool) -> None:
     world.damage(THETA_P, lose=lose)
     assert world.blobs.is_whole(await world.answers.weights("r", "theta_p", "caller"))
     world.damage(THETA, lose=lose)
@@ -48,9 +46,7 @@ async def test_weights_are_made_again_also_when_who_asked_has_left(world: World)
     assert world.compute.kinds == ["MakeSoup"]
 
 
-async def test_weights_that_are_not_there_yet_are_refused_with_how_far_the_run_is(
-    world: World,
-) -> None:
+async def test_weights_that_are_not_there_yet_are_refused(world: World) -> None:
     with pytest.raises(RunNotReadyError, match="run name-young is training"):
         await world.answers.weights("young", "theta_p", "caller")
     with pytest.raises(UnknownRunError):
