@@ -349,8 +349,8 @@ async def test_of_two_results_or_failures_at_once_the_first_counts(
     bench: Bench, first: Any, second: Any, refused: type
 ) -> None:
     lease = await bench.leased(made_up_run())
-    done, fail = bench.dispatcher.commit, bench.dispatcher.fail
-    calls = ((fail if isinstance(it, str) else done)(*lease, it) for it in (first, second))
+    ways: dict[type, Any] = {str: bench.dispatcher.fail, LearnerResult: bench.dispatcher.commit}
+    calls = (ways[type(it)](*lease, it) for it in (first, second))
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert kinds_of(outcomes) == [type(None), refused]
     assert bench.state() is (LearnerState.DONE if first == RESULT else LearnerState.QUEUED)
