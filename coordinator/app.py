@@ -24,10 +24,9 @@ from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.scan import scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
+from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import steady_clock
-from lipt.coordinator.planning.admission import Admission
-from lipt.coordinator.planning.plan import DataFigures
+from lipt.coordinator.planning.admission import Admission, DataFigures
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.holding import hold_runs_of_other_data
 from lipt.coordinator.runs.repair import restore_inputs
@@ -37,7 +36,7 @@ from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
 from lipt.coordinator.state.records import DataRecord, RunRecord, RunSummary
-from lipt.coordinator.storage.storage import Retention, Storage, open_storage
+from lipt.coordinator.storage.storage import Storage, open_storage
 from lipt.coordinator.subsets.answers import Answers
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import backbone_identity
@@ -61,8 +60,7 @@ class App:
     store: RunStore
     compute: ComputeQueue
     dispatcher: Dispatcher
-    intake: LearnerIntake
-    ranges: RangeIntake
+    intake: Intake
     requests: RunRequests
     answers: Answers
     tokens: Tokens
@@ -101,7 +99,18 @@ async def open_app(
         dispatcher, driver = _make_runs_go(settings, store, blobs, compute, events, meters)
         stack.push_async_callback(driver.stop)
         admission = await _open_admission(stack, settings, blobs, data)
-        storage = await _keep_storage(stack, settings, blobs, store, dispatcher, compute, events)
+        storage = await open_storage(
+            settings.state_dir,
+            blobs,
+            settings.storage,
+            events,
+            store,
+            compute,
+            is_live=lambda lease: dispatcher.leases.has(*lease),
+            wall_clock=time,
+            clock=monotonic,
+        )
+        _begin(stack, storage.run(), "collection")
         dispatcher.restore()
         driver.resume_all()
         _begin(stack, dispatcher.expire_leases(), "lease expiry")
@@ -115,8 +124,7 @@ async def open_app(
             store=store,
             compute=compute,
             dispatcher=dispatcher,
-            intake=LearnerIntake(dispatcher, blobs, meters),
-            ranges=RangeIntake(dispatcher.scans, blobs, scans_dir(settings.state_dir)),
+            intake=Intake(dispatcher, blobs, scans_dir(settings.state_dir), meters),
             requests=RunRequests(
                 store, driver, admission, blobs, data, defaults=settings.run, wall_clock=time
             ),
@@ -138,7 +146,6 @@ async def open_app(
         )
         stack.push_async_callback(app.answers.stop)
         stack.callback(app.intake.stop)
-        stack.callback(app.ranges.stop)
         yield app
 
 
@@ -186,32 +193,6 @@ async def _open_admission(
     stack.callback(admission.stop)
     await admission.look_at(settings.run)
     return admission
-
-
-async def _keep_storage(
-    stack: AsyncExitStack,
-    settings: CoordinatorSettings,
-    blobs: BlobStore,
-    store: RunStore,
-    dispatcher: Dispatcher,
-    compute: ComputeQueue,
-    events: Events,
-) -> Storage:
-    """Open the storage, and remove unused blobs and old runs from now on."""
-    storage = await open_storage(
-        settings.state_dir,
-        blobs,
-        settings.storage,
-        events,
-        is_live=lambda lease: dispatcher.leases.has(*lease),
-        wall_clock=time,
-        clock=monotonic,
-    )
-    store.listen_to_learners(storage.forget_named)
-    _begin(stack, storage.run(), "collection")
-    retention = Retention(store, compute, settings.storage, events, time)
-    _begin(stack, retention.run(), "retention")
-    return storage
 
 
 def _begin(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -264,6 +245,6 @@ def _warm_for_subsets(store: RunStore, compute: ComputeQueue) -> None:
         if run.state in {RunState.TRAINING, RunState.MERGING, RunState.READY}:
             compute.warm()
 
-    store.listen(warm)
+    store.listen(lambda run, _: warm(run))
     for run in store.runs():
         warm(run)

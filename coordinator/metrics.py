@@ -110,7 +110,7 @@ def measure_stages(store: RunStore, meters: Meters) -> None:
     """Record the durations of each run's stages once it is ready."""
     measured = {run.run_id for run in store.runs() if run.state is RunState.READY}
 
-    def measure(run: RunRecord) -> None:
+    def measure(run: RunRecord, _: object) -> None:
         if run.state is not RunState.READY or run.run_id in measured:
             return
         measured.add(run.run_id)

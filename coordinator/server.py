@@ -43,7 +43,6 @@ from lipt.coordinator.access.tokens import (
 )
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
 from lipt.coordinator.instruments import COORDINATOR
 from lipt.coordinator.metrics import (
     from_other_threads,
@@ -62,6 +61,7 @@ from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
 from lipt.coordinator.rpc.workers import WorkerService, unless
 from lipt.coordinator.settings import CoordinatorSettings
+from lipt.coordinator.storage.accounts import WorkerBlobs
 from lipt.v1 import (
     access_pb2_grpc,
     blob_pb2_grpc,
@@ -256,7 +256,7 @@ def _services(app: App, stopping: asyncio.Event, sessions: Sessions) -> dict[str
             app.store, app.requests, app.answers, stopping, why_waiting=dispatcher.why_waiting
         ),
         "SubsetService": SubsetService(app.answers),
-        "WorkerService": WorkerService(dispatcher, app.intake, app.ranges, stopping),
+        "WorkerService": WorkerService(dispatcher, app.intake, stopping),
     }
 
 

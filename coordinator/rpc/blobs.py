@@ -23,10 +23,9 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.metrics import Meters
 from lipt.common.rpc.messages import CHUNK_BYTES
-from lipt.coordinator.dispatch.worker_blobs import Allowance, WorkerBlobs
 from lipt.coordinator.instruments import BLOB_BYTES
 from lipt.coordinator.rpc.limits import peer_of, shown_by
-from lipt.coordinator.storage.accounts import Uploads
+from lipt.coordinator.storage.accounts import Allowance, Uploads, WorkerBlobs
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, Literal
 
 import grpc.aio
 
@@ -110,15 +110,15 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         self, request: pb.GetWeightsRequest, context: Context
     ) -> pb.GetWeightsResponse:
         """Name the intact blob of theta* or theta_p."""
-        ways = {
-            pb.WEIGHTS_KIND_INITIAL: self._answers.initial_weights,
-            pb.WEIGHTS_KIND_PRETRAINED: self._answers.pretrained_weights,
+        kinds: dict[int, Literal["theta*", "theta_p"]] = {
+            pb.WEIGHTS_KIND_INITIAL: "theta*",
+            pb.WEIGHTS_KIND_PRETRAINED: "theta_p",
         }
-        if request.kind not in ways:
+        if request.kind not in kinds:
             raise InvalidRequestError(
                 f"weights kind {request.kind} is neither initial (1) nor pretrained (2)."
             )
-        name = await ways[request.kind](request.run_id, peer_of(context))
+        name = await self._answers.weights(request.run_id, kinds[request.kind], peer_of(context))
         return pb.GetWeightsResponse(weights=blob_to_proto(name))
 
     def _view(self, run: RunRecord, *, learners: bool = True) -> pb.Run:

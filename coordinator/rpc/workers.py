@@ -25,9 +25,8 @@ from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value,
 from lipt.common.states import LearnerPhase
 from lipt.coordinator.access.caller import require_unguessable
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
-from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
-from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.dispatch.scans import RangeGrant
+from lipt.coordinator.dispatch.intake import Intake
+from lipt.coordinator.dispatch.leases import AssignmentKey, RangeGrant
 from lipt.coordinator.rpc.limits import shown_by
 from lipt.coordinator.rpc.messages import protocol_version
 from lipt.coordinator.runs.store import LearnerProgress
@@ -51,13 +50,11 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     def __init__(
         self,
         dispatcher: Dispatcher,
-        intake: LearnerIntake,
-        ranges: RangeIntake,
+        intake: Intake,
         stopping: asyncio.Event,
     ) -> None:
         self._dispatcher = dispatcher
         self._intake = intake
-        self._ranges = ranges
         self._stopping = stopping
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
@@ -131,7 +128,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self._log_about(request.worker_id, key)
         if key.is_range:
             result_blob = blob_from_proto(request.result)
-            await self._ranges.take(request.worker_id, key, request.epoch, result_blob)
+            await self._intake.take_range(request.worker_id, key, request.epoch, result_blob)
             return pb.CommitResultResponse()
         report = request.report
         result = LearnerResult(
@@ -141,7 +138,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             bytes_received=report.bytes_received,
             snapshots=tuple(map(blob_from_proto, request.snapshots)),
         )
-        await self._intake.take(request.worker_id, key, request.epoch, result)
+        await self._intake.take_learner(request.worker_id, key, request.epoch, result)
         return pb.CommitResultResponse()
 
     async def ReleaseAssignment(
@@ -155,11 +152,12 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         if key.is_range:
             self._take_back(*held, request)
         elif request.over_limits:
-            await self._dispatcher.decline(*held, request.error[:1000])
+            too_large = request.error[:1000] or "it is over its limits"
+            await self._dispatcher.give_back(*held, too_large=too_large)
         elif request.error:
             await self._dispatcher.fail(*held, request.error[:1000])
         else:
-            await self._dispatcher.release(*held)
+            await self._dispatcher.give_back(*held)
         return pb.ReleaseAssignmentResponse()
 
     async def GetDemand(

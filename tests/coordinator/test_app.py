@@ -26,7 +26,7 @@ from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.messages import Asked, Cost, Progressed
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.subsets.questions import DiagnosisQuery
+from lipt.coordinator.subsets.answers import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import config_pb2
 from tests.clock import Clock

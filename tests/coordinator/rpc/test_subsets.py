@@ -12,8 +12,7 @@ from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
 from lipt.coordinator.state.records import DiagnosisRecord, SubsetRecord
-from lipt.coordinator.subsets.answers import Answer
-from lipt.coordinator.subsets.questions import DiagnosisQuery
+from lipt.coordinator.subsets.answers import Answer, DiagnosisQuery
 from lipt.core.selection.registry import STRATEGIES
 from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb

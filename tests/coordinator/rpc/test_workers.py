@@ -28,7 +28,7 @@ from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.access.caller import worker_id_of
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
+from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.rpc.workers import WorkerService
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
@@ -69,11 +69,9 @@ class Bench:
         self.dispatcher = Dispatcher(
             self.store, lease_seconds=30.0, clock=lambda: 0.0, wall_clock=lambda: 0.0
         )
-        self.ranges = RangeIntake(self.dispatcher.scans, self.blobs, directory / "scans")
         self.service = WorkerService(
             self.dispatcher,
-            LearnerIntake(self.dispatcher, self.blobs),
-            self.ranges,
+            Intake(self.dispatcher, self.blobs, directory / "scans"),
             asyncio.Event(),
         )
         self.worker_id = ""
@@ -173,7 +171,7 @@ async def test_learner_whose_last_snapshot_is_not_its_end_is_refused(bench: Benc
 
 async def test_an_end_that_the_disk_has_changed_is_not_the_workers_fault(bench: Bench) -> None:
     early, result = bench.put(0, 0, 0, 1), bench.put(0, 2, 3, 4)
-    # As it arrives it is compared with its digest, and for the first check not once more.
+    # As it arrives it is compared with its digest, and when it is checked once more.
     late = bench.receive(1, 2, 3, 4)
     path = bench.blobs.path(late)
     changed = path.read_bytes()
