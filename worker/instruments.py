@@ -104,7 +104,6 @@ class Metering:
     phases: Phases = field(default_factory=lambda: Phases(*Phase))
 
     def readings(self, device: torch.device) -> Readings:
-        """The current values, with the training device's memory."""
         memory: dict[tuple[str, ...], float] = {}
         if device.type == "cuda":
             memory = {

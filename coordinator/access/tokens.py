@@ -57,16 +57,13 @@ class Tokens:
         self._records: dict[str, TokenRecord] = {}
 
     async def load(self) -> None:
-        """Read all created tokens."""
         self._records = {record.token_id: record for record in await self._database.load_tokens()}
 
     @property
     def own(self) -> str:
-        """The text of the coordinator's own token."""
         return self._own.text
 
     def listed(self) -> tuple[TokenRecord, ...]:
-        """All created tokens, oldest first."""
         return tuple(self._records.values())
 
     async def create(
@@ -107,7 +104,6 @@ class Tokens:
         return record
 
     def is_own(self, text: str) -> bool:
-        """Whether this is the coordinator's own token."""
         return hmac.compare_digest(text.encode(), self._own.text.encode())
 
     def caller(self, text: str) -> Caller:
@@ -129,7 +125,6 @@ class Tokens:
         )
 
     def holds(self, caller: Caller) -> bool:
-        """Whether a caller's token or certificate is still valid."""
         if caller.expires_at is not None and self._clock() >= caller.expires_at:
             return False
         kind, _, token_id = caller.key.partition(":")
@@ -195,7 +190,6 @@ class Admission(StrEnum):
 def admission(
     listen: str, tls: TlsFiles | None, *, insecure: bool, require_token: bool
 ) -> Admission:
-    """The admission at this address with these options."""
     if tls is not None:
         return Admission.CERTIFIED if tls.ca is not None else Admission.TOKEN
     if insecure:

@@ -188,7 +188,6 @@ class Context(Workspace):
     def find(
         self, of: type[KeptT], kind: str, depends_on: tuple[object, ...], *, models: int = 0
     ) -> KeptT | None:
-        """A cached value, if there is one."""
         kept = find_cached(self._folder(models), kind, self.on_data(depends_on))
         return None if kept is None else of.load(kept)
 
@@ -216,18 +215,15 @@ class Context(Workspace):
 
     @cached_property
     def device(self) -> torch.device:
-        """The device of all models."""
         return resolve_device(self.settings.device)
 
     @cached_property
     def blobs(self) -> BlobStore:
-        """The state directory's blobs, shared with the service."""
         settings = self.settings
         return BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
 
     @cached_property
     def backbone(self) -> Backbone | None:
-        """The operator's network for proxies, if any."""
         spec = self.settings.backbone
         return None if spec is None else load_backbone(spec, self.device)
 
@@ -238,7 +234,6 @@ class Context(Workspace):
 
     @cached_property
     def allowed_modules(self) -> tuple[str, ...]:
-        """Modules from which model factories may be imported."""
         return tuple(self.settings.allow_modules)
 
     @cached_property
@@ -248,20 +243,16 @@ class Context(Workspace):
 
     @property
     def signals_dir(self) -> Path:
-        """The cache of per-example signals."""
         return self.settings.state_dir / "signals"
 
     @property
     def warm_ups_dir(self) -> Path:
-        """The cache of ordinary warm-ups and their signals."""
         return self.signals_dir / "warm-ups"
 
     def report(self, activity: str, done: int, total: int) -> None:
-        """Report the job's progress."""
         self.send(Progressed(activity, done, total))
 
     def tell(self, part: object) -> None:
-        """Send a part of the job's result early."""
         self.send(Made(part))
 
     def user_features(self, features: BlobName) -> UserFeatures:

@@ -30,7 +30,6 @@ class LightContext(Context):
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The data set without its examples."""
         known = self.known
         labels_N = torch.from_numpy(np.frombuffer(known.labels, "<i4").astype(np.int64))
         kept_N = Numbering(known.quarantined).kept(labels_N)
@@ -49,11 +48,9 @@ class LightContext(Context):
 
     @cached_property
     def backbone(self) -> Backbone | None:
-        """None if the operator has configured none."""
         return None if self.settings.backbone is None else _too_dear()
 
     def new_model(self, config: RunConfig, seed: int | None = None) -> nn.Module:  # noqa: ARG002
-        """Models are never built here."""
         _too_dear()
 
     def find(
@@ -64,7 +61,6 @@ class LightContext(Context):
         *,
         models: int = 0,  # noqa: ARG002 - no model is trained here
     ) -> KeptT:
-        """The stored value, if it is small; nothing is computed here."""
         try:
             depends_on = self.on_data(depends_on)
             kept = find_cached(self.signals_dir, kind, depends_on, max_bytes=MAX_CHEAP_BYTES)

@@ -112,7 +112,6 @@ class OnData(Generic[ResultT]):
     job: Job[ResultT]
 
     def run(self, context: Any) -> ResultT:
-        """Compute, and check the data before and after."""
         context.require_data(self.fingerprint)
         try:
             return self.job.run(context)
@@ -136,7 +135,6 @@ class Timed(Generic[ResultT]):
     job: Job[ResultT]
 
     def run(self, context: Any) -> Took[ResultT]:
-        """Compute and time it."""
         started = monotonic()
         return Took(self.job.run(context), monotonic() - started)
 
@@ -150,7 +148,6 @@ class WithOrigin(Generic[ResultT]):
     traceparent: str
 
     def run(self, context: Any) -> ResultT:
-        """Compute it in a span of its own."""
         with logging_about(**self.log_context), attached(self.traceparent), span(name_of(self.job)):
             return self.job.run(context)
 

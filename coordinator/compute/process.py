@@ -90,7 +90,6 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
 
 
 def carry_out(job: Job[object], context: Context, memory_bytes: int) -> Finished | Failed:
-    """Run a job; errors become a `Failed` message."""
     try:
         return Finished(job.run(context))
     except (DroppedError, TooDearError) as ended:
@@ -168,7 +167,6 @@ class ComputeProcess:
 
     @property
     def pid(self) -> int | None:
-        """The child's process id; None without a child."""
         return self._child.pid if self._child is not None else None
 
     def drop(self) -> None:
@@ -192,7 +190,6 @@ class ComputeProcess:
         return self._pipe
 
     def stop(self) -> None:
-        """Kill the child for good; its work is lost."""
         self._stopped = True
         self._end_child()
 

@@ -95,7 +95,6 @@ class Entry:
 
     @property
     def callers(self) -> frozenset[str]:
-        """The callers that wait for it now."""
         return _PIPELINE if self.asked.callers is None else self.asked.callers()
 
 
@@ -214,7 +213,6 @@ class ComputeQueue:
                 self._on_scan(ScanClosed(open_scan))
 
     def waiting(self) -> Mapping[str, int]:
-        """The number of waiting jobs, by queue."""
         return {one.name: len(one.waiting) for one in self._executors()}
 
     def oldest_seconds(self) -> Mapping[str, float]:
@@ -249,7 +247,6 @@ class ComputeQueue:
         return {name: memory for name, memory in found.items() if memory is not None}
 
     async def stop(self) -> None:
-        """Stop the processes for good; unfinished jobs are lost."""
         self._stopped = True
         for executor in self._executors():
             for entry in executor.waiting:

@@ -68,7 +68,6 @@ class RangeFile:
 
 
 def scans_dir(state_dir: Path) -> Path:
-    """The folder of all scans in a state directory."""
     return state_dir / "signals" / "scans"
 
 
@@ -89,12 +88,10 @@ class RangeFolder:
                 shutil.rmtree(old)
 
     def files(self) -> Mapping[int, RangeFile]:
-        """One file per stored range, by index."""
         found = (_file(path) for path in sorted(self.path.glob("*.*.*")))
         return {file.index: file for file in found if file is not None}
 
     def has(self, index: int) -> bool:
-        """Whether a range is stored."""
         return any(True for _ in self.path.glob(f"{index}.*"))
 
     def keep(self, index: int, who: str, content: bytes) -> None:
@@ -105,7 +102,6 @@ class RangeFolder:
             publish(file, path, target)
 
     def discard(self) -> None:
-        """Remove the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
@@ -128,12 +124,10 @@ class Scan:
 
     @cached_property
     def scan_id(self) -> str:
-        """A hash of everything that the values depend on."""
         return f"{SCAN}{hashlib.sha256(repr(self).encode()).hexdigest()[:32]}"
 
     @property
     def num_ranges(self) -> int:
-        """The number of ranges."""
         return -(-len(self.whole) // self.range_examples)
 
     @property
@@ -142,7 +136,6 @@ class Scan:
         return self.range_examples // self.whole.batch_size
 
     def task(self, index: int) -> ScoringTask:
-        """The task of one range."""
         start = index * self.range_examples
         return replace(
             self.whole, start=start, stop=min(start + self.range_examples, self.whole.stop)
@@ -202,7 +195,6 @@ def scanned_signals(
 def scan_of(
     context: Context, config: RunConfig, inputs: InputFormat, model: nn.Module, weights: BlobName
 ) -> Scan:
-    """A model's pass over the data in ranges."""
     _, head = find_head(model)
     dataset, compute = context.dataset, context.settings.compute
     target, num_examples = dataset.target, len(dataset)

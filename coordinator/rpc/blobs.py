@@ -57,7 +57,6 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
     async def ReadBlob(
         self, request: blob_pb2.ReadBlobRequest, context: Context
     ) -> AsyncIterator[blob_pb2.ReadBlobResponse]:
-        """Stream a blob from an offset to its end."""
         name = blob_from_proto(request.blob)
         if self._of_workers:
             self._of_workers.require_readable(name, shown_by(context))
@@ -108,7 +107,6 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
     async def GetUploadStatus(
         self, request: blob_pb2.GetUploadStatusRequest, context: Context
     ) -> blob_pb2.GetUploadStatusResponse:
-        """Return the size of a partial upload."""
         name = blob_from_proto(request.blob)
         self._allowance(name, context)
         offset = await asyncio.to_thread(self._store.committed_offset, name)

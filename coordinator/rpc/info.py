@@ -70,7 +70,6 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
         self._wall_clock = wall_clock
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:
-        """Describe this coordinator, its data and its workers."""
         return pb.GetInfoResponse(
             protocol=protocol_version(),
             versions=versions(),
@@ -200,7 +199,6 @@ class Probes(health_pb2_grpc.HealthServicer):
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> health_pb2.HealthCheckResponse:
-        """Whether this process is alive or ready."""
         if request.service not in {LIVENESS, READINESS}:
             await context.abort(
                 grpc.StatusCode.NOT_FOUND,

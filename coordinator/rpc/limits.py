@@ -65,7 +65,6 @@ def peer_of(context: Context) -> str:
 
 
 def shown_by(context: Context) -> Evidence:
-    """The caller of a call, and the worker's secret in its metadata, if any."""
     metadata = context.invocation_metadata() or ()
     secret = next((value for key, value in metadata if key == WORKER_SECRET), "")
     return Evidence(current_caller(), secret if isinstance(secret, str) else "")
@@ -105,7 +104,6 @@ class PeerLimits:
             self._forget()
 
     def leave(self, peer: str, *, streams: bool) -> None:
-        """Record the end of a counted call."""
         state = self._peers[peer]
         state.num_calls -= 1
         state.num_streams -= streams

@@ -52,7 +52,6 @@ class RunService(run_pb2_grpc.RunServiceServicer):
     async def CreateRun(
         self, request: pb.CreateRunRequest, context: Context
     ) -> pb.CreateRunResponse:
-        """Start a run."""
         # The caller's span if there is one: this process may be killed before it exports its own.
         traceparent = received(context.invocation_metadata()) or current_traceparent()
         run = await self._requests.create(
@@ -61,12 +60,10 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         return pb.CreateRunResponse(run=self._view(run))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
-        """Show a run."""
         run = self._store.find(request.run_id)
         return pb.GetRunResponse(run=self._view(run))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
-        """Show runs, newest first."""
         if not 0 <= request.page_size <= _MAX_PAGE_SIZE:
             raise InvalidRequestError(
                 f"page_size {request.page_size} is outside 0..{_MAX_PAGE_SIZE}."
@@ -85,7 +82,6 @@ class RunService(run_pb2_grpc.RunServiceServicer):
     async def CancelRun(
         self, request: pb.CancelRunRequest, context: Context
     ) -> pb.CancelRunResponse:
-        """Cancel a run."""
         run = await self._requests.cancel(request.run_id)
         return pb.CancelRunResponse(run=self._view(run))
 

@@ -61,7 +61,6 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self._stopping = stopping
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
-        """Register a worker."""
         if request.protocol.major != PROTOCOL_MAJOR:
             raise IncompatibleProtocolError(
                 f"the worker speaks protocol {request.protocol.major}.{request.protocol.minor}, "
@@ -84,7 +83,6 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def AcquireAssignment(
         self, request: pb.AcquireAssignmentRequest, context: Context
     ) -> pb.AcquireAssignmentResponse:
-        """Wait for a learner to train, or a range to score."""
         self._require_worker(request.worker_id, context)
         wait_seconds = _wait_seconds(request.wait_seconds)
         granted = await unless(
@@ -106,7 +104,6 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def Heartbeat(
         self, request: pb.HeartbeatRequest, context: Context
     ) -> pb.HeartbeatResponse:
-        """Renew a lease."""
         self._require_worker(request.worker_id, context)
         key, progress = AssignmentKey.parse(request.assignment_id), request.progress
         self._log_about(request.worker_id, key)
@@ -125,7 +122,6 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def CommitResult(
         self, request: pb.CommitResultRequest, context: Context
     ) -> pb.CommitResultResponse:
-        """Check and commit a result."""
         self._require_worker(request.worker_id, context)
         key = AssignmentKey.parse(request.assignment_id)
         self._log_about(request.worker_id, key)
@@ -147,7 +143,6 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def ReleaseAssignment(
         self, request: pb.ReleaseAssignmentRequest, context: Context
     ) -> pb.ReleaseAssignmentResponse:
-        """Take back an assignment that is not done."""
         self._require_worker(request.worker_id, context)
         key = AssignmentKey.parse(request.assignment_id)
         self._log_about(request.worker_id, key)
@@ -165,7 +160,6 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def GetDemand(
         self, request: pb.GetDemandRequest, context: Context
     ) -> pb.GetDemandResponse:
-        """Count the learners and ranges available to workers."""
         wait_seconds = _wait_seconds(request.wait_seconds)
         known, dispatcher = None, self._dispatcher
         if request.HasField("known"):

@@ -59,7 +59,6 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     def poll(self) -> int | None:
@@ -74,7 +73,6 @@ class Child:
             return None
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         self._process.terminate()
 
     def end(self, seconds: float) -> int:
@@ -85,7 +83,6 @@ class Child:
         return self._process.wait()
 
     def tail(self) -> str:
-        """The last output lines."""
         self._reader.join(1.0)
         return "\n".join(self._lines)
 
@@ -125,7 +122,6 @@ class LocalEngine:
         self._children: dict[int, Child] = {}
 
     def start(self, number: int, arguments: Sequence[str]) -> None:
-        """Start a worker now."""
         device = f"cuda:{int(number * min(self._gpus, 1.0))}" if self._gpus else "cpu"
         # First, so that a device in the user's arguments overrides it.
         arguments = ["--device", device, *arguments]
@@ -137,7 +133,6 @@ class LocalEngine:
         )
 
     def ended(self) -> list[Ended]:
-        """The workers that have ended since the last call."""
         found = [
             Ended(number, status, child.tail())
             for number, child in self._children.items()
@@ -148,7 +143,6 @@ class LocalEngine:
         return found
 
     def stop(self, numbers: Collection[int]) -> None:
-        """Send workers SIGTERM."""
         for number in numbers:
             self._children[number].terminate()
 

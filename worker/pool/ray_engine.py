@@ -75,13 +75,11 @@ class RayEngine:
             )
 
     def start(self, number: int, arguments: Sequence[str]) -> None:
-        """Submit a worker; Ray places it once there is room."""
         # First, so that a device in the user's arguments overrides it.
         words = ["--device", self._device, *arguments]
         self._tasks[number] = self._run(words, dict(self._environment))
 
     def ended(self) -> list[Ended]:
-        """The workers that have ended for good since the last call."""
         if not self._tasks:
             return []
         tasks = list(self._tasks.values())
@@ -111,7 +109,6 @@ class RayEngine:
             self._ray.cancel(self._tasks[number])
 
     def close(self) -> None:
-        """Stop all workers, and disconnect."""
         self.stop(self._tasks)
         tasks = list(self._tasks.values())
         if tasks:

@@ -57,7 +57,6 @@ class Selected:
     def stored(
         cls, blobs: BlobStore, question: Question, chosen: Chosen, *, seconds: float = 0.0
     ) -> Self:
-        """Store a selection."""
         examples, warmed = chosen.examples, chosen.warmed
         return cls(
             blobs.put_bytes(pack(examples)),
@@ -77,12 +76,10 @@ class SelectSubset(Question):
 
     @classmethod
     def answering(cls, question: Question) -> Self:
-        """The job for a query."""
         return cls(**vars(question))
 
     @property
     def cost(self) -> Cost:
-        """The needs of its strategy, options and features."""
         strategy = find_strategy(self.strategy)
         large = self.features is not None and self.features.size_bytes > MAX_CHEAP_BYTES
         if large or not strategy.is_linear or WarmUp.among(dict(self.options)) is not None:
@@ -96,7 +93,6 @@ class SelectSubset(Question):
         return Cost.SIGNALS if needs or self.features is not None else Cost.LABELS
 
     def run(self, context: Context) -> Selected:
-        """Select and store."""
         started = monotonic()
         chosen = choose(context, self, compute=partial(_scan, weights=self.weights))
         return Selected.stored(context.blobs, self, chosen, seconds=monotonic() - started)
@@ -126,7 +122,6 @@ class RecheckSubset:
     weights: BlobName
 
     def run(self, context: Context) -> Recheck:
-        """Compare the losses."""
         return recheck(context, self.config, self.inputs, anchor=self.anchor, weights=self.weights)
 
 
@@ -145,7 +140,6 @@ class DiagnoseData:
     question: ProxyQuestion
 
     def run(self, context: Context) -> Diagnosed:
-        """Compute and store all findings."""
         diagnosis = diagnose(context, self.question)
         return Diagnosed(context.blobs.put_bytes(diagnosis.pack()), device_name(context.device))
 
@@ -160,7 +154,6 @@ class MapExamples:
     ids: tuple[int, ...]
 
     def run(self, context: Context) -> tuple[tuple[float, float], ...]:
-        """Compute their features with the model of these weights, and place them."""
         model = context.loaded_model(self.config, self.weights)
         rows_M = context.dataset.numbering.places(torch.tensor(self.ids))
         with pinned_kernels(self.config.evaluation_threads):
@@ -190,7 +183,6 @@ class ShowExamples:
     ids: tuple[int, ...]
 
     def run(self, context: Context) -> tuple[ShownExample, ...]:
-        """Read the examples."""
         dataset = context.dataset
         if not self.ids:
             return ()
