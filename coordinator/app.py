@@ -108,7 +108,7 @@ class App:
             events=self.events,
             meters=self.meters,
         )
-        compute.share_scans(self.dispatcher.scans.note)
+        compute.on_scan = self.dispatcher.scans.note
         driver = RunDriver(
             store,
             compute,

@@ -23,7 +23,7 @@ from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device
-from lipt.coordinator.compute.messages import Made, News, Progressed
+from lipt.coordinator.compute.messages import News, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.proxies.features import Backbone, load_backbone
 from lipt.core.signals.stored import UserFeatures, read_user_features
@@ -251,9 +251,6 @@ class Context(Workspace):
 
     def report(self, activity: str, done: int, total: int) -> None:
         self.send(Progressed(activity, done, total))
-
-    def tell(self, part: object) -> None:
-        self.send(Made(part))
 
     def user_features(self, features: BlobName) -> UserFeatures:
         """A user's uploaded features of the examples in `dataset`."""

@@ -29,13 +29,6 @@ class Progressed:
 
 
 @dataclass(frozen=True)
-class Made:
-    """A part of a job's result, sent early."""
-
-    part: object
-
-
-@dataclass(frozen=True)
 class ScanNews:
     """A job's message about its scan, for the event loop."""
 
@@ -48,22 +41,16 @@ class ScanClosed(ScanNews):
 
 
 @dataclass(frozen=True)
-class Finished:
-    """The current job's result."""
+class Ended:
+    """The current job's result, or its error, with a traceback if it was unexpected."""
 
-    result: Any
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The current job's error, with a traceback if it was unexpected."""
-
-    error: BaseException
+    result: Any = None
+    error: BaseException | None = None
     traceback: str = ""
 
 
-# A job's messages before it ends.
-News: TypeAlias = Progressed | Made | ScanNews
+# A job's message before it ends: `Progressed`, `ScanNews`, or an early part of the result.
+News: TypeAlias = object
 OnProgress = Callable[[Progressed], None]
 
 
@@ -76,12 +63,9 @@ class TooDearError(BaseException):
 
 
 class Job(Protocol[ResultT_co]):
-    """A frozen value with a computation."""
+    """A frozen value with a computation in a `Context`, which imports this module."""
 
-    # Any, because `Context` imports this module.
-    def run(self, context: Any) -> ResultT_co:
-        """Compute in a `Context`; report progress through `context.report`."""
-        ...
+    def run(self, context: Any) -> ResultT_co: ...
 
 
 class Cost(IntEnum):

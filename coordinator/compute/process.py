@@ -16,12 +16,11 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing import Pipe, connection, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from lipt.common.errors import ComputeError, LiptError, OutOfMemoryError
 from lipt.common.observability.logs import EventKind, Events, configure_logging
@@ -32,8 +31,7 @@ from lipt.coordinator.compute.children import IGNORED_SIGNALS, start_child
 from lipt.coordinator.compute.context import Context, Report
 from lipt.coordinator.compute.messages import (
     DroppedError,
-    Failed,
-    Finished,
+    Ended,
     Job,
     News,
     TooDearError,
@@ -89,29 +87,30 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
                     pipe.send(carry_out(job, context, memory_bytes))
 
 
-def carry_out(job: Job[object], context: Context, memory_bytes: int) -> Finished | Failed:
+def carry_out(job: Job[object], context: Context, memory_bytes: int) -> Ended:
     try:
-        return Finished(job.run(context))
+        return Ended(job.run(context))
     except (DroppedError, TooDearError) as ended:
-        return Failed(type(ended)())
+        return Ended(error=type(ended)())
     except Exception as error:  # noqa: BLE001 - the outermost frame of a job
+        why = f"{type(error).__name__}: {error}".strip(": ")
         if is_out_of_memory(error):
-            why = f"{type(error).__name__}: {error}".strip(": ")
-            return Failed(_out_of_memory(job, why, memory_bytes), traceback.format_exc())
-        if isinstance(error, LiptError):
-            return Failed(error)
-        why = f"{name_of(job)} failed: {type(error).__name__}: {error}"
-        return Failed(ComputeError(why), traceback.format_exc())
+            error = _out_of_memory(job, why, memory_bytes)
+        elif isinstance(error, LiptError):
+            return Ended(error=error)
+        else:
+            error = ComputeError(f"{name_of(job)} failed: {why}")
+        return Ended(error=error, traceback=traceback.format_exc())
 
 
-def outcome_of(message: Finished | Failed, job: Job[ResultT]) -> ResultT:
+def outcome_of(message: Ended, job: Job[ResultT]) -> ResultT:
     """The job's result, or raise its error; unexpected errors are logged."""
-    if isinstance(message, Finished):
-        result: ResultT = message.result
-        return result
     for line in message.traceback.splitlines():
         logger.error("%s: %s", name_of(job), line)
-    raise message.error
+    if message.error is not None:
+        raise message.error
+    result: ResultT = message.result
+    return result
 
 
 def _end_with_parent() -> None:
@@ -223,8 +222,8 @@ class ComputeProcess:
         await self._in_thread(lambda: pipe.send(job))
         told = False
         while True:
-            message: News | Finished | Failed = await self._in_thread(pipe.recv)
-            if isinstance(message, Finished | Failed):
+            message = await self._in_thread(pipe.recv)
+            if isinstance(message, Ended):
                 return outcome_of(message, job)
             if self._dropped and not told:
                 # A reporting job has read all that was sent, so this never blocks.
@@ -270,8 +269,7 @@ class ComputeProcess:
         return f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
 
 
-@dataclass(frozen=True)
-class Resident:
+class Resident(NamedTuple):
     """A process's current and peak memory."""
 
     now_bytes: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 from pathlib import Path
@@ -34,7 +34,6 @@ from lipt.coordinator.compute.messages import (
     OnData,
     OnProgress,
     Progressed,
-    ScanNews,
     Timed,
     Took,
 )
@@ -117,9 +116,6 @@ class FakeCompute:
 
     def open_light(self, known: object) -> None:
         self.known = known
-
-    def share_scans(self, tell_board: Callable[[ScanNews], None]) -> None:
-        self.tell_board = tell_board
 
     def warm(self) -> None:
         self.warmed = True

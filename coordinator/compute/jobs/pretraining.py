@@ -197,7 +197,7 @@ class MakeSoup:
             self.inputs,
             initial,
             [opener(name) for _, name in self.learners],
-            lambda at, part: context.tell(Offered(self.learners[at][0], part)),
+            lambda at, part: context.send(Offered(self.learners[at][0], part)),
         )
         made = merged.soup
         accuracies = [part.accuracy for part in made.ingredients.values()]

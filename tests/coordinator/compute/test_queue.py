@@ -23,7 +23,6 @@ from lipt.coordinator.compute.messages import (
     Asked,
     Cost,
     DroppedError,
-    Made,
     News,
     Progressed,
     ScanClosed,
@@ -173,7 +172,7 @@ class PlayedQueue(ComputeQueue):
 
     async def end_all(self) -> list[Any]:
         """End one job after another, each a second long; those that have begun so far."""
-        while self._heavy.present is not None:
+        while self._executors[0].present is not None:
             self.clock.now += 1.0
             await self.process.end()
         return self.process.begun
@@ -201,7 +200,7 @@ async def test_who_watches_sees_what_is_computed_and_then_who_waits_in_order(
     await settled()
     queue.clock.now += 3.0
     queue.process.say(Progressed("squaring", 1, 2))
-    queue.process.say(Made("a part"))
+    queue.process.say("a part")
     seen = queue.computations()
     assert [(one.run, one.num_callers, one.computing) for one in seen] == [
         ("r1", 1, True),
@@ -249,7 +248,7 @@ async def test_a_part_of_a_result_is_no_progress_of_those_who_wait(queue: Played
     job: Any = "first"
     asking = asyncio.create_task(queue.run(job, heard.append, Asked(on_part=parts.append)))
     await settled()
-    queue.process.say(Made("a part"))
+    queue.process.say("a part")
     assert parts == ["a part"]
     assert [one.activity for one in heard] == ["beginning"]
     await queue.end_all()
@@ -305,7 +304,7 @@ async def test_who_asks_again_and_again_does_not_pass_who_waits(queue: PlayedQue
         await queue.process.end()
     assert queue.process.begun == ["under way", "new 0", "a1", "new 1", "new 2"]
     assert "a2" in (await queue.end_all())[:7]
-    assert set(queue._heavy.ranks) <= {"a", "caller 2", "caller 3"}
+    assert set(queue._executors[0].ranks) <= {"a", "caller 2", "caller 3"}
 
 
 async def test_job_whose_callers_have_all_gone_is_passed_over_until_it_is_dropped(
@@ -368,7 +367,7 @@ async def test_light_job_that_needs_more_goes_on_to_the_heavy_process(queue: Pla
 
 async def test_a_scan_that_a_job_leaves_open_is_closed_for_it(queue: PlayedQueue) -> None:
     news: list[ScanNews] = []
-    queue.share_scans(news.append)
+    queue.on_scan = news.append
     request = queue.ask("first")
     await settled()
     queue.process.say(ScanOpened("scan-1", cast("Any", None), frozenset()))

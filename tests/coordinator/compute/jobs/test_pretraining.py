@@ -27,7 +27,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     Offered,
     SoupResult,
 )
-from lipt.coordinator.compute.messages import Made, News, Progressed
+from lipt.coordinator.compute.messages import News, Progressed
 from lipt.core import pipeline
 from lipt.core.sharding import draw_densities
 from tests.blob_files import flip_a_bit
@@ -144,9 +144,9 @@ def test_each_learner_is_told_of_once_it_was_offered(context: Context) -> None:
     told: list[News] = []
     made = job.run(Context(context.settings, send=told.append))
     assert isinstance(made, SoupResult)
-    parts = [now.part for now in told if isinstance(now, Made)]
+    parts = [now for now in told if isinstance(now, Offered)]
     assert parts == [Offered(index, part) for index, part in made.ingredients.items()]
-    assert told.index(next(now for now in told if isinstance(now, Made))) < len(told) - 1
+    assert told.index(parts[0]) < len(told) - 1
 
 
 def test_bit_that_flips_while_the_soup_is_made_never_gets_into_it(context: Context) -> None:
