@@ -90,9 +90,8 @@ DEVICE_MEMORY = Gauge(
     ("kind",),
 )
 
-WORKER: tuple[Instrument, ...] = (
-    *(LEARNERS, RANGES, SCORED, SECONDS, STEPS, EXAMPLES, WAITED, LEARNER),
-    *(BLOB_BYTES, RESULT_BYTES, DEVICE_MEMORY),
+WORKER: tuple[Instrument, ...] = tuple(
+    one for one in list(vars().values()) if isinstance(one, Instrument)
 )
 
 

@@ -31,7 +31,7 @@ _SET_PARENT_DEATH_SIGNAL = 1
 _BOUND = "from lipt.worker.pool import become; become()"
 
 
-class Child:
+class Child(subprocess.Popen[str]):
     """`python -m MODULE ARGUMENTS`; another thread passes its output lines to `say`."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Child:
         self._say = say
         self._lines: deque[str] = deque(maxlen=_TAIL_LINES)
         # Ctrl-C reaches only the starter, which ends the child in order.
-        self._process = subprocess.Popen(  # noqa: S603 - this interpreter, no shell
+        super().__init__(
             [sys.executable, "-c", _BOUND, str(os.getpid()), module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -57,38 +57,23 @@ class Child:
         self._reader = threading.Thread(target=self._read, name="lipt-child", daemon=True)
         self._reader.start()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def poll(self) -> int | None:
-        """The exit status, negative for a signal; None while it runs."""
-        return self._process.poll()
-
-    def wait(self, seconds: float) -> int | None:
-        """The exit status; None after `seconds`."""
-        try:
-            return self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def terminate(self) -> None:
-        self._process.terminate()
-
     def end(self, seconds: float) -> int:
         """The exit status; kills its session after `seconds`."""
-        if self.wait(seconds) is None:
+        try:
+            return self.wait(seconds)
+        except subprocess.TimeoutExpired:
             # Not reaped yet, so the id is still its session's.
-            os.killpg(self._process.pid, signal.SIGKILL)
-        return self._process.wait()
+            os.killpg(self.pid, signal.SIGKILL)
+            return self.wait()
 
     def tail(self) -> str:
+        """The last output lines."""
         self._reader.join(1.0)
         return "\n".join(self._lines)
 
     def _read(self) -> None:
-        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
-        with self._process.stdout as output:
+        assert self.stdout is not None  # noqa: S101 - it is a pipe
+        with self.stdout as output:
             for line in output:
                 self._lines.append(line.rstrip("\n"))
                 self._say(line.rstrip("\n"))

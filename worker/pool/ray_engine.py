@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 from lipt.common.errors import ConfigError, UnreachableError
@@ -175,8 +176,8 @@ def run_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> tupl
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     child = Child("lipt.worker", arguments, os.environ | environment, _log)
     try:
-        while (status := child.wait(_SLICE_SECONDS)) is None:
-            pass
+        while (status := child.poll()) is None:
+            sleep(_SLICE_SECONDS)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         child.terminate()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic
 from typing import Any, Self
 
@@ -94,21 +93,12 @@ class SelectSubset(Question):
 
     def run(self, context: Context) -> Selected:
         started = monotonic()
-        chosen = choose(context, self, compute=partial(_scan, weights=self.weights))
+
+        def scan(_: Workspace, config: RunConfig, inputs: InputFormat, model: nn.Module) -> Signals:
+            return scanned_signals(context, config, inputs, model, weights=self.weights)
+
+        chosen = choose(context, self, compute=scan)
         return Selected.stored(context.blobs, self, chosen, seconds=monotonic() - started)
-
-
-def _scan(
-    context: Workspace,
-    config: RunConfig,
-    inputs: InputFormat,
-    model: nn.Module,
-    *,
-    weights: BlobName,
-) -> Signals:
-    if not isinstance(context, Context):
-        raise TypeError(f"{type(context).__name__} is no job's context")
-    return scanned_signals(context, config, inputs, model, weights=weights)
 
 
 @dataclass(frozen=True)

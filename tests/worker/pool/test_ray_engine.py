@@ -157,11 +157,11 @@ def test_cancelled_task_lets_its_worker_end_in_order(monkeypatch: pytest.MonkeyP
     started: list[Child] = []
 
     class Cancelled(Child):
-        def wait(self, seconds: float) -> int | None:
+        def poll(self) -> int | None:
             if threading.current_thread() is threading.main_thread() and not started:
                 started.append(self)
                 os.kill(os.getpid(), signal.SIGINT)
-            return super().wait(seconds)
+            return super().poll()
 
     monkeypatch.setattr(ray_engine, "Child", Cancelled)
     # As a script has it that starts Ray in the background.
