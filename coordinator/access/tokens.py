@@ -226,28 +226,35 @@ def identify(shown: Shown, admitted: Admission, tokens: Tokens) -> Caller:
     A wrong token, or a certificate without a role, is refused even if neither is needed.
     """
     if shown.authorization is not None:
-        return tokens.caller(_bearer(shown.authorization))
+        scheme, _, token = shown.authorization.partition(" ")
+        if scheme.lower() != "bearer":
+            raise UnauthenticatedError(
+                "the call's authorization is not of the form 'Bearer TOKEN'. Send a token, or no "
+                "authorization."
+            )
+        return tokens.caller(token)
     if shown.certificate is not None:
         return _certified(shown.certificate)
     match admitted:
         case Admission.ANYBODY:
             return Caller(key=shown.peer, name=ANYBODY.name, roles=EVERY_ROLE)
         case Admission.OWN_USER:
-            return _own_user(shown.local_token, tokens)
+            if shown.local_token is None:
+                raise UnauthenticatedError(
+                    "this coordinator serves the user that started it, and the call does not show "
+                    f"its local token. {HOW_TO_GET_ONE}"
+                )
+            if not tokens.is_own(shown.local_token):
+                raise UnauthenticatedError(
+                    "the local token that the call shows is another coordinator's: what is called "
+                    "here is not the one that listens at this port where the caller runs. "
+                    f"{HOW_TO_GET_ONE}"
+                )
+            return OWN_USER
         case Admission.TOKEN | Admission.CERTIFIED:
             raise UnauthenticatedError(
                 f"the call shows no token, and this coordinator asks for one. {HOW_TO_GET_ONE}"
             )
-
-
-def _bearer(authorization: str) -> str:
-    scheme, _, token = authorization.partition(" ")
-    if scheme.lower() != "bearer":
-        raise UnauthenticatedError(
-            "the call's authorization is not of the form 'Bearer TOKEN'. Send a token, or no "
-            "authorization."
-        )
-    return token
 
 
 def _certified(certificate: CertificateIdentity) -> Caller:
@@ -271,17 +278,3 @@ def _certified(certificate: CertificateIdentity) -> Caller:
 def _choices(written: Callable[[Role], str]) -> str:
     *others, last = map(written, Role)
     return f"{', '.join(others)} or {last}"
-
-
-def _own_user(local_token: str | None, tokens: Tokens) -> Caller:
-    if local_token is None:
-        raise UnauthenticatedError(
-            "this coordinator serves the user that started it, and the call does not show its "
-            f"local token. {HOW_TO_GET_ONE}"
-        )
-    if not tokens.is_own(local_token):
-        raise UnauthenticatedError(
-            "the local token that the call shows is another coordinator's: what is called here is "
-            f"not the one that listens at this port where the caller runs. {HOW_TO_GET_ONE}"
-        )
-    return OWN_USER

@@ -210,17 +210,6 @@ class ComputeQueue:
             if open_scan:  # the job ended early: nobody needs its ranges
                 self.on_scan(ScanClosed(open_scan))
 
-    def waiting(self) -> Mapping[str, int]:
-        return {one.name: len(one.waiting) for one in self._executors}
-
-    def oldest_seconds(self) -> Mapping[str, float]:
-        """The age of the oldest waiting job, by queue; 0 if none waits."""
-        now = self._clock()
-        return {
-            executor.name: max((now - entry.since for entry in executor.waiting), default=0.0)
-            for executor in self._executors
-        }
-
     def computations(self) -> tuple[Computation, ...]:
         """Running jobs, then waiting ones in order, queue by queue."""
         now = self._clock()

@@ -98,9 +98,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def Heartbeat(
         self, request: pb.HeartbeatRequest, context: Context
     ) -> pb.HeartbeatResponse:
-        self._require_worker(request.worker_id, context)
-        key, progress = AssignmentKey.parse(request.assignment_id), request.progress
-        self._log_about(request.worker_id, key)
+        key, progress = self._leased(request, context), request.progress
         stop = self.dispatcher.heartbeat(
             request.worker_id,
             key,
@@ -116,9 +114,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def CommitResult(
         self, request: pb.CommitResultRequest, context: Context
     ) -> pb.CommitResultResponse:
-        self._require_worker(request.worker_id, context)
-        key = AssignmentKey.parse(request.assignment_id)
-        self._log_about(request.worker_id, key)
+        key = self._leased(request, context)
         if key.is_range:
             result_blob = blob_from_proto(request.result)
             await self.ranges.take(request.worker_id, key, request.epoch, result_blob)
@@ -137,9 +133,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def ReleaseAssignment(
         self, request: pb.ReleaseAssignmentRequest, context: Context
     ) -> pb.ReleaseAssignmentResponse:
-        self._require_worker(request.worker_id, context)
-        key = AssignmentKey.parse(request.assignment_id)
-        self._log_about(request.worker_id, key)
+        key = self._leased(request, context)
         held = (request.worker_id, key, request.epoch)
         if key.is_range:
             self._take_back(*held, request)
@@ -178,6 +172,13 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
 
     def _require_worker(self, worker_id: str, context: Context) -> None:
         self.dispatcher.workers.require(worker_id, shown_by(context))
+
+    def _leased(self, request: Any, context: Context) -> AssignmentKey:
+        """The assignment that a call is about."""
+        self._require_worker(request.worker_id, context)
+        key = AssignmentKey.parse(request.assignment_id)
+        self._log_about(request.worker_id, key)
+        return key
 
     def _log_about(self, worker_id: str, key: AssignmentKey) -> None:
         log_about(run=key.run_id, assignment=key, learner=key.learner, worker=worker_id)

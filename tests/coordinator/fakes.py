@@ -108,9 +108,6 @@ class FakeCompute:
 
     memory_limit_bytes = 2**30
 
-    def oldest_seconds(self) -> Mapping[str, float]:
-        return {"cheap": 0.0, "dear": 0.0}
-
     def resident(self) -> Mapping[str, Resident]:
         return {"dear": Resident(now_bytes=5, peak_bytes=7)}
 
@@ -119,9 +116,6 @@ class FakeCompute:
 
     def warm(self) -> None:
         self.warmed = True
-
-    def waiting(self) -> Mapping[str, int]:
-        return {}
 
     def computations(self) -> tuple[Computation, ...]:
         return ()

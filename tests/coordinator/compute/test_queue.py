@@ -30,7 +30,7 @@ from lipt.coordinator.compute.messages import (
     TooDearError,
 )
 from lipt.coordinator.compute.process import ComputeProcess, OpenContext
-from lipt.coordinator.compute.queue import HEAVY, ComputeQueue, Entry, fair_order
+from lipt.coordinator.compute.queue import ComputeQueue, Entry, fair_order
 from lipt.coordinator.compute.scan import ScanOpened
 from lipt.coordinator.instruments import JOB, QUEUE_WAIT
 from tests.clock import Clock
@@ -141,7 +141,7 @@ class PlayedQueue(ComputeQueue):
 
     @property
     def num_waiting(self) -> int:
-        return self.waiting()[HEAVY]
+        return sum(not one.computing for one in self.computations())
 
     @property
     def counted(self) -> Events:
@@ -220,9 +220,8 @@ async def test_waiting_and_computing_are_measured_apart(queue: PlayedQueue) -> N
     queue.ask("second")
     await settled()
     queue.clock.now += 3.0
-    assert queue.oldest_seconds() == {"dear": 3.0}
+    assert [one.seconds for one in queue.computations()] == [5.0, 3.0]
     await queue.end_all()  # the first after 6 s, the second, which waited 4 s, after 1 s
-    assert queue.oldest_seconds() == {"dear": 0.0}
     assert observed(queue.measured, QUEUE_WAIT)["dear",] == (2, 4.0)
     assert observed(queue.measured, JOB)["dear", "str"] == (2, 7.0)
 
@@ -438,7 +437,10 @@ async def test_light_job_does_not_wait_for_a_heavy_one(processes: ComputeQueue) 
     second = asyncio.create_task(processes.run(Where()))
     assert await processes.run(Labels(), asked=LABELS) == [1, 0]
     assert not dear.done()
-    assert processes.waiting() == {"cheap": 0, "dear": 1}
+    assert [(one.lane, one.computing) for one in processes.computations()] == [
+        ("dear", True),
+        ("dear", False),
+    ]
     # With the dear one its child goes; the light one's stays.
     cheap = await processes.run(Where(), asked=LABELS)
     dear.cancel()
