@@ -164,9 +164,7 @@ def same(first: Weights, second: Weights) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
 
-def test_learner_is_trained_from_what_was_fetched_and_handed_in_with_its_report(
-    world: World,
-) -> None:
+def test_learner_is_trained_from_what_was_fetched_handed_in_and_measured(world: World) -> None:
     world.run()
     (initial,), (shard,) = world.training.initial, world.training.shards
     assert same(initial, THETA)
@@ -177,8 +175,22 @@ def test_learner_is_trained_from_what_was_fetched_and_handed_in_with_its_report(
     assert same(world.decoded(result), LEARNER.weights)
     assert (report.loss, report.train_seconds, report.total_seconds) == (0.5, 3.0, 3.0)
     fetched = (world.assignment.initial_weights, world.assignment.shard or BlobName.of(b""))
-    assert report.bytes_received == sum(name.size_bytes for name in fetched)
+    num_fetched = sum(name.size_bytes for name in fetched)
+    assert report.bytes_received == num_fetched
     assert world.pauses == []
+    assert world.said == [
+        (worker_pb2.LEARNER_PHASE_TRAINING, 0, 0.0),
+        (worker_pb2.LEARNER_PHASE_TRAINING, 1, 0.75),
+        (worker_pb2.LEARNER_PHASE_SUBMITTING, 2, 0.5),
+    ]
+    counted = partial(sums, world.metering.meters)
+    assert counted(BLOB_BYTES) == {("received",): num_fetched, ("sent",): result.size_bytes}
+    assert counted(RESULT_BYTES) == {("bitmask",): result.size_bytes}
+    # One step is reported, of a minibatch of 8.
+    assert (counted(STEPS), counted(EXAMPLES)) == ({(): 1.0}, {(): 8.0})
+    assert world.metering.phases.seconds()[("training",)] == 3.0
+    assert observed(world.metering.meters, TOOK) == {(): (1.0, 3.0)}
+    assert counted(WAITED) == {(): 0.25}
 
 
 def test_snapshots_are_handed_in_with_the_result_in_the_order_of_training(world: World) -> None:
@@ -188,32 +200,6 @@ def test_snapshots_are_handed_in_with_the_result_in_the_order_of_training(world:
     ((_, result, _, snapshots),) = world.fake.committed
     for name, weights in zip((*snapshots, result), (early, late, LEARNER.weights), strict=True):
         assert same(world.decoded(name), weights)
-
-
-def test_lease_is_told_of_each_step_and_of_the_handing_in(world: World) -> None:
-    world.run()
-    assert world.said == [
-        (worker_pb2.LEARNER_PHASE_TRAINING, 0, 0.0),
-        (worker_pb2.LEARNER_PHASE_TRAINING, 1, 0.75),
-        (worker_pb2.LEARNER_PHASE_SUBMITTING, 2, 0.5),
-    ]
-
-
-def test_what_it_took_is_measured(world: World) -> None:
-    world.run()
-    counted = partial(sums, world.metering.meters)
-    ((_, result, _, _),) = world.fake.committed
-    fetched = (world.assignment.initial_weights, world.assignment.shard or BlobName.of(b""))
-    assert counted(BLOB_BYTES) == {
-        ("received",): sum(name.size_bytes for name in fetched),
-        ("sent",): result.size_bytes,
-    }
-    assert counted(RESULT_BYTES) == {("bitmask",): result.size_bytes}
-    # One step is reported, of a minibatch of 8.
-    assert (counted(STEPS), counted(EXAMPLES)) == ({(): 1.0}, {(): 8.0})
-    assert world.metering.phases.seconds()[("training",)] == 3.0
-    assert observed(world.metering.meters, TOOK) == {(): (1.0, 3.0)}
-    assert counted(WAITED) == {(): 0.25}
 
 
 def test_theta_star_that_the_cache_s_disk_has_changed_is_fetched_again(world: World) -> None:
