@@ -28,7 +28,7 @@ from lipt.common.network.tls import split_address
 from lipt.common.rpc.channel import open_channel
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
-from lipt.coordinator.rpc.info import LIVENESS, READINESS
+from lipt.coordinator.rpc.info import LIVENESS, READINESS, answering_probes
 from lipt.coordinator.server import notes_on, serve, serving
 from lipt.v1 import (
     blob_pb2,
@@ -253,6 +253,15 @@ async def test_probes_without_a_certificate_hear_how_a_coordinator_with_mtls_sta
 
         # The data is still being opened.
         assert await heard() == [SERVING, NOT_SERVING]
+        with pytest.raises(grpc.aio.AioRpcError, match="ask for 'liveness'") as unknown:
+            await health.Check(health_pb2.HealthCheckRequest(service="lipt.v1.RunService"))
+        assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+        with pytest.raises(grpc.aio.AioRpcError) as watched:
+            await health.Watch(health_pb2.HealthCheckRequest()).read()
+        assert watched.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        with pytest.raises(ConfigError, match=rf"--health-listen {address}: .* in use"):
+            async with answering_probes(address):
+                pytest.fail("it was listened on")
         go_on.set()
         while await heard() != [SERVING, SERVING]:
             assert not process.done()

@@ -43,21 +43,6 @@ async def test_silence_is_broken_by_what_was_told_last(monkeypatch: pytest.Monke
     assert told == [Progressed("thinking", 0, 0)] * 3
 
 
-async def test_leaving_gives_the_answer_up() -> None:
-    begun, given_up = asyncio.Event(), asyncio.Event()
-
-    async def answer(report: OnProgress) -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            given_up.set()
-
-    with Answering(answer):
-        await begun.wait()
-    await given_up.wait()
-
-
 class Context:
     def __init__(self, *metadata: tuple[str, str | bytes]) -> None:
         self._metadata = metadata or None
