@@ -9,7 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import copy_context
 from pathlib import Path
 from time import monotonic
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -29,12 +30,18 @@ from lipt.common.errors import (
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Histogram, Meters
 from lipt.common.rpc.channel import open_channel
-from lipt.coordinator.access.caller import Caller, current_caller, note_caller
+from lipt.coordinator.access.caller import (
+    ANYBODY,
+    Caller,
+    Evidence,
+    current_caller,
+    note_caller,
+)
 from lipt.coordinator.access.tokens import OWN_USER, Shown
 from lipt.coordinator.app import App
 from lipt.coordinator.instruments import PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
 from lipt.coordinator.rpc import limits as module
-from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits, peer_of, used
+from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits, peer_of, shown_by, used
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import LimitSettings
 from lipt.trainer.client.connection import Connection
@@ -150,16 +157,14 @@ def test_peers_that_have_left_are_forgotten_and_those_that_are_there_are_not(
 PEER = "ipv4:10.0.0.7:40123"
 
 
-class Context:
-    """Of a call, what is known of its connection."""
-
-    def peer(self) -> str:
-        return PEER
+def context(*metadata: tuple[str, str | bytes]) -> Any:
+    """A call's connection, and what it shows."""
+    return SimpleNamespace(peer=lambda: PEER, invocation_metadata=lambda: metadata or None)
 
 
 def key_of(caller: Caller) -> str:
     note_caller(caller)
-    return peer_of(cast("Any", Context()))
+    return peer_of(context())
 
 
 @pytest.mark.parametrize(
@@ -172,6 +177,30 @@ def key_of(caller: Caller) -> str:
 )
 def test_a_party_is_a_certificate_a_token_or_a_connection(caller: Caller, key: str) -> None:
     assert copy_context().run(key_of, caller) == key
+
+
+@pytest.mark.parametrize(
+    ("metadata", "secret"),
+    [
+        ((), ""),
+        ((("user-agent", "x"),), ""),
+        ((("user-agent", "x"), ("lipt-worker-secret", "s")), "s"),
+        # Of a peer that sends what is no text.
+        ((("lipt-worker-secret", b"s"),), ""),
+    ],
+)
+def test_a_call_shows_its_caller_and_a_worker_s_secret(
+    metadata: tuple[tuple[str, str | bytes], ...], secret: str
+) -> None:
+    call = context(*metadata)
+    assert shown_by(call) == Evidence(ANYBODY, secret)
+    box = Caller("k", "box", frozenset({Role.WORKER}), certificate="aa")
+
+    def as_box() -> Evidence:
+        note_caller(box)
+        return shown_by(call)
+
+    assert copy_context().run(as_box) == Evidence(box, secret)
 
 
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1),)

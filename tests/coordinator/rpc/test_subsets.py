@@ -10,7 +10,8 @@ import pytest
 
 from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.coordinator.compute.messages import OnProgress, Progressed
-from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
+from lipt.coordinator.rpc import subsets as module
+from lipt.coordinator.rpc.subsets import Answering, DiagnosisService, SubsetService
 from lipt.coordinator.state.records import DiagnosisRecord, SubsetRecord
 from lipt.coordinator.subsets.answers import Answer
 from lipt.coordinator.subsets.questions import DiagnosisQuery
@@ -160,3 +161,31 @@ async def test_progress_comes_first_and_then_where_the_file_is() -> None:
         proxy="ridge:learners",
         manifest_json=json.dumps(DIAGNOSIS.manifest),
     )
+
+
+async def test_only_the_latest_report_is_told() -> None:
+    let_go = asyncio.Event()
+
+    async def answer(report: OnProgress) -> str:
+        report(Progressed("first", 1, 3))
+        report(Progressed("second", 2, 3))
+        await let_go.wait()
+        return "done"
+
+    with Answering(answer) as answering:
+        assert await answering.next_report() == Progressed("second", 2, 3)
+        let_go.set()
+        assert await answering.next_report() is None
+        assert answering.result() == "done"
+
+
+async def test_silence_is_broken_by_what_was_told_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SIGN_OF_LIFE_SECONDS", 0.01)
+
+    async def answer(report: OnProgress) -> None:
+        report(Progressed("thinking", 0, 0))
+        await asyncio.Event().wait()
+
+    with Answering(answer) as answering:
+        told = [await answering.next_report() for _ in range(3)]
+    assert told == [Progressed("thinking", 0, 0)] * 3

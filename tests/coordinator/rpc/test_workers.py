@@ -30,7 +30,7 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.access.caller import worker_id_of
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
-from lipt.coordinator.rpc.workers import WorkerService
+from lipt.coordinator.rpc.workers import WorkerService, unless
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
@@ -231,3 +231,27 @@ async def test_demand_counts_learners_that_wait_and_that_workers_have(bench: Ben
     assert await bench.service.GetDemand(known, CONTEXT) == answer
     with pytest.raises(InvalidRequestError, match=r"wait_seconds 61.0 is outside 0..60"):
         await bench.service.GetDemand(pb.GetDemandRequest(wait_seconds=61.0), CONTEXT)
+
+
+@pytest.mark.parametrize("by", ["stop", "caller"])
+async def test_work_that_is_given_up_has_ended_before_its_caller_goes_on(by: str) -> None:
+    stop, begun, cleaned_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned_up.set()
+
+    waiting = asyncio.ensure_future(unless(stop, work()))
+    await begun.wait()
+    if by == "stop":
+        stop.set()
+        assert await waiting is None
+    else:
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert cleaned_up.is_set()
