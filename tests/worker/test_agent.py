@@ -48,11 +48,7 @@ def fail(error: BaseException) -> Work:
 class World:
     """An agent that ends when its coordinator has nothing to do any more.
 
-    Attributes:
-        work: what becomes of the learners, in turn; the last goes for all others.
-        done: the assignments that were begun, and under which worker id.
-        pauses: how long it wanted to wait before it tried again.
-        when_paused: called while it waits.
+    `work` is what becomes of the learners, in turn; the last goes for all others.
     """
 
     fake: FakeClient

@@ -19,25 +19,13 @@ from lipt.worker.pool import Child, Ended, ray_engine
 from lipt.worker.pool.ray_engine import RayEngine, run_worker
 from lipt.worker.settings import PoolSettings
 
-
-class RayError(Exception): ...
-
-
-class TaskCancelledError(RayError): ...
-
-
-class RayTaskError(RayError): ...
+RayError = type("RayError", (Exception,), {})
+TaskCancelledError = type("TaskCancelledError", (RayError,), {})
+RayTaskError = type("RayTaskError", (RayError,), {})
 
 
 class FakeRay:
-    """A cluster whose tasks a test ends.
-
-    Attributes:
-        connected: what `init` was given.
-        options: what a task was given besides its arguments.
-        tasks: the arguments of each, in order; a task is its place among them.
-        done: what came of tasks; an exception is raised.
-    """
+    """A cluster whose tasks a test ends: `done` has their results and errors."""
 
     exceptions = SimpleNamespace(
         RayError=RayError, TaskCancelledError=TaskCancelledError, RayTaskError=RayTaskError
@@ -46,15 +34,13 @@ class FakeRay:
 
     def __init__(self, *nodes: str) -> None:
         self.addresses = nodes
-        self.connected: dict[str, Any] = {}
         self.options: dict[str, Any] = {}
         self.tasks: list[tuple[list[str], dict[str, str]]] = []
         self.done: dict[int, Any] = {}
         self.cancelled: list[int] = []
         self.is_shut_down = False
 
-    def init(self, **options: Any) -> None:
-        self.connected = options
+    def init(self, **options: Any) -> None: ...
 
     def remote(self, _: Any) -> Any:
         def with_options(**options: Any) -> Any:
