@@ -31,10 +31,11 @@ from rich.table import Table
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from lipt.common.data.dataset import Dataset, in_memory
+from lipt.common.data.dataset import Dataset
 from lipt.common.models import build_model
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.trainer.main_training import Recipe, Schedule, fit
+from tests.in_memory import in_memory
 
 # Dense bfloat16 peaks in TFLOP/s, as their maker publishes them; matched from the first on.
 PEAKS = {

@@ -33,11 +33,12 @@ from torch.utils.data import Dataset as TorchDataset
 from torchvision import transforms
 
 from lipt.common.data import open_dataset
-from lipt.common.data.dataset import Dataset, in_memory
+from lipt.common.data.dataset import Dataset
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.process.devices import resolve_device
 from lipt.trainer.main_training import Recipe, Schedule, fit
+from tests.in_memory import in_memory
 
 BATCH_SIZE = 256
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)

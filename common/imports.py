@@ -90,6 +90,17 @@ def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[...
     return factory  # type: ignore[no-any-return]
 
 
+def call_factory(spec: str, factory: Callable[..., Any]) -> Any:
+    """Call a factory without arguments."""
+    try:
+        return factory()
+    except Exception as error:
+        raise ConfigError(
+            f"{spec!r} called without arguments failed with {type(error).__name__}: {error}. "
+            "Define it as def factory()."
+        ) from error
+
+
 def require_importable(modules: Collection[str]) -> None:
     """Import the modules that `--allow-module` names."""
     for name in modules:

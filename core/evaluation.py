@@ -43,19 +43,17 @@ from lipt.common.weights.specs import Weights, copy_to_cpu
 OpenWeights = Callable[[], Mapping[str, Tensor]]
 
 
-def has_batch_norm(model: nn.Module, frozen: Collection[str] = ()) -> bool:
-    """Whether the model has batch-norm statistics to estimate, besides frozen ones."""
-    return bool(_tracking(model, frozen))
-
-
 @torch.no_grad()
 def reestimate_batch_norm(
     model: nn.Module, batches: Iterable[Inputs], frozen: Collection[str] = ()
-) -> None:
-    """Replace running statistics by the inputs' own, each batch weighted by its size."""
+) -> Weights:
+    """Replace running statistics by the inputs' own, each batch weighted by its size.
+
+    Returns copies of those that are not frozen, on the CPU, by all names in the state dict.
+    """
     layers, num_seen = _tracking(model, frozen), 0
     if not layers:
-        return
+        return {}
     momentum = {layer: layer.momentum for layer in layers}
     with evaluation_mode(model):
         for layer in layers:
@@ -71,10 +69,6 @@ def reestimate_batch_norm(
         finally:
             for layer in layers:
                 layer.momentum = momentum[layer]
-
-
-def batch_norm_statistics(model: nn.Module, frozen: Collection[str] = ()) -> Weights:
-    """Copies of running statistics on the CPU, by all of their names in the state dict."""
     return copy_to_cpu(
         {
             name: buffer
@@ -86,7 +80,7 @@ def batch_norm_statistics(model: nn.Module, frozen: Collection[str] = ()) -> Wei
     )
 
 
-def _tracking(model: nn.Module, frozen: Collection[str] = ()) -> list[_BatchNorm]:
+def _tracking(model: nn.Module, frozen: Collection[str]) -> list[_BatchNorm]:
     return [
         module
         for prefix, module in model.named_modules()
@@ -118,10 +112,9 @@ def load_with_statistics(
 ) -> Weights:
     """Load weights with known or estimated statistics; returns these, empty if there are none."""
     model.load_state_dict({**weights, **(known or {})})
-    if known or inputs is None or not has_batch_norm(model, frozen):
+    if known or inputs is None:
         return known or {}
-    reestimate_batch_norm(model, inputs(), frozen)
-    return batch_norm_statistics(model, frozen)
+    return reestimate_batch_norm(model, inputs(), frozen)
 
 
 def batch_size_for(inputs: InputSpec, device: torch.device) -> int:
@@ -209,12 +202,11 @@ class Evaluator:
         for name, tensor in model.state_dict().items():
             tensor.copy_(weights[name])
         mended, examples_M = Weights(), self.batch_norm_examples_M
-        if examples_M is not None and has_batch_norm(model, self.frozen):
+        if examples_M is not None:
             parts = enumerate(_even_parts(examples_M, self.batch_size))
             batches = (self._made(self._batch_norm_inputs, *part) for part in parts)
             with pinned_kernels():
-                reestimate_batch_norm(model, batches, self.frozen)
-            mended = batch_norm_statistics(model, self.frozen)
+                mended = reestimate_batch_norm(model, batches, self.frozen)
         return Scored(self._score(model, floor), mended)
 
     @torch.inference_mode()

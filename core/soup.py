@@ -124,11 +124,7 @@ def greedy_soup(
 
 
 def _offer(
-    soup: Weights,
-    soup_accuracy: float,
-    opened: OpenWeights,
-    evaluate: Evaluate,
-    ratios: Ratios,
+    soup: Weights, soup_accuracy: float, opened: OpenWeights, evaluate: Evaluate, ratios: Ratios
 ) -> tuple[Weights, float, float]:
     # Read once as a whole, so every mixture uses the verified content.
     learner = dict(opened())

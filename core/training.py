@@ -229,7 +229,7 @@ def warm_up(
     cpu_threads: int,
     begun: Warmed | None = None,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
-    on_epoch: Callable[[Warmed], None] = lambda _: None,
+    on_epoch: Callable[[Warmed], object] = lambda _: None,
 ) -> Warmed:
     """Train a model on all data for some epochs: the ordinary warm-up that LiPT replaces.
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +53,19 @@ class Keepable(Protocol):
 
 
 KeptT = TypeVar("KeptT", bound=Keepable)
+
+
+@dataclass(frozen=True)
+class Key(Generic[KeptT]):
+    """The name of a kept value.
+
+    depends_on: compared by `repr`. models: number of models of the warm-up that it belongs to.
+    """
+
+    of: type[KeptT]
+    kind: str
+    depends_on: tuple[object, ...]
+    models: int = 0
 
 
 class Workspace(ABC):
@@ -100,32 +114,17 @@ class Workspace(ABC):
         """A user's features of every example."""
 
     @abstractmethod
-    def find(
-        self, of: type[KeptT], kind: str, depends_on: tuple[object, ...], *, models: int = 0
-    ) -> KeptT | None:
-        """The kept value of this kind and these dependencies, compared by `repr`.
-
-        `models` is the number of models of the warm-up that the value belongs to.
-        """
+    def find(self, key: Key[KeptT]) -> KeptT | None:
+        """The kept value."""
 
     @abstractmethod
-    def keep(
-        self, kind: str, depends_on: tuple[object, ...], value: KeptT, *, models: int = 0
-    ) -> KeptT:
-        """Keep a value; arguments as `find`."""
+    def keep(self, key: Key[KeptT], value: KeptT) -> KeptT:
+        """Keep a value."""
 
-    def cached(
-        self,
-        of: type[KeptT],
-        kind: str,
-        depends_on: tuple[object, ...],
-        compute: Callable[[], KeptT],
-        *,
-        models: int = 0,
-    ) -> KeptT:
-        """The kept value, or else the computed one; arguments as `find`."""
-        found = self.find(of, kind, depends_on, models=models)
-        return self.keep(kind, depends_on, compute(), models=models) if found is None else found
+    def cached(self, key: Key[KeptT], compute: Callable[[], KeptT]) -> KeptT:
+        """The kept value, or else the computed one."""
+        found = self.find(key)
+        return self.keep(key, compute()) if found is None else found
 
     def read_weights(self, name: BlobName, model: nn.Module) -> Weights:
         """Weights of all tensors of a model, on the CPU."""
@@ -249,26 +248,12 @@ class InMemory(Workspace):
         """A user's features of every example."""
         return self._features[features]
 
-    def find(
-        self,
-        of: type[KeptT],  # noqa: ARG002 - there are no files
-        kind: str,
-        depends_on: tuple[object, ...],
-        *,
-        models: int = 0,  # noqa: ARG002 - everything is kept
-    ) -> KeptT | None:
+    def find(self, key: Key[KeptT]) -> KeptT | None:
         """The kept value."""
-        found: KeptT | None = self._kept.get((kind, repr(depends_on)))
+        found: KeptT | None = self._kept.get((key.kind, repr(key.depends_on)))
         return found
 
-    def keep(
-        self,
-        kind: str,
-        depends_on: tuple[object, ...],
-        value: KeptT,
-        *,
-        models: int = 0,  # noqa: ARG002 - everything is kept
-    ) -> KeptT:
+    def keep(self, key: Key[KeptT], value: KeptT) -> KeptT:
         """Keep a value."""
-        self._kept[kind, repr(depends_on)] = value
+        self._kept[key.kind, repr(key.depends_on)] = value
         return value

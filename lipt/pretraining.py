@@ -38,8 +38,7 @@ from lipt.core.sharding import fit_defaults, split_validation
 from lipt.core.signals.stored import read_user_features
 from lipt.core.stages.choice import told_of
 from lipt.core.stages.diagnosis import diagnose
-from lipt.core.stages.proxy import ProxyQuestion
-from lipt.core.stages.question import SubsetQuery, Training, training_for
+from lipt.core.stages.question import Sources, SubsetQuery, Training, training_for
 from lipt.core.workspace import InMemory
 from lipt.data import MODULE, Given, open_dataset
 from lipt.progress import showing
@@ -183,14 +182,9 @@ class Pretrained:
     def diagnose(self, proxy: str | None = None, *, features: Features | None = None) -> Diagnosis:
         """Find wrong labels, duplicates and outliers; arguments as in `lipt.diagnose`."""
         with self._showing():
-            question = ProxyQuestion(
-                self.config,
-                None,
-                Proxy.parse(proxy or "auto"),
-                None,
-                None if features is None else self._keep_features(features),
-            )
-            found = diagnose(self._workspace, question)
+            own = None if features is None else self._keep_features(features)
+            sources = Sources(self.config, None, None, own)
+            found = diagnose(self._workspace, sources, Proxy.parse(proxy or "auto"))
         return read_diagnosis(
             found.pack(), num_examples=self.data.num_ids, fingerprint=self.data.fingerprint
         )

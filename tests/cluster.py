@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from lipt.common.rpc.channel import open_channel
 from lipt.trainer import Client
@@ -98,11 +98,11 @@ class LoggedProcess:
 
     def children(self) -> list[int]:
         """The processes that it has started and that are there now."""
-        return _children(self.process.pid)
+        return children_of(self.process.pid)
 
     def computing(self) -> list[int]:
         """The processes that run a coordinator's jobs: children of its fork server."""
-        return [child for server in self.children() for child in _children(server)]
+        return [child for server in self.children() for child in children_of(server)]
 
     def kill_computing(self) -> int:
         """End the processes that run a coordinator's jobs; how many there were."""
@@ -185,10 +185,7 @@ class Cluster:
         program: Sequence[str] = COORDINATOR,
         environment: Mapping[str, str] | None = None,
     ) -> LoggedProcess:
-        """Start a coordinator of the digits, and do not wait for it.
-
-        `flags` replace the test's own or add to them; `environment` adds to this process's.
-        """
+        """Start a coordinator of the digits, and do not wait; `flags` add to or replace its own."""
         own = {
             "--data": "digits",
             "--model": "resnet8",
@@ -198,14 +195,9 @@ class Cluster:
         missing = [word for flag in own.items() if flag[0] not in flags for word in flag]
         return self.start("coordinator", [*program, *missing, *flags], environment)
 
-    def start_coordinator(
-        self,
-        *flags: str,
-        program: Sequence[str] = COORDINATOR,
-        environment: Mapping[str, str] | None = None,
-    ) -> LoggedProcess:
+    def start_coordinator(self, *flags: str, **options: Any) -> LoggedProcess:
         """`launch_coordinator`, and wait until it serves."""
-        process = self.launch_coordinator(*flags, program=program, environment=environment)
+        process = self.launch_coordinator(*flags, **options)
         self.address = process.wait_for(r"lipt-coordinator on (\S+)")[1]
         return process
 
@@ -246,10 +238,10 @@ class Cluster:
         return processes.run(["-m", "lipt.trainer.cli", *arguments, "--coordinator", self.address])
 
 
-def _children(pid: int) -> list[int]:
-    try:
-        return [
-            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        ]
-    except FileNotFoundError:
-        return []
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started, in any thread; none where it has ended."""
+    found: list[int] = []
+    with suppress(OSError):
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            found += map(int, children.read_text().split())
+    return found

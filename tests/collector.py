@@ -67,9 +67,7 @@ class Collector(TraceServiceServicer):
     def wait_for(self, enough: Callable[[list[Spanned]], object]) -> list[Spanned]:
         """All spans, once they are enough."""
         with self._news:
-            assert self._news.wait_for(lambda: enough(self._spans), _PATIENCE_SECONDS), tree(
-                self._spans
-            )
+            assert self._news.wait_for(lambda: enough(self._spans), _PATIENCE_SECONDS), self._spans
         return self.spans()
 
 
@@ -89,22 +87,6 @@ def collecting() -> Iterator[Collector]:
         yield collector
     finally:
         server.stop(None).wait()
-
-
-def tree(spans: list[Spanned]) -> str:
-    """Spans as an indented tree, each below the one that it is a part of."""
-    known = {span.span_id for span in spans}
-    lines: list[str] = []
-
-    def draw(parent: str, depth: int) -> None:
-        for span in sorted(spans, key=lambda span: span.start):
-            if span.parent_id == parent or (not depth and span.parent_id not in known):
-                error = f" [{span.error}]" if span.error else ""
-                lines.append(f"{'  ' * depth}{span.name} ({span.service}){error}")
-                draw(span.span_id, depth + 1)
-
-    draw("", 0)
-    return "\n".join(lines)
 
 
 def _spanned(span: Any, resource: Mapping[str, Any]) -> Spanned:

@@ -22,11 +22,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 
 
 class Trial(NamedTuple):
-    """What shows that an extra is whole.
-
-    imported: modules that it brings; without them, its tests would be skipped.
-    tests: what pytest is given.
-    """
+    """Modules that an extra brings, without which its tests would be skipped, and its tests."""
 
     imported: tuple[str, ...]
     tests: tuple[str, ...]
@@ -38,15 +34,12 @@ TRIALS = {
     "dashboard": Trial(("starlette", "uvicorn"), ("tests/coordinator/page/test_sessions.py",)),
     "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/trainer/cli/test_demo.py",)),
     "docs": Trial(("mkdocstrings_handlers.python", "zensical"), ("tests/docs",)),
-    "fast": Trial(("numba",), ("tests/core/selection/strategies/test_glister.py",)),
+    "fast": Trial(("numba",), ("tests/core/selection/strategies/test_zcore.py",)),
     "huggingface": Trial(
         ("accelerate", "transformers"), ("tests/trainer/integrations/test_huggingface.py",)
     ),
     "lightning": Trial(("lightning",), ("tests/trainer/integrations/test_lightning.py",)),
-    "loggers": Trial(
-        ("mlflow", "tensorboard", "wandb"),
-        ("tests/trainer/test_tracking.py",),
-    ),
+    "loggers": Trial(("mlflow", "tensorboard", "wandb"), ("tests/trainer/test_tracking.py",)),
     "otel": Trial(
         ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),
         ("tests/common/observability/test_tracing.py",),
@@ -123,19 +116,8 @@ def attempt(name: str, python: Path, wheel: Path) -> None:
     run(*install, "--constraint", str(CONSTRAINTS), f"lipt[{name}] @ {wheel.as_uri()}")
     trial = TRIALS[name]
     run("-c", "".join(f"import {module}\n" for module in trial.imported), python=python)
-    run(
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        "0",
-        "-m",
-        "",
-        "-p",
-        "no:cacheprovider",
-        *trial.tests,
-        python=python,
-    )
+    options = ("-q", "-n", "0", "-m", "", "-p", "no:cacheprovider")
+    run("-m", "pytest", *options, *trial.tests, python=python)
 
 
 def run(*arguments: str, python: Path = Path(sys.executable)) -> None:

@@ -15,28 +15,23 @@ from torch import nn
 _HELD_OUT = 5
 
 
+def _people() -> list[tuple[torch.Tensor, float]]:
+    table: Any = load_diabetes()
+    # Its columns have a sum of squares of 1.
+    inputs_ND = torch.tensor(table.data * len(table.data) ** 0.5, dtype=torch.float32)
+    return list(zip(inputs_ND, map(float, table.target), strict=True))
+
+
 def people() -> list[tuple[torch.Tensor, float]]:
     """Ten measurements of each person, and how ill they were."""
-    return _people(held_out=False)
+    return [person for row, person in enumerate(_people()) if row % _HELD_OUT]
 
 
 def people_held_out() -> list[tuple[torch.Tensor, float]]:
     """Those of others."""
-    return _people(held_out=True)
+    return _people()[::_HELD_OUT]
 
 
 def regressor(*, num_classes: int) -> nn.Module:
     """For the ten measurements."""
     return nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, num_classes))
-
-
-def _people(*, held_out: bool) -> list[tuple[torch.Tensor, float]]:
-    table: Any = load_diabetes()
-    # Its columns have a sum of squares of 1.
-    inputs_ND = torch.tensor(table.data * len(table.data) ** 0.5, dtype=torch.float32)
-    rows = range(len(inputs_ND))
-    return [
-        (inputs_ND[row], float(table.target[row]))
-        for row in rows
-        if (row % _HELD_OUT == 0) is held_out
-    ]

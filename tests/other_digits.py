@@ -1,4 +1,4 @@
-"""Data sets that are as long as the digits, and others: what a run of digits must never meet."""
+"""Data sets made of the digits: halves that share no class, and what their runs must never meet."""
 
 from __future__ import annotations
 
@@ -8,18 +8,29 @@ from torch import Tensor
 from lipt.common.data import open_dataset
 
 Pairs = list[tuple[Tensor, int]]
+_DIGITS = open_dataset("digits")
+_IMAGES_NCHW, _LABELS_N = _DIGITS.images(torch.arange(len(_DIGITS))), _DIGITS.labels_N
+
+
+def _pairs(images_NCHW: Tensor, labels_N: Tensor) -> Pairs:
+    return list(zip(images_NCHW, labels_N.tolist(), strict=True))
+
+
+def low() -> Pairs:
+    """The digits 0 to 4."""
+    return _pairs(_IMAGES_NCHW[_LABELS_N < 5], _LABELS_N[_LABELS_N < 5])
+
+
+def high() -> Pairs:
+    """The digits 5 to 9, with labels from 0."""
+    return _pairs(_IMAGES_NCHW[_LABELS_N >= 5], _LABELS_N[_LABELS_N >= 5] - 5)
 
 
 def relabelled() -> Pairs:
     """The digits, each with the label of the next class: nothing fits less, or looks more alike."""
-    digits = open_dataset("digits")
-    images_NCHW = digits.images(torch.arange(len(digits)))
-    return list(zip(images_NCHW, ((digits.labels_N + 1) % 10).tolist(), strict=True))
+    return _pairs(_IMAGES_NCHW, (_LABELS_N + 1) % 10)
 
 
 def enlarged() -> Pairs:
     """The digits at twice their size."""
-    digits = open_dataset("digits")
-    images_NCHW = digits.images(torch.arange(len(digits)))
-    images_NCHW = images_NCHW.repeat_interleave(2, 2).repeat_interleave(2, 3)
-    return list(zip(images_NCHW, digits.labels_N.tolist(), strict=True))
+    return _pairs(_IMAGES_NCHW.repeat_interleave(2, 2).repeat_interleave(2, 3), _LABELS_N)

@@ -33,14 +33,9 @@ class PlayedWorker:
         self.client = CoordinatorClient(channel)
         # Drawn by its name, so that the same one after a restart is the same worker.
         self.secret = hashlib.sha256(name.encode()).hexdigest()
-        self.client.register(
-            self.secret,
-            name=name,
-            device="cpu",
-            versions=versions_on(torch.device("cpu")) if has_data else {},
-            allowed_modules=(),
-            has_data=has_data,
-        )
+        versions = versions_on(torch.device("cpu")) if has_data else {}
+        shown = {"name": name, "device": "cpu", "versions": versions, "has_data": has_data}
+        self.client.register(self.secret, **shown, allowed_modules=())
         self.worker_id = self.client.worker_id
         self._store = BlobStore(directory / f"cache-{name}", max_blob_bytes=2**30)
 
@@ -69,21 +64,14 @@ class PlayedWorker:
         """Send a result, without handing it in."""
         return Transfers(self.client.blobs).upload(encode_sparse(weights))
 
-    def commit(
-        self, assignment: Assignment, result: BlobName, report: worker_pb2.LearnerReport = REPORT
-    ) -> None:
+    def commit(self, assignment: Assignment, result: BlobName) -> None:
         """Hand in what is uploaded."""
-        self.client.commit(assignment, result, report)
+        self.client.commit(assignment, result, REPORT)
 
-    def submit(
-        self,
-        assignment: Assignment,
-        weights: Weights | None = None,
-        report: worker_pb2.LearnerReport = REPORT,
-    ) -> None:
+    def submit(self, assignment: Assignment, weights: Weights | None = None) -> None:
         """Upload and hand in these weights, or a learner as good as any."""
         learner = self.learner(assignment) if weights is None else weights
-        self.commit(assignment, self.upload(learner), report)
+        self.commit(assignment, self.upload(learner))
 
 
 def pruned(weights: Weights, density: float, factor: float = 1.0) -> Weights:

@@ -70,12 +70,7 @@ class There(Tensor):
 
 
 class Pretended(TorchDispatchMode):
-    """The time in which the device is there.
-
-    Attributes:
-        device: what it is called.
-        waits: how often the CPU had to wait for it, by the operation.
-    """
+    """The time in which the device is there; `waits` are counted by the operation."""
 
     device = DEVICE
 
@@ -99,11 +94,7 @@ class Pretended(TorchDispatchMode):
         self._autocast.stop()
 
     def __torch_dispatch__(
-        self,
-        operation: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, operation: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Compute on the CPU, and put what comes out where a device would have it."""
         given = dict(kwargs or {})

@@ -74,7 +74,12 @@ def start(
             env=dict(environment),
             cwd=folder,
         )
-    return _template().fork(arguments, environment, output, errors, folder or Path.cwd())
+    request = {
+        "arguments": list(arguments),
+        "environment": dict(environment),
+        "folder": str(folder or Path.cwd()),
+    }
+    return _template().fork(request, output, errors)
 
 
 def run(
@@ -88,14 +93,8 @@ def run(
     """Run `python ARGUMENTS` to its end, as `subprocess.run` with `capture_output` does."""
     taken = os.environ if environment is None else environment
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = start(
-            arguments,
-            taken,
-            output=output.fileno(),
-            errors=errors.fileno(),
-            folder=folder,
-            fresh=fresh,
-        )
+        given = {"output": output.fileno(), "errors": errors.fileno()}
+        process = start(arguments, taken, **given, folder=folder, fresh=fresh)
         try:
             status = process.wait(timeout)
         except BaseException:
@@ -145,10 +144,6 @@ class ForkedProcess:
         if self.poll() is None:
             os.kill(self.pid, sig)
 
-    def kill(self) -> None:
-        """End it now."""
-        self.send_signal(signal.SIGKILL)
-
     def _receive(self, timeout: float | None) -> int | None:
         with self._lock:
             if self._status is None and select.select([self._connection], [], [], timeout)[0]:
@@ -179,22 +174,10 @@ class _Template:
         self._control.close()
         self._process.wait()
 
-    def fork(
-        self,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        output: int,
-        errors: int,
-        folder: Path,
-    ) -> ForkedProcess:
+    def fork(self, request: Mapping[str, Any], output: int, errors: int) -> ForkedProcess:
         ours, theirs = socket.socketpair()
         with self._lock, theirs:
             socket.send_fds(self._control, [b"f"], [theirs.fileno(), output, errors])
-        request = {
-            "arguments": list(arguments),
-            "environment": dict(environment),
-            "folder": str(folder),
-        }
         ours.sendall(json.dumps(request).encode() + b"\n")
         return ForkedProcess(int(_line(ours)), ours)
 

@@ -6,19 +6,15 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cluster import children_of
+
 
 class RayNodes:
-    """Two nodes on this machine, each with room for two workers.
-
-    Attributes:
-        address: of the cluster.
-        doomed: the node that is not its head.
-    """
+    """Two nodes on this machine, each with room for two workers; `doomed` is not the head."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster as RayCluster
@@ -44,13 +40,8 @@ class RayNodes:
 
 
 def with_descendants(pid: int) -> set[int]:
-    """A process and all that it has started, directly or not; none where it has ended."""
-    found = {pid}
-    with suppress(OSError):
-        for children in Path(f"/proc/{pid}/task").glob("*/children"):
-            for child in children.read_text().split():
-                found |= with_descendants(int(child))
-    return found
+    """A process and all that it has started, directly or not."""
+    return {pid}.union(*map(with_descendants, children_of(pid)))
 
 
 @contextmanager

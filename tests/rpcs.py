@@ -12,6 +12,32 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 import lipt.v1
 
+_WORKER, _TRAINER, _ADMIN = {"worker", "admin"}, {"trainer", "admin"}, {"admin"}
+_ANY = _WORKER | _TRAINER
+# Roles that each call takes, apart from the coordinator's own table.
+EXPECTED = {
+    "lipt.v1.AccessService": {
+        **dict.fromkeys(("CreateToken", "ListTokens", "RevokeToken"), _ADMIN),
+        "OpenPage": _TRAINER,
+        "WhoAmI": _ANY,
+    },
+    "lipt.v1.BlobService": dict.fromkeys(("ReadBlob", "WriteBlob", "GetUploadStatus"), _ANY),
+    "lipt.v1.DiagnosisService": {"Diagnose": _TRAINER},
+    "lipt.v1.InfoService": {"GetInfo": _ANY, "WatchService": _TRAINER},
+    "lipt.v1.RunService": dict.fromkeys(
+        ("CreateRun", "GetRun", "ListRuns", "CancelRun", "WatchRun", "GetWeights"), _TRAINER
+    ),
+    "lipt.v1.SubsetService": dict.fromkeys(("GetSubset", "ListStrategies"), _TRAINER),
+    "lipt.v1.WorkerService": dict.fromkeys(
+        (
+            *("Register", "AcquireAssignment", "Heartbeat", "CommitResult"),
+            *("ReleaseAssignment", "GetDemand"),
+        ),
+        _WORKER,
+    ),
+    "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": _ANY},
+}
+
 
 def contract_methods() -> Iterator[Any]:
     """Descriptors of the methods of every service of `lipt.v1`."""

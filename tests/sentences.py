@@ -52,18 +52,10 @@ def _sentences(number: int, seed: int) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for row in range(number):
         label = row % len(_CLASSES)
-        length = (
-            LONGEST if row == 0 else int(torch.randint(4, LONGEST + 1, (), generator=generator))
-        )
-        words = torch.randint(1, NUM_TOKENS, (length,), generator=generator)
-        own = 1 + 13 * label + torch.randint(0, 13, (length,), generator=generator)
-        is_own = torch.rand(length, generator=generator) < 0.5
-        figures = torch.rand(3, generator=generator)
-        rows.append(
-            {
-                "tokens": torch.where(is_own, own, words),
-                "figures": figures,
-                "label": _CLASSES[label],
-            }
-        )
+        drawn = int(torch.randint(4, LONGEST + 1, (), generator=generator)) if row else LONGEST
+        words = torch.randint(1, NUM_TOKENS, (drawn,), generator=generator)
+        own = 1 + 13 * label + torch.randint(0, 13, (drawn,), generator=generator)
+        is_own = torch.rand(drawn, generator=generator) < 0.5
+        tokens, figures = torch.where(is_own, own, words), torch.rand(3, generator=generator)
+        rows.append({"tokens": tokens, "figures": figures, "label": _CLASSES[label]})
     return rows

@@ -11,20 +11,16 @@ import grpc.aio
 from lipt.common.network.tls import split_address
 from lipt.common.observability.logs import Events
 from lipt.common.rpc.channel import local_credentials
-from lipt.common.rpc.handlers import Interceptor, refusals
+from lipt.common.rpc.handlers import Interceptor, Step, refusals
 
 
 @asynccontextmanager
-async def serving(*servicers: tuple[Callable[[Any, Any], None], Any]) -> AsyncIterator[str]:
-    """Serve until the block ends.
-
-    Args:
-        servicers: each with the generated function that adds its kind to a server.
-
-    Yields:
-        The address.
-    """
-    server = grpc.aio.server(interceptors=[Interceptor(lambda _: (refusals(Events()),))])
+async def serving(
+    *servicers: tuple[Callable[[Any, Any], None], Any], steps: Sequence[Step] = ()
+) -> AsyncIterator[str]:
+    """Serve until the block ends; a servicer comes with what adds it to a server."""
+    every = (refusals(Events()), *steps)
+    server = grpc.aio.server(interceptors=[Interceptor(lambda _: every)])
     for add, servicer in servicers:
         add(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")

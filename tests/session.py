@@ -3,6 +3,8 @@
 with Session(data, model) as session:
     session.pretrain()
     subset = session.client.subset(strategy="craig", fraction=0.1)
+
+Coordinator and workers know data and models by names: here the functions `data` and `model`.
 """
 
 from __future__ import annotations
@@ -31,11 +33,25 @@ from lipt.trainer.client.client import Client
 from lipt.trainer.views import RunView
 from tests.embedded.coordinator import EmbeddedCoordinator
 from tests.embedded.workers import Check, worker_thread
-from tests.given import MODULE, giving
 
+MODULE = "tests.session"
 _LOOK_SECONDS = 0.1
 # Nobody waits for a coordinator of this very process to come back.
 _RECONNECT_SECONDS = 1.0
+
+
+# The objects of the one session that a process has at a time.
+_given: dict[str, Any] = {}
+
+
+def data() -> Any:
+    """The data set that was given."""
+    return _given["data"]
+
+
+def model(*, num_classes: int) -> Any:
+    """The model that was given, made anew."""
+    return _given["model"](num_classes=num_classes)
 
 
 class Session(AbstractContextManager["Session"]):
@@ -74,7 +90,8 @@ class Session(AbstractContextManager["Session"]):
             stack.enter_context(_as_it_was())
             folder = tempfile.TemporaryDirectory(prefix="lipt-", ignore_cleanup_errors=True)
             self._folder = Path(stack.enter_context(folder))
-            stack.enter_context(giving(data=self.data, model=self._given_model))
+            _given.update(data=self.data, model=self._given_model)
+            stack.callback(_given.clear)
             address = stack.enter_context(EmbeddedCoordinator(self._settings()))
             client = Client(address, reconnect_seconds=_RECONNECT_SECONDS)
             self.client = stack.enter_context(client)
@@ -90,17 +107,7 @@ class Session(AbstractContextManager["Session"]):
         if self._initial is not None:
             blob = self.client.upload_weights(pack(copy_to_cpu(self._initial.state_dict())))
             settings = merge(settings, {"initialization": {"weights_sha256": blob.sha256}})
-        check = self._require_workers()
-        run = self.client.start_run(merge(settings, dict(overrides or {})))
-        pause = threading.Event()
-        while run.goes_on:
-            check()
-            pause.wait(_LOOK_SECONDS)
-            run = self.client.run(run.run_id)
-        return self.client.wait(run.run_id)
-
-    def _require_workers(self) -> Check:
-        """The workers, from the first run on: a diagnosis needs none."""
+        # The workers, from the first run on: a diagnosis needs none.
         if self._check is None:
             address, folder, allowed = self.client.address, self._folder, self._allowed_modules
             self._check = self._stack.enter_context(
@@ -108,7 +115,13 @@ class Session(AbstractContextManager["Session"]):
                     address, folder / "workers", device=self._device, allowed_modules=allowed
                 )
             )
-        return self._check
+        run = self.client.start_run(merge(settings, dict(overrides or {})))
+        pause = threading.Event()
+        while run.goes_on:
+            self._check()
+            pause.wait(_LOOK_SECONDS)
+            run = self.client.run(run.run_id)
+        return self.client.wait(run.run_id)
 
     def _settings(self) -> CoordinatorSettings:
         return load_settings(
@@ -122,8 +135,6 @@ class Session(AbstractContextManager["Session"]):
                 "device": self._device,
                 "allow_modules": self._allowed_modules,
                 "drain_seconds": 1.0,
-                "insecure": False,
-                "require_token": False,
             },
         )
 

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from lipt.trainer.main_training import Trained as Trained
     from lipt.trainer.main_training import TrainingPaused as TrainingPaused
     from lipt.trainer.main_training import fit as fit
-    from lipt.trainer.resampling.redrawing import RedrawnInfoBatch as RedrawnInfoBatch
-    from lipt.trainer.resampling.redrawing import RedrawnRandom as RedrawnRandom
-    from lipt.trainer.resampling.redrawing import RedrawnStale as RedrawnStale
+    from lipt.trainer.resampling.redrawing import Redrawn as Redrawn
     from lipt.trainer.resampling.reselection import ReselectingSampler as ReselectingSampler
     from lipt.trainer.resampling.reselection import Reselection as Reselection
     from lipt.trainer.resampling.samplers import InfoBatchSampler as InfoBatchSampler
@@ -46,7 +44,7 @@ _MODULES = {
     "lipt.trainer.resampling.samplers": (
         "InfoBatchSampler RedrawingSampler StaleLossSampler SubsetSampler with_ids"
     ),
-    "lipt.trainer.resampling.redrawing": "RedrawnInfoBatch RedrawnRandom RedrawnStale",
+    "lipt.trainer.resampling.redrawing": "Redrawn",
     "lipt.trainer.resampling.reselection": "Reselection ReselectingSampler",
     "lipt.trainer.subsets.subset": "Subset",
     "lipt.trainer.subsets.weighted": "normalized_weights weighted_cross_entropy",

@@ -307,7 +307,7 @@ class Exchange:
         cache = self._worker.cache
         try:
             # Cached files may be old, so verify them.
-            if not cache.keep_if_whole(name):
+            if not cache.is_whole(name, remove_damaged=True):
                 self._insist(lambda: self._downloads.download(name, cache), _AWAY)
                 self.bytes_received += name.size_bytes
             cache.trim(self._worker.settings.cache_bytes, keep=name)

@@ -17,7 +17,6 @@ from benchmarks.value.cells import FIELDS, Cell, recipe_of
 from benchmarks.value.pipeline import pipeline
 from benchmarks.value.settings import Dirty, Images, make, original
 from lipt.common.data import Dataset
-from lipt.common.data.dataset import in_memory
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import LiptError
@@ -26,8 +25,9 @@ from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.signals.signals import labels_only
 from lipt.trainer.main_training import Schedule, fit
-from lipt.trainer.resampling.redrawing import RedrawnRandom
+from lipt.trainer.resampling.redrawing import Redrawn
 from lipt.trainer.subsets.subset import Subset
+from tests.in_memory import in_memory
 
 # The subset's accuracy at the end says whether training has converged.
 _SCHEDULE = Schedule(test_at=(), subset_at=(0.99,))
@@ -100,7 +100,7 @@ def train(
     redrawn = None
     if cell.strategy == "redrawn":
         budget = budget_from_fraction(cell.fraction, len(dataset))
-        redrawn = RedrawnRandom(dataset, budget, cell.seed)
+        redrawn = Redrawn("random", dataset, budget, cell.seed)
     trained = fit(
         cell.model,
         dataset,

@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
 from lipt.common.access.roles import Role
+from lipt.common.network.tls import extension_of
 from lipt.common.text import printable
 
 # gRPC's key of a peer's certificate, without its chain.
@@ -64,11 +65,13 @@ def identity_of(auth_context: Mapping[str, Iterable[bytes]]) -> CertificateIdent
         certificate = x509.load_pem_x509_certificate(pem)
         names = _subject(certificate, NameOID.COMMON_NAME)
         units = _subject(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME)
-        dns_names, uris = _alternative_names(certificate)
+        others = extension_of(certificate, x509.SubjectAlternativeName) or ()
     # gRPC accepts forms that cryptography refuses: they give no role.
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         return CertificateIdentity(sha256[:16], sha256, frozenset())
-    names += dns_names + [uri for uri in uris if uri not in _BY_URI]
+    names += [name.value for name in others if isinstance(name, x509.DNSName)]
+    uris = [name.value for name in others if isinstance(name, x509.UniformResourceIdentifier)]
+    names += [uri for uri in uris if uri not in _BY_URI]
     roles = {_BY_UNIT[unit] for unit in units if unit in _BY_UNIT}
     roles |= {_BY_URI[uri] for uri in uris if uri in _BY_URI}
     name = next(filter(None, names), sha256[:16])
@@ -79,14 +82,3 @@ def identity_of(auth_context: Mapping[str, Iterable[bytes]]) -> CertificateIdent
 def _subject(certificate: x509.Certificate, part: ObjectIdentifier) -> list[str]:
     found = (attribute.value for attribute in certificate.subject.get_attributes_for_oid(part))
     return [value for value in found if isinstance(value, str)]
-
-
-def _alternative_names(certificate: x509.Certificate) -> tuple[list[str], list[str]]:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return [], []
-    return (
-        names.get_values_for_type(x509.DNSName),
-        names.get_values_for_type(x509.UniformResourceIdentifier),
-    )

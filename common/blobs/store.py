@@ -187,23 +187,16 @@ class BlobStore:
             _require_same(BlobName.of_file(path), name, path)
         return path
 
-    def is_whole(self, name: BlobName) -> bool:
+    def is_whole(self, name: BlobName, *, remove_damaged: bool = False) -> bool:
         """Whether a blob is stored and undamaged."""
-        try:
-            self.verified_path(name)
-        except (UnknownBlobError, CorruptBlobError):
-            return False
-        return True
-
-    def keep_if_whole(self, name: BlobName) -> bool:
-        """Whether a blob is stored and undamaged; removes a damaged one."""
         try:
             self.verified_path(name)
         except UnknownBlobError:
             return False
         except CorruptBlobError:
-            with state_errors(self.root):
-                self._target(name).unlink(missing_ok=True)
+            if remove_damaged:
+                with state_errors(self.root):
+                    self._target(name).unlink(missing_ok=True)
             return False
         return True
 
@@ -246,23 +239,15 @@ class BlobStore:
         # Ignore a longer part: its sender declared another size.
         return part.size_bytes if part and part.size_bytes <= name.size_bytes else 0
 
-    def has_part(self, name: BlobName) -> bool:
-        """Whether a partial blob is kept."""
-        return _file(self.part(name)) is not None
-
     def open_upload(self, name: BlobName, offset_bytes: int) -> Upload:
         """Begin or resume a blob's upload, as its only writer."""
         self._check_size(name)
         self._make_uploads()
-        return Upload(self, name, offset_bytes)
+        return Upload(name, offset_bytes, part=self.part(name), target=self._target(name))
 
     def part(self, name: BlobName) -> Path:
         """The file of a partial blob."""
         return self._uploads / f"{name.sha256}.part"
-
-    def publish_part(self, name: BlobName, file: FileIO) -> None:
-        """Durably rename a complete, verified upload."""
-        publish(file, self.part(name), self._target(name))
 
     def _make_uploads(self) -> None:
         with state_errors(self._uploads):
@@ -289,11 +274,10 @@ def _require_same(found: BlobName, name: BlobName, path: Path) -> None:
 class Upload:
     """The only writer of a partial blob; safe in any thread."""
 
-    def __init__(self, store: BlobStore, name: BlobName, offset_bytes: int) -> None:
+    def __init__(self, name: BlobName, offset_bytes: int, *, part: Path, target: Path) -> None:
         self.name = name
         self.offset_bytes = 0
-        self._store = store
-        self._part = store.part(name)
+        self._part, self._target = part, target
         self._digest = hashlib.sha256()
         self._lock = threading.Lock()
         with state_errors(self._part):
@@ -352,7 +336,7 @@ class Upload:
                 )
             # Its last byte may be old.
             os.utime(self._part)
-            self._store.publish_part(self.name, self._file)
+            publish(self._file, self._part, self._target)
         return self.name
 
     def close(self) -> None:

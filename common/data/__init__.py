@@ -1,6 +1,6 @@
 """Data: labelled data sets by name; row n is the same example in every process."""
 
-from lipt.common.data.dataset import Dataset, all_labels, without_quarantined
+from lipt.common.data.dataset import Dataset, without_quarantined
 from lipt.common.data.fingerprinting import fingerprint
 from lipt.common.data.input_format import input_format, normalization
 from lipt.common.data.loading import Bearable, dataset_of, known_sources, open_dataset
@@ -12,7 +12,6 @@ __all__ = [
     "Bearable",
     "Dataset",
     "Shard",
-    "all_labels",
     "dataset_of",
     "decode_image",
     "fingerprint",

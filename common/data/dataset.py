@@ -1,10 +1,9 @@
 """Data set: a map from a row number, which is the example's id, to a labelled example.
 
-Images stay in memory as pixels if they fit, and are otherwise read and decoded on demand. Other
-examples stay in memory. Broken images are excluded: callers still use ids, row numbers in the whole
-set, while computations use positions among the rest. `Numbering` maps between them.
+Images stay in memory as pixels if they fit, and are otherwise read and decoded on demand. Where
+broken images are excluded, computations use positions among the rest; callers still use ids.
 
-Shapes: N examples, B ids, C x H x W pixels as the model sees them.
+Shapes: N examples, B positions, C x H x W pixels as the model sees them.
 """
 
 from __future__ import annotations
@@ -15,19 +14,16 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.config.run_config import FingerprintKind
-from lipt.common.data.parallel import map_rows
-from lipt.common.data.sources.image_files import EncodedRows
+from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows
 from lipt.common.errors import DataError
-from lipt.common.images.formats import Header
 from lipt.common.inputs.model_input import Stored, rows_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec
-from lipt.common.targets.values import SingleLabel, Target, TargetValues
+from lipt.common.targets.values import SingleLabel, Target
 
 
 @dataclass(frozen=True)
@@ -35,13 +31,14 @@ class Dataset:
     """Labelled examples, the same ones in the same order every time they are opened.
 
     Attributes:
+        rows: all examples of the source, by id.
         fingerprint: the sampled one; see `lipt.common.data.fingerprinting`.
         stamp: of the source's files; None without files.
-        read_all: computes the full fingerprint at the source; None takes `rows`.
-        reopen: reopens the source's rows; None where `rows` are the source's.
+        again: opens the source's rows again; None where it has no other than `rows`.
+        progress: of the full fingerprint.
         scaling: clause on the image size and the cost of scaling; empty without scaling.
         quarantined: ids of images that cannot be used, ascending.
-        left_out_labels: the labels of these, where they are excluded.
+        excludes: whether these are left out.
     """
 
     rows: Rows
@@ -49,11 +46,11 @@ class Dataset:
     inputs: InputSpec
     num_threads: int = 1
     stamp: Stamp | None = None
-    read_all: Callable[[], str] | None = None
-    reopen: Callable[[], Rows] | None = None
+    again: Callable[[], Rows] | None = None
+    progress: Progress | None = None
     scaling: str = ""
     quarantined: tuple[int, ...] = ()
-    left_out_labels: tuple[int, ...] = ()
+    excludes: bool = False
 
     @property
     def source(self) -> str:
@@ -65,10 +62,10 @@ class Dataset:
         """A name for every label."""
         return self.rows.class_names
 
-    @property
+    @cached_property
     def labels_N(self) -> Tensor:
         """The labels, int64, on the CPU; strata if examples have no single class."""
-        return self.rows.labels_N
+        return self.numbering.kept(self.rows.labels_N) if self.excludes else self.rows.labels_N
 
     @property
     def target(self) -> Target:
@@ -95,7 +92,7 @@ class Dataset:
         return isinstance(rows, ColumnRows)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.labels_N)
 
     @cached_property
     def numbering(self) -> Numbering:
@@ -105,19 +102,21 @@ class Dataset:
     @property
     def num_ids(self) -> int:
         """All examples of the source, excluded ones too; ids are below it."""
-        return len(self) + len(self.quarantined)
+        return len(self.rows)
 
     @cached_property
     def source_rows(self) -> Rows:
         """The source's rows: not scaled, and files if images are encoded."""
-        return self.rows if self.reopen is None else self.reopen()
+        if self.again is None or not isinstance(self.rows, ArrayRows):
+            return self.rows
+        return self.again()
 
     @cached_property
     def full_fingerprint(self) -> str:
         """The full fingerprint; reads every row."""
-        if self.read_all is not None:
-            return self.read_all()
-        return self.rows.whole.fingerprint(FingerprintKind.FULL)
+        rows = self.rows if self.again is None else self.again()
+        rows.complete_labels()
+        return rows.fingerprint(FingerprintKind.FULL, self.progress)
 
     def fingerprint_like(self, other: str) -> str:
         """The fingerprint of the same kind as `other`, for comparison."""
@@ -131,7 +130,7 @@ class Dataset:
         if isinstance(self.rows, ArrayRows | ColumnRows):
             return False
         try:
-            return self.rows.whole.fingerprint() != self.fingerprint
+            return self.rows.fingerprint() != self.fingerprint
         except DataError:
             return True
 
@@ -151,60 +150,46 @@ class Dataset:
     def examples(self, ids: Tensor) -> Stored:
         """Stored examples: uint8 images, B x C x H x W, or a tensor for each column.
 
-        `ids` are B row numbers, int64, in any order, with repeats. Raises IndexError for a row
-        outside 0..N-1, and DataError for an unreadable image.
+        `ids` are B row numbers, int64, in any order, with repeats; positions if images are left
+        out. Raises IndexError outside 0..N-1, and DataError for an unreadable image.
         """
         if not isinstance(self.rows, ColumnRows):
             return self.images(ids)
-        self._require_rows(ids)
-        return rows_of(dict(self.rows.tensors), ids)
+        return rows_of(dict(self.rows.tensors), self._rows_of(ids))
 
     def images(self, ids: Tensor) -> Tensor:
         """Images at the model's size, uint8 B x C x H x W; as `examples`."""
         rows, inputs = self.rows, self.inputs
         if not isinstance(rows, ImageRows) or not isinstance(inputs, ImageSpec):
             raise DataError(f"{self.source} holds no images, but {inputs}. Open an image set.")
-        self._require_rows(ids)
-        channels, height, width = inputs.shape
+        numbers_B = self._rows_of(ids)
         if isinstance(rows, ArrayRows) and self.in_memory:
-            return torch.from_numpy(rows.images_NCHW)[ids]
+            return torch.from_numpy(rows.images_NCHW)[numbers_B]
+        channels, height, width = inputs.shape
         images_BCHW = np.empty((len(ids), channels, height, width), np.uint8)
-        # Sorted: neighbours may share a block of a file, which is then read once.
-        places = ids.argsort(stable=True).tolist()
-        numbers = ids.tolist()
+        numbers = numbers_B.tolist()
 
         def decode(place: int) -> None:
             _, images_BCHW[place] = rows.read(numbers[place], channels, (height, width))
 
+        # Sorted: neighbours may share a block of a file, which is then read once.
+        places = numbers_B.argsort(stable=True).tolist()
         for _ in map_rows(decode, places, num_threads=self.num_threads):
             pass
         return torch.from_numpy(images_BCHW)
 
     def raw_bytes(self, row: int) -> bytes:
         """An image file, or the bytes of an example's pixels or values."""
-        self._require_rows(torch.tensor([row]))
+        ids = torch.tensor([row])
         if self.encoded or isinstance(self.rows, ColumnRows):
-            return self.rows.raw(row)
-        return self.images(torch.tensor([row])).numpy().tobytes()
+            return self.rows.raw(int(self._rows_of(ids)))
+        return self.images(ids).numpy().tobytes()
 
-    def _require_rows(self, ids: Tensor) -> None:
+    def _rows_of(self, ids: Tensor) -> Tensor:
         for row in map(int, (ids.min(), ids.max()) if len(ids) else ()):
             if not 0 <= row < len(self):
                 raise IndexError(f"there is no row {row} in {self.source} with {len(self)} rows")
-
-
-def in_memory(
-    source: str,
-    class_names: tuple[str, ...],
-    labels_N: Tensor,
-    fingerprint: str,
-    images_NCHW: Tensor,
-    *,
-    targets: TargetValues | None = None,
-) -> Dataset:
-    """A data set of pixels at the size that the model sees, uint8."""
-    rows = ArrayRows(source, class_names, labels_N, images_NCHW.numpy(), targets=targets)
-    return Dataset(rows, fingerprint, ImageSpec(*images_NCHW.shape[1:]))
+        return self.numbering.ids(ids) if self.excludes else ids
 
 
 @dataclass(frozen=True)
@@ -246,66 +231,5 @@ class Numbering:
 
 
 def without_quarantined(dataset: Dataset) -> Dataset:
-    """The usable images; keeps the whole set's fingerprint, and copies pixels in memory."""
-    if not dataset.quarantined:
-        return dataset
-    numbering, reopen = Numbering(dataset.quarantined), dataset.reopen
-    left_out = torch.tensor(dataset.quarantined)
-    return replace(
-        dataset,
-        left_out_labels=tuple(dataset.labels_N[left_out].tolist()),
-        rows=_kept_rows(dataset.rows, numbering),
-        reopen=None if reopen is None else lambda: _kept_rows(reopen(), numbering),
-    )
-
-
-def all_labels(dataset: Dataset) -> Tensor:
-    """The labels of all ids, from a set without the excluded ones."""
-    if not dataset.quarantined:
-        return dataset.labels_N
-    left_out = torch.tensor(dataset.left_out_labels)
-    return Numbering(dataset.quarantined).spread(dataset.labels_N, left_out)
-
-
-def _kept_rows(rows: Rows, numbering: Numbering) -> Rows:
-    labels_N, targets = numbering.kept(rows.labels_N), rows.targets
-    if targets is not None:
-        targets = replace(
-            targets,
-            values=numbering.kept(targets.values),
-            strata_N=numbering.kept(targets.strata_N),
-        )
-    fields = rows.source, rows.class_names, labels_N
-    if isinstance(rows, ArrayRows):
-        images_NCHW = numbering.kept(torch.from_numpy(rows.images_NCHW)).numpy()
-        return ArrayRows(*fields, images_NCHW, stamp=rows.stamp, targets=targets)
-    if not isinstance(rows, EncodedRows):
-        raise TypeError(f"{type(rows).__name__} in quarantine, which is for image files")
-    return _KeptRows(*fields, rows, numbering, stamp=rows.stamp, targets=targets)
-
-
-@dataclass(frozen=True)
-class _KeptRows(ImageRows):
-    """A subset of image files, by position."""
-
-    all_rows: EncodedRows
-    numbering: Numbering
-    encoded = True
-
-    @property
-    def whole(self) -> Rows:
-        return self.all_rows
-
-    def raw(self, row: int) -> bytes:
-        return self.all_rows.raw(self._id(row))
-
-    def check(self, row: int) -> Header:
-        return self.all_rows.check(self._id(row))
-
-    def read(
-        self, row: int, channels: int, size: tuple[int, int]
-    ) -> tuple[Header, NDArray[np.uint8]]:
-        return self.all_rows.read(self._id(row), channels, size)
-
-    def _id(self, place: int) -> int:
-        return int(self.numbering.ids(torch.tensor(place)))
+    """The usable images; keeps the whole set's fingerprint."""
+    return replace(dataset, excludes=bool(dataset.quarantined))

@@ -1,7 +1,4 @@
-"""Input format: shape and normalization of a run's inputs.
-
-Images are normalized per channel, standardized columns by position in the last dimension. Means and
-deviations travel with the task, so that all peers normalize alike.
+"""Input format: shape and normalization of a run's inputs; it travels with every task.
 
 Shapes: B examples, C channels, P positions.
 """

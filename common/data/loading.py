@@ -1,8 +1,7 @@
 """Loading: a name such as `cifar10:DIR` opens a data set, with every example checked.
 
-This module decides the image size, whether images stay in memory, and which broken ones are
-excluded. For sets that stay encoded, every image's header and end are checked. The result is
-cached: for a million remote images the check takes an hour.
+For sets that stay encoded, every image's header and end are checked. The result is cached: for a
+million remote images the check takes an hour.
 
 Shapes: N examples, B of a block, V values of one, C channels, H x W pixels.
 """
@@ -10,7 +9,7 @@ Shapes: N examples, B of a block, V values of one, C channels, H x W pixels.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,10 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import Progress, map_rows, threads_for
-from lipt.common.data.sources.bundled import BUNDLED
+from lipt.common.data.sources.bundled import BUNDLED, bundled_rows
 from lipt.common.data.sources.feature_file import features_rows
 from lipt.common.data.sources.image_files import (
     EncodedRows,
@@ -37,12 +35,12 @@ from lipt.common.data.sources.pairs import pairs_rows
 from lipt.common.data.sources.parquet import parquet_rows
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows, require_labels
 from lipt.common.data.sources.storage import is_url
-from lipt.common.data.sources.tables import csv_rows, jsonl_rows, parquet_table_rows
-from lipt.common.data.sources.user_data import data_of_factory, rows_of_data
+from lipt.common.data.sources.tables import table_rows
+from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, UnknownNameError
 from lipt.common.images.formats import Header
-from lipt.common.imports import is_factory_spec
+from lipt.common.imports import call_factory, is_factory_spec, load_factory
 from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec
 from lipt.common.text import format_bytes
 
@@ -69,15 +67,14 @@ _Rows = ImageRows | ColumnRows
 
 def _parquet_rows(source: str, path: str) -> _Rows:
     table = "?" in path and (is_url(path) or not Path(path).exists())
-    return parquet_table_rows(source, path) if table else parquet_rows(source, path)
+    return table_rows(source, path) if table else parquet_rows(source, path)
 
 
 _WITH_PATH: Mapping[str, Callable[[str, str], _Rows]] = MappingProxyType(
     {
         **dict.fromkeys(("cifar10", "cifar10-test", "cifar100", "cifar100-test"), cifar_rows),
         "imagefolder": imagefolder_rows,
-        "csv": csv_rows,
-        "jsonl": jsonl_rows,
+        **dict.fromkeys(("csv", "jsonl"), table_rows),
         "features": features_rows,
         "distilled": distilled_rows,
         "parquet": _parquet_rows,
@@ -101,7 +98,7 @@ def open_rows(
     if name in BUNDLED:
         if colon:
             raise ConfigError(f"the data set {name} takes no path, not {path!r}. Write {name}.")
-        return BUNDLED[name](source)
+        return bundled_rows(source)
     if name in _WITH_PATH or name in {_WEBDATASET, _PAIRS}:
         if not path:
             raise ConfigError(
@@ -115,7 +112,7 @@ def open_rows(
             return pairs_rows(source, path, allowed_modules, progress)
         return _WITH_PATH[name](source, path)
     if is_factory_spec(source):
-        data = data_of_factory(source, allowed_modules)
+        data = call_factory(source, load_factory(source, allowed_modules=allowed_modules))
         return data if isinstance(data, Dataset) else rows_of_data(source, data, progress)
     raise UnknownNameError(
         f"there is no data set {source!r}. There are: {', '.join(known_sources())}."
@@ -179,22 +176,6 @@ def _source_rows(source: str, allowed_modules: tuple[str, ...], progress: Progre
     return found.rows if isinstance(found, Dataset) else found
 
 
-def _read_all(again: Callable[[], Rows], progress: Progress | None) -> str:
-    rows = again()
-    rows.complete_labels()
-    return rows.fingerprint(FingerprintKind.FULL, progress)
-
-
-@dataclass(frozen=True)
-class _Look:
-    """Range of image heights and widths, and the broken images."""
-
-    low: tuple[int, int]
-    high: tuple[int, int]
-    grayscale: bool
-    quarantined: tuple[int, ...]
-
-
 def load(
     rows: _Rows,
     *,
@@ -205,9 +186,8 @@ def load(
     bearable: Bearable = _NONE_BROKEN,
 ) -> Dataset:
     """Check every row and build a data set; images get one channel if all are grayscale."""
-    read_all = None if again is None else partial(_read_all, again, progress)
     if isinstance(rows, ColumnRows):
-        return _load_columns(rows, image_size, read_all)
+        return _load_columns(rows, image_size, again, progress)
     if image_size is not None and not 1 <= image_size <= _MAX_SIZE:
         raise ConfigError(
             f"the image size {image_size} is outside 1..{_MAX_SIZE} pixels. "
@@ -219,27 +199,28 @@ def load(
     size = (first.height, first.width) if own_size else (chosen, chosen)
     num_threads = threads_for(first.height * first.width) if rows.concurrent else 1
 
-    def scan(size: tuple[int, int]) -> tuple[np.ndarray | None, _Look]:
+    def scan(size: tuple[int, int]) -> tuple[np.ndarray | None, Mapping[str, Tensor]]:
         fits = len(rows) * 3 * size[0] * size[1] <= memory_budget_bytes
         pixels_NCHW = np.zeros((len(rows), 3, *size), np.uint8) if fits else None
-
-        def look() -> _Look:
-            return _look(rows, pixels_NCHW, first, size, num_threads, progress, bearable)
-
-        return pixels_NCHW, look() if fits else _cached_look(rows, look, bearable)
+        look = partial(_look, rows, pixels_NCHW, first, size, num_threads, progress, bearable)
+        if fits or rows.stamp is None:
+            return pixels_NCHW, look()
+        files = rows.stamp.paths, rows.stamp.digest
+        return None, kept("images", (_FORMAT, rows.source, len(rows), *files, bearable), look)
 
     pixels_NCHW, look = scan(size)
-    if own_size and look.low != look.high:
+    if own_size and not torch.equal(*look["sizes"]):
         size = (_DEFAULT_SIZE, _DEFAULT_SIZE)
         pixels_NCHW, look = scan(size)
-    if ids := look.quarantined:
+    ids = tuple(look["quarantined"].tolist())
+    if ids:
         logger.warning(
             "%d of %d images of %s cannot be used and are left out: %s%s",
             *(len(ids), len(rows), rows.source, ", ".join(map(str, ids[:_MOST_NAMED]))),
             " and more" if len(ids) > _MOST_NAMED else "",
         )
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
-    inputs = ImageSpec(1 if look.grayscale else 3, *size)
+    inputs = ImageSpec(1 if bool(look["gray"]) else 3, *size)
     loaded: Rows = rows
     if pixels_NCHW is not None:
         images_NCHW = np.ascontiguousarray(pixels_NCHW[:, : inputs.channels])
@@ -252,23 +233,23 @@ def load(
         inputs,
         num_threads if loaded is rows else 1,
         stamp=rows.stamp,
-        read_all=read_all,
-        reopen=None if loaded is rows else again,
-        scaling=_scaling_note(look, inputs, len(rows), in_memory=loaded is not rows),
-        quarantined=look.quarantined,
+        again=again,
+        progress=progress,
+        scaling=_scaling_note(look["sizes"], inputs, len(rows), in_memory=loaded is not rows),
+        quarantined=ids,
     )
 
 
-def _scaling_note(look: _Look, inputs: ImageSpec, num_examples: int, *, in_memory: bool) -> str:
+def _scaling_note(sizes: Tensor, inputs: ImageSpec, num_examples: int, *, in_memory: bool) -> str:
     """The cost of scaling; empty for images at their own size."""
     size = f"{inputs.height} x {inputs.width}"
-    low, high = (" x ".join(map(str, one)) for one in (look.low, look.high))
+    low, high = (" x ".join(map(str, one)) for one in sizes.tolist())
     if low == high == size:
         return ""
-    sizes = f"{low} pixels" if low == high else f"sizes from {low} to {high}"
+    found = f"{low} pixels" if low == high else f"sizes from {low} to {high}"
     where = "in memory" if in_memory else "in all, decoded anew whenever they are needed"
     note = (
-        f"its images have {sizes} and are scaled to {size}: {format_bytes(inputs.num_bytes)} "
+        f"its images have {found} and are scaled to {size}: {format_bytes(inputs.num_bytes)} "
         f"each, {format_bytes(num_examples * inputs.num_bytes)} {where}"
     )
     times = inputs.height * inputs.width / _MAX_OWN_SIZE**2
@@ -276,39 +257,49 @@ def _scaling_note(look: _Look, inputs: ImageSpec, num_examples: int, *, in_memor
     return note + slower if times > 1 else note
 
 
+@dataclass(frozen=True)
+class UnusableImage:
+    """An image that cannot be decoded."""
+
+    id: int
+    place: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"image {self.id} ({self.place}): {self.problem}"
+
+
+def _unusable(rows: ImageRows, row: int, error: DataError) -> UnusableImage:
+    """Describe a broken file; errors of a user's own function are raised."""
+    if not isinstance(rows, EncodedRows):
+        raise error
+    return UnusableImage(row, rows.where(row), str(error.__cause__ or error))
+
+
 def _first_whole(rows: ImageRows, known: frozenset[int]) -> Header:
-    broken: dict[int, str] = {}
+    broken: list[UnusableImage] = []
     for row in range(len(rows)):
         try:
             if row not in known:
                 return rows.check(row)
         except DataError as error:
-            broken[row] = _problem(rows, row, error)
+            broken.append(_unusable(rows, row, error))
     _require_few(rows, broken, 0)
     raise DataError(f"{rows.source} holds no images. Open data with at least one per class.")
 
 
-def _problem(rows: ImageRows, row: int, error: DataError) -> str:
-    """Describe a broken file; errors of a user's own function are raised."""
-    if not isinstance(rows, EncodedRows):
-        raise error
-    return f"({rows.where(row)}): {error.__cause__ or error}"
-
-
-def _require_few(rows: ImageRows, broken: Mapping[int, str], at_most: int) -> None:
+def _require_few(rows: ImageRows, broken: Sequence[UnusableImage], at_most: int) -> None:
+    lines = [str(image) for image in broken[:_MOST_NAMED]]
+    if len(broken) > _MOST_NAMED:
+        lines.append(f"and {len(broken) - _MOST_NAMED} more: lipt check --data lists all")
     if len(broken) > at_most:
         allowed = f", and at most {at_most} may be left out" if at_most else ""
         raise DataError(
             f"{len(broken)} of {len(rows)} images of {rows.source} cannot be used{allowed}. "
-            "Replace them, or remove them and open the data again:\n" + "\n".join(_named(broken))
+            "Replace them, or remove them and open the data again:\n" + "\n".join(lines)
         )
-
-
-def _named(broken: Mapping[int, str]) -> list[str]:
-    lines = [f"image {row} {problem}" for row, problem in broken.items()]
-    more = len(lines) - _MOST_NAMED
-    listed = [f"and {more} more: lipt check --data lists all"] if more > 0 else []
-    return lines[:_MOST_NAMED] + listed
+    for line in lines:
+        logger.warning("%s: excluded: %s", rows.source, line)
 
 
 def _look(
@@ -319,64 +310,36 @@ def _look(
     num_threads: int,
     progress: Progress | None,
     bearable: Bearable,
-) -> _Look:
-    known = frozenset(bearable.known)
+) -> dict[str, Tensor]:
+    """Check all images: smallest and largest `sizes`, whether all are `gray`, the `quarantined`."""
 
-    def visit(row: int) -> Header | DataError | None:
-        if row in known:
-            return None
+    def visit(row: int) -> Header | UnusableImage:
         try:
             if pixels_NCHW is None:
                 return rows.read(row, 3, size)[0] if bearable.at_most else rows.check(row)
             # Grayscale images get three equal channels here; one is kept if all are grayscale.
             header, pixels_NCHW[row] = rows.read(row, 3, size)
         except DataError as error:
-            return error
+            return _unusable(rows, row, error)
         return header
 
     low = high = (first.height, first.width)
-    grayscale, broken = True, dict[int, str]()
-    found = map_rows(visit, range(len(rows)), num_threads=num_threads, progress=progress)
-    for row, header in enumerate(found):
-        if isinstance(header, DataError):
-            broken[row] = _problem(rows, row, header)
-        elif header is not None:
-            low = min(low[0], header.height), min(low[1], header.width)
-            high = max(high[0], header.height), max(high[1], header.width)
-            grayscale = grayscale and header.grayscale
+    grayscale, broken = True, list[UnusableImage]()
+    ids = sorted(set(range(len(rows))) - set(bearable.known))
+    for found in map_rows(visit, ids, num_threads=num_threads, progress=progress):
+        if isinstance(found, UnusableImage):
+            broken.append(found)
+        else:
+            low = min(low[0], found.height), min(low[1], found.width)
+            high = max(high[0], found.height), max(high[1], found.width)
+            grayscale = grayscale and found.grayscale
     _require_few(rows, broken, bearable.at_most)
-    for line in _named(broken):
-        logger.warning("%s: excluded: %s", rows.source, line)
-    return _Look(low, high, grayscale, tuple(sorted({*known, *broken})))
-
-
-def _cached_look(rows: ImageRows, look: Callable[[], _Look], bearable: Bearable) -> _Look:
-    """Check images, or reuse the cached check of unchanged files."""
-    if rows.stamp is None:
-        return look()
-
-    def make() -> dict[str, Tensor]:
-        found = look()
-        return {
-            "sizes": torch.tensor([found.low, found.high]),
-            "gray": torch.tensor([found.grayscale]),
-            "quarantined": torch.tensor(found.quarantined, dtype=torch.int64),
-        }
-
-    files = rows.stamp.paths, rows.stamp.digest
-    tensors = kept("images", (_FORMAT, rows.source, len(rows), *files, bearable), make)
-    low, high = map(tuple, tensors["sizes"].tolist())
-    gray, quarantined = bool(tensors["gray"].item()), tensors["quarantined"].tolist()
-    return _Look(low, high, gray, tuple(quarantined))
-
-
-@dataclass(frozen=True)
-class UnusableImage:
-    """An image that cannot be decoded."""
-
-    id: int
-    place: str
-    problem: str
+    quarantined = sorted({*bearable.known, *(image.id for image in broken)})
+    return {
+        "sizes": torch.tensor([low, high]),
+        "gray": torch.tensor([grayscale]),
+        "quarantined": torch.tensor(quarantined, dtype=torch.int64),
+    }
 
 
 @dataclass(frozen=True)
@@ -391,10 +354,7 @@ class Decoded:
 def decode_all(
     source: str, *, allowed_modules: Collection[str] = (), progress: Progress | None = None
 ) -> Decoded:
-    """Decode every image of a source, even of one that cannot be opened as a data set.
-
-    Damage that the decoder repairs, such as in the middle of a JPEG, is not found.
-    """
+    """Decode every image of a source; damage that the decoder repairs is not found."""
     rows = _source_rows(source, tuple(allowed_modules), progress)
     if not isinstance(rows, EncodedRows):
         raise DataError(
@@ -406,7 +366,7 @@ def decode_all(
         try:
             rows.read(row, 3, (_DEFAULT_SIZE, _DEFAULT_SIZE))
         except DataError as error:
-            return UnusableImage(row, rows.where(row), str(error.__cause__ or error))
+            return _unusable(rows, row, error)
         return None
 
     num_threads = threads_for(_DEFAULT_SIZE**2) if rows.concurrent else 1
@@ -415,7 +375,10 @@ def decode_all(
 
 
 def _load_columns(
-    rows: ColumnRows, image_size: int | None, read_all: Callable[[], str] | None
+    rows: ColumnRows,
+    image_size: int | None,
+    again: Callable[[], Rows] | None,
+    progress: Progress | None,
 ) -> Dataset:
     if image_size is not None:
         raise ConfigError(
@@ -427,13 +390,8 @@ def _load_columns(
     for column in rows.columns:
         _require_values(rows.tensors[column.name], column, rows.source)
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
-    return Dataset(
-        rows,
-        rows.fingerprint(),
-        ColumnsSpec(rows.columns),
-        stamp=rows.stamp,
-        read_all=read_all,
-    )
+    inputs, stamp = ColumnsSpec(rows.columns), rows.stamp
+    return Dataset(rows, rows.fingerprint(), inputs, stamp=stamp, again=again, progress=progress)
 
 
 def _require_values(values_N: Tensor, column: Column, source: str) -> None:
@@ -447,13 +405,6 @@ def _require_values(values_N: Tensor, column: Column, source: str) -> None:
         bad_B = (~block_BV.isfinite() if floating else outside_BV).any(dim=1)
         if bool(bad_B.any()):
             row = start * size + int(bad_B.to(torch.uint8).argmax())
-            what, remedy = (
-                ("that is not finite", "Fill in or remove what is missing.")
-                if floating
-                else (
-                    f"outside 0..{column.num_values - 1}",
-                    "Number the values from 0, and say how many there are.",
-                )
-            )
+            what = "that is not finite" if floating else f"outside 0..{column.num_values - 1}"
             named = f"column {column.name!r}" if column.name else "its tensor"
-            raise DataError(f"{source}: row {row} has a value {what} in {named}. {remedy}")
+            raise DataError(f"{source}: row {row} has a value {what} in {named}. Correct it.")

@@ -43,8 +43,7 @@ def map_rows(
 ) -> Iterator[T]:
     """Yield `function(row)` for every row, in order; raises the first error in order.
 
-    One thread means the caller's. `progress` is called with (done, total) at the start, about five
-    times a second, and at the end.
+    One thread means the caller's. `progress` is called with (done, total) five times a second.
     """
     total = len(rows)
     last_report = time.monotonic()
@@ -74,10 +73,10 @@ def _results(function: Callable[[int], T], rows: Sequence[int], num_threads: int
 def reading_ahead(
     read: Callable[[PartT], BatchT], parts: Iterable[PartT]
 ) -> Iterator[Iterator[BatchT]]:
-    """`read(part)` for each part, in order, by one other thread.
+    """`read(part)` for each part, in order, by one other thread, at most two batches ahead.
 
-    At most two batches are prefetched. An error of `read` is raised in place of its batch. Leaving
-    the block early waits only for the current read.
+    An error of `read` is raised in place of its batch. Leaving the block early waits only for the
+    current read.
     """
 
     def batches() -> Iterator[BatchT]:

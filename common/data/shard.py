@@ -34,7 +34,7 @@ from lipt.common.data.parallel import map_rows, threads_for
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.images.formats import ImageFormat, decode_image
 from lipt.common.inputs.model_input import Stored
-from lipt.common.inputs.specs import MAX_COLUMNS, ColumnsFormat, ColumnType, InputFormat, spec_of
+from lipt.common.inputs.specs import MAX_COLUMNS, ColumnsFormat, InputFormat, spec_of
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.targets.values import Target
 from lipt.common.weights.files import Container, pack, read_container
@@ -125,8 +125,7 @@ def pack_shard(dataset: Dataset, ids: Tensor) -> bytes:
 def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: Target) -> Shard:
     """Read an untrusted shard file; raises DataError unless it has the expected examples.
 
-    Image files are decoded on demand, or at once if they are larger than their pixels: a learner's
-    memory is planned for twice the pixels.
+    Image files are decoded on demand, or at once if they are larger than their pixels.
     """
     _require_expected(inputs, num_examples)
     columns = isinstance(inputs, ColumnsFormat)
@@ -138,17 +137,36 @@ def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: T
         raise DataError(f"the shard cannot be read: {error.problem}. {_REMEDY}") from error
     if container.metadata:
         raise DataError(f"the shard has metadata, and needs none. {_REMEDY}")
-    _require_specs(container, _expected_specs(container, inputs, num_examples, target))
-    if target.kind is TargetKind.CLASS:
-        targets_N = _tensor(container, "labels", target.num_outputs)
-    else:
-        targets_N = _tensor(container, "targets", 2)
+    expected = _expected(container, inputs, num_examples, target)
+    if container.specs.keys() != expected.keys():
+        found = ", ".join(map(quoted, sorted(container.specs))) or "nothing"
+        raise DataError(
+            f"the shard holds {found} instead of {', '.join(map(quoted, sorted(expected)))}. "
+            f"{_REMEDY}"
+        )
+    for name, (spec, _) in expected.items():
+        if container.specs[name] != spec:
+            raise DataError(
+                f"the shard's {name!r} is {container.specs[name]} instead of {spec}. {_REMEDY}"
+            )
+    tensors = {
+        name: _tensor(container, name, num_values)
+        for name, (_, num_values) in expected.items()
+        if name != "encoded"
+    }
+    targets_N = tensors.pop("labels" if target.kind is TargetKind.CLASS else "targets")
     if isinstance(inputs, ColumnsFormat):
-        return Shard(_columns(container, inputs), targets_N)
-    if "images" in container.specs:
-        return Shard(container.tensor("images"), targets_N)
-    images = _encoded(container, inputs)
-    large = container.specs["encoded"].num_bytes > num_examples * spec_of(inputs).num_bytes
+        stored = {name.removeprefix(_COLUMN): values for name, values in tensors.items()}
+        return Shard(stored, targets_N)
+    if "images" in tensors:
+        return Shard(tensors["images"], targets_N)
+    encoded, offsets = container.values("encoded"), tensors["offsets"].tolist()
+    # An empty file is no image, so offsets rise strictly.
+    rise = all(before < after for before, after in itertools.pairwise(offsets))
+    if offsets[0] != 0 or offsets[-1] != encoded.size or not rise:
+        raise DataError(f"the shard's offsets do not rise from 0 to {encoded.size}. {_REMEDY}")
+    images = EncodedImages(encoded, offsets, inputs)
+    large = encoded.size > num_examples * spec_of(inputs).num_bytes
     return Shard(images.all() if large else images, targets_N)
 
 
@@ -174,57 +192,39 @@ def _require_expected(inputs: InputFormat, num_examples: int) -> None:
         )
 
 
-def _expected_specs(
+def _expected(
     container: Container, inputs: InputFormat, num_examples: int, target: Target
-) -> dict[str, TensorSpec]:
+) -> dict[str, tuple[TensorSpec, int]]:
+    """Each tensor's spec, and the number of its values, or 0 for any."""
     if target.kind is TargetKind.CLASS:
-        labels = {"labels": TensorSpec((num_examples,), torch.int64)}
+        labels = {"labels": (TensorSpec((num_examples,), torch.int64), target.num_outputs)}
     else:
         dtype = torch.uint8 if target.kind is TargetKind.CLASSES else torch.float32
-        labels = {"targets": TensorSpec((num_examples, target.num_outputs), dtype)}
+        labels = {"targets": (TensorSpec((num_examples, target.num_outputs), dtype), 2)}
     if isinstance(inputs, ColumnsFormat):
         columns = {
-            _COLUMN + column.name: TensorSpec((num_examples, *column.shape), column.type.dtype)
+            _COLUMN + column.name: (
+                TensorSpec((num_examples, *column.shape), column.type.dtype),
+                column.num_values,
+            )
             for column in inputs.spec.columns
         }
         return {**labels, **columns}
     if "images" in container.specs:
-        return {**labels, "images": TensorSpec((num_examples, *inputs.shape), torch.uint8)}
-    # The files' total length is checked against the offsets later.
+        return {**labels, "images": (TensorSpec((num_examples, *inputs.shape), torch.uint8), 0)}
+    # The files' total length is checked against the offsets.
     encoded = container.specs.get("encoded")
     return {
         **labels,
-        "offsets": TensorSpec((num_examples + 1,), torch.int64),
-        "encoded": TensorSpec((encoded.num_bytes if encoded else 0,), torch.uint8),
+        "offsets": (TensorSpec((num_examples + 1,), torch.int64), 0),
+        "encoded": (TensorSpec((encoded.num_bytes if encoded else 0,), torch.uint8), 0),
     }
 
 
-def _require_specs(container: Container, expected: dict[str, TensorSpec]) -> None:
-    if container.specs.keys() != expected.keys():
-        found = ", ".join(map(quoted, sorted(container.specs))) or "nothing"
-        raise DataError(
-            f"the shard holds {found} instead of {', '.join(map(quoted, sorted(expected)))}. "
-            f"{_REMEDY}"
-        )
-    for name, spec in expected.items():
-        if container.specs[name] != spec:
-            raise DataError(
-                f"the shard's {name!r} is {container.specs[name]} instead of {spec}. {_REMEDY}"
-            )
-
-
-def _columns(container: Container, inputs: ColumnsFormat) -> dict[str, Tensor]:
-    columns: dict[str, Tensor] = {}
-    for column in inputs.spec.columns:
-        name = _COLUMN + column.name
-        if column.type is ColumnType.BOOL and container.values(name).max() > 1:
-            raise DataError(f"the shard's {name!r} has bytes that are neither 0 nor 1. {_REMEDY}")
-        columns[column.name] = _tensor(container, name, column.num_values)
-    return columns
-
-
 def _tensor(container: Container, name: str, num_values: int) -> Tensor:
-    """Finite numbers, or whole numbers in 0..num_values-1; 0 allows any."""
+    """Finite numbers, flags of 0 and 1, or whole numbers in 0..num_values-1; 0 allows any."""
+    if container.specs[name].dtype == torch.bool and container.values(name).max() > 1:
+        raise DataError(f"the shard's {name!r} has bytes that are neither 0 nor 1. {_REMEDY}")
     values_N = container.tensor(name)
     if values_N.is_floating_point():
         if not bool(values_N.isfinite().all()):
@@ -235,13 +235,3 @@ def _tensor(container: Container, name: str, num_values: int) -> Tensor:
             f"{int(values_N.max())}, outside 0..{num_values - 1}. {_REMEDY}"
         )
     return values_N
-
-
-def _encoded(container: Container, image: ImageFormat) -> EncodedImages:
-    offsets = container.tensor("offsets").tolist()
-    encoded = container.values("encoded")
-    # An empty file is no image, so offsets rise strictly.
-    rise = all(before < after for before, after in itertools.pairwise(offsets))
-    if offsets[0] != 0 or offsets[-1] != encoded.size or not rise:
-        raise DataError(f"the shard's offsets do not rise from 0 to {encoded.size}. {_REMEDY}")
-    return EncodedImages(encoded, offsets, image)

@@ -17,9 +17,8 @@ def crop_flip(
 ) -> Tensor:
     """Crop each image at random from itself padded with black pixels, and flip half of them.
 
-    Image b shows rows top..top+H and columns left..left+W of its padded self. `top` and `left` are
-    uniform in 0..2 padding; a flip has probability 1/2. Images may have any dtype and device; the
-    CPU generator gives all devices the same draws.
+    `top` and `left` of the crop are uniform in 0..2 padding. Images may have any dtype and device;
+    the CPU generator gives all devices the same draws.
     """
     num_images, num_channels, height, width = images_BCHW.shape
     offsets = (num_images, 1)

@@ -1,7 +1,7 @@
-"""Images: decoded and fitted to a model's size, with the same pixels in every process.
+"""Images: decoded and fitted to a model's size, with the same pixels on every machine.
 
-Pillow's integer arithmetic is the same on every machine. The shorter side is scaled, the longer one
-cropped at the centre. Orientation tags are ignored, as in torchvision's data sets.
+The shorter side is scaled, the longer one cropped at the centre. Orientation tags are ignored, as
+in torchvision's data sets.
 """
 
 from __future__ import annotations
@@ -104,22 +104,18 @@ def is_grayscale(image: Image.Image) -> bool:
 
 def _to_channels(image: Image.Image, channels: int) -> Image.Image:
     if image.mode == "I" or image.mode.startswith("I;16"):
-        image = _upper_bits(image)
+        values = np.asarray(image).astype(np.int64)
+        if values.size and not 0 <= values.min() <= values.max() < 2**16:
+            raise DataError(
+                f"its values span {values.min()}..{values.max()}; save it with 8 bits a channel"
+            )
+        image = Image.fromarray((values >> 8).astype(np.uint8))
     elif image.mode == "F":
         raise DataError("it has floating-point values; save it with 8 bits a channel")
     elif image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     mode = "L" if channels == 1 else "RGB"
     return image if image.mode == mode else image.convert(mode)
-
-
-def _upper_bits(image: Image.Image) -> Image.Image:
-    values = np.asarray(image).astype(np.int64)
-    if values.size and not 0 <= values.min() <= values.max() < 2**16:
-        raise DataError(
-            f"its values span {values.min()}..{values.max()}; save it with 8 bits a channel"
-        )
-    return Image.fromarray((values >> 8).astype(np.uint8))
 
 
 def _box(image: Image.Image, size: tuple[int, int]) -> tuple[float, float, float, float]:
@@ -136,8 +132,7 @@ def _box(image: Image.Image, size: tuple[int, int]) -> tuple[float, float, float
 
 def data_url(image_CHW: Tensor, max_pixels: int) -> str:
     """An image as a data URL: a PNG, or a smaller JPEG if a side exceeds `max_pixels`."""
-    pixels_HWC = image_CHW.permute(1, 2, 0).contiguous().numpy()
-    picture = Image.fromarray(pixels_HWC[..., 0] if pixels_HWC.shape[-1] == 1 else pixels_HWC)
+    picture = to_image(image_CHW.numpy())
     kind = "JPEG" if max(picture.size) > max_pixels else "PNG"
     picture.thumbnail((max_pixels, max_pixels))
     content = io.BytesIO()

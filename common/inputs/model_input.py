@@ -1,10 +1,8 @@
-"""Stored examples and their conversion to a model's inputs.
+"""Stored examples and their conversion to a model's inputs, the same for all peers.
 
-Stored images are one uint8 tensor, B x C x H x W; other examples are a tensor for each named
-column. Coordinator and workers share the conversion: learners are evaluated on bitwise the same
-inputs as in training.
+Stored images are one uint8 tensor, B x C x H x W; other examples are a tensor for each column.
 
-Shapes: B images or examples of a batch, C channels, H x W pixels.
+Shapes: B images or examples of a batch, C channels, H x W pixels, P positions.
 """
 
 from __future__ import annotations
@@ -81,7 +79,7 @@ def to_model_input(stored: Stored, inputs: InputFormat, device: torch.device | s
     """Stored examples, on any device, as a model's inputs on `device`.
 
     Images become float32 B x C x H x W, contiguous, scaled to [0, 1] and normalized per channel. A
-    nameless column becomes one tensor, others become tensors by name. Standardized ones are float32
+    nameless column becomes one tensor, others tensors by name. Standardized ones are float32
     (float64 stays float64), others are unchanged.
     """
     if isinstance(inputs, ImageFormat):

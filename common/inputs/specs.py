@@ -1,8 +1,6 @@
-"""Specs of inputs: images, or named tensors, and their normalization.
+"""Specs of inputs: images, or named tensors (columns), and their normalization.
 
-A column is all examples' tensors of one name, with one type and shape. A format is a spec with
-normalization figures; it travels with the run and every learner's task, so that all peers compute
-alike.
+A format is a spec with normalization figures; it travels with the run and every task.
 
 Shapes: B examples, C x H x W pixels.
 """
@@ -63,8 +61,7 @@ class Column:
         type: of its values.
         shape: of one example's; () for a number.
         num_values: whole numbers are in 0..num_values-1; 0 if unknown.
-        standardized: whether the training examples' means and deviations standardize it, by
-            position in the last dimension.
+        standardized: by the training examples' means, by position in the last dimension.
     """
 
     name: Annotated[str, Field(max_length=100)]

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -82,10 +80,10 @@ class ResNet(nn.Module):
     """Images to logits: a stem, stages of basic blocks, the global average, a linear head `fc`."""
 
     def __init__(
-        self, widths: Sequence[int], blocks_per_stage: int, *, in_channels: int, num_classes: int
+        self, widths: Sequence[int], blocks_per_stage: int, *, num_classes: int, image: ImageSpec
     ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False)
+        self.conv1 = nn.Conv2d(image.channels, widths[0], 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(widths[0])
         self.blocks = _stages(BasicBlock, widths[0], widths, blocks_per_stage)
         self.fc = nn.Linear(widths[-1], num_classes)
@@ -97,18 +95,12 @@ class ResNet(nn.Module):
         return logits_NC
 
 
-def resnet18(*, num_classes: int, image: ImageSpec) -> nn.Module:
-    """ResNet-18 for CIFAR: 11,173,962 parameters for 10 classes of RGB images."""
-    return ResNet((64, 128, 256, 512), 2, in_channels=image.channels, num_classes=num_classes)
+# 11,173,962 parameters for 10 classes of RGB images.
+resnet18 = partial(ResNet, (64, 128, 256, 512), 2)
+# For CPUs: three stages of one block.
+resnet8 = partial(ResNet, (16, 32, 64), 1)
 
 
-def resnet8(*, num_classes: int, image: ImageSpec) -> nn.Module:
-    """A net for CPUs: three stages of one block, 16, 32 and 64 channels wide."""
-    return ResNet((16, 32, 64), 1, in_channels=image.channels, num_classes=num_classes)
-
-
-# WRN-28-10, the wide residual network of the CIFAR-100 results.
-#
 # Source: Zagoruyko & Komodakis 2016, "Wide Residual Networks" (arXiv:1605.07146), without dropout
 # as in their figures for flipped and cropped images.
 
@@ -136,31 +128,24 @@ class PreActivationBlock(nn.Module):
 
 
 class WideResNet(nn.Module):
-    """Three stages of pre-activation blocks, the global average, and a linear head `fc`."""
+    """WRN-28-10: three stages of blocks, the global average, and a linear head `fc`.
 
-    def __init__(
-        self, *, width: int, blocks_per_stage: int, in_channels: int, num_classes: int
-    ) -> None:
+    36,479,194 parameters for 10 classes of RGB images. The 28 layers are the stem, 3 projections
+    and 3 stages of 4 blocks of 2 convolutions.
+    """
+
+    def __init__(self, *, num_classes: int, image: ImageSpec) -> None:
         super().__init__()
-        widths = (16 * width, 32 * width, 64 * width)
-        self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
-        self.blocks = _stages(PreActivationBlock, 16, widths, blocks_per_stage)
-        self.bn = nn.BatchNorm2d(widths[-1])
-        self.fc = nn.Linear(widths[-1], num_classes)
+        self.conv1 = nn.Conv2d(image.channels, 16, 3, padding=1, bias=False)
+        self.blocks = _stages(PreActivationBlock, 16, (160, 320, 640), 4)
+        self.bn = nn.BatchNorm2d(640)
+        self.fc = nn.Linear(640, num_classes)
         initialize(self)
 
     def forward(self, x: Tensor) -> Tensor:
         out = torch.relu(self.bn(self.blocks(self.conv1(x))))
         logits_NC: Tensor = self.fc(out.mean(dim=(2, 3)))
         return logits_NC
-
-
-def wrn28_10(*, num_classes: int, image: ImageSpec) -> nn.Module:
-    """WRN-28-10: 36,479,194 parameters for 10 classes of RGB images."""
-    # 28 layers are the stem, 3 projections and 3 stages of 4 blocks of 2 convolutions.
-    return WideResNet(
-        width=10, blocks_per_stage=4, in_channels=image.channels, num_classes=num_classes
-    )
 
 
 # ConvNet for data distillation: blocks of 3x3 convolution, instance norm, ReLU, and 2x2 average
@@ -324,12 +309,16 @@ class Block(nn.Module):
 
 
 class TextTransformer(nn.Module):
-    """Token and position embeddings, blocks, the mean without padding, and a head `fc`."""
+    """Token and position embeddings, blocks, the mean without padding, and a head `fc`.
 
-    def __init__(self, *, vocabulary: int, length: int, num_classes: int) -> None:
+    0.3 million parameters besides the embeddings.
+    """
+
+    def __init__(self, *, num_classes: int, inputs: InputSpec) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, _TEXT_WIDTH)
-        self.places_LD = nn.Parameter(torch.empty(length, _TEXT_WIDTH).normal_(std=0.02))
+        column = _tokens(inputs)
+        self.tokens = nn.Embedding(column.num_values, _TEXT_WIDTH)
+        self.places_LD = nn.Parameter(torch.empty(column.shape[0], _TEXT_WIDTH).normal_(std=0.02))
         self.blocks = nn.ModuleList(Block() for _ in range(_NUM_LAYERS))
         self.norm = nn.LayerNorm(_TEXT_WIDTH)
         self.fc = nn.Linear(_TEXT_WIDTH, num_classes)
@@ -351,14 +340,6 @@ class TextTransformer(nn.Module):
         return logits_BC
 
 
-def text_tiny(*, num_classes: int, inputs: InputSpec) -> nn.Module:
-    """128 features, two layers of four heads; 0.3 million parameters besides the embeddings."""
-    tokens = _tokens(inputs)
-    return TextTransformer(
-        vocabulary=tokens.num_values, length=tokens.shape[0], num_classes=num_classes
-    )
-
-
 def _tokens(inputs: InputSpec) -> Column:
     if isinstance(inputs, ColumnsSpec) and len(inputs.columns) == 1:
         (column,) = inputs.columns
@@ -372,13 +353,7 @@ def _tokens(inputs: InputSpec) -> Column:
 
 PREFIX = "torchvision:"
 
-# torchvision's defaults add auxiliary outputs, or warn of a change.
-_ARGUMENTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "googlenet": {"aux_logits": False, "init_weights": True},
-        "inception_v3": {"aux_logits": False, "init_weights": True},
-    }
-)
+_WITH_PARTS = {"googlenet", "inception_v3"}
 
 
 def build_torchvision(name: str, *, num_classes: int, in_channels: int) -> nn.Module:
@@ -388,13 +363,12 @@ def build_torchvision(name: str, *, num_classes: int, in_channels: int) -> nn.Mo
     classifiers = models.list_models(module=models)
     if name not in classifiers:
         close = difflib.get_close_matches(name, classifiers, n=5)
-        hint = (
-            f"Did you mean {', '.join(close)}?" if close else f"There are {', '.join(classifiers)}."
-        )
+        names = ", ".join(close or classifiers)
+        hint = f"Did you mean {names}?" if close else f"There are {names}."
         raise UnknownNameError(f"torchvision has no image classifier {name!r}. {hint}")
-    model: nn.Module = models.get_model(
-        name, weights=None, num_classes=num_classes, **_ARGUMENTS.get(name, {})
-    )
+    # The defaults add auxiliary outputs, or warn of a change.
+    parts = {"aux_logits": False, "init_weights": True} if name in _WITH_PARTS else {}
+    model: nn.Module = models.get_model(name, weights=None, num_classes=num_classes, **parts)
     if in_channels == 1:
         model.register_forward_pre_hook(_repeat_channel)
     return model

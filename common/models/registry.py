@@ -17,26 +17,22 @@ from lipt.common.determinism import seeded_generators
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.imports import is_factory_spec, load_factory
 from lipt.common.inputs.specs import ImageSpec, InputSpec
+from lipt.common.models import models
 from lipt.common.models.head import require_logits
-from lipt.common.models.models import (
-    PREFIX,
-    ConvNet,
-    build_torchvision,
-    linear,
-    mlp,
-    resnet8,
-    resnet18,
-    text_tiny,
-    wrn28_10,
-)
+from lipt.common.models.models import PREFIX, build_torchvision
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import specs_of
 
 _OF_IMAGES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
-    {"resnet8": resnet8, "resnet18": resnet18, "wrn28_10": wrn28_10, "convnet": ConvNet}
+    {
+        "resnet8": models.resnet8,
+        "resnet18": models.resnet18,
+        "wrn28_10": models.WideResNet,
+        "convnet": models.ConvNet,
+    }
 )
 _OF_INPUTS: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
-    {"linear": linear, "mlp": mlp, "text:tiny": text_tiny}
+    {"linear": models.linear, "mlp": models.mlp, "text:tiny": models.TextTransformer}
 )
 _BUILT_IN = (*_OF_IMAGES, *_OF_INPUTS)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import grpc
 from cryptography import x509
@@ -62,6 +62,8 @@ _CLOSED = "Socket closed"
 
 logger = logging.getLogger(__name__)
 
+ExtensionT = TypeVar("ExtensionT", bound=x509.ExtensionType)
+
 
 @dataclass(frozen=True)
 class PemFile:
@@ -106,14 +108,12 @@ def read_certificates(pem: PemFile) -> list[x509.Certificate]:
         ) from None
 
 
-def dns_names(pem: PemFile) -> tuple[str, ...]:
-    """The host names of a certificate, without addresses."""
-    extensions = read_certificates(pem)[0].extensions
+def extension_of(certificate: x509.Certificate, kind: type[ExtensionT]) -> ExtensionT | None:
+    """A certificate's extension of a kind, if it has one."""
     try:
-        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
-        return ()
-    return tuple(names.get_values_for_type(x509.DNSName))
+        return None
 
 
 def read_key(pem: PemFile) -> PrivateKeyTypes:
@@ -224,9 +224,19 @@ class TlsFiles:
 
     def expires_at(self) -> datetime | None:
         """The expiry of this process's certificate, if any."""
+        certificate = self._certificate()
+        return None if certificate is None else certificate.not_valid_after_utc
+
+    def dns_names(self) -> list[str]:
+        """The host names of this process's certificate, without addresses."""
+        certificate = self._certificate()
+        names = certificate and extension_of(certificate, x509.SubjectAlternativeName)
+        return [name.value for name in names or () if isinstance(name, x509.DNSName)]
+
+    def _certificate(self) -> x509.Certificate | None:
         if self.cert is None:
             return None
-        return read_certificates(PemFile.read(_CERT, self.cert))[0].not_valid_after_utc
+        return read_certificates(PemFile.read(_CERT, self.cert))[0]
 
     def expires_soon(self, now: datetime | None = None) -> str:
         """A warning if this process's certificate expires soon, or ""."""
@@ -235,10 +245,6 @@ class TlsFiles:
         if end is None or days >= SOON_DAYS:
             return ""
         return f"{_CERT} {self.cert} expires in {days} days, on {shown(end)} UTC. Renew it."
-
-
-# Modification time, size and inode.
-_Stamp = tuple[int, int, int]
 
 
 class Renewal:
@@ -260,7 +266,7 @@ class Renewal:
                 self._renew(stamps)
             return self._contents
 
-    def _renew(self, stamps: list[_Stamp | None]) -> None:
+    def _renew(self, stamps: list[tuple[int, int, int] | None]) -> None:
         try:
             contents = self._files.read(self._now())
         except ConfigError as error:
@@ -275,8 +281,15 @@ class Renewal:
             names = ", ".join(map(str, self._paths))
             logger.info("new connections use the new content of %s", names)
 
-    def _stamps(self) -> list[_Stamp | None]:
-        return [_stamp(path) for path in self._paths]
+    def _stamps(self) -> list[tuple[int, int, int] | None]:
+        stamps: list[tuple[int, int, int] | None] = []
+        for path in self._paths:
+            try:
+                found = path.stat()
+                stamps.append((found.st_mtime_ns, found.st_size, found.st_ino))
+            except OSError:
+                stamps.append(None)
+        return stamps
 
 
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
@@ -299,42 +312,32 @@ def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
     )
 
 
-def _stamp(path: Path) -> _Stamp | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
-
-
 def server_context(tls: TlsFiles | None, *, asks_peers: bool) -> ssl.SSLContext | None:
     """An HTTPS server's context; None without TLS. `asks_peers` requires client certificates."""
     if tls is None or tls.cert is None:
         return None
-    files = tls if asks_peers else replace(tls, ca=None)
-    renewal = Renewal(files)
-    used = renewal.current(), _context(files)
+    cert, key, ca = tls.cert, tls.key, tls.ca if asks_peers else None
+    renewal = Renewal(replace(tls, ca=ca))
+
+    def load() -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key)
+        if ca is not None:
+            context.load_verify_locations(ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    used = renewal.current(), load()
 
     def choose(connection: ssl.SSLObject, _: str | None, __: ssl.SSLContext) -> None:
         nonlocal used
         if (newest := renewal.current()) is not used[0]:
             try:
-                used = newest, _context(files)
+                used = newest, load()
             except OSError:  # replaced once more
                 logger.debug("TLS files change while they are read", exc_info=True)
         connection.context = used[1]
 
-    context = _context(files)
+    context = load()
     context.sni_callback = choose
-    return context
-
-
-def _context(files: TlsFiles) -> ssl.SSLContext:
-    if files.cert is None:
-        raise ConfigError("HTTPS needs --tls-cert and --tls-key.")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(files.cert, files.key)
-    if files.ca is not None:
-        context.load_verify_locations(files.ca)
-        context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -14,6 +14,7 @@ _OWN_CGROUPS = Path("/proc/self/cgroup")
 _THREADS_PER_CORE = 4
 _FEWEST_THREADS = 8
 _SHARE_OF_MEMORY = 0.8
+_HAS_AFFINITY = hasattr(os, "sched_getaffinity")
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,9 @@ def this_machine() -> Machine:
     """This machine, or its container's share."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return Machine(
-        num_cores=_num_cores(),
+        num_cores=len(os.sched_getaffinity(0)) if _HAS_AFFINITY else os.cpu_count() or 1,
         memory_bytes=min([pages * page_bytes, *_container_limits(_CGROUPS, _OWN_CGROUPS)]),
     )
-
-
-def _num_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _container_limits(root: Path, own: Path) -> Iterator[int]:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partialmethod
 from typing import Any, Self, TypeVar, cast
 
 import grpc
@@ -91,35 +90,28 @@ def open_channel(
         channel = grpc.insecure_channel(address, options=_OPTIONS)
     if token is not None:
         channel = with_metadata(channel, lambda: (("authorization", f"Bearer {token.read()}"),))
-    return _intercepted(channel, _call_in_trace) if is_tracing() else channel
+    return grpc.intercept_channel(channel, _EveryCall(_call_in_trace)) if is_tracing() else channel
 
 
 def local_credentials(port: int) -> grpc.ChannelCredentials:
-    """The local token for a loopback port, read at every connection."""
+    """The local token for a loopback port, read at every call."""
+
+    def add_token(_: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
+        token = find_local_token(port)
+        callback(((METADATA_KEY, token),) if token else (), None)
+
     return grpc.composite_channel_credentials(
         grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP),
-        grpc.metadata_call_credentials(_LocalToken(port)),
+        grpc.metadata_call_credentials(cast("grpc.AuthMetadataPlugin", add_token)),
     )
-
-
-class _LocalToken(grpc.AuthMetadataPlugin):
-    def __init__(self, port: int) -> None:
-        self._port = port
-
-    def __call__(
-        self,
-        context: grpc.AuthMetadataContext,  # noqa: ARG002 - gRPC's signature
-        callback: grpc.AuthMetadataPluginCallback,
-    ) -> None:
-        token = find_local_token(self._port)
-        callback(((METADATA_KEY, token),) if token else (), None)
 
 
 def with_metadata(
     channel: grpc.Channel, entries: Callable[[], tuple[tuple[str, str], ...]]
 ) -> grpc.Channel:
     """The channel, with `entries()` in the metadata of each call."""
-    return _intercepted(channel, lambda go_on, details, it: go_on(_with(details, *entries()), it))
+    every = _EveryCall(lambda go_on, details, it: go_on(_with(details, *entries()), it))
+    return grpc.intercept_channel(channel, every)
 
 
 def _call_in_trace(continuation: Callable[..., Any], details: Any, requests: Any) -> Any:
@@ -162,12 +154,6 @@ class _EveryCall(
     intercept_unary_stream: Any = _call
     intercept_stream_unary: Any = _call
     intercept_stream_stream: Any = _call
-
-
-def _intercepted(
-    channel: grpc.Channel, intercept: Callable[[Callable[..., Any], Any, Any], Any]
-) -> grpc.Channel:
-    return grpc.intercept_channel(channel, _EveryCall(intercept))
 
 
 class IdleWatchdog:
@@ -274,13 +260,11 @@ class RenewingChannel:
             outdated.close()
         return newest
 
-    def _method(self, kind: str, *arguments: Any, **options: Any) -> Any:
-        return _Method(lambda: getattr(self.newest(), kind)(*arguments, **options))
-
-    unary_unary: Any = partialmethod(_method, "unary_unary")
-    unary_stream: Any = partialmethod(_method, "unary_stream")
-    stream_unary: Any = partialmethod(_method, "stream_unary")
-    stream_stream: Any = partialmethod(_method, "stream_stream")
+    def __getattr__(self, kind: str) -> Any:
+        # `unary_unary` and its like, which stubs call once.
+        return lambda *given, **options: _Method(
+            lambda: getattr(self.newest(), kind)(*given, **options)
+        )
 
     def close(self) -> None:
         """End every call, on the previous channel as well."""

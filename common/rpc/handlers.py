@@ -87,11 +87,8 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
 def _within(steps: Sequence[Step], method: str, handler: Any) -> Any:
     call = Call(method, handler.request_streaming, handler.response_streaming)
-    kind = "_".join(
-        "stream" if streams else "unary"
-        for streams in (handler.request_streaming, handler.response_streaming)
-    )
-    behaviour = getattr(handler, kind)
+    sides = (call.request_streaming, call.response_streaming)
+    behaviour = getattr(handler, "_".join("stream" if it else "unary" for it in sides))
 
     @asynccontextmanager
     async def inside(requests: Any, context: Context) -> AsyncIterator[Any]:

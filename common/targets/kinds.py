@@ -4,46 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import StrEnum
-from types import MappingProxyType
+from typing import Self
 
 
 class TargetKind(StrEnum):
-    """The prediction for an example."""
+    """The prediction for an example; with its name in messages and its score's in tables."""
 
     # One of several classes.
-    CLASS = "class"
+    CLASS = "class", "single-label", "accuracy"
     # Any of several labels, none included.
-    CLASSES = "classes"
+    CLASSES = "classes", "multi-label", "micro F1"
     # One number or several.
-    NUMBER = "number"
+    NUMBER = "number", "regression", "R²"
 
-    @property
-    def words(self) -> str:
-        """The kind's name in messages."""
-        return _WORDS[self]
+    words: str
+    score_name: str
 
-    @property
-    def score_name(self) -> str:
-        """The score's name in tables."""
-        return _SCORE_NAMES[self]
+    def __new__(cls, value: str, words: str = "", score_name: str = "") -> Self:
+        """A member from its row."""
+        kind = str.__new__(cls, value)
+        kind._value_, kind.words, kind.score_name = value, words, score_name
+        return kind
 
 
 ALL_KINDS = frozenset(TargetKind)
-
-_WORDS = MappingProxyType(
-    {
-        TargetKind.CLASS: "single-label",
-        TargetKind.CLASSES: "multi-label",
-        TargetKind.NUMBER: "regression",
-    }
-)
-_SCORE_NAMES = MappingProxyType(
-    {
-        TargetKind.CLASS: "accuracy",
-        TargetKind.CLASSES: "micro F1",
-        TargetKind.NUMBER: "R²",
-    }
-)
 
 
 def kinds_in_words(kinds: Collection[TargetKind]) -> str:

@@ -1,8 +1,7 @@
 """Targets of a model (one class, several labels, or numbers) and a data set's target values.
 
-A model's last layer has T outputs for an example. The residual, output minus truth, is the gradient
-of the example's own loss by these outputs. The last layer's gradient is therefore the outer product
-of residual and feature.
+The residual, output minus truth, is the gradient of an example's loss by a model's T outputs. The
+last layer's gradient is therefore the outer product of residual and feature.
 
 Examples without a single class are grouped in strata, for splits and balanced quotas: numbers by
 the quantile of the first, labels by each example's rarest label.
@@ -156,7 +155,6 @@ class MultiLabel(Target):
 
     The loss is the sum of the labels' binary cross-entropies. The score is the micro F1, 2 TP / (2
     TP + FP + FN) at threshold 1/2, over all labels of all examples; 1 without any positive.
-    Accuracy would rank soups badly: with rare labels, predicting none is nearly always right.
     """
 
     num_labels: Annotated[int, Field(ge=1)]
@@ -199,14 +197,10 @@ class MultiLabel(Target):
 class Regression(Target):
     """Numbers; targets are float32 B x T in the data's own units.
 
-    Models predict them standardized by the data set's means and deviations. The loss is half the
-    squared error in these units, summed over the numbers. The score is R², the explained share of
-    variance, averaged over the numbers; always predicting the mean scores 0. A constant number
-    scores 1 if predicted exactly, else 0.
-
-    Attributes:
-        mean: of every number over the data set.
-        std: population standard deviation, above 0.
+    Models predict them standardized by the data set's mean and population deviation. The loss is
+    half the squared error in these units, summed over the numbers. The score is R², averaged over
+    the numbers; always predicting the mean scores 0. A constant number scores 1 if predicted
+    exactly, else 0.
     """
 
     mean: Numbers
@@ -278,20 +272,13 @@ OtherTarget = Annotated[MultiLabel | Regression, Field(discriminator="kind")]
 
 @dataclass(frozen=True)
 class TargetValues:
-    """A data set's labels or numbers, checked and grouped in strata.
-
-    `values` are uint8 N x C for labels, float32 N x T for numbers, on the CPU; `strata_N` are
-    int64.
-    """
+    """A data set's labels (uint8 N x C) or numbers (float32 N x T), and their int64 strata."""
 
     target: OtherTarget
     values: Tensor
     names: tuple[str, ...]
     strata_N: Tensor
     strata_names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.values)
 
 
 def label_values(values_NC: Tensor, names: Sequence[str] | None, source: str) -> TargetValues:
@@ -329,14 +316,8 @@ def number_values(values_NT: Tensor, names: Sequence[str] | None, source: str) -
                 f"{source}: the target {name} is the same number for all {len(values)} examples. "
                 "Leave it out."
             )
-    edges_Q = quantile_edges(values[:, 0])
-    return TargetValues(
-        Regression(means, deviations),
-        values,
-        numbers,
-        quantile_strata(values[:, 0], edges_Q),
-        quantile_names(edges_Q, "" if names is None else numbers[0]),
-    )
+    strata = quantile_strata(values[:, 0], "" if names is None else numbers[0])
+    return TargetValues(Regression(means, deviations), values, numbers, *strata)
 
 
 def _require_matrix(values: Tensor, names: Sequence[str] | None, source: str, what: str) -> int:
@@ -360,31 +341,26 @@ def _mean_and_deviation(column_N: Tensor) -> tuple[float, float]:
     return mean, math.sqrt(variance)
 
 
-def quantile_edges(values_N: Tensor) -> Tensor:
-    """The largest value of each bin but the last; Q float64, ascending, at least one.
+def quantile_strata(values_N: Tensor, what: str = "") -> tuple[Tensor, tuple[str, ...]]:
+    """Each example's bin, N int64, and the bins' names: `up to 60`, `60 to 80`, `above 80`.
 
     At least two values must differ. Equal values share the lower bin, so no bin is empty; many
     equal values give fewer bins.
     """
-    sorted_N = values_N.to(torch.float64).sort().values
+    values_N = values_N.to(torch.float64)
+    sorted_N = values_N.sort().values
+    # The largest value of each bin but the last.
     ends_Q = -(-torch.arange(1, _NUM_BINS) * len(sorted_N) // _NUM_BINS)
     edges_Q = torch.unique(sorted_N[(ends_Q - 1).clamp(min=0)])
     edges_Q = edges_Q[edges_Q < sorted_N[-1]]
-    # If nearly all values are the largest, the others form one bin.
-    return edges_Q if len(edges_Q) else sorted_N[sorted_N < sorted_N[-1]][-1:]
-
-
-def quantile_strata(values_N: Tensor, edges_Q: Tensor) -> Tensor:
-    """Each example's bin, the number of edges below its value; N int64."""
-    return torch.searchsorted(edges_Q, values_N.to(torch.float64))
-
-
-def quantile_names(edges_Q: Tensor, what: str = "") -> tuple[str, ...]:
-    """The bins' names: `up to 60`, `60 to 80`, `above 80`."""
+    if not len(edges_Q):
+        # Nearly all values are the largest: the others form one bin.
+        edges_Q = sorted_N[sorted_N < sorted_N[-1]][-1:]
     texts = [f"{edge:.5g}" for edge in edges_Q.tolist()]
     between = (f"{low} to {high}" for low, high in itertools.pairwise(texts))
     names = (f"up to {texts[0]}", *between, f"above {texts[-1]}")
-    return tuple(f"{what} {name}" if what else name for name in names)
+    named = tuple(f"{what} {name}".strip() for name in names)
+    return torch.searchsorted(edges_Q, values_N), named
 
 
 def rarest_label_strata(targets_NC: Tensor) -> Tensor:

@@ -35,7 +35,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -66,15 +65,15 @@ _HEADER_BYTES_PER_TENSOR = 4096
 _FLOATS = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float64: "F64"}
 
 
-class _Sparse(BaseModel):
-    version: Literal[1]
-    shapes: dict[str, Shape]
-
-
 class _Plane(BaseModel):
     dtype: Literal["BF16", "F16", "F32", "F64"]
     kept: Size
     shape: Shape
+
+
+class _Sparse(BaseModel):
+    version: Literal[1]
+    shapes: dict[str, Shape]
 
 
 class _Planes(BaseModel):
@@ -147,15 +146,6 @@ def open_weights(source: bytes | Path, *, like: Mapping[str, TensorSpec]) -> Enc
     return EncodedWeights(container, like)
 
 
-@dataclass(frozen=True)
-class _Masked:
-    """A tensor with a bitmask; `dtype` is that of the `num_kept` stored values."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    num_kept: int
-
-
 class EncodedWeights(Mapping[str, torch.Tensor]):
     """The weights of an open file; every access checks sizes and decodes a tensor anew."""
 
@@ -163,21 +153,22 @@ class EncodedWeights(Mapping[str, torch.Tensor]):
         self.container = container
         self.like = like
         self._form = "planes" if PLANES_KEY in container.metadata else "values"
-        self._masked = self._planes() if self._form == "planes" else self._sparse()
+        # The stored spec of each masked tensor, and the number of its kept values.
+        self._masked = dict(self._planes() if self._form == "planes" else self._sparse())
         check_specs(dict(self._declared()), like)
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        masked, spec = self._masked.get(name), self.like[name]
-        if masked is None:
+        if name not in self._masked:
             return self.container.tensor(f"dense/{name}")
+        spec, (stored, num_kept) = self.like[name], self._masked[name]
         mask = self.container.values(f"mask/{name}")
         content = self.container.values(f"{self._form}/{name}")
         if self._form == "planes":
             mask = _inflate(mask, -(-spec.num_elements // 8), name)
-            values = _from_planes(content, masked.dtype.itemsize, masked.num_kept, name)
+            values = _from_planes(content, stored.dtype.itemsize, num_kept, name)
         else:
-            values = content.view(f"u{masked.dtype.itemsize}")
-        if masked.dtype != spec.dtype:
+            values = content.view(f"u{stored.dtype.itemsize}")
+        if stored.dtype != spec.dtype:
             values = values.astype(np.uint32) << 16
         return _join(mask, values, spec, name)
 
@@ -187,8 +178,7 @@ class EncodedWeights(Mapping[str, torch.Tensor]):
     def __len__(self) -> int:
         return len(self.like)
 
-    def _sparse(self) -> dict[str, _Masked]:
-        found = {}
+    def _sparse(self) -> Iterator[tuple[str, tuple[TensorSpec, int]]]:
         for name, shape in self._described(SPARSE_KEY, _Sparse).shapes.items():
             mask, values = self._parts(name)
             spec = TensorSpec(tuple(shape), values.dtype)
@@ -199,11 +189,9 @@ class EncodedWeights(Mapping[str, torch.Tensor]):
                 )
             if not spec.dtype.is_floating_point or len(values.shape) != 1:
                 raise _contradiction(f"{quoted(name)} has values {values}, not 1-D floating point")
-            found[name] = _Masked(spec.shape, spec.dtype, values.num_elements)
-        return found
+            yield name, (spec, values.num_elements)
 
-    def _planes(self) -> dict[str, _Masked]:
-        found = {}
+    def _planes(self) -> Iterator[tuple[str, tuple[TensorSpec, int]]]:
         for name, entry in self._described(PLANES_KEY, _Planes).tensors.items():
             for part in self._parts(name):
                 if part.dtype != torch.uint8 or len(part.shape) != 1:
@@ -211,8 +199,7 @@ class EncodedWeights(Mapping[str, torch.Tensor]):
             spec = TensorSpec(tuple(entry.shape), DTYPES[entry.dtype])
             if entry.kept > spec.num_elements:
                 raise _contradiction(f"{quoted(name)} is {spec}, and keeps {entry.kept} values")
-            found[name] = _Masked(spec.shape, spec.dtype, entry.kept)
-        return found
+            yield name, (spec, entry.kept)
 
     def _described(self, key: str, kind: type[DescriptionT]) -> DescriptionT:
         try:
@@ -234,12 +221,11 @@ class EncodedWeights(Mapping[str, torch.Tensor]):
                 yield name, spec
             elif form not in ("mask", self._form) or name not in self._masked:
                 raise _contradiction(f"{quoted(part)} is neither dense nor of a masked tensor")
-        for name, masked in self._masked.items():
-            expected, dtype = self.like.get(name), masked.dtype
-            rounded = self._form == "planes" and dtype == torch.bfloat16
-            if rounded and expected and expected.dtype == torch.float32:
-                dtype = torch.float32
-            yield name, TensorSpec(masked.shape, dtype)
+        for name, (spec, _) in self._masked.items():
+            expected = self.like.get(name)
+            rounded = self._form == "planes" and spec.dtype == torch.bfloat16
+            widened = rounded and expected and expected.dtype == torch.float32
+            yield name, TensorSpec(spec.shape, torch.float32) if widened else spec
 
 
 def _contradiction(why: str) -> WeightsError:

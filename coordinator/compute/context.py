@@ -27,7 +27,7 @@ from lipt.coordinator.compute.messages import News, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.proxies.features import Backbone, load_backbone
 from lipt.core.signals.stored import UserFeatures, read_user_features
-from lipt.core.workspace import Keepable, KeptT, Workspace
+from lipt.core.workspace import Keepable, KeptT, Key, Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -185,21 +185,18 @@ class Context(Workspace):
                 f"{source} has the fingerprint {found} now, and {fingerprint} is needed. {remedy}"
             )
 
-    def find(
-        self, of: type[KeptT], kind: str, depends_on: tuple[object, ...], *, models: int = 0
-    ) -> KeptT | None:
-        kept = find_cached(self._folder(models), kind, self.on_data(depends_on))
-        return None if kept is None else of.load(kept)
+    def find(self, key: Key[KeptT]) -> KeptT | None:
+        """A cached value, if there is one."""
+        kept = find_cached(self._folder(key.models), key.kind, self.on_data(key.depends_on))
+        return None if kept is None else key.of.load(kept)
 
-    def keep(
-        self, kind: str, depends_on: tuple[object, ...], value: KeptT, *, models: int = 0
-    ) -> KeptT:
+    def keep(self, key: Key[KeptT], value: KeptT) -> KeptT:
         """Cache a value, unless the data has changed since it was opened."""
         if self.dataset.has_changed():
             return value
-        most_files = _FILES_PER_MODEL * models + _MORE_FILES if models else _MOST_FILES
-        folder, depends_on = self._folder(models), self.on_data(depends_on)
-        path = keep_cached(folder, kind, depends_on, value, most_files)
+        most_files = _FILES_PER_MODEL * key.models + _MORE_FILES if key.models else _MOST_FILES
+        folder, depends_on = self._folder(key.models), self.on_data(key.depends_on)
+        path = keep_cached(folder, key.kind, depends_on, value, most_files)
         # Memory-mapped from now on, so that the computed value can be freed.
         return value if path is None else type(value).load(path)
 

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 
 from lipt.common.config.run_config import FingerprintKind, RunConfig
 from lipt.common.data import Dataset
-from lipt.common.data.dataset import Numbering
+from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.rows import Rows
 from lipt.common.errors import StateError
 from lipt.coordinator.compute.context import Context, find_cached
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, TooDearError
 from lipt.core.proxies.features import Backbone
-from lipt.core.workspace import KeptT
+from lipt.core.workspace import KeptT, Key
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class LightContext(Context):
     def dataset(self) -> Dataset:
         known = self.known
         labels_N = torch.from_numpy(np.frombuffer(known.labels, "<i4").astype(np.int64))
-        kept_N = Numbering(known.quarantined).kept(labels_N)
+        rows = _LabelRows(known.source, known.class_names, labels_N, known.fingerprints)
         return _WithoutExamples(
-            _LabelRows(known.source, known.class_names, kept_N),
-            self._fingerprint(FingerprintKind.SAMPLED),
+            rows,
+            rows.fingerprint(),
             known.inputs,
-            read_all=lambda: self._fingerprint(FingerprintKind.FULL),
             quarantined=known.quarantined,
+            excludes=True,
         )
 
     def require_data(self, fingerprint: str) -> None:
@@ -53,24 +53,14 @@ class LightContext(Context):
     def new_model(self, config: RunConfig, seed: int | None = None) -> nn.Module:  # noqa: ARG002
         _too_dear()
 
-    def find(
-        self,
-        of: type[KeptT],
-        kind: str,
-        depends_on: tuple[object, ...],
-        *,
-        models: int = 0,  # noqa: ARG002 - no model is trained here
-    ) -> KeptT:
+    def find(self, key: Key[KeptT]) -> KeptT:
+        """The stored value, if it is small; nothing is computed here."""
         try:
-            depends_on = self.on_data(depends_on)
-            kept = find_cached(self.signals_dir, kind, depends_on, max_bytes=MAX_CHEAP_BYTES)
-            return of.load(kept) if kept is not None else _too_dear()
+            depends_on = self.on_data(key.depends_on)
+            kept = find_cached(self.signals_dir, key.kind, depends_on, max_bytes=MAX_CHEAP_BYTES)
+            return key.of.load(kept) if kept is not None else _too_dear()
         except (OSError, StateError):  # just removed by the other process
             _too_dear()
-
-    def _fingerprint(self, kind: FingerprintKind) -> str:
-        known = (own for own in self.known.fingerprints if FingerprintKind.of(own) is kind)
-        return next(known, None) or _too_dear()
 
 
 class _WithoutExamples(Dataset):
@@ -81,7 +71,18 @@ class _WithoutExamples(Dataset):
         _too_dear()
 
 
+@dataclass(frozen=True)
 class _LabelRows(Rows):
+    fingerprints: tuple[str, ...]
+
+    def fingerprint(
+        self,
+        kind: FingerprintKind = FingerprintKind.SAMPLED,
+        progress: Progress | None = None,  # noqa: ARG002 - nothing is read
+    ) -> str:
+        known = (own for own in self.fingerprints if FingerprintKind.of(own) is kind)
+        return next(known, None) or _too_dear()
+
     def raw(self, row: int) -> NoReturn:  # noqa: ARG002 - there is none
         _too_dear()
 

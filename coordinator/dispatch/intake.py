@@ -149,7 +149,7 @@ class LearnerIntake:
 
     def _check_blob(self, name: BlobName, theta: Reference, density: float | None) -> None:
         # A damaged blob is removed, and can be uploaded again.
-        self._blobs.keep_if_whole(name)
+        self._blobs.is_whole(name, remove_damaged=True)
         path = self._blobs.path(name)
         with self._blaming_the_disk_first(name):
             check_learner(
@@ -174,7 +174,7 @@ class LearnerIntake:
             yield
         except LearnerRejectedError:
             for name in names:
-                if not self._blobs.keep_if_whole(name):
+                if not self._blobs.is_whole(name, remove_damaged=True):
                     self._blobs.path(name)
             raise
 
@@ -218,7 +218,7 @@ class RangeIntake:
         await in_thread(partial(self._blobs.expiry.remove_blob, result.sha256, before=time.time()))
 
     def _keep(self, grant: RangeGrant, name: BlobName) -> None:
-        self._blobs.keep_if_whole(name)
+        self._blobs.is_whole(name, remove_damaged=True)
         content = self._blobs.read_bytes(name)
         try:
             read_range(content, grant.task, grant.scan.num_features)

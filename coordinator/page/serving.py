@@ -11,7 +11,7 @@ from typing import Any
 
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra, require_extra
-from lipt.common.network.tls import PemFile, TlsFiles, dns_names, server_context, split_address
+from lipt.common.network.tls import TlsFiles, server_context, split_address
 from lipt.coordinator.app import App
 from lipt.coordinator.page.sessions import Attempts, Sessions
 from lipt.coordinator.rpc.limits import PeerLimits
@@ -115,8 +115,7 @@ async def open_page(
 
     settings = app.settings
     host, port = split_address(server.address)
-    cert = None if tls is None else tls.cert
-    certified = () if cert is None else dns_names(PemFile.read("--tls-cert", cert))
+    certified = () if tls is None else tls.dns_names()
     page = Page(
         app=app,
         services=services,

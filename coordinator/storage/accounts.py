@@ -247,4 +247,4 @@ class Uploads:
     def _close(self, name: BlobName, upload: Upload | None) -> tuple[bool, bool]:
         if upload is not None:
             upload.close()
-        return self._store.has(name), self._store.has_part(name)
+        return self._store.has(name), self._store.part(name).exists()

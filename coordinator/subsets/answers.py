@@ -52,8 +52,13 @@ from lipt.coordinator.subsets.questions import (
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.selection.registry import find_strategy
-from lipt.core.stages.proxy import ProxyQuestion
-from lipt.core.stages.question import SubsetQuery, initial_for, needs_no_learners, question_of
+from lipt.core.stages.question import (
+    Sources,
+    SubsetQuery,
+    initial_for,
+    needs_no_learners,
+    question_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -286,32 +291,30 @@ class Answers:
             run = find_ready(self._store, query.run, self._data, or_else=or_else)
             log_about(run=run.run_id)
         proxy = Proxy.parse(query.proxy or _DEFAULT_PROXY)
-        question = ProxyQuestion(
-            config=run.config if run else self._defaults,
-            inputs=run.inputs if run else None,
-            proxy=proxy,
-            weights=run.pretrained_weights if run else None,
-            features=query.features,
-            trajectories=run.outcome.trajectories if run else None,
-            initial=initial_for(proxy, run.outcome) if run else None,
-        )
-        config = question.config
+        sources = Sources(self._defaults, None, None, query.features)
+        if run is not None:
+            trained = (run.outcome.trajectories, initial_for(proxy, run.outcome))
+            found = (run.config, run.inputs, run.pretrained_weights, query.features)
+            sources = Sources(*found, *trained)
+        config = sources.config
         backbone = self._backbone if proxy.may_use(Kind.BACKBONE) else None
         # Without a run, only the seed and the threads of sums matter in the configuration.
         without_run = {"seed": config.seed, "threads": config.evaluation_threads}
         key = request_key(
-            question,
+            sources,
             run,
+            proxy=str(proxy),
             data=self._data.fingerprint,
             config=None if run else without_run,
             backbone=backbone,
             versions=versions(),
         )
+        job = DiagnoseData(sources, proxy)
         stored = await self._database.find(DiagnosisRecord, key)
         return await self._once(
             key,
             stored,
-            lambda report, waiting: self._diagnose(key, run, question, backbone, report, waiting),
+            lambda report, waiting: self._diagnose(key, run, job, backbone, report, waiting),
             on_progress,
             callers,
         )
@@ -320,7 +323,7 @@ class Answers:
         self,
         key: str,
         run: RunRecord | None,
-        question: ProxyQuestion,
+        job: DiagnoseData,
         backbone: str | None,
         report: OnProgress,
         callers: Callers,
@@ -328,15 +331,14 @@ class Answers:
         started = monotonic()
         if run is not None:
             await self._restore(run, "theta_p", report, callers)
-            if question.initial is not None:
+            if job.sources.initial is not None:
                 await self._restore(run, "theta*", report, callers)
         fingerprint = run.fingerprint if run else self._data.fingerprint
-        proxy, features = str(question.proxy), question.features
+        proxy, features = str(job.proxy), job.sources.features
         asked = Asked(run.run_id if run else "", callers)
         link = run.traceparent if run else ""
         with span("diagnosis", link=link, run_id=asked.run, proxy=proxy):
-            job = OnData(fingerprint, DiagnoseData(question))
-            diagnosed = await self._compute.run(job, report, asked)
+            diagnosed = await self._compute.run(OnData(fingerprint, job), report, asked)
         diagnosis = DiagnosisRecord(
             key=key,
             run_id=asked.run,

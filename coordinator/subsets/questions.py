@@ -16,9 +16,7 @@ from lipt.coordinator.runs.holding import require_going_on, require_own_data
 from lipt.coordinator.runs.requests import how_far, require_ready
 from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
-from lipt.core.selection.request_rules import Labels
-from lipt.core.stages.proxy import ProxyQuestion
-from lipt.core.stages.question import Question
+from lipt.core.stages.question import Labels, Sources
 
 
 @dataclass(frozen=True)
@@ -68,9 +66,7 @@ def find_ready(
     return run
 
 
-def request_key(
-    question: Question | ProxyQuestion, run: RunRecord | None, **besides: object
-) -> str:
+def request_key(question: Sources, run: RunRecord | None, **besides: object) -> str:
     """An answer's key: a hash of exactly its dependencies; `besides` are further ones, as JSON."""
     asked = {name: value for name, value in asdict(question).items() if name != "config"}
     depends_on = {"question": asked, "run": run and run.run_id, **besides}

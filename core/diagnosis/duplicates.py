@@ -139,8 +139,7 @@ class Copies:
     def load(cls, path: Path) -> Copies:
         """Read a file of `save`."""
         return load_tensors(
-            path,
-            lambda tensors, metadata: cls(**tensors, threshold=float(metadata["threshold"])),
+            path, lambda tensors, metadata: cls(**tensors, threshold=float(metadata["threshold"]))
         )
 
 

@@ -130,12 +130,7 @@ def _cut(values: Tensor) -> Tensor:
 # gather over bytes, without floats.
 @lru_cache(maxsize=_TABLES_KEPT)
 def _source_pixels(
-    height: int,
-    width: int,
-    *,
-    degrees: float = 0.0,
-    shear_x: float = 0.0,
-    shear_y: float = 0.0,
+    height: int, width: int, *, degrees: float = 0.0, shear_x: float = 0.0, shear_y: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     # From 1, because 0 marks pixels from outside. float32 is exact up to 2**24.
     positions = torch.arange(1, height * width + 1, dtype=torch.float32)

@@ -14,16 +14,12 @@ from lipt.common.errors import UnknownNameError
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies import (
     auto,
-    cal,
-    ccs,
     crest,
     facility_location,
     glister,
     gradmatch,
     latent_classes,
     learners,
-    milo,
-    moderate,
     one_by_one,
     random_draws,
     scores,
@@ -44,9 +40,9 @@ _BUILT_IN = (
     # coverage of the data
     *(facility_location.facility_location, facility_location.subzerocore),
     *(one_by_one.graph_cut, one_by_one.log_det, one_by_one.kcenter),
-    *(one_by_one.herding, cal.cal, moderate.moderate, ccs.ccs),
+    *(one_by_one.herding, scores.cal, scores.moderate, random_draws.ccs),
     # random coverage of the features
-    *(random_draws.stratified, zcore.zcore, milo.milo),
+    *(random_draws.stratified, zcore.zcore, one_by_one.milo),
     # training dynamics of the learners
     *(learners.forgetting, learners.aum, learners.dual, learners.disagreement),
     # the user's own features

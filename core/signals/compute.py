@@ -29,36 +29,25 @@ from lipt.common.models.head import evaluation_mode
 from lipt.common.signals.passes import Batches, pass_over, require_finite_rows
 from lipt.common.targets.values import SingleLabel, Target
 from lipt.core.signals.signals import Signals
-from lipt.core.signals.stored import STORAGE_LIMITS, StorageLimits
+from lipt.core.signals.stored import STORAGE_LIMITS
 
 
-def compute_signals(
-    model: nn.Module,
-    batches: Batches,
-    *,
-    limits: StorageLimits = STORAGE_LIMITS,
-    scratch: Path | None = None,
-) -> Signals:
+def compute_signals(model: nn.Module, batches: Batches, *, scratch: Path | None = None) -> Signals:
     """Errors and features by one forward pass over the examples.
 
-    Arrays over `limits.memory_bytes` are mapped files in the folder `scratch`. SignalsError, with
-    the first ids, if outputs are not finite or features too large for float16.
+    Large arrays are mapped files in the folder `scratch`. SignalsError, with the first ids, if
+    outputs are not finite or features too large for float16.
     """
-    signals = empty_signals(model, batches.dataset, batches.ids_N, limits=limits, scratch=scratch)
+    signals = empty_signals(model, batches.dataset, batches.ids_N, scratch=scratch)
     pass_over(model, batches, signals.errors_NC, signals.features_ND)
     return signals
 
 
 def empty_signals(
-    model: nn.Module,
-    dataset: Dataset,
-    ids_N: Tensor,
-    *,
-    limits: StorageLimits = STORAGE_LIMITS,
-    scratch: Path | None = None,
+    model: nn.Module, dataset: Dataset, ids_N: Tensor, *, scratch: Path | None = None
 ) -> Signals:
     """Signals with errors and features to be filled in."""
-    _, head = find_head(model)
+    limits, (_, head) = STORAGE_LIMITS, find_head(model)
     room = partial(make_room, folder=scratch, memory_bytes=limits.memory_bytes)
     shapes = (len(ids_N), head.out_features), (len(ids_N), head.in_features)
     return Signals(

@@ -50,6 +50,7 @@ class Signals:
     trust_N: weights of the labels in the second head's fit, float64 in (0, 1].
     validation: signals of the run's validation examples. They stay whole in `take`.
     others: the same examples' signals by other models, for scores that are means over models.
+    prepared_N: by a strategy's own preparation, of all examples.
     kind: of the examples' targets.
     facts: of the proxy that computed them, for a manifest, as JSON.
     """
@@ -66,6 +67,7 @@ class Signals:
     trust_N: Tensor | None = None
     validation: Signals | None = None
     others: tuple[Signals, ...] = ()
+    prepared_N: Tensor | None = None
     kind: TargetKind = TargetKind.CLASS
     facts: Mapping[str, Any] | None = None
 

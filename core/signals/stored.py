@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.sources.feature_file import FeatureRows
+from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import BlobTooLargeError, FeaturesError, WeightsError
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import named
@@ -66,13 +66,7 @@ class UserFeatures:
     paired_features_NP: Tensor | None
 
 
-def read_user_features(
-    source: bytes | Path,
-    *,
-    num_examples: int,
-    max_bytes: int,
-    limits: StorageLimits = STORAGE_LIMITS,
-) -> UserFeatures:
+def read_user_features(source: bytes | Path, *, num_examples: int, max_bytes: int) -> UserFeatures:
     """Read a file of features; FeaturesError for wrong tensors or shapes, or values not finite."""
     try:
         container = read_container(source, max_bytes=max_bytes, max_tensors=_MAX_TENSORS)
@@ -84,14 +78,14 @@ def read_user_features(
         raise FeaturesError(f"the file of features holds {names}. {_HOW}")
     for name, spec in container.specs.items():
         _require_shape(name, spec, num_examples)
-    read = {name: _read(container, name, limits) for name in container.specs}
+    read = {name: _read(container, name) for name in container.specs}
     return UserFeatures(read[FEATURES], read.get(PAIRED_FEATURES))
 
 
 def features_of_pairs(dataset: Dataset) -> UserFeatures | None:
     """Both halves of a data set's own pairs; None if its examples are no pairs."""
     rows = dataset.rows
-    if not isinstance(rows, FeatureRows) or rows.paired_NP is None:
+    if not isinstance(rows, ColumnRows) or rows.paired_NP is None:
         return None
     return UserFeatures(rows.tensors[""].flatten(1), rows.paired_NP)
 
@@ -111,10 +105,10 @@ def _require_shape(name: str, spec: TensorSpec, num_examples: int) -> None:
         )
 
 
-def _read(container: Container, name: str, limits: StorageLimits) -> Tensor:
+def _read(container: Container, name: str) -> Tensor:
     spec, values = container.specs[name], container.values(name)
     num_rows, width = spec.shape
-    read_NF = torch.empty(spec.shape, dtype=limits.feature_dtype(spec.num_elements))
+    read_NF = torch.empty(spec.shape, dtype=STORAGE_LIMITS.feature_dtype(spec.num_elements))
     finite_N = torch.empty(num_rows, dtype=torch.bool)
     row_bytes = width * spec.dtype.itemsize
     for rows in row_blocks(num_rows, row_bytes):

@@ -21,7 +21,6 @@ from lipt.common.subsets import Examples
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.request_rules import Labels
 from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategy import Need
@@ -29,8 +28,8 @@ from lipt.core.signals.signals import Signals, place, unlabelled
 from lipt.core.signals.stored import UserFeatures, features_of_pairs
 from lipt.core.soft_labels import SoftLabels, soft_labels
 from lipt.core.stages.diagnosis import copies_of
-from lipt.core.stages.proxy import ProxyQuestion, proxied_features, proxied_signals
-from lipt.core.stages.question import OF_A_PROXY, Question
+from lipt.core.stages.proxy import proxied_features, proxied_signals
+from lipt.core.stages.question import OF_A_PROXY, Labels, Question
 from lipt.core.stages.warm_up import (
     ComputeSignals,
     WarmedUp,
@@ -120,7 +119,7 @@ def choose(
         )
     soft = None
     if question.teacher is not None:
-        taught = proxied_signals(workspace, _proxy_question(question, question.teacher))
+        taught = proxied_signals(workspace, question, Proxy.parse(question.teacher))
         with pinned_kernels(question.config.evaluation_threads):
             soft = soft_labels(taught, chosen.indices_K.cpu(), seed=question.config.seed)
     selection = _by_id(chosen, workspace.dataset.numbering)
@@ -141,13 +140,13 @@ def _signals(
     elif question.labels is not None:
         signals = unlabelled(len(dataset))
         if proxy is not None:
-            signals = proxied_features(workspace, _proxy_question(question, proxy))
+            signals = proxied_features(workspace, question, Proxy.parse(proxy))
     else:
         looks = own is None or bool(needs & {Need.SIGNALS, Need.VALIDATION})
         of_model = needs if looks and proxy is None else needs - OF_A_PROXY
         signals = _of_model(workspace, question, of_model, compute)
         if proxy is not None and needs & OF_A_PROXY:
-            proxied = proxied_signals(workspace, _proxy_question(question, proxy))
+            proxied = proxied_signals(workspace, question, Proxy.parse(proxy))
             signals = replace(proxied, gradient_norms_N=signals.gradient_norms_N)
     return _with_more(workspace, question, needs, signals, own), warmed
 
@@ -204,18 +203,6 @@ def _of_model(
     )
     load = partial(workspace.loaded_model, config, weights)
     return signals_of(workspace, question, needs, depends_on, load, compute=compute)
-
-
-def _proxy_question(asked: Question, proxy: str) -> ProxyQuestion:
-    return ProxyQuestion(
-        asked.config,
-        asked.inputs,
-        Proxy.parse(proxy),
-        asked.weights,
-        asked.features,
-        asked.trajectories,
-        asked.initial,
-    )
 
 
 def _by_id(chosen: Selection, numbering: Numbering) -> Selection:

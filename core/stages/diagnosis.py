@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from functools import partial
 from time import monotonic
 
-from lipt.common.data import all_labels
 from lipt.common.data.parallel import map_rows
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
@@ -29,10 +28,12 @@ from lipt.core.diagnosis.duplicates import (
     find_duplicates,
 )
 from lipt.core.diagnosis.label_errors import find_label_errors, fit_of_targets
+from lipt.core.proxies.proxy import Proxy
 from lipt.core.proxies.ridge import HeadTargets
-from lipt.core.selection.redundancy import redundancy
-from lipt.core.stages.proxy import ProxyQuestion, proxied_signals
-from lipt.core.workspace import Workspace
+from lipt.core.selection.solvers.representatives import redundancy
+from lipt.core.stages.proxy import proxied_signals
+from lipt.core.stages.question import Sources
+from lipt.core.workspace import Key, Workspace
 
 
 def copies_of(workspace: Workspace, cpu_threads: int) -> Copies:
@@ -57,17 +58,17 @@ def copies_of(workspace: Workspace, cpu_threads: int) -> Copies:
 
     depends_on = (dataset.fingerprint, dataset.inputs, cpu_threads)
     with pinned_kernels(cpu_threads):
-        return workspace.cached(Copies, "pictures", depends_on, compute)
+        return workspace.cached(Key(Copies, "pictures", depends_on), compute)
 
 
-def diagnose(workspace: Workspace, question: ProxyQuestion) -> Diagnosis:
+def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
     """Diagnose by a proxy's signals; ProxyError if its head learned from the same labels."""
-    if question.proxy.is_own_head:
+    if proxy.is_own_head:
         raise ProxyError(
-            f"the proxy {question.proxy} cannot diagnose: its head has learned from the "
+            f"the proxy {proxy} cannot diagnose: its head has learned from the "
             "labels that it would judge. Choose auto or ridge:..., such as ridge:patches."
         )
-    config, dataset, seconds = question.config, workspace.dataset, dict[str, float]()
+    config, dataset, seconds = sources.config, workspace.dataset, dict[str, float]()
     num_classes, generator = len(dataset.class_names), partial(derive_generator, config.seed)
 
     @contextmanager
@@ -77,8 +78,8 @@ def diagnose(workspace: Workspace, question: ProxyQuestion) -> Diagnosis:
         seconds[part] = monotonic() - started
 
     with timed("signals"):
-        signals = proxied_signals(workspace, question)
-    labels_N, features_ND, proxy = signals.labels_N, signals.features_ND, signals.facts or {}
+        signals = proxied_signals(workspace, sources, proxy)
+    labels_N, features_ND, facts = signals.labels_N, signals.features_ND, signals.facts or {}
     with pinned_kernels(config.evaluation_threads):
         with timed("label_errors"):
             if signals.kind is TargetKind.CLASS:
@@ -103,12 +104,12 @@ def diagnose(workspace: Workspace, question: ProxyQuestion) -> Diagnosis:
                 features_ND,
                 labels_N,
                 num_classes,
-                float(proxy["accuracy"]),
+                float(facts["accuracy"]),
                 wanted=HeadTargets.of(dataset),
                 generator=generator("diagnosis: learning curve"),
                 on_progress=workspace.progress("measuring a learning curve"),
             )
-    every_N = all_labels(dataset)
+    every_N = dataset.rows.labels_N
     counts = labels_N.bincount(minlength=len(needed.per_class)).tolist()
     findings = Findings(errors, duplicates, outliers, curve)
     return diagnosis_of(
@@ -116,7 +117,7 @@ def diagnose(workspace: Workspace, question: ProxyQuestion) -> Diagnosis:
         labels_N=every_N,
         class_names=dataset.class_names,
         kind=signals.kind,
-        proxy=proxy,
+        proxy=facts,
         redundancy={
             "share_for_90": needed.share,
             "examples_for_90": needed.examples,

@@ -10,7 +10,7 @@ Shapes: N examples, B of a block, C classes, D features.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from time import monotonic
 from typing import Any
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.config.run_config import RunConfig
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
@@ -39,11 +38,11 @@ from lipt.core.proxies.ridge import (
     scaling_of,
 )
 from lipt.core.proxies.untrained import column_values, draw_filters, patch_features
-from lipt.core.results import Trajectories
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals, given, unlabelled
 from lipt.core.signals.stored import STORAGE_LIMITS
-from lipt.core.workspace import Workspace
+from lipt.core.stages.question import Sources
+from lipt.core.workspace import Key, Workspace
 
 # Patches are drawn from this many images.
 _IMAGES_FOR_FILTERS = 5_000
@@ -51,51 +50,23 @@ _IMAGES_FOR_FILTERS = 5_000
 Kinds = tuple[Kind, ...]
 
 
-@dataclass(frozen=True)
-class ProxyQuestion:
-    """The requested signals.
-
-    inputs, weights: of the run's models, and of the feature `soup`; None without a run.
-    trajectories: the run's learners, if they led to `weights`.
-    initial: the run's theta*, if the feature `initial` may be used.
-    """
-
-    config: RunConfig
-    inputs: InputFormat | None
-    proxy: Proxy
-    weights: BlobName | None
-    features: BlobName | None = None
-    trajectories: Trajectories | None = None
-    initial: BlobName | None = None
-
-    @property
-    def num_learners(self) -> int:
-        """Number of learners with available features."""
-        return 0 if self.trajectories is None else len(self.trajectories.learners)
-
-
-def proxied_signals(workspace: Workspace, question: ProxyQuestion) -> Signals:
+def proxied_signals(workspace: Workspace, sources: Sources, proxy: Proxy) -> Signals:
     """Signals of a ridge head on the proxy's features, with facts for a manifest.
 
     ProxyError or FeaturesError if features are unavailable; SignalsError if not finite.
     """
-    return _kept("proxy", workspace, question, _with_heads)
+    return _kept("proxy", _Features(workspace, sources, proxy), _with_heads)
 
 
-def proxied_features(workspace: Workspace, question: ProxyQuestion) -> Signals:
+def proxied_features(workspace: Workspace, sources: Sources, proxy: Proxy) -> Signals:
     """The proxy's features without labels or errors; all examples are of one class."""
-    return _kept("proxy-features", workspace, question, _without_labels)
+    return _kept("proxy-features", _Features(workspace, sources, proxy), _without_labels)
 
 
-def _kept(
-    kind: str,
-    workspace: Workspace,
-    question: ProxyQuestion,
-    compute: Callable[[_Features], Signals],
-) -> Signals:
-    features = _Features(workspace, question)
-    features.require(question.proxy)
-    config, proxy, soup = question.config, question.proxy, question.config.soup
+def _kept(kind: str, features: _Features, compute: Callable[[_Features], Signals]) -> Signals:
+    features.require()
+    workspace, sources, proxy = features.workspace, features.sources, features.proxy
+    config, soup = sources.config, sources.config.soup
     statistics = (soup.batch_norm_examples, config.validation)
     learners = proxy.may_use(Kind.LEARNERS)
     depends_on: tuple[object, ...] = (
@@ -104,20 +75,20 @@ def _kept(
         workspace.dataset.fingerprint,
         config.evaluation_threads,
         str(workspace.device),
-        (question.weights, config.model, question.inputs)
+        (sources.weights, config.model, sources.inputs)
         if proxy.may_use(Kind.SOUP) or learners
         else None,
-        (question.trajectories, statistics if soup.reestimate_batch_norm else None)
+        (sources.trajectories, statistics if soup.reestimate_batch_norm else None)
         if learners
         else None,
-        question.features if proxy.may_use(Kind.USER) else None,
+        sources.features if proxy.may_use(Kind.USER) else None,
         features.backbone_identity if proxy.may_use(Kind.BACKBONE) else None,
     )
-    if question.initial is not None:
+    if sources.initial is not None:
         began = config.initialization.weights_sha256
-        depends_on += (question.initial, began, config.model, question.inputs, statistics, soup)
+        depends_on += (sources.initial, began, config.model, sources.inputs, statistics, soup)
     with pinned_kernels(config.evaluation_threads):
-        return workspace.cached(Signals, kind, depends_on, lambda: compute(features))
+        return workspace.cached(Key(Signals, kind, depends_on), lambda: compute(features))
 
 
 def _with_heads(features: _Features) -> Signals:
@@ -157,7 +128,7 @@ def _with_heads(features: _Features) -> Signals:
 
 
 def _without_labels(features: _Features) -> Signals:
-    started, kinds = monotonic(), given(features.question.proxy.features, "features")
+    started, kinds = monotonic(), given(features.proxy.features, "features")
     features_ND = features.of_all(kinds)
     signals = unlabelled(len(features_ND))
     _scale(features_ND, signals.labels_N)
@@ -167,12 +138,12 @@ def _without_labels(features: _Features) -> Signals:
 
 def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Tried]]:
     """The proxy's features, or the best proxy's on a sample, and their head."""
-    wanted, dataset = features.question.proxy.features, features.workspace.dataset
+    wanted, dataset = features.proxy.features, features.workspace.dataset
     possible = candidates(features.available) if wanted is None else [wanted]
     kinds, tried = possible[0], list[Tried]()
     # A single candidate needs no comparison.
     if len(possible) > 1:
-        generator = derive_generator(features.question.config.seed, "proxy sample")
+        generator = derive_generator(features.sources.config.seed, "proxy sample")
         ids_N = torch.randperm(len(dataset), generator=generator)[:MAX_SAMPLE].sort().values
         activity, parts, heads = "trying proxies on a sample", dict[Kind, Tensor](), {}
         for kinds in possible:
@@ -181,7 +152,7 @@ def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Tried
                     parts[kind] = features.of((kind,), ids_N, activity)
             sample_ND = torch.cat([parts[kind] for kind in kinds], dim=1)
             heads[kinds] = features.head(sample_ND, activity, some=ids_N)
-            price = passes_of(kinds, features.question.num_learners)
+            price = passes_of(kinds, features.sources.num_learners)
             tried.append(Tried(kinds, heads[kinds].accuracy, price))
         kinds = choose(tried).features
         if len(ids_N) == len(dataset):
@@ -217,29 +188,25 @@ def _scale(features_ND: Tensor, labels_N: Tensor) -> None:
 
 
 class _Features:
-    """The features available to a question, and heads on them."""
+    """The features available to a proxy, and heads on them."""
 
-    def __init__(self, workspace: Workspace, question: ProxyQuestion) -> None:
-        self.workspace, self.question = workspace, question
+    def __init__(self, workspace: Workspace, sources: Sources, proxy: Proxy) -> None:
+        self.workspace, self.sources, self.proxy = workspace, sources, proxy
         self._made: dict[Kind, Extractor] = {}
 
     @cached_property
     def _needed(self) -> Mapping[Kind, str]:
         """Unavailable kinds of features, and their missing inputs."""
-        question, inputs = self.question, self.workspace.dataset.inputs
+        sources, inputs = self.sources, self.workspace.dataset.inputs
         of_images = self.workspace.has_backbone and isinstance(inputs, ImageSpec)
         kinds = [
-            (Kind.USER, question.features is not None, "features in the request: --features FILE"),
+            (Kind.USER, sources.features is not None, "features in the request: --features FILE"),
             (Kind.PATCHES, are_pictures(inputs), f"pictures, and the data has {inputs}"),
             (Kind.COLUMNS, isinstance(inputs, ColumnsSpec), f"columns, and the data has {inputs}"),
-            (Kind.SOUP, question.weights is not None, "a run"),
-            (Kind.INITIAL, question.initial is not None, "a run"),
-            (Kind.LEARNERS, question.num_learners > 0, "a run's own theta_p: no other `weights`"),
-            (
-                Kind.BACKBONE,
-                of_images,
-                "images, and a coordinator started with --backbone",
-            ),
+            (Kind.SOUP, sources.weights is not None, "a run"),
+            (Kind.INITIAL, sources.initial is not None, "a run"),
+            (Kind.LEARNERS, sources.num_learners > 0, "a run's own theta_p: no other `weights`"),
+            (Kind.BACKBONE, of_images, "images, and a coordinator started with --backbone"),
         ]
         return {kind: need for kind, is_there, need in kinds if not is_there}
 
@@ -247,12 +214,12 @@ class _Features:
     def available(self) -> frozenset[Kind]:
         return frozenset(set(Kind) - self._needed.keys())
 
-    def require(self, proxy: Proxy) -> None:
-        for kind in proxy.features or ():
+    def require(self) -> None:
+        for kind in self.proxy.features or ():
             if kind in self._needed:
                 raise ProxyError(
-                    f"the proxy {proxy} is unavailable: `{kind}` needs {self._needed[kind]}. Give "
-                    f"what is needed, or leave `{kind}` out."
+                    f"the proxy {self.proxy} is unavailable: `{kind}` needs {self._needed[kind]}. "
+                    f"Give what is needed, or leave `{kind}` out."
                 )
 
     @property
@@ -263,7 +230,7 @@ class _Features:
 
     def facts(self, kinds: Kinds, features_ND: Tensor) -> dict[str, Any]:
         return {
-            "proxy": str(self.question.proxy),
+            "proxy": str(self.proxy),
             "features": "+".join(kinds),
             "num_features": features_ND.shape[1],
         }
@@ -300,7 +267,7 @@ class _Features:
             features_ND.to(device),
             dataset.labels_N[ids_N].to(device),
             len(dataset.class_names),
-            generator=derive_generator(self.question.config.seed, "ridge sample"),
+            generator=derive_generator(self.sources.config.seed, "ridge sample"),
             trust_N=None if trust_N is None else trust_N.to(device),
             wanted=None if wanted is None else wanted.take(ids_N, device),
             on_progress=self.workspace.progress(activity),
@@ -308,10 +275,10 @@ class _Features:
         return replace(head, outputs_NC=head.outputs_NC.cpu())
 
     def _extractor(self, kind: Kind) -> Extractor:
-        question, workspace = self.question, self.workspace
+        sources, workspace = self.sources, self.workspace
         match kind:
             case Kind.USER:
-                name = given(question.features, "features")
+                name = given(sources.features, "features")
                 features_ND = workspace.user_features(name).features_ND
                 return lambda ids_B, _: features_ND[ids_B].float()
             case Kind.PATCHES:
@@ -319,14 +286,14 @@ class _Features:
             case Kind.COLUMNS:
                 return self._columns()
             case Kind.SOUP:
-                return self._of_one_model(given(question.weights, "weights"), None)
+                return self._of_one_model(given(sources.weights, "weights"), None)
             case Kind.INITIAL:
                 # Statistics of random weights carry no information. For a trained backbone on other
                 # classes, its own statistics are better than an estimate from the run's images
                 # (82.9% and 80.7%).
-                trained = question.config.initialization.weights_sha256 is not None
-                examples_M = None if trained else workspace.batch_norm_examples(question.config)
-                return self._of_one_model(given(question.initial, "theta*"), examples_M)
+                trained = sources.config.initialization.weights_sha256 is not None
+                examples_M = None if trained else workspace.batch_norm_examples(sources.config)
+                return self._of_one_model(given(sources.initial, "theta*"), examples_M)
             case Kind.LEARNERS:
                 return self._learners()
             case Kind.BACKBONE:
@@ -337,7 +304,7 @@ class _Features:
 
     def _patches(self) -> Extractor:
         dataset, device = self.workspace.dataset, self.workspace.device
-        generator = derive_generator(self.question.config.seed, "patches")
+        generator = derive_generator(self.sources.config.seed, "patches")
         drawn = torch.randperm(len(dataset), generator=generator)[:_IMAGES_FOR_FILTERS]
         images_NCHW = dataset.images(drawn.sort().values)
         filters = draw_filters(images_NCHW, generator=generator).to(device)
@@ -347,18 +314,18 @@ class _Features:
         rows = self.workspace.dataset.rows
         if not isinstance(rows, ColumnRows):
             raise TypeError(f"{self.workspace.dataset.inputs} in place of columns")
-        extract = column_values(rows.columns, rows.tensors, seed=self.question.config.seed)
+        extract = column_values(rows.columns, rows.tensors, seed=self.sources.config.seed)
         return lambda _, stored_B: extract(columns_in(stored_B))
 
     def _of_one_model(self, name: BlobName, batch_norm_examples_M: Stored | None) -> Extractor:
-        model = self.workspace.loaded_model(self.question.config, name)
+        model = self.workspace.loaded_model(self.sources.config, name)
         weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         return self._bank(model, [lambda: weights], batch_norm_examples_M)
 
     def _learners(self) -> Extractor:
-        config, workspace = self.question.config, self.workspace
+        config, workspace = self.sources.config, self.workspace
         model = workspace.new_model(config)
-        trajectories = given(self.question.trajectories, "learners")
+        trajectories = given(self.sources.trajectories, "learners")
         read = workspace.read_learners(config, trajectories.initial_weights, model)
         loaders = [partial(read, learner.result) for learner in trajectories.learners]
         return self._bank(model, loaders, workspace.batch_norm_examples(config))
@@ -366,8 +333,8 @@ class _Features:
     def _bank(
         self, model: nn.Module, loaders: Sequence[Loader], batch_norm_examples_M: Stored | None
     ) -> Extractor:
-        config, workspace = self.question.config, self.workspace
-        inputs: InputFormat | None = self.question.inputs
+        config, workspace = self.sources.config, self.workspace
+        inputs: InputFormat | None = self.sources.inputs
         if inputs is None:
             raise ValueError("features of models were asked for without a run")
         bank = model_bank(

@@ -1,67 +1,103 @@
 """Questions: from a trainer's query to a question with weights and options.
 
-Every error that follows from the query alone is raised here, before anything is computed.
+Every error that follows from the query alone is raised here, before anything is computed. Without
+labels a strategy sees features and near-duplicates. Anything trained or measured on labels is
+rejected then: errors, the soup, the learners, equal shares, and a choice among proxies by accuracy.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
+from typing import Self
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.errors import InvalidRequestError, SignalsError
+from lipt.common.errors import (
+    InvalidRequestError,
+    OverLimitError,
+    ProxyError,
+    SignalsError,
+    StrategyOptionError,
+)
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.subsets import resolve_budget
-from lipt.common.targets.kinds import TargetKind
+from lipt.common.targets.kinds import TargetKind, kinds_in_words
 from lipt.core.proxies.proxy import SOUP, Kind, Proxy
 from lipt.core.results import Outcome, Trajectories
-from lipt.core.selection.options import WarmUp
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.request_rules import (
-    Labels,
-    asks_for_warm_up,
-    canonical,
-    require_kind,
-    require_warm_up,
-    without_labels,
-)
-from lipt.core.selection.strategy import OF_A_MODEL, Need, Strategy
+from lipt.core.selection.options import LIPT, PRETRAINING, WarmUp
+from lipt.core.selection.registry import STRATEGIES, find_strategy
+from lipt.core.selection.strategy import OF_A_MODEL, Balance, Need, Strategy
 
 # Needs that a model's forward pass or a proxy provides.
 OF_A_PROXY = OF_A_MODEL - {Need.GRADIENT_NORMS}
+_MADE_WITHOUT_LABELS = frozenset({Need.FEATURES, Need.COPIES})
+# theta*, and the weights that it started from, may have been trained on the run's data.
+_TRAINED_ON_LABELS = (Kind.SOUP, Kind.INITIAL, Kind.LEARNERS)
+# An option: compare examples by features, or by gradients, which contain errors.
+_SPACE, _FEATURES = "space", "features"
+
+
+class Labels(StrEnum):
+    """Whether labels may enter a choice."""
+
+    GIVEN = "given"
+    NONE = "none"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a request's `labels`, `given` if empty; InvalidRequestError if unknown."""
+        if text and text not in set(cls):
+            raise InvalidRequestError(f"labels = {text!r}: choose one of {', '.join(cls)}.")
+        return cls(text or cls.GIVEN)
 
 
 @dataclass(frozen=True)
-class Question:
-    """The requested subset: `budget` examples by a strategy on given weights.
+class Sources:
+    """What signals are computed from.
 
-    weights: theta_p or the user's own; theta* if an ordinary warm-up starts from it.
+    inputs, weights: of the run's models; None without a run.
     features: the user's own, in place of the model's.
-    preset: the source of the options, for the record.
-    proxy: computes the signals; None for the weights with their own head.
-    backbone: identity of the operator's network, if the proxy may use it.
-    trajectories, initial: the learners and theta*, if the strategy or proxy may use them.
-    teacher: the proxy whose head gives soft labels, if requested.
+    trajectories, initial: the learners, if they led to `weights`, and theta*, if they may be used.
     """
 
     config: RunConfig
+    inputs: InputFormat | None
+    weights: BlobName | None
+    features: BlobName | None = None
+    trajectories: Trajectories | None = None
+    initial: BlobName | None = None
+
+    @property
+    def num_learners(self) -> int:
+        """Number of learners with available features."""
+        return 0 if self.trajectories is None else len(self.trajectories.learners)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question(Sources):
+    """The requested subset: `budget` examples by a strategy on given weights.
+
+    weights: theta_p or the user's own; theta* if an ordinary warm-up starts from it.
+    preset: the source of the options, for the record.
+    proxy: computes the signals; None for the weights with their own head.
+    backbone: identity of the operator's network, if the proxy may use it.
+    teacher: the proxy whose head gives soft labels, if requested.
+    """
+
     inputs: InputFormat
     weights: BlobName
     strategy: str
     budget: int
     balanced: bool
     options: tuple[tuple[str, str], ...]
-    features: BlobName | None = None
-    trajectories: Trajectories | None = None
     preset: str | None = None
     proxy: str | None = None
     backbone: str | None = None
     labels: Labels | None = None
-    initial: BlobName | None = None
     teacher: str | None = None
 
     @property
@@ -111,7 +147,7 @@ class SubsetQuery:
         """The preset's options for this budget, overridden by given ones."""
         share = self.budget_of(num_examples) / num_examples
         preset = strategy.preset(self.preset)
-        options: Mapping[str, str] = preset.options(share, canonical(strategy, self.options))
+        options: Mapping[str, str] = preset.options(share, _canonical(strategy, self.options))
         return options
 
 
@@ -129,27 +165,11 @@ def question_of(
     given = query.options_of(strategy, num_examples)
     labels, warm_up = Labels.parse(query.labels), WarmUp.among(given)
     if warm_up is not None:
-        require_warm_up(
-            warm_up,
-            strategy,
-            strategy.needs_for(strategy.parse_options(given)),
-            run,
-            labels=labels,
-            proxy=query.proxy,
-            own_weights=query.weights is not None,
-            own_features=query.features is not None,
-            max_epochs=max_warm_up_epochs,
-        )
+        needs = strategy.needs_for(strategy.parse_options(given))
+        _require_warm_up(warm_up, strategy, needs, run, query, max_warm_up_epochs)
     if labels is Labels.NONE:
-        given, proxy = without_labels(
-            strategy,
-            given,
-            balanced=query.balanced,
-            proxy=query.proxy,
-            own_features=query.features is not None,
-            own_weights=query.weights is not None,
-            images=isinstance(run.inputs, ImageFormat),
-        )
+        images = isinstance(run.inputs, ImageFormat)
+        given, proxy = without_labels(strategy, given, query, images=images)
         balanced = False
     else:
         require_kind(strategy, given, kind)
@@ -186,6 +206,153 @@ def question_of(
         initial=weights if warm_up is not None else initial_for(judge, run),
         teacher=None if teacher is None else str(teacher),
     )
+
+
+def works_without_labels(strategy: Strategy) -> bool:
+    """Whether a strategy can choose without labels by default."""
+    return _can(strategy, _among_features(strategy, {}))
+
+
+def without_labels(
+    strategy: Strategy, options: Mapping[str, str], query: SubsetQuery, *, images: bool = True
+) -> tuple[Mapping[str, str], Proxy]:
+    """The options (with `space`) and the proxy of a query; LiptError if they depend on labels."""
+    resolved = _among_features(strategy, options)
+    if not _can(strategy, resolved):
+        raise InvalidRequestError(
+            f"strategy {strategy.name!r} cannot choose with labels=none: it looks at labels or "
+            f"errors. {_choose(works_without_labels)}"
+        )
+    if query.balanced:
+        raise StrategyOptionError(
+            "balanced=true and labels=none were both given: without labels classes are unknown. "
+            "Leave `balanced` unset."
+        )
+    if query.weights is not None:
+        raise InvalidRequestError(
+            "weights and labels=none were both given: weights are trained on labels. Give features "
+            "of a network that has not seen these labels (--features FILE, or features=)."
+        )
+    plain = Kind.PATCHES if images else Kind.COLUMNS
+    if not query.proxy:
+        return resolved, Proxy((plain,)) if query.features is None else SOUP
+    proxy = Proxy.parse(query.proxy)
+    trained = [kind for kind in _TRAINED_ON_LABELS if kind in (proxy.features or (Kind.SOUP,))]
+    if proxy.features is None or trained:
+        why = f"labels have gone into {' and '.join(trained)}"
+        if proxy.features is None:
+            why = "it is whichever is right about the most labels"
+        others = ", ".join(kind for kind in Kind if kind not in _TRAINED_ON_LABELS)
+        raise ProxyError(
+            f"the proxy {proxy} is unavailable with labels=none: {why}. Choose ridge: and one or "
+            f"more of {others}, joined by +, such as ridge:{plain}; or leave it out."
+        )
+    return resolved, proxy
+
+
+def _can(strategy: Strategy, options: Mapping[str, str]) -> bool:
+    needs = strategy.needs_for(strategy.parse_options(options))
+    return strategy.balance is not Balance.ALWAYS and needs <= _MADE_WITHOUT_LABELS
+
+
+def _among_features(strategy: Strategy, options: Mapping[str, str]) -> Mapping[str, str]:
+    if all(option.name != _SPACE for option in strategy.options):
+        return options
+    given = options.get(_SPACE, _FEATURES)
+    if given != _FEATURES:
+        raise StrategyOptionError(
+            f"option {_SPACE} of strategy {strategy.name!r} cannot be {given!r} with labels=none: "
+            f"gradients need labels. Leave it out, or give {_FEATURES!r}."
+        )
+    return {**options, _SPACE: _FEATURES}
+
+
+def _choose(able: Callable[[Strategy], bool]) -> str:
+    names = (name for name, strategy in STRATEGIES.items() if able(strategy))
+    return f"Choose one of: {', '.join(names)}."
+
+
+def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKind) -> None:
+    """InvalidRequestError if the strategy with these options cannot use the data's targets."""
+    kinds = strategy.kinds_for(strategy.parse_options(options))
+    if kind in kinds:
+        return
+    with_options = ", ".join(f"{name}={value}" for name, value in sorted(options.items()))
+    given = f" with {with_options}" if with_options else ""
+    raise InvalidRequestError(
+        f"strategy {strategy.name!r}{given} works with {kinds_in_words(kinds)} data, and the "
+        f"coordinator's is {kind.words}. {_choose(lambda other: kind in other.default_kinds())}"
+    )
+
+
+def _asks_for_warm_up(options: Mapping[str, str]) -> bool:
+    return options.get(PRETRAINING, LIPT) != LIPT
+
+
+def _canonical(strategy: Strategy, options: Mapping[str, str]) -> dict[str, str]:
+    """The options with the warm-up's canonical text; StrategyOptionError if it is invalid."""
+    given = dict(options)
+    if _asks_for_warm_up(given):
+        if not strategy.can_be_warmed_up:
+            raise StrategyOptionError(
+                f"strategy {strategy.name!r} looks at no model that a warm-up could train: leave "
+                f"{PRETRAINING!r} out. {_choose(lambda other: other.can_be_warmed_up)}"
+            )
+        given[PRETRAINING] = strategy.parse_options({PRETRAINING: given[PRETRAINING]})[PRETRAINING]
+    if not _asks_for_warm_up(given):
+        given.pop(PRETRAINING, None)
+    return given
+
+
+def _require_warm_up(
+    warm_up: WarmUp,
+    strategy: Strategy,
+    needs: frozenset[Need],
+    run: Outcome,
+    query: SubsetQuery,
+    max_epochs: float,
+) -> None:
+    """Reject a warm-up that contradicts the rest of the request, or costs over `max_epochs`."""
+    asked, own_features = f"{PRETRAINING}={warm_up}", query.features is not None
+    both = f"{asked} and {{}} were both given: {{}}. Leave one of them out."
+    if query.labels == Labels.NONE:
+        raise InvalidRequestError(both.format("labels=none", "a warm-up trains on all labels"))
+    if query.weights is not None:
+        raise InvalidRequestError(
+            both.format("weights", "select on the warm-up's model, or on yours")
+        )
+    if query.proxy and not Proxy.parse(query.proxy).is_own_head:
+        raise InvalidRequestError(
+            both.format(
+                f"the proxy {query.proxy}", "a warm-up's model judges by its own head, soup"
+            )
+        )
+    if Need.DYNAMICS in needs:
+        raise StrategyOptionError(
+            f"strategy {strategy.name!r} needs the run's learners with these options, and {asked} "
+            f"has none. Leave {PRETRAINING!r} or those options out."
+        )
+    if not needs & (OF_A_MODEL - {Need.FEATURES} if own_features else OF_A_MODEL):
+        raise InvalidRequestError(
+            f"strategy {strategy.name!r} looks at no model here, so that {asked} would change "
+            f"nothing. Leave {PRETRAINING!r} out{', or the features' if own_features else ''}."
+        )
+    one = f"Ask for one model, {PRETRAINING}={WarmUp(warm_up.epochs)}"
+    if warm_up.models > 1 and not strategy.averages:
+        raise StrategyOptionError(
+            f"strategy {strategy.name!r} has no mean over {warm_up.models} models ({asked}). "
+            f"{one}. {_choose(lambda other: other.averages)}"
+        )
+    if warm_up.models > 1 and run.config.initialization.weights_sha256 is not None:
+        raise InvalidRequestError(
+            f"{asked} needs {warm_up.models} random initial weights, and run {run.name} begins "
+            f"with given ones. {one}."
+        )
+    if warm_up.counted_epochs > max_epochs:
+        raise OverLimitError(
+            f"{asked} takes {warm_up.counted_epochs:g} epochs of training (a model counts as one "
+            f"at least), and limits.warm_up_epochs allows {max_epochs:g}. Ask for fewer."
+        )
 
 
 def _require_soft_labels(labels: Labels, kind: TargetKind) -> None:
@@ -242,7 +409,7 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
 
 def needs_no_learners(query: SubsetQuery) -> bool:
     """Whether a query needs only theta* of its run."""
-    if asks_for_warm_up(query.options):
+    if _asks_for_warm_up(query.options):
         return True
     return bool(query.proxy) and Proxy.parse(query.proxy).judges_before_learners
 

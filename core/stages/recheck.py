@@ -33,8 +33,8 @@ from lipt.core.workspace import Workspace
 _SHARE = 0.01
 _MIN_SAMPLE = 256
 # The paper's tau.
-THRESHOLD = 0.1
-NUM_PROBES = 4
+_THRESHOLD = 0.1
+_NUM_PROBES = 4
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ class Recheck:
 
     @property
     def still_serves(self) -> bool:
-        """Whether the earlier subset can stay."""
-        return not must_reselect(self.predicted_loss, self.actual_loss)
+        """Whether the subset can stay: the losses are near and finite."""
+        error = abs(self.predicted_loss - self.actual_loss)
+        return error <= _THRESHOLD * self.actual_loss < math.inf
 
 
 def recheck(
@@ -105,25 +106,25 @@ class QuadraticModel:
         return predicted
 
 
-def must_reselect(predicted: float, actual: float, threshold: float = THRESHOLD) -> bool:
-    """Whether the prediction is off by more than a share of the loss, or one is not finite."""
-    return not abs(predicted - actual) <= threshold * actual < math.inf
-
-
 def fit_quadratic_model(
     parts: Iterable[LossSum],
     parameters: Mapping[str, Tensor],
     num_examples: int,
     *,
     seed: int,
-    num_probes: int = NUM_PROBES,
+    num_probes: int = _NUM_PROBES,
 ) -> QuadraticModel:
     """The quadratic model around `parameters`, by two backward passes per part and probe."""
     at = {name: tensor.detach().clone().requires_grad_() for name, tensor in parameters.items()}
-    probes = [_probe(at, seed, index) for index in range(num_probes)]
+    probes = []
+    for index in range(num_probes):
+        generator = derive_generator(seed, "hutchinson", index)
+        signs = [torch.randint(0, 2, tensor.shape, generator=generator) for tensor in at.values()]
+        probes.append([z.mul_(2).sub_(1).to(to) for z, to in zip(signs, at.values(), strict=True)])
     loss = 0.0
-    gradient = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
-    diagonal = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
+    gradient, diagonal = (
+        {name: torch.zeros_like(tensor) for name, tensor in parameters.items()} for _ in range(2)
+    )
     for part in parts:
         # Attention has second derivatives only in its plain form.
         with sdpa_kernel(SDPBackend.MATH):
@@ -143,14 +144,6 @@ def fit_quadratic_model(
         {name: total / num_examples for name, total in gradient.items()},
         {name: total / (num_examples * num_probes) for name, total in diagonal.items()},
     )
-
-
-def _probe(parameters: Parameters, seed: int, index: int) -> list[Tensor]:
-    generator = derive_generator(seed, "hutchinson", index)
-    return [
-        torch.randint(0, 2, tensor.shape, generator=generator).mul_(2).sub_(1).to(tensor)
-        for tensor in parameters.values()
-    ]
 
 
 def _hessian_product(

@@ -15,13 +15,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import derive_seed, pinned_kernels
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.models.head import freeze
 from lipt.common.weights.specs import Weights
-from lipt.core.results import CommittedLearner, Trajectories
+from lipt.core.results import Trajectories
 from lipt.core.selection.options import WarmUp
 from lipt.core.selection.strategy import Need
 from lipt.core.sharding import draw_shards
@@ -30,7 +29,7 @@ from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals, labels_only
 from lipt.core.stages.question import OF_A_PROXY, Question
 from lipt.core.training import Warmed, num_warm_up_steps, warm_up
-from lipt.core.workspace import Workspace
+from lipt.core.workspace import Key, Workspace
 
 # Signals of a run's model with some weights, on the workspace's device, over all examples.
 ComputeSignals = Callable[[Workspace, RunConfig, InputFormat, nn.Module], Signals]
@@ -67,13 +66,13 @@ def signals_of(
     models: int = 0,
 ) -> Signals:
     """The signals that one model provides, and the labels, each computed once."""
-    config, dataset = question.config, workspace.dataset
+    dataset = workspace.dataset
 
     def cached(kind: str, compute: ComputeSignals) -> Signals:
-        def computed() -> Signals:
-            return compute(workspace, config, question.inputs, load())
-
-        return workspace.cached(Signals, kind, depends_on, computed, models=models)
+        return workspace.cached(
+            Key(Signals, kind, depends_on, models),
+            lambda: compute(workspace, question.config, question.inputs, load()),
+        )
 
     found = labels_only(dataset.labels_N, dataset.target.kind)
     if needs & OF_A_PROXY:
@@ -108,7 +107,7 @@ def dynamics_of(
         states = States(
             initial=partial(workspace.read_weights, trajectories.initial_weights, model),
             learners=tuple(
-                tuple(partial(read, name) for name in states_of(learner))
+                tuple(partial(read, name) for name in learner.states)
                 for learner in trajectories.learners
             ),
         )
@@ -122,7 +121,7 @@ def dynamics_of(
                 frozen=workspace.frozen(config, model),
             )
 
-    return workspace.cached(Dynamics, "dynamics", depends_on, compute)
+    return workspace.cached(Key(Dynamics, "dynamics", depends_on), compute)
 
 
 def own_learners(workspace: Workspace, config: RunConfig, trajectories: Trajectories) -> Tensor:
@@ -132,11 +131,6 @@ def own_learners(workspace: Workspace, config: RunConfig, trajectories: Trajecto
     for place, learner in enumerate(trajectories.learners):
         own_learner_N[drawn[learner.index]] = place
     return own_learner_N
-
-
-def states_of(learner: CommittedLearner) -> tuple[BlobName, ...]:
-    """A learner's snapshots, the last one before pruning; its result if there are none."""
-    return learner.snapshots or (learner.result,)
 
 
 @dataclass(frozen=True)
@@ -167,7 +161,8 @@ def warmed_up(workspace: Workspace, question: Question, wanted: WarmUp) -> Warme
             str(workspace.device),
         )
         # One at a time, to free its weights.
-        warmed, spent = _warm_up(workspace, question, wanted, index, depends_on)
+        key = Key(Warmed, "warm-up", depends_on, wanted.models)
+        warmed, spent = _warm_up(workspace, question, wanted, index, key)
         seconds += warmed.seconds
         spent_seconds += spent
 
@@ -185,14 +180,10 @@ def warmed_up(workspace: Workspace, question: Question, wanted: WarmUp) -> Warme
 
 
 def _warm_up(
-    workspace: Workspace,
-    question: Question,
-    wanted: WarmUp,
-    index: int,
-    depends_on: tuple[object, ...],
+    workspace: Workspace, question: Question, wanted: WarmUp, index: int, key: Key[Warmed]
 ) -> tuple[Warmed, float]:
     config, train_ids = question.config, workspace.split(question.config).train_ids
-    begun = workspace.find(Warmed, "warm-up", depends_on, models=wanted.models)
+    begun = workspace.find(key)
     if begun is not None and begun.step >= num_warm_up_steps(wanted.epochs, len(train_ids)):
         return begun, 0.0
     if index == 0:
@@ -200,10 +191,6 @@ def _warm_up(
     else:
         model = workspace.new_model(config, derive_seed(config.seed, "warm-up model", index))
     freeze(model.train(), workspace.frozen(config, model))
-
-    def keep(warmed: Warmed) -> None:
-        workspace.keep("warm-up", depends_on, warmed, models=wanted.models)
-
     number = f" {index + 1} of {wanted.models}" * (wanted.models > 1)
     warmed = warm_up(
         model,
@@ -216,7 +203,7 @@ def _warm_up(
         cpu_threads=config.learners.cpu_threads,
         begun=begun,
         on_progress=workspace.progress(f"warming up model{number}"),
-        on_epoch=keep,
+        on_epoch=partial(workspace.keep, key),
     )
-    keep(warmed)
+    workspace.keep(key, warmed)
     return warmed, warmed.seconds - (0.0 if begun is None else begun.seconds)

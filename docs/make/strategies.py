@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from docs.make.markdown import code, table
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.selection.registry import STRATEGIES
-from lipt.core.selection.request_rules import works_without_labels
 from lipt.core.selection.strategy import Balance, Strategy
+from lipt.core.stages.question import works_without_labels
 
 # The reference stands in the strategy's entry, the letters in the page's legend.
 _LEFT_OUT = ("Shapes:", "Source:", "Args:", "Returns:", "Raises:")

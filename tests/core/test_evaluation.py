@@ -22,9 +22,7 @@ from lipt.core.evaluation import (
     Evaluator,
     Evaluators,
     OpenWeights,
-    batch_norm_statistics,
     batch_size_for,
-    has_batch_norm,
     num_evaluated_together,
     reestimate_batch_norm,
 )
@@ -92,11 +90,7 @@ def test_mended_statistics_are_those_that_the_accuracy_was_reached_with() -> Non
     evaluator = make_evaluator(reestimate=True)
     weights = stale(evaluator)
     scored = evaluator(weights)
-    assert scored.mended.keys() == {
-        "0.running_mean",
-        "0.running_var",
-        "0.num_batches_tracked",
-    }
+    assert scored.mended.keys() == {"0.running_mean", "0.running_var", "0.num_batches_tracked"}
     mean = images_in(evaluator.examples_N).float().mean(dim=(0, 2, 3)) / 255
     torch.testing.assert_close(scored.mended["0.running_mean"], mean)
     assert weights["0.running_mean"].tolist() == pytest.approx([0.9] * 3)
@@ -250,19 +244,17 @@ def test_nothing_but_statistics_changes() -> None:
     "model", [nn.Linear(2, 2), nn.BatchNorm1d(2, track_running_stats=False), nn.LayerNorm(2)]
 )
 def test_a_model_without_statistics_is_not_even_run(model: nn.Module) -> None:
-    assert not has_batch_norm(model)
-    reestimate_batch_norm(model, iter(()))
-    assert batch_norm_statistics(model) == {}
+    assert reestimate_batch_norm(model, [torch.ones(4, 4)]) == {}
 
 
 def test_statistics_are_copies_under_the_names_of_the_state_dict() -> None:
     shared = nn.BatchNorm1d(2)
     model = nn.Sequential(shared, nn.Linear(2, 2), shared)
-    taken = batch_norm_statistics(model)
+    taken = reestimate_batch_norm(model, [torch.zeros(4, 2)])
     state = model.state_dict()
     assert set(taken) == {name for name in state if name.startswith(("0.r", "2.r", "0.n", "2.n"))}
     stale_layer(shared)
-    assert taken["0.running_mean"].tolist() == [0.0, 0.0]
+    assert 7.0 not in taken["0.running_mean"].tolist()
 
 
 def test_frozen_statistics_stay_and_are_not_told() -> None:
@@ -271,13 +263,11 @@ def test_frozen_statistics_stay_and_are_not_told() -> None:
         stale_layer(layer)
     model = nn.Sequential(*layers)
     frozen = {f"0.{name}" for name in ("running_mean", "running_var", "num_batches_tracked")}
-    reestimate_batch_norm(model, [torch.tensor([[0.0], [2.0]])], frozen)
+    told = reestimate_batch_norm(model, [torch.tensor([[0.0], [2.0]])], frozen)
     assert statistics(model[0]) == ([7.0], [9.0])
     # (0 - 7) / 3 and (2 - 7) / 3 have the mean -2.
     assert statistics(model[1])[0] == pytest.approx([-2.0], abs=1e-5)
-    assert all(name.startswith("1.") for name in batch_norm_statistics(model, frozen))
-    assert has_batch_norm(model, frozen)
-    assert not has_batch_norm(model[:1], frozen)
+    assert all(name.startswith("1.") for name in told)
 
 
 DATASET = made_up_dataset(120)

@@ -72,16 +72,6 @@ def test_split_depends_on_the_seed_and_differs_among_classes_of_one_size() -> No
     assert not torch.equal(first, second - 50)
 
 
-def test_shards_and_densities_depend_on_the_seed() -> None:
-    config = learners(2, 1, 10)
-    one, same, other = (draw_shards(torch.arange(100), config, seed=seed) for seed in (1, 1, 2))
-    assert torch.equal(torch.cat(one), torch.cat(same))
-    assert not torch.equal(torch.cat(one), torch.cat(other))
-    pruning = PruningConfig(density_min=0.8, density_max=0.9)
-    assert draw_densities(2, pruning, seed=1) == draw_densities(2, pruning, seed=1)
-    assert draw_densities(2, pruning, seed=1) != draw_densities(2, pruning, seed=2)
-
-
 def test_shards_are_disjoint_and_from_the_training_split() -> None:
     train_ids = torch.arange(0, 200, 2)
     shards = draw_shards(train_ids, learners(4, 5, 5), seed=3)
@@ -89,13 +79,15 @@ def test_shards_are_disjoint_and_from_the_training_split() -> None:
     assert torch.cat(shards).sort().values.tolist() == train_ids.tolist()
 
 
-def test_first_shards_and_densities_do_not_depend_on_the_number_of_learners() -> None:
+def test_first_shards_and_densities_depend_on_the_seed_and_not_on_the_number_of_learners() -> None:
     train_ids = torch.arange(100)
-    few = draw_shards(train_ids, learners(2, 1, 10), seed=3)
+    few, other = (draw_shards(train_ids, learners(2, 1, 10), seed=seed) for seed in (3, 4))
     many = draw_shards(train_ids, learners(9, 1, 10), seed=3)
     assert all(torch.equal(a, b) for a, b in zip(few, many[:2], strict=True))
+    assert not torch.equal(torch.cat(few), torch.cat(other))
     pruning = PruningConfig(density_min=0.8, density_max=0.9)
     assert draw_densities(9, pruning, seed=3)[:2] == draw_densities(2, pruning, seed=3)
+    assert draw_densities(2, pruning, seed=3) != draw_densities(2, pruning, seed=4)
 
 
 def test_the_whole_training_split_can_be_used_and_one_example_more_cannot() -> None:
@@ -137,11 +129,6 @@ def fitted(num_train: int, **asked: Any) -> tuple[int, int, int, int]:
     return found.num_learners, found.num_minibatches, found.batch_size, found.min_learners
 
 
-def test_defaults_that_fit_stay_as_they_are_and_nothing_is_said() -> None:
-    found = fit_defaults(LearnersConfig(), 2560, asked=())
-    assert (found.learners, found.said) == (LearnersConfig(), "")
-
-
 @pytest.mark.parametrize(
     ("num_train", "asked", "expected"),
     [
@@ -174,6 +161,8 @@ def test_minibatches_that_an_operator_has_set_shrink_last() -> None:
 
 
 def test_what_was_lowered_is_said_with_the_figures() -> None:
+    found = fit_defaults(LearnersConfig(), 2560, asked=())
+    assert (found.learners, found.said) == (LearnersConfig(), "")
     assert fit_defaults(LearnersConfig(), 1597, asked=()).said == (
         "10 learners x 1 minibatches x 256 examples = 2560 are more than the 1597 of the training "
         "split, so defaults were lowered to fit: learners.batch_size 159 in place of 256"

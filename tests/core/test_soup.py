@@ -15,13 +15,7 @@ from lipt.common.errors import RunFailedError
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import OpenWeights, Scored
 from lipt.core.results import Ingredient
-from lipt.core.soup import (
-    Mixture,
-    Ratios,
-    Soup,
-    greedy_soup,
-    uniform_soup,
-)
+from lipt.core.soup import Mixture, Ratios, Soup, greedy_soup, uniform_soup
 from tests.one_by_one import one_by_one
 from tests.properties import at_most
 
@@ -63,12 +57,6 @@ def test_two_learners_by_hand() -> None:
         (1, Ingredient(position=0, accuracy=0.9, alpha=1.0, kept=True, soup_accuracy=0.9)),
         (0, Ingredient(position=1, accuracy=0.5, alpha=0.25, kept=True, soup_accuracy=0.95)),
     ]
-
-
-def test_an_equal_accuracy_is_no_improvement() -> None:
-    soup = greedy([vector(0.3), vector(0.7)], lambda _: Scored(0.4, {}))
-    assert soup.weights["w"].tolist() == pytest.approx([0.3])
-    assert [item.kept for item in soup.ingredients.values()] == [True, False]
 
 
 def test_every_ratio_below_1_is_tried() -> None:
@@ -197,31 +185,6 @@ def test_integers_are_the_soups_and_dtypes_stay() -> None:
     assert soup["double"].item() == 1.0
 
 
-def test_uniform_soup_is_the_mean() -> None:
-    learners = [
-        {"w": torch.tensor([value]), "counter": torch.tensor(count)}
-        for value, count in ((1.0, 5), (2.0, 6), (6.0, 7))
-    ]
-
-    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
-        return Scored(weights["w"].item() / 10, {})
-
-    told: list[tuple[int, int]] = []
-    soup = uniform_soup(
-        loaders(learners),
-        one_by_one(evaluate),
-        on_progress=lambda done, total: told.append((done, total)),
-    )
-    assert soup.weights["w"].tolist() == [3.0]
-    assert soup.weights["counter"].item() == 5
-    assert soup.accuracy == pytest.approx(0.3)
-    assert [item.accuracy for item in soup.ingredients.values()] == pytest.approx([0.1, 0.2, 0.6])
-    assert all(
-        item.kept and item.soup_accuracy == soup.accuracy for item in soup.ingredients.values()
-    )
-    assert told[-1] == (4, 4)
-
-
 def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics() -> None:
     # 2**24 + 1 is no float32: only a sum in float64 has all three.
     learners = [
@@ -230,13 +193,24 @@ def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics(
             "b": torch.tensor([b, 0.0]),
             "c": torch.tensor([b] * 3),
             "mean": torch.tensor(99.0),
+            "counter": torch.tensor(int(b)),
         }
         for a, b in ((2.0**24, 10.0), (1.0, 20.0), (1.0, 60.0))
     ]
-    evaluate = one_by_one(lambda _: Scored(0.5, {"mean": torch.tensor(7.0)}))
-    soup = uniform_soup(loaders(learners), evaluate, on_progress=ignore)
+    told: list[tuple[int, int]] = []
+    soup = uniform_soup(
+        loaders(learners),
+        one_by_one(lambda of: Scored(of["b"][0].item() / 100, {"mean": torch.tensor(7.0)})),
+        on_progress=lambda *done: told.append(done),
+    )
     found = {name: tensor.tolist() for name, tensor in soup.weights.items()}
-    assert found == {"a": [(2**24 + 2) / 3], "b": [30.0, 0.0], "c": [30.0] * 3, "mean": 7.0}
+    means = {"a": [(2**24 + 2) / 3], "b": [30.0, 0.0], "c": [30.0] * 3}
+    assert found == means | {"mean": 7.0, "counter": 10}
+    parts = soup.ingredients.values()
+    assert [part.accuracy for part in parts] == pytest.approx([0.1, 0.2, 0.6])
+    assert soup.accuracy == pytest.approx(0.3)
+    assert all(part.kept and part.soup_accuracy == soup.accuracy for part in parts)
+    assert told[-1] == (4, 4)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.config.run_config import InitializationConfig
-from lipt.common.data.dataset import Dataset, in_memory
+from lipt.common.data.dataset import Dataset
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import RunFailedError, SignalsError
 from lipt.common.images.crop_flip import crop_flip
@@ -23,6 +23,7 @@ from lipt.core.training import (
     num_warm_up_steps,
     warm_up,
 )
+from tests.in_memory import in_memory
 
 CPU = torch.device("cpu")
 IMAGE = ImageFormat(1, 4, 4, mean=(0.5,), std=(0.25,))

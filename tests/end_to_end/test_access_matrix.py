@@ -24,8 +24,7 @@ from lipt.common.errors import from_rpc_error
 from lipt.common.network.tls import split_address
 from lipt.v1 import access_pb2, access_pb2_grpc
 from tests.cluster import Cluster
-from tests.expected_roles import EXPECTED
-from tests.rpcs import all_methods, path_of
+from tests.rpcs import EXPECTED, all_methods, path_of
 
 IN, UNKNOWN, DENIED, SHUT = "let in", "UNAUTHENTICATED", "PERMISSION_DENIED", "no connection"
 

@@ -22,7 +22,7 @@ from lipt.trainer import Recipe, fit
 from lipt.trainer.views import RunView
 from tests.cluster import Cluster
 
-HIGH = ("--data", "tests.half_digits:high")
+HIGH = ("--data", "tests.other_digits:high")
 LEARNERS = {"num_learners": 2, "num_steps": 10, "batch_size": 64, "learning_rate": 0.1}
 SOUP = {"num_alphas": 3, "batch_norm_examples": 64}
 
@@ -39,7 +39,7 @@ def overrides(*frozen: str, **learners: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a training script leaves behind: a wrapped model's state dict, by `torch.save`."""
-    digits = open_dataset("tests.half_digits:low", allowed_modules=["tests"])
+    digits = open_dataset("tests.other_digits:low", allowed_modules=["tests"])
     recipe = Recipe(steps=60, batch_size=64, learning_rate=0.1, augmentation="none")
     weights = fit("resnet8", digits, recipe=recipe, device="cpu").weights
     path = tmp_path_factory.mktemp("backbone") / "backbone.pt"

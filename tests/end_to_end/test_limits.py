@@ -58,7 +58,7 @@ def test_learner_that_is_too_much_for_a_worker_goes_to_another(cluster: Cluster)
 
 
 def test_compute_process_is_refused_more_memory_than_it_may_take(cluster: Cluster) -> None:
-    flags = ("--model", "tests.greedy:model", "--compute-memory", "1600MB")
+    flags = ("--model", "tests.tiny:greedy", "--compute-memory", "1600MB")
     coordinator = cluster.start_coordinator(*flags)
     with cluster.client() as client:
         initialization = {"steps": 1, "batch_size": 16}

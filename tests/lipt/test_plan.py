@@ -96,9 +96,9 @@ def counted(
     strategy = find_strategy(name)
     question = Question(
         RunConfig(),
-        ImageFormat(3, 32, 32, mean=(0.5,) * 3, std=(0.5,) * 3),
-        BlobName.of(b"theta_p"),
-        name,
+        inputs=ImageFormat(3, 32, 32, mean=(0.5,) * 3, std=(0.5,) * 3),
+        weights=BlobName.of(b"theta_p"),
+        strategy=name,
         budget=100,
         balanced=strategy.resolve_balance(None),
         options=tuple((options or {}).items()),

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -26,10 +25,15 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from lipt.common.access.certificate import role_uri
 from lipt.common.access.roles import Role
 from lipt.common.errors import ConfigError
-from lipt.common.network.tls import PemFile, read_certificates, read_key, require_key, shown
+from lipt.common.network.tls import (
+    PemFile,
+    extension_of,
+    read_certificates,
+    read_key,
+    require_key,
+    shown,
+)
 from lipt.trainer.writing.files import replacing
-
-ExtensionT = TypeVar("ExtensionT", bound=x509.ExtensionType)
 
 # Clocks of two machines differ by less.
 _BACKDATED = timedelta(hours=1)
@@ -85,7 +89,7 @@ def issue_client(
 
 def hosts_of(certificate: x509.Certificate) -> list[str]:
     """The names and addresses that a certificate was made for, in their order."""
-    names = _extension(certificate, x509.SubjectAlternativeName) or ()
+    names = extension_of(certificate, x509.SubjectAlternativeName) or ()
     return [str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)]
 
 
@@ -140,7 +144,7 @@ def _signed(
 
 
 def _identifier(authority: Pair) -> x509.AuthorityKeyIdentifier:
-    named = _extension(authority.certificate, x509.SubjectKeyIdentifier)
+    named = extension_of(authority.certificate, x509.SubjectKeyIdentifier)
     if named is None:
         return x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
     return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(named)
@@ -158,13 +162,6 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _extension(certificate: x509.Certificate, kind: type[ExtensionT]) -> ExtensionT | None:
-    try:
-        return certificate.extensions.get_extension_for_class(kind).value
-    except x509.ExtensionNotFound:
-        return None
 
 
 def _host(host: str) -> x509.GeneralName:
@@ -209,7 +206,7 @@ class Folder:
         key_pem = PemFile.read("the authority's key", key)
         require_key(key_pem, cert_pem)
         certificate, private = read_certificates(cert_pem)[0], read_key(key_pem)
-        constraints = _extension(certificate, x509.BasicConstraints)
+        constraints = extension_of(certificate, x509.BasicConstraints)
         signs = constraints is not None and constraints.ca
         if not signs or not isinstance(private, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
             raise ConfigError(

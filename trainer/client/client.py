@@ -6,7 +6,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ from lipt.common.errors import (
 from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.messages import enum_to_proto
 from lipt.common.states import RunState
+from lipt.trainer.client.answers import OnProgress, fetch_diagnosis, fetch_subset
 from lipt.trainer.client.connection import (
     CONTROL_SECONDS,
     CREATE_SECONDS,
@@ -37,19 +38,9 @@ from lipt.trainer.client.connection import (
 from lipt.trainer.client.sources import (
     Features,
     Source,
-    checkpoint_source,
     features_source,
     option_text,
     weights_source,
-)
-from lipt.trainer.client.streams import (
-    OnProgress,
-    fetch_diagnosis,
-    fetch_subset,
-    get_run,
-    watch_run,
-    watch_service,
-    while_going_on,
 )
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
@@ -72,12 +63,19 @@ from lipt.trainer.views import (
     view_of,
 )
 from lipt.trainer.writing.files import place
-from lipt.v1 import access_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
+from lipt.v1 import access_pb2, blob_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
+# The coordinator repeats the last message of a watch every few seconds.
+_IDLE_SECONDS = 30.0
+
 # Largest download; far above any model that selects examples.
 _MAX_BYTES = 16 * 1024**3
+
+
+def _age_of(run: RunView) -> tuple[bool, Any]:
+    return run.created_at is None, run.created_at
 
 
 class Client(AbstractContextManager["Client"]):
@@ -161,17 +159,14 @@ class Client(AbstractContextManager["Client"]):
         if initial_weights is not None:
             config.initialization.weights_sha256 = self.upload_weights(initial_weights).sha256
         request = run_pb2.CreateRunRequest(request_id=uuid.uuid4().hex, name=name, config=config)
-        answer = self._connection.unary(
-            lambda of: of.runs.CreateRun, request, seconds=CREATE_SECONDS
-        )
-        return view_of(RunView, answer.run)
+        return self._run(lambda of: of.runs.CreateRun, request, CREATE_SECONDS)
 
     def run(self, run_id: str = "latest") -> RunView:
         """Return a run's current state, by id, name, or "latest".
 
         All calls that take a run raise UnknownRunError where there is no such run.
         """
-        return get_run(self._connection, run_id)
+        return self._run(lambda of: of.runs.GetRun, run_pb2.GetRunRequest(run_id=run_id))
 
     def runs(self) -> list[RunView]:
         """Return all runs, newest first, without their learners."""
@@ -193,8 +188,7 @@ class Client(AbstractContextManager["Client"]):
 
     def cancel(self, run_id: str) -> RunView:
         """Stop a run; its results so far stay readable."""
-        request = run_pb2.CancelRunRequest(run_id=run_id)
-        return view_of(RunView, self._connection.unary(lambda of: of.runs.CancelRun, request).run)
+        return self._run(lambda of: of.runs.CancelRun, run_pb2.CancelRunRequest(run_id=run_id))
 
     def watch(self, run_id: str = "latest", after_revision: int = 0) -> Iterator[RunView]:
         """Yield a run after every change until it ends; a held run has not ended.
@@ -202,8 +196,25 @@ class Client(AbstractContextManager["Client"]):
         A broken stream is reopened for `reconnect_seconds`. "latest" is resolved once, at the
         start.
         """
-        reconnection = Reconnection(self._reconnect_seconds)
-        yield from watch_run(self._connection, run_id, after_revision, reconnection)
+        revision, waiting = after_revision, ""
+
+        def views() -> Iterator[RunView]:
+            request = run_pb2.WatchRunRequest(run_id=run_id, after_revision=revision)
+            for response in self._connection.stream(
+                lambda of: of.runs.WatchRun, request, idle_seconds=_IDLE_SECONDS
+            ):
+                yield view_of(RunView, response.run)
+            # The stream of an ended run has no messages after its last revision.
+            yield self.run(run_id)
+
+        for view in Reconnection(self._reconnect_seconds).resumed(views):
+            run_id = view.run_id
+            # Not `>`: revisions start lower if the clock was set back before a restart.
+            if view.revision != revision or view.waiting != waiting:
+                revision, waiting = view.revision, view.waiting
+                yield view
+            if view.ended:
+                return
 
     def watch_service(
         self,
@@ -219,8 +230,22 @@ class Client(AbstractContextManager["Client"]):
             num_runs: number of newest runs, at most 200; all that have not ended come as well.
             on_pause: called with a message before each reconnection.
         """
-        reconnection = Reconnection(self._reconnect_seconds, on_pause=on_pause)
-        yield from watch_service(self._connection, interval_seconds, num_runs, reconnection)
+        request = info_pb2.WatchServiceRequest(interval_seconds=interval_seconds, num_runs=num_runs)
+        idle_seconds = _IDLE_SECONDS + interval_seconds
+
+        def views() -> Iterator[ServiceView]:
+            # Each stream begins with the whole state.
+            runs: dict[str, RunView] = {}
+            for message in self._connection.stream(
+                lambda of: of.info.WatchService, request, idle_seconds=idle_seconds
+            ):
+                view = view_of(ServiceView, message)
+                runs |= {run.run_id: run for run in view.runs}
+                newest = sorted(runs.values(), key=_age_of)[::-1]
+                shown = [run for at, run in enumerate(newest) if at < num_runs or not run.ended]
+                yield replace(view, runs=tuple(shown))
+
+        yield from Reconnection(self._reconnect_seconds, on_pause=on_pause).resumed(views)
 
     def wait(self, run_id: str = "latest") -> RunView:
         """Wait until a run is ready, and return it.
@@ -231,8 +256,7 @@ class Client(AbstractContextManager["Client"]):
         """
         view = self.run(run_id)
         if view.goes_on:
-            for changed in while_going_on(self.watch(view.run_id)):
-                view = changed
+            view = next(changed for changed in self.watch(view.run_id) if not changed.goes_on)
         if view.state is RunState.HELD:
             raise OtherDataError(view.message)
         if view.state is not RunState.READY:
@@ -268,7 +292,7 @@ class Client(AbstractContextManager["Client"]):
             balanced: equal shares per class; None for the strategy's default.
             options: the strategy's options, by name.
             preset: the strategy's preset, such as "paper": defaults for `options` and `balanced`.
-            weights: a safetensors file, or its content, in place of theta_p.
+            weights: as in `upload_weights`, in place of theta_p.
             features: replace the model's: a tensor or array (N x d), a safetensors file, its
                 content, or {"features": N x d}, for pairs with "paired_features" as well.
             proxy: proxy model: "soup" (theta_p or `weights`), "auto", or "ridge:" with patches,
@@ -282,15 +306,12 @@ class Client(AbstractContextManager["Client"]):
             on_progress: called with the computation's progress.
 
         Raises:
-            InvalidRequestError: both fraction and budget, or a strategy that needs labels without
-                them.
-            UnknownNameError: no such strategy or preset.
+            InvalidRequestError: both fraction and budget, or labels that the strategy lacks.
+            UnknownNameError, StrategyOptionError: no such strategy, preset, option or value.
             BudgetError: the data set has fewer examples.
-            StrategyOptionError: no such option, or an invalid value.
-            ProxyError: no such proxy, or the run lacks its inputs.
-            RunNotReadyError: the run has no weights yet.
-            SubsetError: the answer differs from its description.
+            ProxyError, RunNotReadyError: no such proxy, or the run lacks its inputs or weights.
             WeightsError, FeaturesError: not safetensors, or of another model or data set.
+            SubsetError: the answer differs from its description.
             QueueFullError: the coordinator was too busy for `reconnect_seconds`.
         """
         if fraction is not None and budget is not None:
@@ -309,13 +330,11 @@ class Client(AbstractContextManager["Client"]):
             labels=labels,
             soft_labels=soft_labels,
             previous=previous.digest if isinstance(previous, Subset) else previous,
+            weights=None if weights is None else self._stored(weights_source(weights)),
+            features=None if features is None else self._stored(features_source(features)),
         )
         if balanced is not None:
             request.balanced = balanced
-        if weights is not None:
-            request.weights.CopyFrom(blob_to_proto(self._upload(weights_source(weights))))
-        if features is not None:
-            request.features.CopyFrom(blob_to_proto(self._upload(features_source(features))))
         return fetch_subset(self._connection, request, on_progress, self._reconnection(on_progress))
 
     def diagnose(
@@ -338,14 +357,15 @@ class Client(AbstractContextManager["Client"]):
             on_progress: called with the computation's progress.
 
         Raises:
-            RunNotReadyError: the run has no learners yet.
-            UnknownNameError: no such proxy.
+            RunNotReadyError, UnknownNameError: the run has no learners yet, or no such proxy.
             FeaturesError: not safetensors, or of another data set.
             DiagnosisError: the answer differs from its description.
         """
-        request = diagnosis_pb2.DiagnoseRequest(run_id=run, proxy=proxy)
-        if features is not None:
-            request.features.CopyFrom(blob_to_proto(self._upload(features_source(features))))
+        request = diagnosis_pb2.DiagnoseRequest(
+            run_id=run,
+            proxy=proxy,
+            features=None if features is None else self._stored(features_source(features)),
+        )
         return fetch_diagnosis(
             self._connection, request, on_progress, self._reconnection(on_progress)
         )
@@ -364,10 +384,9 @@ class Client(AbstractContextManager["Client"]):
             on_bytes: called, in another thread, with each number of bytes sent.
 
         Raises:
-            WeightsError: not such a file; nothing was sent.
-            BlobTooLargeError: over the coordinator's limit.
+            WeightsError, BlobTooLargeError: not such a file, or over the coordinator's limit.
         """
-        return BlobView(**asdict(self._upload(checkpoint_source(weights), on_bytes)))
+        return BlobView(**asdict(self._upload(weights_source(weights), on_bytes)))
 
     def weights(self, run: str = "latest", kind: str = WeightsKind.PRETRAINED) -> bytes:
         """Return a run's weights as the content of a safetensors file.
@@ -394,7 +413,7 @@ class Client(AbstractContextManager["Client"]):
         *,
         on_bytes: OnBytes | None = None,
     ) -> BlobView:
-        """Write a run's weights to a safetensors file atomically; else as `weights`."""
+        """Write a run's weights to a safetensors file atomically, else as `weights`."""
         name, target = self._find_weights(run, kind), Path(path)
         # Beside the file, so that the last step is a rename.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".lipt-") as folder:
@@ -445,12 +464,16 @@ class Client(AbstractContextManager["Client"]):
     def _ask(self, view: type[ViewT], method: Callable[[Stubs], Any], request: Any) -> ViewT:
         return view_of(view, self._connection.unary(method, request))
 
-    def _reconnection(self, on_progress: OnProgress | None) -> Reconnection:
-        def on_pause(why: str) -> None:
-            if on_progress:
-                on_progress(ProgressView(why, 0, 0))
+    def _run(
+        self, method: Callable[[Stubs], Any], request: Any, seconds: float = CONTROL_SECONDS
+    ) -> RunView:
+        return view_of(RunView, self._connection.unary(method, request, seconds=seconds).run)
 
-        return Reconnection(self._reconnect_seconds, on_pause=on_pause)
+    def _reconnection(self, on_progress: OnProgress | None) -> Reconnection:
+        tell = on_progress or (lambda _: None)
+        return Reconnection(
+            self._reconnect_seconds, on_pause=lambda why: tell(ProgressView(why, 0, 0))
+        )
 
     def _find_weights(self, run: str, kind: str) -> BlobName:
         found = WeightsKind.parse(kind)
@@ -461,6 +484,9 @@ class Client(AbstractContextManager["Client"]):
             lambda of: of.runs.GetWeights, request, seconds=RESTORE_SECONDS
         )
         return blob_from_proto(answer.weights)
+
+    def _stored(self, source: Path | bytes) -> blob_pb2.BlobRef:
+        return blob_to_proto(self._upload(source))
 
     def _upload(self, source: Path | bytes, on_bytes: OnBytes | None = None) -> BlobName:
         # A transfer retries for long; this call fails at once without a coordinator.

@@ -40,8 +40,7 @@ from lipt.v1 import (
     subset_pb2_grpc,
 )
 
-# Limit for interrupted calls to release the channel. A stream that the forking thread itself left
-# open cannot.
+# Limit for interrupted calls to release the channel; a stream of the forking thread itself cannot.
 _UNWIND_SECONDS = 2.0
 
 # Time for gRPC's threads to release the buffers of interrupted calls. They need the GIL, which
@@ -125,28 +124,25 @@ class ForkAwareChannel:
 
 @functools.cache
 def _watch_forks() -> None:
-    # Registered once, with the first channel: it cannot be undone.
+    """Register once, with the first channel: it cannot be undone."""
+
+    def each(act: Callable[[ForkAwareChannel], None]) -> Callable[[], object]:
+        def on_fork() -> None:
+            for channel in list(_channels):
+                act(channel)
+
+        return on_fork
+
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
-            before=functools.partial(_each, ForkAwareChannel.before_fork),
-            after_in_parent=functools.partial(_each, ForkAwareChannel.in_parent),
-            after_in_child=functools.partial(_each, ForkAwareChannel.in_child),
+            before=each(ForkAwareChannel.before_fork),
+            after_in_parent=each(ForkAwareChannel.in_parent),
+            after_in_child=each(ForkAwareChannel.in_child),
         )
 
 
-def _each(act: Callable[[ForkAwareChannel], None]) -> None:
-    for channel in list(_channels):
-        act(channel)
-
-
-# A coordinator answers within milliseconds; this limit allows for swapping.
-CONTROL_SECONDS = 30.0
-
-# Creating a run checks it against the data and builds the model once.
-CREATE_SECONDS = 120.0
-
-# The coordinator may have to recompute damaged weights.
-RESTORE_SECONDS = 600.0
+# For most calls; for creating a run, which builds the model; for weights, perhaps recomputed.
+CONTROL_SECONDS, CREATE_SECONDS, RESTORE_SECONDS = 30.0, 120.0, 600.0
 
 # gRPC's messages about peers that speak another protocol; the second for HTTP/1 before 1.76.
 _NOT_GRPC = ("Failed parsing HTTP/2", "Trying to connect an http1.x server")
@@ -245,21 +241,22 @@ class Connection:
 
     def explain(self, error: grpc.RpcError) -> LiptError:
         """Convert a failed call's error, with the address and what to check."""
-        known = from_rpc_error(error)
-        code = error.code() if isinstance(error, grpc.Call) else None
+        known, code, details = from_rpc_error(error), None, ""
+        if isinstance(error, grpc.Call):
+            code, details = error.code(), printable(error.details() or "")
+        away = isinstance(known, UnreachableError)
+        other = ""
         if type(known) is LiptError and code is grpc.StatusCode.UNIMPLEMENTED:
+            other = " of this version"
+        elif away and any(words in details for words in _NOT_GRPC):
+            other = f": it does not speak gRPC ({details})"
+        if other:
             return NotACoordinatorError(
-                f"what answers at {self.address} is not a LiPT coordinator of this version. Check "
-                "host and port; lipt-coordinator prints them when it starts."
+                f"what answers at {self.address} is not a LiPT coordinator{other}. Check host and "
+                "port; lipt-coordinator prints them when it starts."
             )
-        if not isinstance(known, UnreachableError):
+        if not away:
             return known
-        details = printable((error.details() if isinstance(error, grpc.Call) else None) or "")
-        if any(words in details for words in _NOT_GRPC):
-            return NotACoordinatorError(
-                f"what answers at {self.address} is not a LiPT coordinator: it does not speak gRPC "
-                f"({details}). Check host and port; lipt-coordinator prints them when it starts."
-            )
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return UnreachableError(
                 f"the coordinator at {self.address} did not answer in time. Check that the "
@@ -295,12 +292,17 @@ class Reconnection:
         self._connected = expected
         self._num_failures, self._since = 0, 0.0
 
-    def heard(self, messages: Iterable[MessageT]) -> Iterator[MessageT]:
-        """Yield `messages`; each one resets the count of failures."""
-        for message in messages:
-            self._connected = True
-            self._num_failures = 0
-            yield message
+    def resumed(self, open_stream: Callable[[], Iterable[MessageT]]) -> Generator[MessageT]:
+        """Yield a stream's messages, without end: it is opened again after an interruption."""
+        while True:
+            try:
+                for message in open_stream():
+                    self._connected, self._num_failures = True, 0
+                    yield message
+                # A coordinator ends its streams normally when it shuts down.
+                raise UnreachableError("the coordinator has ended the stream.")
+            except INTERRUPTIONS as error:
+                self.pause(error)
 
     def pause(self, error: UnreachableError | QueueFullError | TooManyCallsError) -> None:
         """Wait before the next attempt, except after a fork; raise `error` at the limit."""

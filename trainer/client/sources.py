@@ -23,37 +23,37 @@ Features = Source | Mapping[str, Any] | Any
 
 
 def weights_source(weights: Source) -> Path | bytes:
-    """Return a path, or a safetensors file's content; WeightsError for other formats."""
+    """Return a path, or a safetensors file's content; WeightsError for other formats.
+
+    Of a `torch.save` file only the tensors are read.
+    """
     source = Path(weights) if isinstance(weights, str) else weights
-    require_safetensors(source)
-    return source
-
-
-def checkpoint_source(weights: Source) -> Path | bytes:
-    """As `weights_source`, but also accepts a `torch.save` file, of which it reads only tensors."""
     try:
-        return weights_source(weights)
+        require_safetensors(source)
     except WeightsError as error:
-        if isinstance(weights, bytes):
+        if isinstance(source, bytes):
             raise
         from lipt.common.weights.checkpoints import read_torch_file, state_dict_in  # noqa: PLC0415
         from lipt.common.weights.files import pack  # noqa: PLC0415
 
         try:
-            return pack(state_dict_in(read_torch_file(Path(weights))))
+            return pack(state_dict_in(read_torch_file(source)))
         except ValueError as reason:
             why = str(reason).partition("\n")[0]
             raise WeightsError(f"{error} Its tensors alone cannot be read either: {why}") from None
+    return source
 
 
 def features_source(features: Features) -> Path | bytes:
     """Return a path, or a safetensors file's content; FeaturesError for other values."""
     if isinstance(features, Source):
+        source = Path(features) if isinstance(features, str) else features
         try:
-            return weights_source(features)
+            require_safetensors(source)
         except WeightsError as error:
             # The rest of the message is about model weights.
             raise FeaturesError(f"{error.problem}. {_HOW}") from error
+        return source
     named = features if isinstance(features, Mapping) else {"features": features}
     import numpy as np  # noqa: PLC0415 - as torch
     import torch  # noqa: PLC0415 - slow, and a file needs none of it

@@ -29,9 +29,9 @@ from lipt.trainer.comparison.trial import (
     levelled_off,
 )
 from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
-from lipt.trainer.main_training.examples import require_comparable
 from lipt.trainer.main_training.records import OnStep
-from lipt.trainer.resampling.redrawing import RedrawnRandom
+from lipt.trainer.main_training.steps import require_comparable
+from lipt.trainer.resampling.redrawing import Redrawn
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, RunView, StrategyView
 
@@ -114,7 +114,7 @@ def compare(
                 continue
             subset, source, costs = None, None, {}
             if cell.strategy == REDRAWN:
-                source = RedrawnRandom(train, round(cell.fraction * len(train)), seed)
+                source = Redrawn("random", train, round(cell.fraction * len(train)), seed)
                 subset = source.subset
             elif cell.strategy != EVERYTHING:
                 # All examples with their soft labels are a subset, too.
@@ -141,7 +141,7 @@ def compare(
 def _trial(
     cell: Cell,
     subset: Subset | None,
-    source: RedrawnRandom | None,
+    source: Redrawn | None,
     recipe: Recipe,
     num_examples: int,
     training: Callable[..., Trained],

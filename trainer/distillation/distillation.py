@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, Self
@@ -40,9 +39,6 @@ from lipt.trainer.writing.formatting import differences
 
 _BATCH_SIZE = 256
 _MOMENTUM = 0.9
-
-# Called with (matches done, matches in all, last distance).
-OnMatch = Callable[[int, int, float], object]
 
 
 class Distillation(BaseModel):
@@ -104,7 +100,7 @@ class Networks:
     allowed_modules: Collection[str] = ()
 
     def generator(self, purpose: str, index: int, stage: int) -> torch.Generator:
-        """Return the generator for one purpose and index in a stage."""
+        """The generator for one purpose and index in a stage."""
         return derive_generator(self.settings.seed, f"distillation-{purpose}-{stage}", index)
 
     def normalized(self, pixels_BCHW: Tensor) -> Tensor:
@@ -147,11 +143,11 @@ class Networks:
         """Return a network trained on each earlier stage in turn."""
         network = self.untrained(number)
         for before in range(stage):
-            images_NCHW, labels_N = synthetic.until(before)
-            pixels_NCHW = images_NCHW.to(self.device, torch.float32) / 255
-            generator = self.generator("steps", number, before)
-            steps = self.settings.steps_before
-            self.train(network, pixels_NCHW, labels_N.to(self.device), steps, generator)
+            within_N = synthetic.stages_N <= before
+            pixels_NCHW = synthetic.images_NCHW[within_N].to(self.device, torch.float32) / 255
+            labels_N = synthetic.labels_N[within_N].to(self.device)
+            generator, steps = self.generator("steps", number, before), self.settings.steps_before
+            self.train(network, pixels_NCHW, labels_N, steps, generator)
         return network
 
     def train(
@@ -206,9 +202,12 @@ def distance(real: Sequence[Tensor], synthetic: Sequence[Tensor]) -> Tensor:
 
 
 def make_stage(
-    synthetic: SyntheticSet, real: RealExamples, networks: Networks, on_match: OnMatch
+    synthetic: SyntheticSet,
+    real: RealExamples,
+    networks: Networks,
+    tell: Callable[[str], object],
 ) -> SyntheticSet:
-    """Return the set with one more stage, distilled from `real`."""
+    """Return the set with one more stage, distilled from `real`; `tell` as in `distill`."""
     settings, stage, device = networks.settings, synthetic.num_stages, networks.device
     ids_S = [
         real.draw(label, settings.per_stage, networks.generator("first-images", label, stage))
@@ -232,7 +231,8 @@ def make_stage(
             with torch.no_grad():
                 pixels_NCHW.clamp_(0, 1)
             done += 1
-            on_match(done, num_matches, apart)
+            where = f"stage {stage + 1} of {settings.stages}"
+            tell(f"{where}: match {done} of {num_matches}, distance {apart:.1f}")
             every_NCHW = torch.cat([earlier_NCHW, pixels_NCHW.detach()])
             networks.train(network, every_NCHW, every_N, settings.steps_between, training)
     images_NCHW = (pixels_NCHW.detach() * 255).round().to(torch.uint8)
@@ -253,15 +253,12 @@ def _match(
     for label in range(networks.num_classes):
         ids_B = real.draw(label, networks.settings.real_batch, generator)
         # Both sides have the same shift and mirroring.
-        before = generator.get_state()
+        again = torch.Generator().set_state(generator.get_state())
         pixels_BCHW = networks.augmented(real.pixels(ids_B), generator, alike=True)
         wanted = gradients(network, networks.normalized(pixels_BCHW), label, real.weights_N[ids_B])
         own_BCHW = torch.cat([earlier_NCHW, pixels_NCHW])[every_N == label]
-        again = torch.Generator()
-        again.set_state(before)
         own_BCHW = networks.normalized(networks.augmented(own_BCHW, again, alike=True))
-        ones = torch.ones(len(own_BCHW))
-        found = gradients(network, own_BCHW, label, ones, differentiable=True)
+        found = gradients(network, own_BCHW, label, torch.ones(len(own_BCHW)), differentiable=True)
         apart = distance(wanted, found)
         # The gradient by the images only, not by the network's weights.
         found_NCHW += torch.autograd.grad(apart, [pixels_NCHW])[0]
@@ -320,10 +317,6 @@ def distill(
         "later": "" if later is None else later.digest,
     }
 
-    def on_match(stage: int, done: int, total: int, apart: float) -> None:
-        where = f"stage {stage + 1} of {settings.stages}"
-        tell(f"{where}: match {done} of {total}, distance {apart:.1f}")
-
     with pinned_kernels(torch.get_num_threads()):
         networks.untrained(0)  # refuses an unsuitable model before anything is written
         synthetic = _begun(out, data, image, identity)
@@ -332,7 +325,7 @@ def distill(
             # Layers such as dropout draw the same values after a restart.
             layers = derive_seed(settings.seed, "distillation-layers", stage)
             with seeded_generators(layers, place):
-                made = make_stage(synthetic, real, networks, partial(on_match, stage))
+                made = make_stage(synthetic, real, networks, tell)
             noted = {"real_images": sum(map(len, real.ids)), "seconds": monotonic() - began}
             stages = [*synthetic.manifest["stages"], noted]
             synthetic = replace(made, manifest={**synthetic.manifest, "stages": stages})
@@ -345,10 +338,9 @@ def _begun(out: Path, data: Dataset, image: ImageFormat, identity: dict[str, Any
         out.mkdir(parents=True, exist_ok=True)
         figures = {"source": data.source, "mean": image.mean, "std": image.std}
         manifest = {"identity": identity, **figures, "stages": []}
-        return replace(SyntheticSet.empty(image.shape, data.class_names), manifest=manifest)
+        return SyntheticSet.empty(image.shape, data.class_names, manifest)
     found = SyntheticSet.load(out)
-    changed = differences(found.manifest.get("identity", {}), identity)
-    if changed:
+    if changed := differences(found.manifest.get("identity", {}), identity):
         raise ConfigError(
             f"{out} holds another distillation: {changed}. Name another folder, or remove it."
         )

@@ -8,8 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +23,7 @@ from lipt.common.data.sources.image_files import (
     LABELS,
     MANIFEST,
     STAGES,
+    DistilledFile,
     read_distilled,
 )
 from lipt.common.errors import DataError
@@ -31,7 +31,7 @@ from lipt.common.images.formats import to_image
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import bytes_of, pack
-from lipt.trainer.main_training.examples import require_for
+from lipt.trainer.main_training.steps import require_for
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.writing.files import write_atomically
 
@@ -80,21 +80,20 @@ class RealExamples:
 
 
 @dataclass(frozen=True)
-class SyntheticSet:
+class SyntheticSet(DistilledFile):
     """Images (uint8, by stage, then by class) of finished stages, counted from 0."""
 
-    images_NCHW: Tensor
-    labels_N: Tensor
-    stages_N: Tensor
-    class_names: tuple[str, ...]
-    manifest: Mapping[str, Any] = field(default_factory=dict)
-
     @classmethod
-    def empty(cls, shape: tuple[int, int, int], class_names: tuple[str, ...]) -> Self:
+    def empty(
+        cls,
+        shape: tuple[int, int, int],
+        class_names: tuple[str, ...],
+        manifest: dict[str, Any] | None = None,
+    ) -> Self:
         """Return the set before the first stage, with images of C x H x W."""
         none = torch.empty(0, dtype=torch.int64)
         images_NCHW = torch.empty(0, *shape, dtype=torch.uint8)
-        return cls(images_NCHW, none, none, class_names)
+        return cls(images_NCHW, none, none, class_names, manifest or {})
 
     @property
     def num_stages(self) -> int:
@@ -110,48 +109,37 @@ class SyntheticSet:
     def extended(self, images_NCHW: Tensor, labels_N: Tensor) -> Self:
         """Add the images of one stage."""
         stages_N = torch.full((len(labels_N),), self.num_stages)
-        return type(self)(
-            torch.cat([self.images_NCHW, images_NCHW]),
-            torch.cat([self.labels_N, labels_N]),
-            torch.cat([self.stages_N, stages_N]),
-            self.class_names,
-            self.manifest,
+        return replace(
+            self,
+            images_NCHW=torch.cat([self.images_NCHW, images_NCHW]),
+            labels_N=torch.cat([self.labels_N, labels_N]),
+            stages_N=torch.cat([self.stages_N, stages_N]),
         )
-
-    def until(self, stage: int) -> tuple[Tensor, Tensor]:
-        """Return the images and labels of all stages up to and including `stage`."""
-        within_N = self.stages_N <= stage
-        return self.images_NCHW[within_N], self.labels_N[within_N]
 
     def save(self, folder: Path) -> None:
         """Write `synthetic.safetensors`, and `manifest.json` and `sheet.png` for inspection."""
         tensors = {IMAGES: self.images_NCHW, LABELS: self.labels_N, STAGES: self.stages_N}
-        manifest = dict(self.manifest)
         metadata = {
             CLASS_NAMES: json.dumps(self.class_names),
-            MANIFEST: json.dumps(manifest, sort_keys=True),
+            MANIFEST: json.dumps(self.manifest, sort_keys=True),
         }
         write_atomically(folder / FILE_NAME, pack(tensors, metadata))
-        described = manifest | {"images": len(self.labels_N), "digest": self.digest}
-        write_atomically(
-            folder / "manifest.json", (json.dumps(described, indent=2) + "\n").encode()
-        )
+        described = self.manifest | {"images": len(self.labels_N), "digest": self.digest}
+        text = json.dumps(described, indent=2) + "\n"
+        write_atomically(folder / "manifest.json", text.encode())
         write_atomically(folder / "sheet.png", self.sheet())
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read what `save` wrote; DataError if the folder holds no such set."""
-        found = read_distilled(folder)
-        return cls(
-            found.images_NCHW, found.labels_N, found.stages_N, found.class_names, found.manifest
-        )
+        return cls(**vars(read_distilled(folder)))
 
     def sheet(self) -> bytes:
         """Return a PNG with one row per class, its images by stage from left to right."""
-        rows = []
-        for label in range(len(self.class_names)):
-            images = self.images_NCHW[self.labels_N == label]
-            rows.append(torch.cat(list(images), dim=2))
+        rows = [
+            torch.cat(list(self.images_NCHW[self.labels_N == label]), dim=2)
+            for label in range(len(self.class_names))
+        ]
         content = io.BytesIO()
         to_image(torch.cat(rows, dim=1).numpy()).save(content, "PNG")
         return content.getvalue()

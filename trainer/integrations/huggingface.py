@@ -71,9 +71,7 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, trainer: Any, sampler: SubsetSampler | EpochSampler) -> None:
         self._sampler, self._epoch, self._skipped = sampler, 0, 0.0
-        self._weighting: Weighting | None = None
-        if isinstance(sampler, SubsetSampler):
-            self._weighting = _weighting_in(trainer, sampler)
+        self._weighting = _weighting_in(trainer, sampler)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Find the first epoch, and restore the sampler's state when training resumes."""
@@ -100,9 +98,8 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
         """Draw the epoch's examples, and request a subset if one is due."""
         self._sampler.set_epoch(self._epoch)
         self._epoch += 1
-        if self._weighting is not None:
-            num_batches = -(-len(self._sampler) // args.train_batch_size)
-            self._weighting.begin(round(self._skipped * num_batches))
+        num_batches = -(-len(self._sampler) // args.train_batch_size)
+        self._weighting.begin(round(self._skipped * num_batches))
         self._skipped = 0.0
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -118,7 +115,7 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
                 torch.save(sampler.state_dict(), temporary)
 
 
-def _weighting_in(trainer: Any, sampler: SubsetSampler) -> Weighting:
+def _weighting_in(trainer: Any, sampler: SubsetSampler | EpochSampler) -> Weighting:
     weighting, plain, arguments = Weighting(sampler), trainer.compute_loss, trainer.args
     alone = arguments.world_size == 1
     weighted = weighting.step(plain, lambda: arguments.train_batch_size if alone else None)

@@ -34,7 +34,7 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
     def __init__(self, sampler: SubsetSampler | EpochSampler) -> None:
         super().__init__()
         self._sampler = sampler
-        self._weighting = Weighting(sampler) if isinstance(sampler, SubsetSampler) else None
+        self._weighting = Weighting(sampler)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Raise ConfigError for settings that would cut epochs short."""
@@ -47,15 +47,14 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
             )
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Wrap the module's training step, if the sampler has a subset."""
+        """Wrap the module's training step."""
 
         def batch_size() -> int | None:
             # Known only for a DataLoader that makes its own batches.
             size = getattr(trainer.train_dataloader, "batch_size", None)
             return size if isinstance(size, int) and not isinstance(size, bool) else None
 
-        if self._weighting is not None:
-            pl_module.training_step = self._weighting.step(pl_module.training_step, batch_size)
+        pl_module.training_step = self._weighting.step(pl_module.training_step, batch_size)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Restore the module's own training step."""
@@ -67,8 +66,8 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Request a subset if one is due; raises as `Reselection.before_epoch`."""
-        if self._weighting is not None:
-            self._weighting.begin()
+        self._weighting.begin()
+        if isinstance(self._sampler, SubsetSampler):
             self._set_epoch(trainer, trainer.current_epoch)
         if isinstance(self._sampler, ReselectingSampler):
             waited = self._sampler.reselection.waited_seconds
@@ -78,8 +77,7 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Take the next batch's weights."""
-        if self._weighting is not None:
-            self._weighting.next_batch()
+        self._weighting.next_batch()
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Draw the next epoch's examples, from the losses of all ranks.

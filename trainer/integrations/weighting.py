@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from lipt.trainer.resampling.samplers import SubsetSampler
+from lipt.trainer.resampling.samplers import EpochSampler, SubsetSampler
 from lipt.trainer.subsets.weighted import UnweightedWarning, soft_targets
 
 logger = logging.getLogger(__name__)
@@ -74,10 +74,13 @@ class WeightedLosses(TorchFunctionMode):
 
 
 class Weighting:
-    """Applies a sampler's weights to the losses of training steps; logs it at the first one."""
+    """Applies a sampler's weights to the losses of training steps; logs it at the first one.
 
-    def __init__(self, sampler: SubsetSampler) -> None:
-        self._sampler = sampler
+    Samplers without a subset have no weights.
+    """
+
+    def __init__(self, sampler: SubsetSampler | EpochSampler) -> None:
+        self._sampler = sampler if isinstance(sampler, SubsetSampler) else None
         self._batch = 0
         self._said: set[str] = set()
 
@@ -96,40 +99,39 @@ class Weighting:
 
         @functools.wraps(compute)
         def weighted(*args: Any, **kwargs: Any) -> Any:
-            sampler = self._sampler
-            if not (sampler.is_weighted or sampler.alpha):
+            sampler, size, why = self._sampler, batch_size(), ""
+            if sampler is None or not (sampler.is_weighted or sampler.alpha):
                 return compute(*args, **kwargs)
-            size = batch_size()
             if size is None:
-                self._warn("batches are not the DataLoader's own, so that nobody knows whose")
-                return compute(*args, **kwargs)
-            weights_B = sampler.weights(self._batch, size)
-            soft_labels_BC = sampler.soft_labels(self._batch, size)
-            with WeightedLosses(weights_B, soft_labels_BC, sampler.alpha) as losses:
                 result = compute(*args, **kwargs)
-            if not losses.num_weighted or (sampler.alpha and not losses.num_softened):
-                self._warn("the training step computes no loss of torch.nn.functional's for them")
-            elif sampler.is_weighted and self._is_new("weighted"):
-                # A warning is visible without a logging configuration.
-                logger.warning(
-                    "lipt: each example's loss is multiplied by the weight that %s gave it.",
-                    sampler.subset.strategy,
-                )
+                why = "batches are not the DataLoader's own, so that nobody knows whose"
+            else:
+                weights_B = sampler.weights(self._batch, size)
+                soft_labels_BC = sampler.soft_labels(self._batch, size)
+                with WeightedLosses(weights_B, soft_labels_BC, sampler.alpha) as losses:
+                    result = compute(*args, **kwargs)
+                if not losses.num_weighted or (sampler.alpha and not losses.num_softened):
+                    why = "the training step computes no loss of torch.nn.functional's for them"
+            self._tell(sampler, why)
             return result
 
         return weighted
 
-    def _is_new(self, said: str) -> bool:
-        known = said in self._said
-        self._said.add(said)
-        return not known
-
-    def _warn(self, why: str) -> None:
-        if self._is_new(why):
+    def _tell(self, sampler: SubsetSampler, why: str) -> None:
+        """Say once that the weights count, or `why` they do not."""
+        if why in self._said or not (why or sampler.is_weighted):
+            return
+        self._said.add(why)
+        strategy = sampler.subset.strategy
+        if why:
             warnings.warn(
-                f"The weights or soft labels by {self._sampler.subset.strategy} do not count: "
-                f"{why}. Compute the loss yourself, with subset.dataset(data) and "
-                "WeightedSubsetLoss or SoftTargetLoss.",
+                f"The weights or soft labels by {strategy} do not count: {why}. Compute the loss "
+                "yourself, with subset.dataset(data) and WeightedSubsetLoss or SoftTargetLoss.",
                 UnweightedWarning,
                 stacklevel=3,
+            )
+        else:
+            # A warning is visible without a logging configuration.
+            logger.warning(
+                "lipt: each example's loss is multiplied by the weight that %s gave it.", strategy
             )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 import numpy as np
 import torch
@@ -86,28 +86,15 @@ OnEpoch = Callable[[EpochRecord], None]
 OnStep = Callable[[int, int], None]
 
 
-class JsonLines:
-    """Appends records as JSON lines; after a resumption, the later line of an epoch is valid."""
-
-    def __init__(self, path: Path) -> None:
-        self._file: TextIO = path.open("a", encoding="utf-8")
-
-    def __call__(self, record: EpochRecord) -> None:
-        """Write one record."""
-        self._file.write(json.dumps(asdict(record)) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+def write_line(file: TextIO, record: EpochRecord) -> None:
+    """Append a record as a JSON line; after a resumption, an epoch's later line is valid."""
+    file.write(json.dumps(asdict(record)) + "\n")
+    file.flush()
 
 
-# A checkpoint is a safetensors file with `model/NAME`, `momentum/NAME`, `source/NAME`, the subset's
-# columns `subset/NAME`, and the states of `generator` (CPU) and `cuda_generator`. The metadata
-# contains the rest as JSON.
-
-_FORMAT = "lipt-checkpoint-2"
+_FORMAT = "lipt-checkpoint-3"
 _MAX_TENSORS = 200_000
+_PARTS = ("model", "momentum", "source", "generators")
 
 
 class TrainingPaused(Exception):  # noqa: N818 - it was asked for, and nothing went wrong
@@ -123,7 +110,11 @@ class TrainingPaused(Exception):  # noqa: N818 - it was asked for, and nothing w
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Whole state of a training; resuming requires an equal `identity`."""
+    """Whole state of a training; resuming requires an equal `identity`.
+
+    A safetensors file holds the tensors as PART/NAME, and the subset's columns as subset/NAME. Its
+    metadata has the rest as JSON.
+    """
 
     progress: Progress
     model: Weights
@@ -131,66 +122,55 @@ class Checkpoint:
     subset: Subset | None
     generators: Mapping[str, Tensor]
     identity: Mapping[str, Any]
-    source: Mapping[str, Tensor] = field(default_factory=dict)
+    source: Mapping[str, Tensor]
 
+    def save(self, path: Path) -> None:
+        """Replace the file atomically."""
+        tensors = {
+            f"{part}/{name}": tensor
+            for part in _PARTS
+            for name, tensor in getattr(self, part).items()
+        }
+        metadata = {
+            "format": _FORMAT,
+            "progress": json.dumps(asdict(self.progress)),
+            "identity": json.dumps(self.identity, sort_keys=True),
+        }
+        if self.subset is not None:
+            fields = dict(vars(self.subset))
+            for name in [name for name, value in fields.items() if isinstance(value, np.ndarray)]:
+                tensors[f"subset/{name}"] = torch.from_numpy(fields.pop(name).copy())
+            metadata["subset"] = json.dumps(fields)
+        write_atomically(path, pack(tensors, metadata))
 
-def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Replace the file atomically."""
-    tensors = {
-        **{f"model/{name}": tensor for name, tensor in checkpoint.model.items()},
-        **{f"momentum/{name}": tensor for name, tensor in checkpoint.momentum.items()},
-        **{f"source/{name}": tensor for name, tensor in checkpoint.source.items()},
-        **checkpoint.generators,
-    }
-    metadata = {
-        "format": _FORMAT,
-        "progress": json.dumps(asdict(checkpoint.progress)),
-        "identity": json.dumps(checkpoint.identity, sort_keys=True),
-    }
-    if checkpoint.subset is not None:
-        fields = dict(vars(checkpoint.subset))
-        for name in [name for name, value in fields.items() if isinstance(value, np.ndarray)]:
-            tensors[f"subset/{name}"] = torch.from_numpy(fields.pop(name).copy())
-        metadata["subset"] = json.dumps(fields)
-    write_atomically(path, pack(tensors, metadata))
-
-
-def load_checkpoint(path: Path, model: nn.Module, identity: Mapping[str, Any]) -> Checkpoint:
-    """Read a checkpoint of the same training; WeightsError for a damaged file."""
-    try:
-        container = read_container(path, max_bytes=path.stat().st_size, max_tensors=_MAX_TENSORS)
-        found = container.metadata
-        if found.get("format") != _FORMAT:
-            raise ConfigError(
-                f"{path} is not a checkpoint of this version. Remove it to train from the start, "
-                "or name another file."
-            )
-        saved_identity = json.loads(found["identity"])
-        tensors = {name: container.tensor(name) for name in container.specs}
-        progress = TypeAdapter(Progress).validate_json(found["progress"])
-        subset = None
-        if "subset" in found:
-            columns: dict[str, Any] = {
-                name: part.numpy() for name, part in _part(tensors, "subset/").items()
-            }
-            subset = Subset(**columns, **json.loads(found["subset"]))
-    except (WeightsError, SubsetError, ValueError, KeyError, TypeError) as error:
-        raise WeightsError(
-            f"{path} is damaged, or no checkpoint. Remove it to train from the start, or name "
-            "another file."
-        ) from error
-    require_same(path, saved_identity, identity)
-    weights = _part(tensors, "model/")
-    check_specs(specs_of(weights), specs_of(model.state_dict()))
-    return Checkpoint(
-        progress=progress,
-        model=weights,
-        momentum=_part(tensors, "momentum/"),
-        subset=subset,
-        generators={name: tensors[name] for name in tensors if name.endswith("generator")},
-        identity=saved_identity,
-        source=_part(tensors, "source/"),
-    )
+    @classmethod
+    def load(cls, path: Path, model: nn.Module, identity: Mapping[str, Any]) -> Self:
+        """Read a checkpoint of the same training; WeightsError for a damaged file."""
+        tensors: dict[str, Weights] = {part: {} for part in (*_PARTS, "subset")}
+        try:
+            size = path.stat().st_size
+            container = read_container(path, max_bytes=size, max_tensors=_MAX_TENSORS)
+            found = container.metadata
+            if found.get("format") != _FORMAT:
+                raise ConfigError(
+                    f"{path} is not a checkpoint of this version. Remove it to train from the "
+                    "start, or name another file."
+                )
+            for full_name in container.specs:
+                part, _, name = full_name.partition("/")
+                tensors[part][name] = container.tensor(full_name)
+            saved_identity = json.loads(found["identity"])
+            progress = TypeAdapter(Progress).validate_json(found["progress"])
+            columns: Any = {name: part.numpy() for name, part in tensors.pop("subset").items()}
+            subset = Subset(**columns, **json.loads(found["subset"])) if "subset" in found else None
+        except (WeightsError, SubsetError, ValueError, KeyError, TypeError) as error:
+            raise WeightsError(
+                f"{path} is damaged, or no checkpoint. Remove it to train from the start, or name "
+                "another file."
+            ) from error
+        require_same(path, saved_identity, identity)
+        check_specs(specs_of(tensors["model"]), specs_of(model.state_dict()))
+        return cls(progress=progress, subset=subset, identity=saved_identity, **tensors)
 
 
 def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
@@ -206,22 +186,14 @@ def require_same(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:
     """Return the states of torch's generators, which layers such as dropout use."""
-    states = {"generator": torch.get_rng_state()}
+    states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
-        states["cuda_generator"] = torch.cuda.get_rng_state(device)
+        states["cuda"] = torch.cuda.get_rng_state(device)
     return states
 
 
 def restore_generators(states: Mapping[str, Tensor], device: torch.device) -> None:
     """Restore the generators' states from a checkpoint."""
-    torch.set_rng_state(states["generator"])
-    if device.type == "cuda" and "cuda_generator" in states:
-        torch.cuda.set_rng_state(states["cuda_generator"], device)
-
-
-def _part(tensors: Mapping[str, Tensor], prefix: str) -> Weights:
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(prefix)
-    }
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)

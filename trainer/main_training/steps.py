@@ -1,29 +1,196 @@
-"""Steps of main training: augmentation, forward pass, loss and optimizer.
+"""Steps of main training: the examples of an epoch in batches, augmentation, loss and optimizer.
 
 Nothing waits for the device. All randomness derives from the recipe's seed and the step, so resumed
-training is bit-identical. Shapes: B examples of a batch, C classes, N examples.
+training is bit-identical. Shapes: N examples of the subset, B of a batch, C classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, Precision
 from lipt.common.data import Dataset, input_format
+from lipt.common.data.parallel import reading_ahead
 from lipt.common.determinism import derive_generator, derive_seed
+from lipt.common.errors import DataError, SubsetError
 from lipt.common.images.crop_flip import crop_flip
-from lipt.common.inputs.model_input import Stored
+from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import evaluation_mode
 from lipt.core.learner.augmentation import augment_images
 from lipt.core.training import ForwardPass, Sgd
-from lipt.trainer.main_training.examples import Batch
 from lipt.trainer.main_training.recipe import Recipe
-from lipt.trainer.subsets.weighted import example_losses
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.subsets.weighted import ABSOLUTE_WEIGHTS, example_losses, normalized_weights
+
+if TYPE_CHECKING:
+    from lipt.trainer.resampling.redrawing import LastLosses
+
+# Largest examples kept on the device; on an accelerator, as a share of its free memory.
+_MAX_CPU_BYTES = 4 * 1024**3
+_MAX_DEVICE_SHARE = 0.5
+
+
+class SubsetSource(Protocol):
+    """Source of another subset before each epoch; main training sets `num_epochs` beforehand.
+
+    Where there are `losses`, the source selects by them, and their budget sets the number of steps.
+    """
+
+    subset: Subset
+    num_epochs: int | None
+
+    @property
+    def losses(self) -> LastLosses | None:
+        """The losses that it selects by."""
+        ...
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Settings that determine the subsets, as JSON; resuming requires equal ones."""
+        ...
+
+    def before_epoch(self, epoch: int) -> Subset:
+        """Return the subset of an epoch, counted from 0."""
+        ...
+
+
+# Called with the model in training and the first subset; None if the source selects that too.
+MakeSubsetSource = Callable[[nn.Module, Subset | None], SubsetSource]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's examples on the device, with targets and weights (float32)."""
+
+    examples_B: Stored
+    targets_B: Tensor
+    weights_B: Tensor
+    soft_labels_BC: Tensor | None = None
+
+
+class Examples:
+    """A subset of a data set, or all of it, batch by batch on the device.
+
+    Examples that fit stay on the device; otherwise a thread decodes the next batch during the
+    current step. Positions in batches index `ids_N`, int64 row numbers.
+    """
+
+    def __init__(
+        self, subset: Subset | None, dataset: Dataset, recipe: Recipe, device: torch.device
+    ) -> None:
+        self.subset, self.ids_N = subset, torch.arange(len(dataset))
+        weights_N = torch.ones(len(dataset))
+        if subset is not None:
+            require_for(subset, dataset)
+            self.ids_N = torch.as_tensor(subset.indices.copy())
+            weights_N = torch.ones(len(subset))
+            if recipe.weighted:
+                weights_N = torch.as_tensor(subset.weights.copy())
+            if not subset.manifest.get(ABSOLUTE_WEIGHTS):
+                weights_N = normalized_weights(weights_N)
+        self._soft_labels_NC: Tensor | None = None
+        if recipe.soft_labels:
+            if subset is None or subset.soft_labels is None:
+                raise SubsetError(
+                    "the recipe trains on soft labels, and the subset has none. Get it with "
+                    "--soft-labels (soft_labels=True), of all examples by fraction 1."
+                )
+            self._soft_labels_NC = torch.as_tensor(subset.soft_labels.copy()).to(device)
+        self._dataset, self._device = dataset, device
+        self._targets_N = dataset.targets_N[self.ids_N].to(device)
+        self._weights_N = weights_N.to(device)
+        self._stored_N: Stored | None = None
+        if len(self.ids_N) * dataset.inputs.num_bytes <= _room_bytes(device):
+            self._stored_N = stored_on(dataset.examples(self.ids_N), device)
+
+    def __len__(self) -> int:
+        return len(self.ids_N)
+
+    @property
+    def digest(self) -> str:
+        """The subset's digest; empty for all examples."""
+        return "" if self.subset is None else self.subset.digest
+
+    def batches(self, positions: Sequence[Tensor]) -> Iterator[Batch]:
+        """Yield the examples at each batch of positions (int64, on the CPU), in order."""
+        # One asynchronous copy of all positions.
+        there_N = torch.cat(list(positions)).to(self._device, non_blocking=True)
+        there = torch.split(there_N, list(map(len, positions)))
+        for there_B, examples_B in zip(there, self._examples(positions, there), strict=True):
+            soft = self._soft_labels_NC
+            yield Batch(
+                examples_B,
+                self._targets_N[there_B],
+                self._weights_N[there_B],
+                None if soft is None else soft[there_B].float(),
+            )
+
+    def _examples(self, positions: Sequence[Tensor], there: Sequence[Tensor]) -> Iterator[Stored]:
+        if self._stored_N is not None:
+            for there_B in there:
+                yield rows_of(self._stored_N, there_B)
+            return
+        with reading_ahead(self._decode, positions) as decoded:
+            for examples_B in decoded:
+                yield stored_on(examples_B, self._device, non_blocking=True)
+
+    def _decode(self, positions_B: Tensor) -> Stored:
+        examples_B = self._dataset.examples(self.ids_N[positions_B])
+        return pinned(examples_B) if self._device.type == "cuda" else examples_B
+
+
+def _room_bytes(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _MAX_CPU_BYTES
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    return int(free_bytes * _MAX_DEVICE_SHARE)
+
+
+def require_for(subset: Subset, dataset: Dataset) -> None:
+    """Raise SubsetError for a subset that is empty or of another data set."""
+    if not len(subset):
+        raise SubsetError("the subset is empty, so there is nothing to train on. Get another.")
+    own = dataset.fingerprint_like(subset.fingerprint)
+    if subset.fingerprint != own:
+        raise SubsetError(
+            f"the subset belongs to data with fingerprint {subset.fingerprint}, but "
+            f"{dataset.source} has {own}. Give the data that it was chosen from."
+        )
+
+
+def require_comparable(test: Dataset, train: Dataset) -> None:
+    """Raise DataError for a test set with other inputs or targets."""
+    pairs: list[tuple[object, object]] = [(test.inputs, train.inputs)]
+    if train.rows.targets is not None or test.rows.targets is not None:
+        # Classes may differ: each data set has its own strata.
+        pairs.append((_targets(test), _targets(train)))
+    else:
+        theirs, ours = test.class_names, train.class_names
+        # A test set without names may lack the last classes.
+        if theirs != ours[: len(theirs)] and len(theirs) != len(ours):
+            pairs.append((f"{len(theirs)} classes", f"{len(ours)} classes"))
+        for label, name in enumerate(theirs[: len(ours)]):
+            if name in ours and ours[label] != name:
+                pairs.append((f"label {label} for class {name!r}", f"label {ours.index(name)}"))
+    for found, wanted in pairs:
+        if found != wanted:
+            raise DataError(
+                f"{test.source} has {found}, but {train.source}, which is trained on, has "
+                f"{wanted}. Give a test set with the same inputs, targets and labels."
+            )
+
+
+def _targets(dataset: Dataset) -> str:
+    names = () if dataset.rows.targets is None else dataset.rows.targets.names
+    named = f" ({', '.join(names)})" if names else ""
+    return f"{dataset.target.kind.words} targets{named}"
+
 
 # Larger batches fall out of a CPU's caches, and keep a GPU busy.
 _EVALUATION_BATCH_SIZE, _GPU_EVALUATION_BATCH_SIZE = 256, 2048

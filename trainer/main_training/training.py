@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -29,13 +29,6 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.specs import check_specs, copy_to_cpu, specs_of
 from lipt.core.training import ForwardPass
-from lipt.trainer.main_training.examples import (
-    Examples,
-    LossDriven,
-    MakeSubsetSource,
-    SubsetSource,
-    require_comparable,
-)
 from lipt.trainer.main_training.recipe import Recipe, Schedule, marks
 from lipt.trainer.main_training.records import (
     Checkpoint,
@@ -47,111 +40,103 @@ from lipt.trainer.main_training.records import (
     Trained,
     TrainingPaused,
     generator_states,
-    load_checkpoint,
     require_same,
     restore_generators,
-    save_checkpoint,
 )
-from lipt.trainer.main_training.steps import Steps, accuracy, place_model
+from lipt.trainer.main_training.steps import (
+    Examples,
+    MakeSubsetSource,
+    Steps,
+    SubsetSource,
+    accuracy,
+    place_model,
+    require_comparable,
+)
 from lipt.trainer.subsets.subset import Subset
 
 
+@dataclass
 class Training:
-    """State of one training between epochs; `subset` None means all examples."""
+    """One training, by the arguments of `fit`; without a subset all examples are trained on."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        forward_pass: ForwardPass,
-        train: Dataset,
-        test: Dataset | None,
-        recipe: Recipe,
-        schedule: Schedule,
-        subset: Subset | None,
-        source: SubsetSource | None,
-    ) -> None:
-        self._model, self._forward_pass = model, forward_pass
-        self._train, self._test, self._recipe, self._schedule = train, test, recipe, schedule
-        self._device, self._source = forward_pass.device, source
-        self._losses_to = source if isinstance(source, LossDriven) else None
-        self._examples = Examples(subset, train, recipe, self._device)
-        budget = len(self._examples) if self._losses_to is None else self._losses_to.budget
-        num_steps = recipe.num_steps(budget)
-        self._steps = Steps(model, forward_pass, recipe, num_steps)
-        self._progress = Progress(epoch=0, step=0, num_steps=num_steps, seconds=0.0)
-        self._began = 0.0
-        # Steps after which the test set and the subset are evaluated.
-        self._marks: list[frozenset[int]] = []
-        # Includes evaluations since `progress` was last updated.
-        self._evaluation_seconds = 0.0
+    model: nn.Module
+    forward_pass: ForwardPass
+    train: Dataset
+    test: Dataset | None
+    recipe: Recipe
+    schedule: Schedule
+    subset: InitVar[Subset | None]
+    source: SubsetSource | None
+    checkpoint: Path | None
+    identity: Mapping[str, Any]
+
+    def __post_init__(self, subset: Subset | None) -> None:
+        self.device = self.forward_pass.device
+        self.losses = None if self.source is None else self.source.losses
+        self.examples = Examples(subset, self.train, self.recipe, self.device)
+        budget = len(self.examples) if self.losses is None else self.losses.budget
+        num_steps = self.recipe.num_steps(budget)
+        self.steps = Steps(self.model, self.forward_pass, self.recipe, num_steps)
+        self.progress = Progress(epoch=0, step=0, num_steps=num_steps, seconds=0.0)
+        self.began = 0.0
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue from a checkpoint of the same training."""
-        self._model.load_state_dict(checkpoint.model)
-        self._steps.num_steps = checkpoint.progress.num_steps
-        self._steps.sgd.restore_momentum(checkpoint.momentum)
-        self._progress = checkpoint.progress
-        self._evaluation_seconds = checkpoint.progress.evaluation_seconds
+        self.model.load_state_dict(checkpoint.model)
+        self.steps.num_steps = checkpoint.progress.num_steps
+        self.steps.sgd.restore_momentum(checkpoint.momentum)
+        self.progress = checkpoint.progress
         self._use(checkpoint.subset)
-        restore_generators(checkpoint.generators, self._device)
+        restore_generators(checkpoint.generators, self.device)
 
-    def run(
-        self,
-        on_epoch: Sequence[OnEpoch],
-        on_step: OnStep | None,
-        checkpoint: Path | None,
-        identity: Mapping[str, Any],
-        ends_at: float,
-    ) -> Trained:
+    def run(self, on_epoch: Sequence[OnEpoch], on_step: OnStep | None, ends_at: float) -> Trained:
         """Train to the last step, or pause before an epoch that would end after `ends_at`."""
         saved_at = monotonic()
-        self._began = saved_at - self._progress.seconds
-        num_steps = self._progress.num_steps
-        shares = self._schedule.test_at, self._schedule.subset_at
-        self._marks = [marks(some, num_steps) for some in shares]
-        while self._progress.step < num_steps:
+        self.began = saved_at - self.progress.seconds
+        num_steps = self.progress.num_steps
+        while self.progress.step < num_steps:
             epoch_began = monotonic()
-            if self._source is not None:
+            if self.source is not None:
                 # Assumes that later subsets have the current size.
-                per_epoch = self._recipe.steps_per_epoch(len(self._examples))
-                epochs_left = math.ceil((num_steps - self._progress.step) / per_epoch)
-                self._source.num_epochs = self._progress.epoch + epochs_left
-                self._use(self._source.before_epoch(self._progress.epoch))
+                per_epoch = self.recipe.steps_per_epoch(len(self.examples))
+                epochs_left = math.ceil((num_steps - self.progress.step) / per_epoch)
+                self.source.num_epochs = self.progress.epoch + epochs_left
+                self._use(self.source.before_epoch(self.progress.epoch))
             record = self._train_epoch(on_step)
             for tell in on_epoch:
                 tell(record)
             now, last = monotonic(), record.step == num_steps
-            is_due = now - saved_at >= self._schedule.checkpoint_seconds
+            is_due = now - saved_at >= self.schedule.checkpoint_seconds
             over = not last and now + (now - epoch_began) > ends_at
-            if checkpoint is not None and (is_due or over or last):
-                save_checkpoint(checkpoint, self._checkpoint(identity))
+            if self.checkpoint is not None and (is_due or over or last):
+                self._save(self.checkpoint)
                 saved_at = monotonic()
                 if over:
-                    raise TrainingPaused(checkpoint, self._progress)
+                    raise TrainingPaused(self.checkpoint, self.progress)
         self._evaluate(num_steps)
-        weights = copy_to_cpu(self._model.state_dict())
-        return Trained(**vars(self._progress), weights=weights, kind=self._train.target.kind)
+        weights = copy_to_cpu(self.model.state_dict())
+        return Trained(**vars(self.progress), weights=weights, kind=self.train.target.kind)
 
     def _use(self, subset: Subset | None) -> None:
-        if ("" if subset is None else subset.digest) != self._examples.digest:
-            self._examples = Examples(subset, self._train, self._recipe, self._device)
+        if ("" if subset is None else subset.digest) != self.examples.digest:
+            self.examples = Examples(subset, self.train, self.recipe, self.device)
 
     def _train_epoch(self, on_step: OnStep | None) -> EpochRecord:
-        before, recipe, examples = self._progress, self._recipe, self._examples
+        before, recipe, examples = self.progress, self.recipe, self.examples
         step, num_steps = before.step, before.num_steps
         generator = derive_generator(recipe.seed, "main-order", before.epoch)
         order_N = torch.randperm(len(examples), generator=generator)
         batches = recipe.batches(order_N)[: num_steps - step]
         end = step + len(batches)
         # Summed on the device, so that no batch waits for it.
-        sums = torch.zeros(2, dtype=torch.float64, device=self._device)
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         losses: list[Tensor] = []
-        evaluated, started = self._evaluation_seconds, monotonic()
-        self._model.train()
+        started = monotonic()
+        self.model.train()
         for batch in examples.batches(batches):
-            batch_sums, losses_B = self._steps.take(step, batch)
+            batch_sums, losses_B = self.steps.take(step, batch)
             sums += batch_sums
-            if self._losses_to is not None:
+            if self.losses is not None:
                 losses.append(losses_B)
             step += 1
             if on_step is not None:
@@ -165,29 +150,25 @@ class Training:
                 f"the loss is {loss} after step {step}, with learning rate {recipe.learning_rate} "
                 f"and precision {recipe.precision}. Lower the learning rate, or train in float32."
             )
-        if self._losses_to is not None:
-            self._losses_to.update(examples.ids_N[torch.cat(batches)], torch.cat(losses).cpu())
-        now, evaluated = monotonic(), self._evaluation_seconds - evaluated
-        seconds = now - self._began
-        self._progress = replace(
-            self._progress,
-            epoch=before.epoch + 1,
-            step=step,
-            seconds=seconds,
-            evaluation_seconds=self._evaluation_seconds,
-        )
+        if self.losses is not None:
+            self.losses.note(examples.ids_N[torch.cat(batches)], torch.cat(losses))
+            self.losses.settle()
+        now = monotonic()
+        seconds = now - self.began
+        training = now - started - (self.progress.evaluation_seconds - before.evaluation_seconds)
+        self.progress = replace(self.progress, epoch=before.epoch + 1, step=step)
         self._evaluate(step)
-        looks = self._progress.looks[len(before.looks) :]
-        subset_accuracies = self._progress.subset_accuracies[len(before.subset_accuracies) :]
+        looks = self.progress.looks[len(before.looks) :]
+        subset_accuracies = self.progress.subset_accuracies[len(before.subset_accuracies) :]
         return EpochRecord(
-            epoch=self._progress.epoch,
+            epoch=self.progress.epoch,
             step=step,
             num_steps=num_steps,
             num_examples=num_examples,
             loss=loss,
             accuracy=accurate,
             learning_rate=recipe.learning_rate_at(step - 1, num_steps),
-            images_per_second=num_examples / max(now - started - evaluated, 1e-9),
+            images_per_second=num_examples / max(training, 1e-9),
             seconds=seconds,
             seconds_left=seconds / step * (num_steps - step),
             test_accuracy=looks[-1].accuracy if looks else None,
@@ -196,36 +177,43 @@ class Training:
         )
 
     def _evaluate(self, step: int) -> None:
-        at_test, at_subset = self._marks
-        looks, on_subset = self._progress.looks, self._progress.subset_accuracies
-        if self._test is not None and step in at_test and step not in {one.step for one in looks}:
-            if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)  # finish the steps before timing
-            seconds = monotonic() - self._began - self._evaluation_seconds
-            found = self._accuracy(self._test, torch.arange(len(self._test)))
-            looks = (*looks, Look(step, seconds, found))
-        if step in at_subset and step not in dict(on_subset):
-            found = self._accuracy(self._train, self._examples.ids_N)
-            on_subset = (*on_subset, (step, found))
-        self._progress = replace(self._progress, looks=looks, subset_accuracies=on_subset)
-
-    def _accuracy(self, dataset: Dataset, ids_N: Tensor) -> float:
-        started = monotonic()
-        found = accuracy(self._model, dataset, ids_N, self._forward_pass)
-        self._evaluation_seconds += monotonic() - started
-        return found
-
-    def _checkpoint(self, identity: Mapping[str, Any]) -> Checkpoint:
-        told = self._losses_to
-        return Checkpoint(
-            progress=self._progress,
-            model=copy_to_cpu(self._model.state_dict()),
-            momentum=copy_to_cpu(self._steps.sgd.momentum()),
-            subset=self._examples.subset,
-            generators=generator_states(self._device),
-            identity=identity,
-            source={} if told is None else told.state_dict(),
+        """Evaluate the test set and the subset if it is time; `seconds` include it."""
+        progress, started = self.progress, monotonic()
+        at_test, at_subset = (
+            marks(shares, progress.num_steps)
+            for shares in (self.schedule.test_at, self.schedule.subset_at)
         )
+        looks, on_subset = progress.looks, progress.subset_accuracies
+        if self.test is not None and step in at_test and step not in {one.step for one in looks}:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)  # finish the steps before timing
+                started = monotonic()
+            ids_N, before = torch.arange(len(self.test)), self.began + progress.evaluation_seconds
+            found = accuracy(self.model, self.test, ids_N, self.forward_pass)
+            looks = (*looks, Look(step, started - before, found))
+        if step in at_subset and step not in dict(on_subset):
+            found = accuracy(self.model, self.train, self.examples.ids_N, self.forward_pass)
+            on_subset = (*on_subset, (step, found))
+        now = monotonic()
+        self.progress = replace(
+            progress,
+            looks=looks,
+            subset_accuracies=on_subset,
+            seconds=now - self.began,
+            evaluation_seconds=progress.evaluation_seconds + now - started,
+        )
+
+    def _save(self, path: Path) -> None:
+        saved = Checkpoint(
+            progress=self.progress,
+            model=copy_to_cpu(self.model.state_dict()),
+            momentum=copy_to_cpu(self.steps.sgd.momentum()),
+            subset=self.examples.subset,
+            generators=generator_states(self.device),
+            identity=self.identity,
+            source={} if self.losses is None else self.losses.state_dict(),
+        )
+        saved.save(path)
 
 
 def fit(
@@ -260,7 +248,7 @@ def fit(
         initial: initial weights, such as theta* or theta_p.
         checkpoint: file to write, and to continue from where it exists.
         max_seconds: pause after the last epoch that ends by then, but at least one epoch.
-        reselect: source of the subset before every epoch, such as a `RedrawnRandom`. Or a function
+        reselect: source of the subset before every epoch, such as a `Redrawn`. Or a function
             of the model and the first subset (or None) that makes one, such as a `Reselection`.
         on_epoch: each is called with every epoch's record.
         on_step: called after every step with (steps done, steps in all); must not block.
@@ -274,7 +262,7 @@ def fit(
         TrainingDivergedError, WeightsError: infinite loss; `initial` is another model's.
     """
     ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
-    recipe, place = recipe or Recipe(), resolve_device(device)
+    recipe, schedule, place = recipe or Recipe(), schedule or Schedule(), resolve_device(device)
     _require_trainable(recipe, train, test, checkpoint, max_seconds)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)
     identity = {
@@ -291,22 +279,25 @@ def fit(
             built.load_state_dict(initial)
         saved = None
         if checkpoint is not None and checkpoint.is_file():
-            saved = load_checkpoint(checkpoint, built, identity)
+            saved = Checkpoint.load(checkpoint, built, identity)
             subset = saved.subset
         source = reselect(built, subset) if callable(reselect) else reselect
         if source is not None:
             identity["selection"] = dict(source.identity)
             if checkpoint is not None and saved is not None:
                 require_same(checkpoint, saved.identity, identity)
-                _restore_source(source, saved)
+                if saved.subset is not None:
+                    source.subset = saved.subset
+                if source.losses is not None:
+                    source.losses.load_state_dict(saved.source)
             subset = source.subset if subset is None else subset
         training = Training(
-            built, forward_pass, train, test, recipe, schedule or Schedule(), subset, source
+            built, forward_pass, train, test, recipe, schedule, subset, source, checkpoint, identity
         )
         if saved is not None:
             training.restore(saved)
             on_resume(saved.progress)
-        return training.run(on_epoch, on_step, checkpoint, identity, ends_at)
+        return training.run(on_epoch, on_step, ends_at)
 
 
 def _require_trainable(
@@ -328,10 +319,3 @@ def _require_trainable(
             f"label_smoothing = {recipe.label_smoothing}: of numbers there is nothing to spread "
             f"over classes, and {train.source} is regression. Leave it at 0."
         )
-
-
-def _restore_source(source: SubsetSource, saved: Checkpoint) -> None:
-    if saved.subset is not None:
-        source.subset = saved.subset
-    if isinstance(source, LossDriven):
-        source.load_state_dict(saved.source)

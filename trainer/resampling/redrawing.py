@@ -20,8 +20,8 @@ from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.subsets import require_budget, subset_digest
-from lipt.trainer.main_training.examples import ABSOLUTE_WEIGHTS, SubsetSource
 from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.subsets.weighted import ABSOLUTE_WEIGHTS
 
 
 class Cycles:
@@ -71,13 +71,8 @@ class Cycles:
         num_left = cycle * self._num_examples % self._budget
         if not num_left:
             return next_N
-        lent = next_N[~self._among(next_N, order_N[-num_left:])][: self._budget - num_left]
-        return torch.cat([lent, next_N[~self._among(next_N, lent)]])
-
-    def _among(self, examples: Tensor, some: Tensor) -> Tensor:
-        mask_N = torch.zeros(self._num_examples, dtype=torch.bool)
-        mask_N[some] = True
-        return mask_N[examples]
+        lent = next_N[~torch.isin(next_N, order_N[-num_left:])][: self._budget - num_left]
+        return torch.cat([lent, next_N[~torch.isin(next_N, lent)]])
 
     def _permutation(self, cycle: int) -> Tensor:
         generator = derive_generator(self._seed, "redrawing-cycle", cycle)
@@ -104,21 +99,14 @@ def _spread(order_N: Tensor, labels_N: Tensor, generator: torch.Generator) -> Te
 class Options(BaseModel):
     """Options of a resampling method; random resampling has none."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class InfoBatchOptions(Options):
-    """Options of InfoBatch."""
+    """The share of easy examples to leave out, and of the last epochs that are on all examples."""
 
     prune: float = Field(default=0.5, ge=0, lt=1)
-    """Share of the easy examples that an epoch leaves out."""
     annealing: float = Field(default=0.125, ge=0, le=1)
-    """Share of all epochs, at the end, that are on all examples."""
-
-    def share(self, epoch: int, num_epochs: int | None) -> float:
-        """Return the share of the easy examples that an epoch, counted from 0, leaves out."""
-        early = num_epochs is None or epoch + 1 <= (1 - self.annealing) * num_epochs
-        return self.prune if early else 0.0
 
 
 def draw_pruned(
@@ -147,12 +135,10 @@ def draw_pruned(
 
 
 class StaleOptions(Options):
-    """Options of resampling by last losses."""
+    """The size of an epoch's random pool, in budgets, and the share left out at its hard end."""
 
     pool: float = Field(default=2.0, ge=1)
-    """Size of an epoch's random pool, in budgets."""
     hardest_out: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the pool that is left out at the hard end; 0.05 where labels are noisy."""
 
 
 def draw_by_losses(
@@ -181,16 +167,19 @@ class LastLosses:
     """Each example's loss in its last training step; `known_N` is infinite for unseen examples.
 
     `note` stores a rank's losses without waiting; `settle` adds those of all ranks to `known_N`.
+    `budget` examples set the number of steps of `fit`.
     """
 
-    def __init__(self, num_examples: int) -> None:
+    def __init__(self, num_examples: int, budget: int) -> None:
+        require_budget(budget, num_examples)
+        self.budget = budget
         self.known_N = torch.full((num_examples,), torch.inf)
         self._noted: list[tuple[Tensor, Tensor]] = []
         # Losses of all ranks that are not in `known_N` yet.
         self._gathered: list[tuple[Tensor, Tensor]] = []
 
     def note(self, ids_B: Tensor, losses_B: Tensor) -> None:
-        """Store a batch's losses, on any device, until the next `settle`."""
+        """Store a batch's losses, on any device."""
         if ids_B.ndim != 1 or ids_B.shape != losses_B.shape:
             raise ConfigError(
                 f"row numbers of shape {list(ids_B.shape)} and losses of shape "
@@ -202,13 +191,12 @@ class LastLosses:
 
     def gather(self) -> None:
         """Exchange noted losses between ranks; call it on every rank."""
-        mine = [_together(self._noted)]
+        parts: list[Any] = [_together(self._noted)]
         self._noted = []
-        everybodys: list[list[tuple[Tensor, Tensor]]] = [mine]
         if distributed.is_available() and distributed.is_initialized():
-            everybodys = [[] for _ in range(distributed.get_world_size())]
-            distributed.all_gather_object(everybodys, mine)
-        self._gathered += [part for rank in everybodys for part in rank]
+            mine, parts = parts[0], [None] * distributed.get_world_size()
+            distributed.all_gather_object(parts, mine)
+        self._gathered += parts
 
     def settle(self) -> None:
         """Add all ranks' losses to `known_N`; call it on every rank."""
@@ -245,135 +233,99 @@ class StaleDraws(LastLosses):
     """Draws of `draw_by_losses`."""
 
     def __init__(self, num_examples: int, budget: int, seed: int, options: StaleOptions) -> None:
-        require_budget(budget, num_examples)
-        super().__init__(num_examples)
-        self._budget, self._seed, self._options = budget, seed, options
+        super().__init__(num_examples, budget)
+        self._seed, self._options = seed, options
 
     def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """Draw as `Cycles.draw`, by the losses so far."""
         generator = derive_generator(self._seed, "redrawing-stale", epoch)
-        ids_K = draw_by_losses(self.known_N, self._budget, self._options, generator)
+        ids_K = draw_by_losses(self.known_N, self.budget, self._options, generator)
         return ids_K, torch.ones(len(ids_K))
 
 
 class InfoBatchDraws(LastLosses):
     """Draws of `draw_pruned`; `weights_N` belongs to the last draw."""
 
-    def __init__(self, num_examples: int, seed: int, options: InfoBatchOptions) -> None:
-        super().__init__(num_examples)
+    def __init__(
+        self, num_examples: int, budget: int, seed: int, options: InfoBatchOptions
+    ) -> None:
+        super().__init__(num_examples, budget)
         self._seed, self._options = seed, options
         self.weights_N = torch.ones(num_examples)
 
     def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:
         """Draw as `Cycles.draw`, by the losses so far."""
-        generator = derive_generator(self._seed, "redrawing-infobatch", epoch)
-        prune = self._options.share(epoch, num_epochs)
+        generator, options = (
+            derive_generator(self._seed, "redrawing-infobatch", epoch),
+            self._options,
+        )
+        early = num_epochs is None or epoch + 1 <= (1 - options.annealing) * num_epochs
+        prune = options.prune if early else 0.0
         ids_K, self.weights_N = draw_pruned(self.known_N, prune, generator)
         return ids_K, self.weights_N[ids_K]
 
 
 Draws = Cycles | StaleDraws | InfoBatchDraws
-_RANDOM, _STALE, _INFOBATCH = Options(), StaleOptions(), InfoBatchOptions()
-
-
-def subset_from(
-    ids_K: Tensor,
-    weights_K: Tensor,
-    fingerprint: str,
-    strategy: str,
-    manifest: Mapping[str, Any] | None = None,
-) -> Subset:
-    """Make a subset of examples in any order."""
-    ids_K, order_K = ids_K.sort()
-    indices, weights = ids_K.numpy(), weights_K[order_K].numpy()
-    digest = subset_digest(indices, weights)
-    return Subset(indices, weights, fingerprint, digest, strategy, manifest or {})
-
-
-class _Redrawn:
-    num_epochs: int | None = None
-    # Manifest of each subset.
-    _manifest: Mapping[str, Any] = {}
-
-    def __init__(
-        self, name: str, train: Dataset, budget: int, seed: int, draws: Draws, options: Options
-    ) -> None:
-        self.budget = budget
-        asked = {"redraw": name, "budget": budget, "seed": seed}
-        self.identity: Mapping[str, Any] = asked | options.model_dump()
-        self._draws, self._fingerprint, self._name = draws, train.fingerprint, f"redrawn_{name}"
-        self.subset = self.before_epoch(0)
-
-    def before_epoch(self, epoch: int) -> Subset:
-        ids_K, weights_K = self._draws.draw(epoch, self.num_epochs)
-        self.subset = subset_from(ids_K, weights_K, self._fingerprint, self._name, self._manifest)
-        return self.subset
-
-
-class RedrawnRandom(_Redrawn):
-    """Source for `fit`: a random stratified subset of `budget` examples, resampled every epoch."""
-
-    def __init__(self, train: Dataset, budget: int, seed: int, options: Options = _RANDOM) -> None:
-        draws = Cycles(len(train), budget, seed, train.labels_N)
-        super().__init__("random", train, budget, seed, draws, options)
-
-
-class _RedrawnByLosses(_Redrawn):
-    _draws: StaleDraws | InfoBatchDraws
-
-    def update(self, ids_M: Tensor, losses_M: Tensor) -> None:
-        self._draws.note(ids_M, losses_M)
-        self._draws.settle()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return self._draws.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self._draws.load_state_dict(state)
-
-
-class RedrawnStale(_RedrawnByLosses):
-    """Source for `fit`: the examples of a random pool with the highest last losses."""
-
-    def __init__(
-        self, train: Dataset, budget: int, seed: int, options: StaleOptions = _STALE
-    ) -> None:
-        draws = StaleDraws(len(train), budget, seed, options)
-        super().__init__("stale", train, budget, seed, draws, options)
-
-
-class RedrawnInfoBatch(_RedrawnByLosses):
-    """Source for `fit`: leaves out a share of the easy examples, and reweights the others.
-
-    The budget sets the number of steps, the losses the size of each epoch.
-    """
-
-    # The mean weight is above 1, which makes up for fewer steps.
-    _manifest: Mapping[str, Any] = {ABSOLUTE_WEIGHTS: True}
-
-    def __init__(
-        self, train: Dataset, budget: int, seed: int, options: InfoBatchOptions = _INFOBATCH
-    ) -> None:
-        require_budget(budget, len(train))
-        draws = InfoBatchDraws(len(train), seed, options)
-        super().__init__("infobatch", train, budget, seed, draws, options)
-
-
-_WAYS: Mapping[str, tuple[Callable[..., SubsetSource], type[Options]]] = {
-    "random": (RedrawnRandom, Options),
-    "stale": (RedrawnStale, StaleOptions),
-    "infobatch": (RedrawnInfoBatch, InfoBatchOptions),
+_WAYS: Mapping[str, tuple[Callable[..., Draws], type[Options]]] = {
+    "random": (Cycles, Options),
+    "stale": (StaleDraws, StaleOptions),
+    "infobatch": (InfoBatchDraws, InfoBatchOptions),
 }
 
 
-def redraw(
-    name: str, options: Mapping[str, object] | None = None
-) -> Callable[[Dataset, int, int], SubsetSource]:
-    """Return the maker of a `lipt train --redraw` source, from data set, budget and seed."""
-    if name not in _WAYS:
+def redraw_options(way: str, options: Mapping[str, object]) -> Options:
+    """Check a way's options; see `Redrawn`."""
+    if way not in _WAYS:
         raise UnknownNameError(
-            f"there is no way {name!r} to redraw. Choose from: {', '.join(_WAYS)}."
+            f"there is no way {way!r} to redraw. Choose from: {', '.join(_WAYS)}."
         )
-    source, kind = _WAYS[name]
-    settings = validate(kind, options or {})
-    return lambda train, budget, seed: source(train, budget, seed, settings)
+    return validate(_WAYS[way][1], options)
+
+
+class Redrawn:
+    """Source for `fit`: other examples in every epoch, for the steps of a subset of `budget`.
+
+    Args:
+        way: "random" (with each class's share), "stale" (those of a random pool with the highest
+            last losses), or "infobatch" (without a share of the easy examples, reweighting the
+            others; losses set the size of each epoch).
+        train: the data set.
+        budget: number of examples.
+        seed: seed of the draws.
+        options: the way's, by name: `pool` and `hardest_out`, or `prune` and `annealing`.
+
+    Raises:
+        UnknownNameError, ConfigError, BudgetError: no such way or option, or a size out of range.
+    """
+
+    def __init__(
+        self,
+        way: str,
+        train: Dataset,
+        budget: int,
+        seed: int,
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        settings = redraw_options(way, options or {})
+        asked = {"redraw": way, "budget": budget, "seed": seed}
+        self.identity: Mapping[str, Any] = asked | settings.model_dump()
+        self.num_epochs: int | None = None
+        draws_by, _ = _WAYS[way]
+        more = train.labels_N if way == "random" else settings
+        self._draws = draws_by(len(train), budget, seed, more)
+        self.losses = self._draws if isinstance(self._draws, LastLosses) else None
+        self._fingerprint, self._strategy = train.fingerprint, f"redrawn_{way}"
+        # InfoBatch's mean weight is above 1, which makes up for fewer steps.
+        self._manifest = {ABSOLUTE_WEIGHTS: True} if way == "infobatch" else {}
+        self.subset = self.before_epoch(0)
+
+    def before_epoch(self, epoch: int) -> Subset:
+        """Return the subset of an epoch, counted from 0."""
+        ids_K, weights_K = self._draws.draw(epoch, self.num_epochs)
+        ids_K, order_K = ids_K.sort()
+        indices, weights = ids_K.numpy(), weights_K[order_K].numpy()
+        digest = subset_digest(indices, weights)
+        self.subset = Subset(
+            indices, weights, self._fingerprint, digest, self._strategy, self._manifest
+        )
+        return self.subset

@@ -21,7 +21,7 @@ from torch import distributed, nn
 
 from lipt.common.errors import ConfigError, LiptError
 from lipt.common.weights.files import pack
-from lipt.trainer.resampling.samplers import SubsetSampler, Uneven
+from lipt.trainer.resampling.samplers import Ranks, SubsetSampler, Uneven
 from lipt.trainer.subsets.subset import Subset
 
 if TYPE_CHECKING:
@@ -100,17 +100,14 @@ class Reselection:
                 "The paper's choice is 20."
             )
         self._model, self._every, self._prefetch = model, every, prefetch
+        self.losses = None
         self.num_epochs = num_epochs
         given: dict[str, Any] = {key: value for key, value in request.items() if value is not None}
         options: Mapping[str, object] = given.pop("options", {})
         asked = {"run": "latest", "strategy": strategy, **given}
         texts = {name: str(value) for name, value in options.items()}
-        self.identity: Mapping[str, Any] = {
-            **asked,
-            "options": texts,
-            "every": every,
-            "prefetch": prefetch,
-        }
+        how = {"options": texts, "every": every, "prefetch": prefetch}
+        self.identity: Mapping[str, Any] = asked | how
         # A model in training needs no warm-up.
         later = {name: value for name, value in options.items() if name != "pretraining"}
         self._ask: Callable[..., Subset] = partial(client.subset, **asked, options=later)
@@ -122,7 +119,12 @@ class Reselection:
         self.history: list[Selected] = []
 
         def ask_first() -> Subset:
-            require_reselectable(client, strategy)
+            for view in client.strategies():
+                if view.name == strategy and "learners" in view.needs:
+                    raise ConfigError(
+                        f"{strategy} selects by a run's learners, which weights in training do not "
+                        "change. Train on its one subset (client.subset), or take another strategy."
+                    )
             return client.subset(**asked, options=options)
 
         self.subset = self._on_rank_0(ask_first) if first is None else first
@@ -136,8 +138,7 @@ class Reselection:
         """Return the subset of an epoch, counted from 0; request one where it is due.
 
         Call it before every epoch, on every rank, with increasing numbers; a repeated number
-        changes nothing. Resumed training sets `subset` first, and starts with the next epoch's
-        number.
+        changes nothing. Resumed training sets `subset` first, and goes on with the next number.
         """
         if epoch == self._last_epoch or not self._comes(epoch):
             return self.subset
@@ -190,11 +191,8 @@ class Reselection:
             return
         self._due = self._warned = False
         self.subset = chosen
-        waited = monotonic() - started
         self.history.append(
-            Selected(
-                epoch, chosen.digest, stale_epochs=int(asked is not None), waited_seconds=waited
-            )
+            Selected(epoch, chosen.digest, int(asked is not None), monotonic() - started)
         )
 
     def _again(self) -> Subset:
@@ -217,17 +215,6 @@ class Reselection:
         return chosen
 
 
-def require_reselectable(client: Client, strategy: str) -> None:
-    """Raise ConfigError for a strategy that selects by a run's learners."""
-    views = [view for view in client.strategies() if view.name == strategy]
-    if views and "learners" in views[0].needs:
-        raise ConfigError(
-            f"{strategy} selects by a run's learners, which weights in training do not change. "
-            "Train on its one subset (client.subset, or 'lipt subset get'), or take another "
-            "strategy."
-        )
-
-
 def _rank_of_ranks() -> tuple[int, int]:
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -235,14 +222,11 @@ def _rank_of_ranks() -> tuple[int, int]:
 
 
 def _weights_of(model: nn.Module) -> bytes:
-    inner = model
-    if isinstance(inner, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        inner = inner.module
-    compiled = getattr(inner, "_orig_mod", None)
-    if isinstance(compiled, nn.Module):
-        inner = compiled
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        model = model.module
+    compiled = getattr(model, "_orig_mod", None)
     with torch.no_grad():
-        return pack(inner.state_dict())
+        return pack((compiled if isinstance(compiled, nn.Module) else model).state_dict())
 
 
 class ReselectingSampler(SubsetSampler):
@@ -276,15 +260,9 @@ class ReselectingSampler(SubsetSampler):
         if alpha:
             selection["soft_labels"] = True
         self.reselection = Reselection(client, model, strategy, **selection)
-        super().__init__(
-            self.reselection.subset,
-            shuffle=shuffle,
-            seed=seed,
-            rank=rank,
-            num_ranks=num_ranks,
-            uneven=uneven,
-            alpha=alpha,
-        )
+        ranks: Ranks = {"rank": rank, "num_ranks": num_ranks, "uneven": uneven}
+        subset = self.reselection.subset
+        super().__init__(subset, shuffle=shuffle, seed=seed, alpha=alpha, **ranks)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch's order, and request its subset where it is due."""

@@ -9,7 +9,7 @@ Shapes: N examples of an order, K of a subset, B of a batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, Sampler
 from lipt.common.config.values import validate
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
-from lipt.common.subsets import require_budget, resolve_budget
+from lipt.common.subsets import resolve_budget
 from lipt.trainer.resampling.redrawing import (
     Cycles,
     Draws,
@@ -56,29 +56,18 @@ class WithIds(Dataset[tuple[int, Any]]):
         return row, self._dataset[row]
 
 
-def deal(order_N: Tensor, rank: int, num_ranks: int, uneven: Uneven) -> Tensor:
-    """Return a rank's part of an order that all ranks share; see `SubsetSampler`."""
-    left_over = len(order_N) % num_ranks
-    if left_over and uneven == "drop":
-        order_N = order_N[: len(order_N) - left_over]
-    elif left_over and uneven == "repeat":
-        missing = num_ranks - left_over
-        repeats = -(-missing // len(order_N))
-        order_N = torch.cat([order_N, order_N.repeat(repeats)[:missing]])
-    return order_N[rank::num_ranks]
+class Ranks(TypedDict, total=False):
+    """The keywords of all samplers; see `SubsetSampler`."""
 
-
-def num_dealt(num_examples: int, rank: int, num_ranks: int, uneven: Uneven) -> int:
-    """Return the length of `deal`'s part."""
-    fewest, left_over = divmod(num_examples, num_ranks)
-    one_more = bool(left_over) if uneven == "repeat" else uneven == "keep" and rank < left_over
-    return fewest + one_more
+    rank: int
+    num_ranks: int
+    uneven: Uneven
 
 
 class RankSampler(Sampler[int]):
-    """One rank's part of every epoch; arguments as in `SubsetSampler`."""
+    """One rank's part of every epoch."""
 
-    def __init__(self, rank: int, num_ranks: int, uneven: Uneven) -> None:
+    def __init__(self, rank: int = 0, num_ranks: int = 1, uneven: Uneven = "keep") -> None:
         if not 0 <= rank < num_ranks:
             raise ConfigError(
                 f"rank {rank} is not one of {num_ranks}. Ranks count from 0 to "
@@ -89,7 +78,15 @@ class RankSampler(Sampler[int]):
         self._epoch = 0
 
     def _deal(self, order_N: Tensor) -> Tensor:
-        return deal(order_N, self._rank, self.num_ranks, self._uneven)
+        """Return the rank's part of an order that all ranks share."""
+        left_over = len(order_N) % self.num_ranks
+        if left_over and self._uneven == "drop":
+            order_N = order_N[: len(order_N) - left_over]
+        elif left_over and self._uneven == "repeat":
+            missing = self.num_ranks - left_over
+            repeats = -(-missing // len(order_N))
+            order_N = torch.cat([order_N, order_N.repeat(repeats)[:missing]])
+        return order_N[self._rank :: self.num_ranks]
 
 
 class SubsetSampler(RankSampler):
@@ -99,13 +96,13 @@ class SubsetSampler(RankSampler):
         subset: the subset.
         shuffle: whether to shuffle; ascending indices otherwise.
         seed: seed of the order, with the epoch; the same on every rank.
+        alpha: the soft label's share of the target, in the Lightning and Hugging Face callbacks; 0
+            trains on labels alone.
         rank: this process' rank, from 0.
         num_ranks: number of processes that train together.
         uneven: policy where `num_ranks` does not divide the examples. "keep" gives the first ranks
             one more, "drop" leaves out the last examples, and "repeat" repeats the first ones, as
             `DistributedSampler` does. Synchronized training needs "drop" or "repeat".
-        alpha: the soft label's share of the target, in the Lightning and Hugging Face callbacks; 0
-            trains on labels alone.
 
     Raises:
         ConfigError: `rank` is outside 0..num_ranks - 1, or the subset is empty or lacks the soft
@@ -118,12 +115,10 @@ class SubsetSampler(RankSampler):
         *,
         shuffle: bool = True,
         seed: int = 0,
-        rank: int = 0,
-        num_ranks: int = 1,
-        uneven: Uneven = "keep",
         alpha: float = 0.0,
+        **ranks: Unpack[Ranks],
     ) -> None:
-        super().__init__(rank, num_ranks, uneven)
+        super().__init__(**ranks)
         if not len(subset):
             raise ConfigError("the subset is empty, so there is nothing to draw. Get another.")
         if alpha and subset.soft_labels is None:
@@ -139,8 +134,7 @@ class SubsetSampler(RankSampler):
     @property
     def is_weighted(self) -> bool:
         """Whether the current epoch's examples have different weights."""
-        dealt_N = self._dealt_weights_N
-        return bool(len(dealt_N)) and bool(dealt_N.min() != dealt_N.max())
+        return bool((self._dealt_weights_N != self._dealt_weights_N[:1]).any())
 
     def weights(self, batch: int, batch_size: int) -> Tensor:
         """Return a batch's weights in the current epoch, float32, of mean 1 over the subset."""
@@ -148,16 +142,15 @@ class SubsetSampler(RankSampler):
 
     def soft_labels(self, batch: int, batch_size: int) -> Tensor | None:
         """Return a batch's soft labels in the current epoch; None where `alpha` is 0."""
-        if self._dealt_soft_labels_NC is None:
-            return None
-        return self._dealt_soft_labels_NC[batch * batch_size : (batch + 1) * batch_size]
+        dealt_NC = self._dealt_soft_labels_NC
+        return None if dealt_NC is None else dealt_NC[batch * batch_size : (batch + 1) * batch_size]
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next `iter`; call it before each epoch."""
         self._epoch = epoch
 
     def __len__(self) -> int:
-        return num_dealt(len(self.subset), self._rank, self.num_ranks, self._uneven)
+        return len(self._deal(torch.arange(len(self.subset))))
 
     def __iter__(self) -> Iterator[int]:
         # `set_epoch` may replace `self.subset` before the iterator ends.
@@ -181,8 +174,8 @@ class EpochSampler(RankSampler):
 
     num_epochs: int | None = None
 
-    def __init__(self, draws: Draws, rank: int, num_ranks: int, uneven: Uneven) -> None:
-        super().__init__(rank, num_ranks, uneven)
+    def __init__(self, draws: Draws, **ranks: Unpack[Ranks]) -> None:
+        super().__init__(**ranks)
         self._draws = draws
         self._order: Tensor | None = None
 
@@ -230,7 +223,7 @@ class RedrawingSampler(EpochSampler):
         budget: examples per epoch.
         seed: seed of the draws; the same on every rank.
         labels: one integer per example; stratifies every epoch by class.
-        rank: as in `SubsetSampler`, like `num_ranks` and `uneven`.
+        ranks: `rank`, `num_ranks` and `uneven`, as in `SubsetSampler`.
 
     Raises:
         BudgetError: none or both of `fraction` and `budget` are given, or one is out of range.
@@ -244,13 +237,11 @@ class RedrawingSampler(EpochSampler):
         budget: int | None = None,
         seed: int = 0,
         labels: Tensor | None = None,
-        rank: int = 0,
-        num_ranks: int = 1,
-        uneven: Uneven = "keep",
+        **ranks: Unpack[Ranks],
     ) -> None:
         size = resolve_budget(fraction=fraction, budget=budget, num_examples=num_examples)
         labels_N = None if labels is None else torch.as_tensor(labels)
-        super().__init__(Cycles(num_examples, size, seed, labels_N), rank, num_ranks, uneven)
+        super().__init__(Cycles(num_examples, size, seed, labels_N), **ranks)
 
 
 class LossSampler(EpochSampler):
@@ -312,13 +303,11 @@ class StaleLossSampler(LossSampler):
         seed: int = 0,
         pool: float = 2.0,
         hardest_out: float = 0.0,
-        rank: int = 0,
-        num_ranks: int = 1,
-        uneven: Uneven = "keep",
+        **ranks: Unpack[Ranks],
     ) -> None:
         size = resolve_budget(fraction=fraction, budget=budget, num_examples=num_examples)
         options = validate(StaleOptions, {"pool": pool, "hardest_out": hardest_out})
-        super().__init__(StaleDraws(num_examples, size, seed, options), rank, num_ranks, uneven)
+        super().__init__(StaleDraws(num_examples, size, seed, options), **ranks)
 
 
 class InfoBatchSampler(LossSampler):
@@ -344,13 +333,10 @@ class InfoBatchSampler(LossSampler):
         seed: int = 0,
         prune: float = 0.5,
         annealing: float = 0.125,
-        rank: int = 0,
-        num_ranks: int = 1,
-        uneven: Uneven = "keep",
+        **ranks: Unpack[Ranks],
     ) -> None:
-        require_budget(num_examples, num_examples)
         options = validate(InfoBatchOptions, {"prune": prune, "annealing": annealing})
-        super().__init__(InfoBatchDraws(num_examples, seed, options), rank, num_ranks, uneven)
+        super().__init__(InfoBatchDraws(num_examples, num_examples, seed, options), **ranks)
         self.num_epochs = num_epochs
 
     def weights(self, ids_B: Tensor) -> Tensor:

@@ -95,12 +95,20 @@ class TablePairs:
 
     def __init__(self, table: Any) -> None:
         features = table.features
-        label = _label_column(features)
-        images = [name for name in features if type(features[name]).__name__ == "Image"]
+        kinds = {name: type(features[name]).__name__ for name in features}
+        classes = [name for name in features if kinds[name] == "ClassLabel"]
+        named = [name for name in _LABELS if name in features]
+        labels = [name for name in named if name in classes] or classes or named
+        if not labels:
+            raise DataError(
+                f"the table has the columns {', '.join(features)}, and none of them is called "
+                "label or holds class labels. Rename the column with the labels to label."
+            )
+        label = labels[0]
+        images = [name for name in features if kinds[name] == "Image"]
         self._columns = images[:1] or [name for name in features if name != label]
         self._table = table
-        labels = table.select_columns([label]).with_format("arrow")[:][label]
-        self.targets = _array(labels)
+        self.targets = _array(table.select_columns([label]).with_format("arrow")[:][label])
         if names := getattr(features[label], "names", None):
             self.classes = tuple(names)
 
@@ -159,28 +167,16 @@ def _array(values: Any) -> Any:
     return found if found.flags.writeable else found.copy()
 
 
-def _label_column(features: Mapping[str, Any]) -> str:
-    classes = [name for name in features if type(features[name]).__name__ == "ClassLabel"]
-    named: Sequence[str] = [name for name in _LABELS if name in features]
-    found = [name for name in named if name in classes] or classes or named
-    if not found:
-        raise DataError(
-            f"the table has the columns {', '.join(features)}, and none of them is called label or "
-            "holds class labels. Rename the column with the labels to label."
-        )
-    return found[0]
-
-
 def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
     """Raise SubsetError for a data set that a `Subset` was not selected from.
 
     Compares lengths, and with `check` fingerprints, of 64 rows or all; see `Subset.apply`.
     """
     data, num_rows = subset.manifest.get("data"), len(dataset)
-    expected = data.get("num_examples") if isinstance(data, Mapping) else None
-    if isinstance(expected, int) and num_rows != expected:
+    chosen_from = data.get("num_examples") if isinstance(data, Mapping) else None
+    if isinstance(chosen_from, int) and num_rows != chosen_from:
         raise SubsetError(
-            f"the subset was chosen from {expected} examples and this data set has {num_rows}. "
+            f"the subset was chosen from {chosen_from} examples and this data set has {num_rows}. "
             "Give the data set that it was chosen from, whole and in its order."
         )
     if len(subset.indices) and subset.indices[-1] >= num_rows:
@@ -188,14 +184,9 @@ def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
             f"the subset's largest index is {subset.indices[-1]} and this data set has {num_rows} "
             "rows. Give the data set that it was chosen from."
         )
-    if check:
-        _require_fingerprint(subset.fingerprint, dataset)
-
-
-def _require_fingerprint(expected: str, dataset: Any) -> None:
-    kind = type(dataset).__name__
-    found: list[str] = []
-    problem = ""
+    if not check:
+        return
+    expected, kind, found, problem = subset.fingerprint, type(dataset).__name__, list[str](), ""
     for candidate in _candidates(dataset):
         try:
             fingerprint = candidate(expected)
@@ -224,19 +215,15 @@ def _candidates(dataset: Any) -> Iterator[Callable[[str], str]]:
         yield lambda like: _of_pairs(map_style(dataset), like)
         yield partial(_of_pairs, dataset)
     else:
-        if _has_files(dataset):
+        samples = getattr(dataset, "samples", None)
+        first = samples[0] if isinstance(samples, list) and samples else None
+        if isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str):
             yield partial(_of_files, dataset)
         plain = without_transforms(dataset)
         yield partial(_of_pairs, plain)
         if plain is not dataset:
             # The user's data set may not work without its transform.
             yield partial(_of_pairs, dataset)
-
-
-def _has_files(dataset: Any) -> bool:
-    samples = getattr(dataset, "samples", None)
-    first = samples[0] if isinstance(samples, list) and samples else None
-    return isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str)
 
 
 def _of_pairs(dataset: Any, like: str) -> str:

@@ -31,6 +31,7 @@ from lipt.common.errors import MissingExtraError, SubsetError
 from lipt.trainer.writing.files import import_pyarrow
 
 _FORMAT = {"format": "lipt-subset", "version": 1}
+COLUMNS = (("indices", np.int64), ("weights", np.float32), ("soft_labels", np.float16))
 _TEXTS = ("fingerprint", "digest", "strategy")
 _CSV_HEADER = ["index", "weight"]
 _NEEDED_FOR = "A subset as .parquet"
@@ -60,7 +61,11 @@ def manifest_beside(path: Path) -> Path | None:
 
 def metadata_text(fields: Fields) -> str:
     """Format the metadata object as JSON."""
-    return _json(_FORMAT | {name: fields[name] for name in (*_TEXTS, "manifest")})
+    return _json(_metadata(fields))
+
+
+def _metadata(fields: Fields) -> dict[str, Any]:
+    return _FORMAT | {name: fields[name] for name in (*_TEXTS, "manifest")}
 
 
 def decode(file: BinaryIO, path: Path, beside: bytes | None = None) -> dict[str, Any]:
@@ -70,6 +75,11 @@ def decode(file: BinaryIO, path: Path, beside: bytes | None = None) -> dict[str,
         fields = read(file)
         if beside is not None:
             fields |= _object(beside)
+        columns = {
+            name: np.asarray(fields[name], dtype=dtype)
+            for name, dtype in COLUMNS
+            if name != "soft_labels" or name in fields
+        }
     except MissingExtraError:
         raise
     # numpy, csv, json and pyarrow raise any error for damaged bytes, MemoryError included.
@@ -90,8 +100,7 @@ def decode(file: BinaryIO, path: Path, beside: bytes | None = None) -> dict[str,
         raise SubsetError(
             f"{path} lacks its fingerprint, digest, strategy or manifest. Get it again."
         )
-    columns = ("indices", "weights", "soft_labels")
-    return {name: fields.get(name) for name in (*columns, *_TEXTS, "manifest")}
+    return columns | {name: fields[name] for name in (*_TEXTS, "manifest")}
 
 
 def _json(value: Any) -> str:
@@ -158,21 +167,20 @@ def _decode_csv(file: BinaryIO) -> dict[str, Any]:
         raise ValueError(f"its header is {','.join(header)[:100]!r}")
     if any(len(row) != len(header) for row in rows):
         raise ValueError("its rows differ in length")
-    soft = [[float(chance) for chance in row[2:]] for row in rows]
     indices, weights = [int(row[0]) for row in rows], [float(row[1]) for row in rows]
-    return _arrays(indices, weights, soft if num_soft else None)
+    soft = {"soft_labels": [list(map(float, row[2:])) for row in rows]} if num_soft else {}
+    return {"indices": indices, "weights": weights, **soft}
 
 
 def _encode_json(fields: Fields, file: BinaryIO) -> None:
     lists = {
         name: value.tolist() for name, value in fields.items() if isinstance(value, np.ndarray)
     }
-    file.write(f"{_json(_object(metadata_text(fields)) | lists)}\n".encode())
+    file.write(f"{_json(_metadata(fields) | lists)}\n".encode())
 
 
 def _decode_json(file: BinaryIO) -> dict[str, Any]:
-    found = _object(file.read())
-    return found | _arrays(found["indices"], found["weights"], found.get("soft_labels"))
+    return _object(file.read())
 
 
 def _encode_parquet(fields: Fields, file: BinaryIO) -> None:
@@ -192,18 +200,10 @@ def _encode_parquet(fields: Fields, file: BinaryIO) -> None:
 def _decode_parquet(file: BinaryIO) -> dict[str, Any]:
     _, parquet = import_pyarrow(_NEEDED_FOR)
     table = parquet.read_table(file)
-    indices, weights = (table.column(name).to_numpy() for name in ("index", "weight"))
-    is_soft = "soft_labels" in table.column_names
-    soft = table.column("soft_labels").to_pylist() if is_soft else None
-    return _arrays(indices, weights, soft) | _object((table.schema.metadata or {})[b"lipt"])
-
-
-def _arrays(indices: Any, weights: Any, soft_labels: Any) -> dict[str, Any]:
-    return {
-        "indices": np.asarray(indices, dtype=np.int64),
-        "weights": np.asarray(weights, dtype=np.float32),
-        "soft_labels": None if soft_labels is None else np.asarray(soft_labels, dtype=np.float16),
-    }
+    columns = {"indices": table["index"], "weights": table["weight"]}
+    if "soft_labels" in table.column_names:
+        columns["soft_labels"] = table["soft_labels"].to_pylist()
+    return columns | _object((table.schema.metadata or {})[b"lipt"])
 
 
 _CODECS: dict[str, Codec] = {

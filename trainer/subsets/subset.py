@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from lipt.common.errors import SubsetError
-from lipt.common.subsets import first_fall, subset_digest
+from lipt.common.errors import InvalidRequestError, SubsetError
+from lipt.common.subsets import subset_digest
 from lipt.trainer.subsets import EXAMPLES_PER_SHARD
 from lipt.trainer.subsets.data import (
     ExampleT_co,
@@ -22,7 +22,7 @@ from lipt.trainer.subsets.data import (
     require_same_data,
     rows_of,
 )
-from lipt.trainer.subsets.formats import codec_of, decode, manifest_beside, metadata_text
+from lipt.trainer.subsets.formats import COLUMNS, codec_of, decode, manifest_beside, metadata_text
 from lipt.trainer.writing.files import replacing, write_atomically
 from lipt.trainer.writing.formatting import as_table
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 # The name in messages of a subset without a file.
 _JSON = Path("subset.json")
-
-_COLUMNS = (("indices", np.int64), ("weights", np.float32), ("soft_labels", np.float16))
 
 
 @dataclass(frozen=True)
@@ -73,13 +71,16 @@ class Subset:
 
     def __post_init__(self, handed_over: bool) -> None:
         take = np.asarray if handed_over else np.array
-        for name, dtype in _COLUMNS:
+        for name, dtype in COLUMNS:
             if getattr(self, name) is not None:
                 column = take(getattr(self, name), dtype=dtype)
                 column.setflags(write=False)
                 object.__setattr__(self, name, column)
-        _require_consistent(self.indices, self.weights, self.soft_labels)
-        found = subset_digest(self.indices, self.weights, self.soft_labels)
+        try:
+            found = subset_digest(self.indices, self.weights, self.soft_labels)
+        except InvalidRequestError as error:
+            raise SubsetError(str(error)) from None
+        _require_valid(self.indices, self.weights, self.soft_labels)
         if found != self.digest:
             raise SubsetError(
                 f"the subset's {len(self.indices)} examples have the digest {found}, but "
@@ -98,8 +99,7 @@ class Subset:
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Summary as (name, text) pairs."""
-        data, costs = self.manifest.get("data"), self.manifest.get("costs")
-        num_examples = data.get("num_examples") if isinstance(data, Mapping) else None
+        num_examples, costs = self._noted("data", "num_examples"), self.manifest.get("costs")
         share = f" of {num_examples:,} ({len(self) / num_examples:.1%})" if num_examples else ""
         facts = [("examples", f"{len(self):,}{share}"), ("strategy", self.strategy)]
         if self.is_weighted:
@@ -117,8 +117,7 @@ class Subset:
     @property
     def recommended_alpha(self) -> float:
         """Recommended share of the soft label in a training target, in [0, 1]."""
-        head = self.manifest.get("soft_labels")
-        alpha = head.get("recommended_alpha") if isinstance(head, Mapping) else None
+        alpha = self._noted("soft_labels", "recommended_alpha")
         return float(alpha) if isinstance(alpha, int | float) and 0 <= alpha <= 1 else 0.0
 
     @property
@@ -129,11 +128,13 @@ class Subset:
     @property
     def quarantined(self) -> tuple[int, ...]:
         """Ids of broken images that the coordinator excluded, ascending."""
-        data = self.manifest.get("data")
-        ids = data.get("quarantined") if isinstance(data, Mapping) else None
-        if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
-            return ()
-        return tuple(ids)
+        ids = self._noted("data", "quarantined")
+        numbers = isinstance(ids, list) and all(isinstance(one, int) for one in ids)
+        return tuple(ids) if numbers else ()
+
+    def _noted(self, section: str, name: str) -> Any:
+        found = self.manifest.get(section)
+        return found.get(name) if isinstance(found, Mapping) else None
 
     @property
     def tags(self) -> dict[str, str]:
@@ -324,32 +325,18 @@ def _beside(source: Path) -> bytes | None:
         ) from None
 
 
-def _require_consistent(
+def _require_valid(
     indices_N: NDArray[np.int64],
     weights_N: NDArray[np.float32],
     soft_labels_NC: NDArray[np.float16] | None,
 ) -> None:
-    if indices_N.ndim != 1 or indices_N.shape != weights_N.shape:
+    # A NaN or infinity shows in the minimum or maximum, which need no temporary array.
+    finite = np.isfinite([weights_N.min(initial=0), weights_N.max(initial=0)]).all()
+    if not finite or indices_N.min(initial=0) < 0:
         raise SubsetError(
-            f"a subset is two columns of one length; these have the shapes {indices_N.shape} "
-            f"and {weights_N.shape}. Give one weight per index."
+            "a subset has row numbers from 0 and finite weights; these are not. Get it again."
         )
-    if len(indices_N) and (indices_N[0] < 0 or first_fall(indices_N) is not None):
-        raise SubsetError(
-            "a subset's indices are row numbers in ascending order, each once; these are not. "
-            "Sort them with their weights and drop duplicates."
-        )
-    # A NaN or infinity shows in the minimum or maximum.
-    if len(weights_N) and not np.isfinite([weights_N.min(), weights_N.max()]).all():
-        raise SubsetError(
-            "a subset's weights have to be finite; these are not. Give one number per index."
-        )
-    if soft_labels_NC is not None:
-        # min and max need no temporary array as large as the labels.
-        in_range = soft_labels_NC.min(initial=0) >= 0 and soft_labels_NC.max(initial=0) <= 1
-        if soft_labels_NC.ndim != 2 or len(soft_labels_NC) != len(indices_N) or not in_range:
-            raise SubsetError(
-                "soft labels are probabilities in [0, 1], a row for each of "
-                f"{len(indices_N)} examples; these, of shape {soft_labels_NC.shape}, are not. Get "
-                "the subset again."
-            )
+    if soft_labels_NC is not None and not (
+        soft_labels_NC.min(initial=0) >= 0 and soft_labels_NC.max(initial=0) <= 1
+    ):
+        raise SubsetError("soft labels are probabilities in [0, 1]; these are not. Get them again.")

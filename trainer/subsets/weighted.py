@@ -19,6 +19,9 @@ from lipt.trainer.subsets.data import MapStyle
 # The keys of an example's weight and soft label, where examples are dictionaries.
 WEIGHT, SOFT_LABEL = "weight", "soft_label"
 
+# Manifest key: `fit` uses the subset's weights without normalization.
+ABSOLUTE_WEIGHTS = "absolute_weights"
+
 
 def example_losses(
     logits_BC: Tensor,
@@ -48,8 +51,8 @@ def weighted_cross_entropy(
 ) -> Tensor:
     """Mean over the batch of each example's cross-entropy times its weight, 0-d, float32.
 
-    The sum is divided by B, not by the sum of weights: an example of weight w counts as w examples.
-    Weights of mean 1 over the subset (`normalized_weights`) preserve the learning rate's scale.
+    An example of weight w counts as w examples. `normalized_weights` preserve the learning rate's
+    scale.
     """
     losses_B = example_losses(logits_BC, labels_B, label_smoothing=label_smoothing)
     return (losses_B * weights_B).mean()
@@ -146,9 +149,8 @@ class WeightedCollate:
 
         loader = DataLoader(subset.dataset(data), collate_fn=WeightedCollate(pad))
 
-    Weights and soft labels come last in a batch's tuple, or under "weight" and "soft_label" in a
-    dictionary. The DataLoader's default collate needs no such wrapper. `collate` makes a batch of
-    the data set's own examples.
+    They come last in a batch's tuple, or under "weight" and "soft_label" in a dictionary. The
+    DataLoader's default collate needs no such wrapper. `collate` batches the data's own examples.
     """
 
     def __init__(self, collate: Callable[[list[Any]], Any] = default_collate) -> None:

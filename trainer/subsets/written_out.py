@@ -34,7 +34,7 @@ from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.rows import PixelRows
 from lipt.common.data.sources.webdataset import CLASSES
 from lipt.common.errors import DataError, SubsetError
-from lipt.common.images.formats import FORMATS
+from lipt.common.images.formats import FORMATS, to_image
 from lipt.trainer.subsets.data import RowNumbers, require_same_data
 from lipt.trainer.writing.files import import_pyarrow, making
 
@@ -133,10 +133,8 @@ def _file_of(rows: EncodedRows, row: int) -> tuple[bytes, str]:
 
 
 def _png_of(rows: PixelRows, row: int) -> tuple[bytes, str]:
-    pixels_CHW = rows.pixels(row)
-    pixels = pixels_CHW[0] if len(pixels_CHW) == 1 else pixels_CHW.transpose(1, 2, 0)
     file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
+    to_image(rows.pixels(row)).save(file, "PNG")
     return file.getvalue(), "png"
 
 
@@ -164,20 +162,16 @@ def _write_parquet(dataset: Dataset, path: Path, images: Iterator[ChosenImage]) 
     if dataset.rows.targets is not None:
         target, kind = "target", arrow.list_(arrow.float32())
         feature = {"_type": "Sequence", "feature": {"_type": "Value", "dtype": "float32"}}
-    features = {
-        "image": {"_type": "Image"},
-        target: feature,
-        "id": {"_type": "Value", "dtype": "int64"},
-        "weight": {"_type": "Value", "dtype": "float32"},
-    }
-    columns = {
-        "image": arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())]),
-        target: kind,
-        "id": arrow.int64(),
-        "weight": arrow.float32(),
-    }
-    described = {"huggingface": json.dumps({"info": {"features": features}})}
-    schema = arrow.schema(list(columns.items()), metadata=described)
+    image = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+    columns = [
+        ("image", image, {"_type": "Image"}),
+        (target, kind, feature),
+        ("id", arrow.int64(), {"_type": "Value", "dtype": "int64"}),
+        ("weight", arrow.float32(), {"_type": "Value", "dtype": "float32"}),
+    ]
+    features = {name: described for name, _, described in columns}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    schema = arrow.schema([(name, kind) for name, kind, _ in columns], metadata=metadata)
     with parquet.ParquetWriter(path, schema) as writer:
         while group := list(islice(images, _ROWS_PER_GROUP)):
             rows = [

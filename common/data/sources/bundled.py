@@ -1,7 +1,7 @@
 """Bundled data: sets from installed packages, for tests and first steps.
 
-scikit-learn's files are read without importing it, which would take a second in every process. A
-name that ends in "-test" takes every fifth row of each class, "-train" the rest.
+scikit-learn's files are read without its slow import. A name that ends in "-test" takes every fifth
+row of each class, "-train" the rest.
 
 Shapes: N rows, D columns.
 """
@@ -13,13 +13,13 @@ import csv
 import re
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows
@@ -52,21 +52,34 @@ def _bundled_file(source: str, name: str) -> Path:
     return Path(package.submodule_search_locations[0]) / "datasets" / "data" / name
 
 
-def _rows_of_part(source: str, labels_N: NDArray[np.int64]) -> NDArray[np.int64]:
-    if "-" not in source:
-        return np.arange(len(labels_N))
+def bundled_rows(source: str) -> ArrayRows | ColumnRows:
+    """The examples of a bundled set or a part of it; "-mislabelled" has 5% random wrong labels."""
+    name, _, part = source.partition("-")
+    whole = _READERS[name](source)
+    if not part:
+        return whole
+    labels_N = whole.labels_N.numpy()
     places_N = np.empty_like(labels_N)  # position of each row in its class
     for label in np.unique(labels_N):
         of_class = labels_N == label
         places_N[of_class] = np.arange(of_class.sum())
     is_test_N = places_N % _TEST_EVERY == _TEST_EVERY - 1
-    return np.flatnonzero(is_test_N if source.endswith("-test") else ~is_test_N)
+    rows_M = np.flatnonzero(is_test_N if part == "test" else ~is_test_N)
+    labels_M = whole.labels_N[rows_M]
+    if part == "mislabelled":
+        generator = derive_generator(0, "digits-mislabelled")
+        num_wrong = round(_MISLABELLED_SHARE * len(labels_M))
+        rows_W = torch.randperm(len(labels_M), generator=generator)[:num_wrong]
+        further_W = torch.randint(1, _NUM_DIGITS, (num_wrong,), generator=generator)
+        labels_M[rows_W] = (labels_M[rows_W] + further_W) % _NUM_DIGITS
+    if isinstance(whole, ArrayRows):
+        return replace(whole, labels_N=labels_M, images_NCHW=whole.images_NCHW[rows_M])
+    tensors = {name: values_N[rows_M] for name, values_N in whole.tensors.items()}
+    return replace(whole, labels_N=labels_M, tensors=tensors)
 
 
-def digits_rows(source: str) -> ArrayRows:
+def _digits(source: str) -> ArrayRows:
     """1,797 handwritten digits as 1 x 8 x 8 images with brightness scaled to 0..255.
-
-    In "digits-mislabelled", a fixed 5% of the training labels are wrong.
 
     Source: Alpaydin & Kaynak 1998, "Optical Recognition of Handwritten Digits", UCI.
     """
@@ -76,27 +89,12 @@ def digits_rows(source: str) -> ArrayRows:
     lines_NL = np.loadtxt(file, delimiter=",")
     brightness_NCHW = lines_NL[:, :-1].reshape(-1, 1, 8, 8)
     images_NCHW = np.rint(brightness_NCHW * (255 / _MAX_BRIGHTNESS)).astype(np.uint8)
-    labels_N = lines_NL[:, -1].astype(np.int64)
     # The file is ordered by writer, so both parts have all writers.
-    rows = _rows_of_part(source, labels_N)
-    given_N = torch.from_numpy(labels_N[rows])
-    if source == "digits-mislabelled":
-        given_N = _with_wrong_labels(given_N)
-    return ArrayRows(source, tuple("0123456789"), given_N, images_NCHW[rows], stamp=stamp)
+    labels_N = torch.from_numpy(lines_NL[:, -1].astype(np.int64))
+    return ArrayRows(source, tuple("0123456789"), labels_N, images_NCHW, stamp=stamp)
 
 
-def _with_wrong_labels(labels_N: torch.Tensor) -> torch.Tensor:
-    """A copy with random wrong classes, uniform, in random rows."""
-    generator = derive_generator(0, "digits-mislabelled")
-    num_wrong = round(_MISLABELLED_SHARE * len(labels_N))
-    rows_W = torch.randperm(len(labels_N), generator=generator)[:num_wrong]
-    further_W = torch.randint(1, _NUM_DIGITS, (num_wrong,), generator=generator)
-    wrong_N = labels_N.clone()
-    wrong_N[rows_W] = (labels_N[rows_W] + further_W) % _NUM_DIGITS
-    return wrong_N
-
-
-def bundled_table_rows(source: str) -> ColumnRows:
+def _table(source: str) -> ColumnRows:
     """569 tumours by 30 measurements in two classes, or 178 wines by 13 in three.
 
     Source: Wolberg, Mangasarian, Street & Street 1995 and Forina et al. 1991, UCI.
@@ -108,19 +106,16 @@ def bundled_table_rows(source: str) -> ColumnRows:
         # The first line has the row and column counts, and the class names.
         (_, num_columns, *names), *lines = csv.reader(opened)
     values_NL = np.array(lines, dtype=np.float64)
-    labels_N = values_NL[:, -1].astype(np.int64)
-    rows = _rows_of_part(source, labels_N)
-    numbers_ND = torch.from_numpy(values_NL[rows, : int(num_columns)].astype(np.float32))
+    labels_N = torch.from_numpy(values_NL[:, -1].astype(np.int64))
+    numbers_ND = torch.from_numpy(values_NL[:, : int(num_columns)].astype(np.float32))
     column = Column("", ColumnType.FLOAT32, (int(num_columns),), standardized=True)
-    given_N = torch.from_numpy(labels_N[rows])
-    return ColumnRows(source, tuple(names), given_N, (column,), {"": numbers_ND}, stamp=stamp)
+    return ColumnRows(source, tuple(names), labels_N, (column,), {"": numbers_ND}, stamp=stamp)
 
 
-def pydocs_rows(source: str) -> ColumnRows:
-    """Paragraphs of the docstrings of Python's standard library, by package, as tokens.
+def _pydocs(source: str) -> ColumnRows:
+    """Distinct paragraphs, of at least 8 words, of the docstrings of eight standard packages.
 
-    Read from the sources of eight packages: every distinct paragraph of at least 8 words. Another
-    version of Python has other paragraphs, and another fingerprint.
+    Another version of Python has others, and so another fingerprint.
     """
     files = {topic: _files(topic) for topic in _TOPICS}
     stamp = Stamp.of([file for of_topic in files.values() for file in of_topic])
@@ -131,14 +126,12 @@ def pydocs_rows(source: str) -> ColumnRows:
         for file in of_topic
         for text in _paragraphs(file)
     }
-    texts = list(labelled)
-    labels_N = np.array(list(labelled.values()), dtype=np.int64)
-    rows = _rows_of_part(source, labels_N)
     tokenizer = hashing_tokenizer(_LENGTH, _VOCABULARY)
-    chunk = [[texts[row] for row in rows]]
-    columns, tensors = text_columns("", [chunk], tokenizer, num_texts=len(rows), length=_LENGTH)
-    given_N = torch.from_numpy(labels_N[rows])
-    return ColumnRows(source, _TOPICS, given_N, columns, tensors, stamp=stamp)
+    columns, tensors = text_columns(
+        "", [[list(labelled)]], tokenizer, num_texts=len(labelled), length=_LENGTH
+    )
+    labels_N = torch.tensor(list(labelled.values()), dtype=torch.int64)
+    return ColumnRows(source, _TOPICS, labels_N, columns, tensors, stamp=stamp)
 
 
 def _files(topic: str) -> list[Path]:
@@ -161,16 +154,10 @@ def _paragraphs(file: Path) -> Iterator[str]:
                     yield " ".join(paragraph.split())
 
 
-BUNDLED: Mapping[str, Callable[[str], ArrayRows | ColumnRows]] = MappingProxyType(
-    {
-        **dict.fromkeys(
-            ("digits", "digits-train", "digits-test", "digits-mislabelled"), digits_rows
-        ),
-        **{
-            f"{name}{part}": bundled_table_rows
-            for name in _TABLES
-            for part in ("", "-train", "-test")
-        },
-        **dict.fromkeys(("pydocs", "pydocs-train", "pydocs-test"), pydocs_rows),
-    }
+_READERS: Mapping[str, Callable[[str], ArrayRows | ColumnRows]] = MappingProxyType(
+    {"digits": _digits, **dict.fromkeys(_TABLES, _table), "pydocs": _pydocs}
+)
+BUNDLED = (
+    *("digits", "digits-train", "digits-test", "digits-mislabelled"),
+    *(f"{name}{part}" for name in (*_TABLES, "pydocs") for part in ("", "-train", "-test")),
 )

@@ -8,8 +8,6 @@
                       array of texts in an npz file
 
 Headers are compared with the file's size before allocation, and nothing is unpickled.
-
-Shapes: N examples, P features of a pair's other half.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.rows import ColumnRows, numbered_classes
+from lipt.common.data.sources.rows import ColumnRows, is_texts, numbered_classes
 from lipt.common.data.sources.storage import split_query
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.inputs.specs import MAX_DIMENSIONS, Column, ColumnType
@@ -46,19 +43,7 @@ _HOW = (
 )
 
 
-@dataclass(frozen=True)
-class FeatureRows(ColumnRows):
-    """Examples of one nameless column; `paired_NP` are float32, or None in a file without pairs."""
-
-    paired_NP: Tensor | None = None
-
-    def raw(self, row: int) -> bytes:
-        """The bytes of the row's values, then of its other half."""
-        paired = b"" if self.paired_NP is None else self.paired_NP[row].numpy().tobytes()
-        return super().raw(row) + paired
-
-
-def features_rows(source: str, path: str) -> FeatureRows:
+def features_rows(source: str, path: str) -> ColumnRows:
     """A file's examples, float32, standardized unless `?standardize=no` follows its name."""
     name, query = split_query(source, path, ("standardize",))
     file = Path(name)
@@ -81,7 +66,7 @@ def features_rows(source: str, path: str) -> FeatureRows:
                 "finite. Give finite numbers, N x p."
             )
     column = Column("", ColumnType.FLOAT32, tuple(examples.shape[1:]), standardized=standardized)
-    return FeatureRows(
+    return ColumnRows(
         source=source,
         names=names or numbered_classes(labels_N, source),
         labels_N=labels_N,
@@ -108,7 +93,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         names: Any = json.loads(container.metadata.get(_NAMES, "[]"))
     except (ValueError, RecursionError):
         names = None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if not is_texts(names):
         raise DataError(
             f"{path}: {_NAMES} in its metadata is not a JSON list of texts. Write "
             f"metadata={{'{_NAMES}': json.dumps(names)}}."

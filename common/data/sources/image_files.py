@@ -1,12 +1,8 @@
 """Image files: encoded images, CIFAR, folders of classes, and distilled sets.
 
-`lipt distill` writes a folder with `synthetic.safetensors`, which holds
-
-    images_NCHW   uint8, by stage, then by class
-    labels_N      int64, class numbers from 0
-    stages_N      int64, the stage of each image, from 0
-
-and in its metadata `class_names`, a JSON list, and `manifest`, JSON of their creation.
+`lipt distill` writes a folder with `synthetic.safetensors`: `images_NCHW`, uint8, by stage, then by
+class; `labels_N` and `stages_N`, int64 from 0; in its metadata `class_names`, a JSON list, and
+`manifest`, JSON of their creation.
 
 Shapes: N images, C channels, H x W pixels.
 """
@@ -19,7 +15,7 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.rows import ArrayRows, ImageRows, require_labels
+from lipt.common.data.sources.rows import ArrayRows, ImageRows, is_texts, require_labels
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.images.formats import Header, check_file, decode_file
 from lipt.common.weights.files import read_container
@@ -56,6 +52,22 @@ class EncodedRows(ImageRows):
     open: Callable[[int], BinaryIO]
     where: Callable[[int], str]
     encoded: ClassVar[bool] = True
+
+    @classmethod
+    def of_files(
+        cls,
+        source: str,
+        names: tuple[str, ...],
+        labels_N: Tensor,
+        files: Sequence[str],
+        stamp: Stamp,
+    ) -> EncodedRows:
+        """A file for each image."""
+
+        def open_file(row: int) -> BinaryIO:
+            return Path(files[row]).open("rb")
+
+        return cls(source, names, labels_N, open_file, files.__getitem__, stamp=stamp)
 
     def raw(self, row: int) -> bytes:
         with self._file(row) as file:
@@ -87,9 +99,8 @@ class EncodedRows(ImageRows):
 def cifar_rows(source: str, path: str) -> ArrayRows:
     """CIFAR's images, 3 x 32 x 32, in file order; CIFAR-100's labels are the fine ones.
 
-    `source` begins with "cifar10" or "cifar100"; "-test" before its colon takes the 10,000 test
-    images. `path` is `cifar-10-batches-py` or `cifar-100-python`, or its parent directory.
-    torchvision's reader checks every file's digest before it unpickles it.
+    `path` is `cifar-10-batches-py` or `cifar-100-python`, or its parent directory. torchvision's
+    reader checks every file's digest before it unpickles it.
 
     Source: Krizhevsky 2009, "Learning Multiple Layers of Features from Tiny Images".
     """
@@ -114,16 +125,7 @@ def cifar_rows(source: str, path: str) -> ArrayRows:
 
 
 def imagefolder_rows(source: str, path: str) -> EncodedRows:
-    """The images in a directory per class, in the order of torchvision's `ImageFolder`.
-
-    Ids are then the same in training scripts. torchvision is not imported: that is as slow as
-    torch.
-    """
-    if not Path(path).is_dir():
-        raise DataError(
-            f"{source}: there is no directory {path}. Name one that holds a directory of images "
-            "for each class."
-        )
+    """The images in a directory per class, in the order of torchvision's `ImageFolder`."""
     try:
         classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
         by_class = [_images_in(Path(path) / name) for name in classes]
@@ -135,14 +137,9 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
         raise DataError(f"{source}: {path} cannot be used: there is {lacking}. {_HOW}")
     files = [file for of_class in by_class for file in of_class]
     counts_C = torch.tensor([len(of_class) for of_class in by_class])
-    return EncodedRows(
-        source=source,
-        names=tuple(classes),
-        labels_N=torch.arange(len(classes)).repeat_interleave(counts_C),
-        open=lambda row: Path(files[row]).open("rb"),
-        where=files.__getitem__,
-        stamp=Stamp.of(files, sorted({str(Path(file).parent) for file in files})),
-    )
+    labels_N = torch.arange(len(classes)).repeat_interleave(counts_C)
+    stamp = Stamp.of(files, sorted({str(Path(file).parent) for file in files}))
+    return EncodedRows.of_files(source, tuple(classes), labels_N, files, stamp)
 
 
 def _images_in(folder: Path) -> list[str]:
@@ -185,10 +182,8 @@ def read_distilled(folder: Path) -> DistilledFile:
         raise refused(f"it lacks {error}") from error
     except (ValueError, RecursionError) as error:
         raise refused(f"its metadata is not JSON ({error})") from error
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise refused(f"{CLASS_NAMES} is not a list of texts")
-    if not isinstance(manifest, dict):
-        raise refused(f"{MANIFEST} is not an object")
+    if not is_texts(names) or not isinstance(manifest, dict):
+        raise refused(f"{CLASS_NAMES} is not a list of texts, or {MANIFEST} not an object")
     size = len(images) if images.ndim == 4 else 0
     fitting = images.dtype == torch.uint8 and labels.dtype == stages.dtype == torch.int64
     if not size or not fitting or not labels.shape == stages.shape == (size,):

@@ -1,9 +1,7 @@
 """Index cache: the results of scans over many files, in the user's cache directory.
 
-    NAME.DIGEST.safetensors    NAME is a digest of the dependencies, DIGEST that of the content
-
-Files appear atomically, and concurrent writers write the same. A damaged file no longer matches its
-digest, and is rebuilt.
+A file is called NAME.DIGEST.safetensors, by digests of its dependencies and of its content. It
+appears atomically. A damaged one no longer matches its digest, and is rebuilt.
 """
 
 from __future__ import annotations
@@ -179,9 +177,8 @@ def make_room(
 ) -> Tensor:
     """An uninitialized CPU tensor: in memory, or above `memory_bytes` in a mapped file.
 
-    The file's pages go to disk when memory is short. It is unnamed, so it disappears with its last
-    tensor or with the process. Memory is used without a folder, or where disk space cannot be
-    reserved, as on macOS.
+    The file is unnamed, so it goes with its last tensor or with the process. Memory is used without
+    a folder, or where disk space cannot be reserved, as on macOS.
     """
     num_bytes = math.prod(shape) * dtype.itemsize
     can_reserve = hasattr(os, "posix_fallocate")

@@ -4,19 +4,15 @@
     FOLDER/captions.csv      or .tsv, .jsonl, .parquet, also given directly: a row for each pair,
                              with its caption and its file's path relative to the table's folder
 
-Rows are those of a feature file with `paired_features`. They are recomputed when the pairs' files,
-the towers' names, their modules' files or the `weights=` files change.
-
-A tower's name is `module:function`. The function takes no arguments and is called once. It returns
-a batch encoder, such as a PyTorch module, which is set to `eval`:
+A tower's name is `module:function`, which is called once, without arguments. It returns a batch
+encoder, such as a PyTorch module, which is set to `eval`:
 
     image tower    float32, B x 3 x S x S, RGB, 0 to 1, on the CPU    ->  B x D, floating point
     text tower     a list of B texts                                  ->  B x D, floating point
 
-The result may be on any device; its rows are normalized here. Row i must depend on example i alone.
-
-Named classes are zero-shot: each image gets the nearest text's class. Without names, classes are
-clusters: spherical k-means on at most 256 sampled images for each cluster.
+Row i must depend on example i alone; rows are normalized here. Features are computed again when the
+pairs' files, the towers' names or modules, or the `weights=` files change. Named classes are
+zero-shot: each image gets the nearest text's class. Without names, classes are clusters.
 
 Shapes: N pairs, B of a batch, C classes, M of the sample, S pixels a side, D features.
 """
@@ -27,36 +23,38 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.data.parallel import Progress, map_rows, threads_for
-from lipt.common.data.sources.feature_file import FeatureRows
+from lipt.common.data.dataset import Dataset
+from lipt.common.data.parallel import Progress, threads_for
+from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp, kept, room_for
+from lipt.common.data.sources.parquet import open_table
+from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.storage import Query, split_query
-from lipt.common.data.sources.table_files import (
-    Cell,
-    CsvTable,
-    JsonlTable,
-    ParquetTable,
-    Table,
-    named_rows,
-    require_columns,
-)
+from lipt.common.data.sources.table_files import Cell, named_rows, require_columns
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.images.formats import decode_file
-from lipt.common.imports import TOWERS, load_factory, module_of
-from lipt.common.inputs.specs import Column, ColumnType
+from lipt.common.imports import TOWERS, call_factory, load_factory, module_of
+from lipt.common.inputs.specs import Column, ColumnType, ImageSpec
 
 _OPTIONS = (*TOWERS, "image", "caption", "classes", "clusters", "size", "batch", "weights")
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 _TABLES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.parquet")
+# A table's format and delimiter by its suffix.
+_KINDS = {
+    "csv": ("csv", ","),
+    "tsv": ("csv", "\t"),
+    "jsonl": ("jsonl",),
+    "ndjson": ("jsonl",),
+    "parquet": ("parquet",),
+}
 _HOW = "Put name.txt beside each name.jpg, or name a table with a column of files and of captions."
 
 # Version of the cached tensors; raise it whenever the same pairs would give others.
@@ -111,8 +109,6 @@ def open_pairs(source: str) -> FoundPairs:
 
 def _find_pairs(query: Query, path: Path) -> FoundPairs:
     """All pairs: a folder's by sorted path, a table's in its order."""
-    if not path.exists():
-        raise DataError(f"{query.source}: there is no folder or table {path}. {_HOW}")
     tables = [path / name for name in _TABLES if (path / name).exists()]
     if len(tables) > 1:
         raise DataError(
@@ -151,7 +147,13 @@ def _folders(files: list[str]) -> list[str]:
 
 
 def _pairs_of_table(query: Query, path: Path) -> FoundPairs:
-    table = _opened(query.source, path)
+    suffix = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    if suffix not in _KINDS:
+        raise DataError(
+            f"{query.source}: {path} is no table of pairs. Name a .csv, .tsv, .jsonl or .parquet "
+            "file, or a folder."
+        )
+    table = open_table(query.source, str(path), *_KINDS[suffix])
     image, caption = _columns(query)
     require_columns(table, (image,), "image")
     require_columns(table, (caption,), "caption")
@@ -177,34 +179,20 @@ def _text(cell: Cell) -> str:
     return "" if cell is None else str(cell).strip()
 
 
-def _opened(source: str, path: Path) -> Table:
-    name = path.name.lower().removesuffix(".gz")
-    if name.endswith((".csv", ".tsv")):
-        return CsvTable(path, "\t" if name.endswith(".tsv") else ",")
-    if name.endswith((".jsonl", ".ndjson")):
-        return JsonlTable(path)
-    if name.endswith(".parquet"):
-        return ParquetTable(source, str(path))
-    raise DataError(
-        f"{source}: {path} is no table of pairs. Name a .csv, .tsv, .jsonl or .parquet file, or a "
-        "folder."
-    )
-
-
 def _columns(query: Query) -> tuple[str, str]:
     return query.text("image", "file_name"), query.text("caption", "caption")
 
 
 def pairs_rows(
     source: str, path: str, allowed_modules: Collection[str], progress: Progress | None = None
-) -> FeatureRows:
+) -> ColumnRows:
     """The features of all pairs, with their latent classes as labels."""
     place, query = split_query(source, path, _OPTIONS)
     specs = [query.text(option) for option in TOWERS]
     for option, spec in zip(TOWERS, specs, strict=True):
         if not spec:
             raise ConfigError(f"{source} names no {option}. Add {option}=module:function.")
-    makers = [find_tower(spec, allowed_modules) for spec in specs]
+    towers = [Tower(spec, load_factory(spec, allowed_modules=allowed_modules)) for spec in specs]
     pairs = _find_pairs(query, Path(place))
     classes = _classes(query)
     usual = max(2, min(_MOST_CLUSTERS, len(pairs) // _PAIRS_PER_CLUSTER))
@@ -214,14 +202,14 @@ def pairs_rows(
     batch = query.number("batch", _BATCH, maximum=2**16)
     # The towers' modules were imported above.
     modules = [getattr(sys.modules[module_of(spec)], "__file__", None) or "" for spec in specs]
-    towers = Stamp.of([*modules, *query.names("weights")])
+    origin = Stamp.of([*modules, *query.names("weights")])
     depends_on = (
-        *(_FORMAT, tuple(specs), towers.digest, pairs.stamp.digest, str(Path(place).resolve())),
+        *(_FORMAT, tuple(specs), origin.digest, pairs.stamp.digest, str(Path(place).resolve())),
         *(_columns(query), size, batch, classes, num_clusters),
     )
 
     def embed() -> Mapping[str, Tensor]:
-        image_tower, text_tower = (make() for make in makers)
+        image_tower, text_tower = towers
         rows = _embedded(pairs, image_tower, text_tower, size, batch, progress)
         if not classes:
             centres_CD = clusters(rows["images"], num_clusters)
@@ -233,7 +221,7 @@ def pairs_rows(
 
     tensors = kept("pairs", depends_on, embed)
     images_ND = tensors["images"]
-    return FeatureRows(
+    return ColumnRows(
         source=source,
         names=classes or tuple(map(str, range(num_clusters))),
         labels_N=tensors["labels"],
@@ -275,13 +263,17 @@ def _embedded(
     progress: Progress | None,
 ) -> dict[str, Tensor]:
     rows: dict[str, Tensor] = {}
+    labels_N = torch.zeros(len(pairs), dtype=torch.int64)
+    files = EncodedRows.of_files(pairs.source, (), labels_N, pairs.images, pairs.stamp)
+    pixels = Dataset(files, "", ImageSpec(3, size, size), threads_for(size**2))
     for start in range(0, len(pairs), batch):
         if progress is not None:
             progress(start, len(pairs))
         ids = range(start, min(start + batch, len(pairs)))
         captions = [pairs.caption(row) for row in ids]
+        images_BCSS = pixels.images(torch.arange(ids.start, ids.stop)).float() / 255
         made = {
-            "images": image_tower.rows(_pixels(pairs, ids, size), len(ids)),
+            "images": image_tower.rows(images_BCSS, len(ids)),
             "captions": text_tower.rows(captions, len(ids)),
         }
         image, text = (values_BD.shape[1] for values_BD in made.values())
@@ -299,37 +291,30 @@ def _embedded(
     return rows
 
 
-def _pixels(pairs: FoundPairs, ids: range, size: int) -> Tensor:
-    pixels_BCSS = np.empty((len(ids), 3, size, size), np.uint8)
-
-    def decode(row: int) -> None:
-        path = pairs.images[row]
-        try:
-            with Path(path).open("rb") as file:
-                _, pixels_BCSS[row - ids.start] = decode_file(file, 3, (size, size))
-        except (DataError, OSError) as error:
-            raise DataError(
-                f"image {row} of {pairs.source} ({path}) cannot be used: {error}. Replace it, or "
-                "remove the pair."
-            ) from error
-
-    for _ in map_rows(decode, ids, num_threads=threads_for(size**2)):
-        pass
-    return torch.from_numpy(pixels_BCSS).float() / 255
-
-
 @dataclass(frozen=True)
 class Tower:
-    """One encoder."""
+    """One encoder, built on first use."""
 
     spec: str
-    encode: Callable[[Any], Any]
+    factory: Callable[[], Any]
+
+    @cached_property
+    def encode(self) -> Callable[[Any], Any]:
+        """Converts a batch."""
+        encode = call_factory(self.spec, self.factory)
+        if not callable(encode):
+            raise ConfigError(
+                f"{self.spec!r} returns a {type(encode).__name__}, which cannot be called with a "
+                "batch. Return the module or function that encodes one."
+            )
+        return encode.eval() if isinstance(encode, nn.Module) else encode
 
     def rows(self, batch: Any, size: int) -> Tensor:
         """Features of a batch, size x D, float32 on the CPU, with unit length; zeros stay zeros."""
+        encode = self.encode
         try:
             with torch.no_grad():
-                found = torch.as_tensor(self.encode(batch))
+                found = torch.as_tensor(encode(batch))
         except Exception as error:
             raise DataError(
                 f"the tower {self.spec} failed on a batch of {size} with {type(error).__name__}: "
@@ -348,28 +333,6 @@ class Tower:
         return functional.normalize(rows_BD, dim=1).float()
 
 
-def find_tower(spec: str, allowed_modules: Collection[str]) -> Callable[[], Tower]:
-    """Import a tower's factory; the tower is built on demand."""
-    factory = load_factory(spec, allowed_modules=allowed_modules)
-
-    def make() -> Tower:
-        try:
-            encode = factory()
-        except Exception as error:
-            raise ConfigError(
-                f"{spec!r} called without arguments failed with {type(error).__name__}: {error}. "
-                "Define it as def tower(), returning the encoder of a batch."
-            ) from error
-        if not callable(encode):
-            raise ConfigError(
-                f"{spec!r} returns a {type(encode).__name__}, which cannot be called with a batch. "
-                "Return the module or function that encodes one."
-            )
-        return Tower(spec, encode.eval() if isinstance(encode, nn.Module) else encode)
-
-    return make
-
-
 def nearest(rows_ND: Tensor, centres_CD: Tensor) -> Tensor:
     """Index of the centre with the largest inner product, the first of ties; N, int64."""
     labels_N = torch.empty(len(rows_ND), dtype=torch.int64)
@@ -382,7 +345,7 @@ def nearest(rows_ND: Tensor, centres_CD: Tensor) -> Tensor:
 
 
 def clusters(rows_ND: Tensor, num_clusters: int) -> Tensor:
-    """Cluster centres, C x D with unit length; deterministic."""
+    """Centres of spherical k-means on a sample, C x D with unit length; deterministic."""
     generator = torch.Generator().manual_seed(0)
     size = min(len(rows_ND), _SAMPLED_PER_CLUSTER * num_clusters)
     sample_M = torch.randperm(len(rows_ND), generator=generator)[:size].sort().values

@@ -12,19 +12,27 @@ import json
 import re
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.rows import numbered_classes
+from lipt.common.data.sources.rows import is_texts, numbered_classes
 from lipt.common.data.sources.storage import is_url, open_remote, storage_of
+from lipt.common.data.sources.table_files import (
+    CHUNK_ROWS,
+    Cell,
+    CsvTable,
+    JsonlTable,
+    Table,
+    cell_of,
+)
 from lipt.common.errors import DataError
 from lipt.common.imports import import_extra
 
@@ -80,21 +88,71 @@ class RowGroups:
         return values
 
 
+class ParquetTable(Table):
+    """A file, or those of a directory's training split, concatenated."""
+
+    def __init__(self, source: str, path: str) -> None:
+        needed_for = f"the data set {source}"
+        parquet = import_extra(
+            "pyarrow.parquet", package="pyarrow", extra="parquet", needed_for=needed_for
+        )
+        self.name, self.files = path, _find_files(source, path)
+        self.readers: dict[str, Any] = {}
+        for file in self.files:
+            try:
+                opened = open_remote(source, file).open(file) if is_url(file) else file
+                self.readers[file] = parquet.ParquetFile(opened)
+            except (OSError, ValueError) as error:
+                raise DataError(
+                    f"{file} cannot be read as a Parquet file: {error}. Fetch it again, or name "
+                    "another."
+                ) from error
+            columns = tuple(self.readers[file].schema_arrow.names)
+            if file == self.files[0]:
+                self.columns = columns
+            elif columns != self.columns:
+                raise DataError(
+                    f"{file} has the columns {', '.join(columns)}, not those of the first file: "
+                    f"{', '.join(self.columns)}. Name files of one data set."
+                )
+        self.schema = self.readers[self.files[0]].schema_arrow
+        self.class_names = {name: _class_names(self.schema, name) for name in self.columns}
+
+    def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
+        for file, reader in self.readers.items():
+            try:
+                for batch in reader.iter_batches(batch_size=CHUNK_ROWS, columns=list(names)):
+                    columns = (
+                        [cell_of(value, file, name) for value in batch.column(name).to_pylist()]
+                        for name in names
+                    )
+                    yield from zip(*columns, strict=True)
+            except (OSError, ValueError) as error:
+                raise DataError(
+                    f"the columns {', '.join(names)} of {file} cannot be read: {error}. Fetch the "
+                    "file again."
+                ) from error
+
+
 def parquet_rows(source: str, path: str) -> EncodedRows:
     """The images of a Parquet file, or of a directory's training split, files in sorted order."""
-    paths = find_files(source, path)
-    stamp = Stamp.of(paths)
-    readers, (image_column, label_column) = open_files(source, paths, _columns_of)
-    labels_N = torch.cat(
-        [_read_labels(name, reader, label_column) for name, reader in readers.items()]
-    )
-    if len(labels_N) == 0:
+    table = ParquetTable(source, path)
+    stamp = Stamp.of(table.files)
+    image_column, label_column = _image_and_label(table)
+    labels = [label for (cells,) in table.chunks([label_column]) for label in cells]
+    if not labels:
         raise DataError(f"{source} has no rows. Name the file that holds the training images.")
-    groups = RowGroups(readers, image_column)
-    names = class_names(readers[paths[0]].schema_arrow, label_column)
+    for row, label in enumerate(labels):
+        if not isinstance(label, int) or label > _LARGEST:  # of uint64; a tensor's are signed
+            raise DataError(
+                f"{table.name}, row {row}: the {label_column} is {label}. Give it a class number, "
+                "counted from 0, or remove the row."
+            )
+    labels_N = torch.tensor(labels, dtype=torch.int64)
+    groups = RowGroups(table.readers, image_column)
     return EncodedRows(
         source=source,
-        names=names or numbered_classes(labels_N, source),
+        names=table.class_names[label_column] or numbered_classes(labels_N, source),
         labels_N=labels_N,
         open=lambda row: io.BytesIO(groups.read(row)),
         where=groups.where,
@@ -102,19 +160,17 @@ def parquet_rows(source: str, path: str) -> EncodedRows:
     )
 
 
-def find_files(source: str, path: str) -> list[str]:
+def _find_files(source: str, path: str) -> list[str]:
     """A Parquet file, or a directory's: train*.parquet, those in a folder train, else all."""
     storage = storage_of(source, path)
     if storage.is_file(path):
         return [path]
     found = storage.listed(path, ".parquet", below=True)
-    if found is None:
-        raise DataError(
-            f"{source}: there is no file or directory {path}. Name a Parquet file, or a directory "
-            "that holds some."
-        )
     if not found:
-        raise DataError(f"{source}: there is no *.parquet below {path}. Name where they are.")
+        raise DataError(
+            f"{source}: {path} is no file, and there is no *.parquet below it. Name a Parquet "
+            "file, or a directory that holds some."
+        )
     folders = {name: name.rpartition("/")[0] for name in found}
     train = [
         name
@@ -130,35 +186,8 @@ def find_files(source: str, path: str) -> list[str]:
     return train or found
 
 
-def open_files(
-    source: str, paths: list[str], columns_of: Callable[[Any, str], tuple[str, ...]]
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Readers by file name, and the columns that `columns_of` finds in each schema."""
-    parquet = import_extra(
-        "pyarrow.parquet", package="pyarrow", extra="parquet", needed_for=f"the data set {source}"
-    )
-    readers: dict[str, Any] = {}
-    expected: tuple[str, ...] | None = None
-    for path in paths:
-        try:
-            file = open_remote(source, path).open(path) if is_url(path) else path
-            readers[path] = parquet.ParquetFile(file)
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"{path} cannot be read as a Parquet file: {error}. Fetch it again, or name "
-                "another."
-            ) from error
-        columns = columns_of(readers[path].schema_arrow, path)
-        expected = columns if expected is None else expected
-        if columns != expected:
-            raise DataError(
-                f"{path} has the columns {', '.join(columns)}, not those of the first file: "
-                f"{', '.join(expected)}. Name files of one data set."
-            )
-    return readers, expected or ()
-
-
-def _columns_of(schema: Any, name: str) -> tuple[str, str]:
+def _image_and_label(table: ParquetTable) -> tuple[str, str]:
+    name, schema = table.name, table.schema
     listed = ", ".join(f"{field.name} ({field.type})" for field in schema)
     struct = re.compile(r"struct<(.*, )?bytes: (large_)?binary\b")
     images = [str(field.name) for field in schema if struct.match(str(field.type))]
@@ -180,29 +209,18 @@ def _columns_of(schema: Any, name: str) -> tuple[str, str]:
     return image, label
 
 
-def _read_labels(name: str, reader: Any, label_column: str) -> Tensor:
-    try:
-        labels = reader.read(columns=[label_column]).column(0).to_pylist()
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"the column {label_column} of {name} cannot be read: {error}. Fetch the file again."
-        ) from error
-    for row, label in enumerate(labels):
-        if label is None or label > _LARGEST:  # of uint64; a tensor's are signed
-            raise DataError(
-                f"{name}, row {row}: the {label_column} is {'null' if label is None else label}. "
-                "Give it a class number, counted from 0, or remove the row."
-            )
-    return torch.from_numpy(np.array(labels, dtype=np.int64))
-
-
-def class_names(schema: Any, label_column: str) -> tuple[str, ...]:
+def _class_names(schema: Any, label_column: str) -> tuple[str, ...]:
     """The class names in Hugging Face's metadata, or none."""
     try:
         described = json.loads((schema.metadata or {})[b"huggingface"])
         names = described["info"]["features"][label_column]["names"]
     except (KeyError, TypeError, ValueError):
         return ()
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return ()
-    return tuple(names)
+    return tuple(names) if is_texts(names) else ()
+
+
+def open_table(source: str, path: str, kind: str, delimiter: str = ",") -> Table:
+    """A table of `kind` csv, jsonl or parquet; only the last may be a URL."""
+    if kind == "csv":
+        return CsvTable(Path(path), delimiter)
+    return JsonlTable(Path(path)) if kind == "jsonl" else ParquetTable(source, path)

@@ -1,8 +1,6 @@
-"""Rows: a source's examples by number, before resizing.
+"""Rows: a source's examples by number, before resizing, as NumPy arrays.
 
-Pixels are NumPy arrays, as Pillow's are; data sets return tensors.
-
-Shapes: N examples, C channels, H x W pixels.
+Shapes: N examples, C channels, H x W pixels, P features of a pair's other half.
 """
 
 # ruff: noqa: D102 - methods are described once, in the abstract classes
@@ -151,17 +149,28 @@ class ArrayRows(PixelRows):
 
 @dataclass(frozen=True)
 class ColumnRows(Rows):
-    """Examples other than images, in memory; `tensors` are N x shape by column, on the CPU."""
+    """Examples other than images, in memory; `tensors` are N x shape by column, on the CPU.
+
+    `paired_NP` are the other halves of pairs, float32, which are no model's input.
+    """
 
     columns: tuple[Column, ...]
     tensors: Mapping[str, Tensor]
+    paired_NP: Tensor | None = None
 
     def raw(self, row: int) -> bytes:
-        """The bytes of the row's values, column by column, little-endian."""
-        parts = (self.tensors[column.name][row] for column in self.columns)
+        """The bytes of the row's values, column by column, little-endian; then its other half."""
+        parts = [self.tensors[column.name][row] for column in self.columns]
+        if self.paired_NP is not None:
+            parts.append(self.paired_NP[row])
         return b"".join(
             part.contiguous().flatten().view(torch.uint8).numpy().tobytes() for part in parts
         )
+
+
+def is_texts(names: object) -> bool:
+    """Whether names from a file are a list of texts."""
+    return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 
 def numbered_classes(labels_N: Tensor, source: str) -> tuple[str, ...]:

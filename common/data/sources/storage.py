@@ -1,8 +1,7 @@
 """Storage: files on disk or behind fsspec URLs, and the options after a source's path.
 
-Files are listed and read in ranges. Options follow a question mark, as in
-`csv:PATH?label=grade&drop=id,name`. Values are percent-decoded after lists are split: a comma in a
-column's name is `%2C`.
+Options follow a question mark, as in `csv:PATH?label=grade&drop=id,name`. Values are
+percent-decoded after lists are split: a comma in a column's name is `%2C`.
 """
 
 # ruff: noqa: D102 - methods of io and of `LocalFiles` are described once
@@ -122,11 +121,9 @@ class LocalFiles:
     def is_file(self, name: str) -> bool:
         return Path(name).is_file()
 
-    def listed(self, folder: str, suffix: str, *, below: bool) -> list[str] | None:
-        """The files in a folder with a suffix, sorted; None without the folder."""
+    def listed(self, folder: str, suffix: str, *, below: bool) -> list[str]:
+        """The files in a folder with a suffix, sorted; none without the folder."""
         path = Path(folder)
-        if not path.is_dir():
-            return None
         return sorted(str(file) for file in (path.rglob if below else path.glob)(f"*{suffix}"))
 
     def size(self, name: str) -> int:
@@ -170,14 +167,14 @@ class RemoteFiles:
                 "environment, as its own tools take them."
             ) from error
 
-    def listed(self, folder: str, suffix: str, *, below: bool) -> list[str] | None:
+    def listed(self, folder: str, suffix: str, *, below: bool) -> list[str]:
         try:
             with _os_errors():
                 found = self.files.find(self._path(folder), maxdepth=None if below else 1)
         except OSError:
-            return None
+            return []
         names = sorted(str(self.files.unstrip_protocol(path)) for path in found)
-        return [name for name in names if name.endswith(suffix)] if names else None
+        return [name for name in names if name.endswith(suffix)]
 
     def size(self, name: str) -> int:
         size = self._info(name).get("size")

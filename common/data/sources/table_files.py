@@ -1,4 +1,4 @@
-"""Table files: CSV, JSON lines and Parquet, read by columns in chunks of rows."""
+"""Table files: CSV and JSON lines, read by columns in chunks of rows; `parquet` has the third."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TextIO
 
-from lipt.common.data.sources.parquet import class_names, find_files, open_files
 from lipt.common.data.sources.storage import did_you_mean
 from lipt.common.errors import ConfigError, DataError
 
@@ -86,7 +85,7 @@ class CsvTable(Table):
             self._header: list[str] = next(reader, [])
         self.columns = tuple(name for name in self._header if name)
         twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
-        if not self.columns or twice or all(map(_is_number, self.columns)):
+        if not self.columns or twice or None not in map(number_in, self.columns):
             found = f"names {', '.join(twice)} twice" if twice else f"is {self._header!r:.200}"
             raise DataError(
                 f"{path}: the first line {found}, but it has to name the columns. Put a line with "
@@ -137,15 +136,16 @@ def _text_file(path: Path) -> Iterator[TextIO]:
         raise DataError(f"{path} cannot be read: {error}. Name a file of text.") from error
 
 
-def _is_number(text: str) -> bool:
+def number_in(text: str) -> float | None:
+    """The number that a text is, if it is one."""
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
+        return None
 
 
-def _cell(value: Any, where: str, name: str) -> Cell:
+def cell_of(value: Any, where: str, name: str) -> Cell:
+    """A value of JSON or Parquet as a cell."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and math.isnan(value):
@@ -169,7 +169,7 @@ class JsonlTable(Table):
     def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
         for number, line in enumerate(self._objects(), start=1):
             where = f"{self.name}, object {number}"
-            yield [_cell(line.get(name), where, name) for name in names]
+            yield [cell_of(line.get(name), where, name) for name in names]
 
     def _objects(self) -> Iterator[dict[str, Any]]:
         with _text_file(self._path) as file:
@@ -178,41 +178,11 @@ class JsonlTable(Table):
                     continue
                 try:
                     line = json.loads(text)
-                except (ValueError, RecursionError) as error:
-                    raise DataError(
-                        f"{self.name}, line {number} is not JSON: {error}. Write one object on "
-                        "each line."
-                    ) from error
+                except (ValueError, RecursionError):
+                    line = None
                 if not isinstance(line, dict):
                     raise DataError(
-                        f"{self.name}, line {number} is a {type(line).__name__}. Write one object "
-                        'on each line, such as {"text": "...", "label": "..."}.'
+                        f"{self.name}, line {number} is no JSON object: {text:.80}. Write one on "
+                        'each line, such as {"text": "...", "label": "..."}.'
                     )
                 yield line
-
-
-class ParquetTable(Table):
-    """A file, or those of a directory's training split, concatenated."""
-
-    def __init__(self, source: str, path: str) -> None:
-        self.name, self.files = path, find_files(source, path)
-        self._readers, self.columns = open_files(
-            source, self.files, lambda schema, _: tuple(schema.names)
-        )
-        schema = self._readers[self.files[0]].schema_arrow
-        self.class_names = {name: class_names(schema, name) for name in self.columns}
-
-    def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
-        for file, reader in self._readers.items():
-            try:
-                for batch in reader.iter_batches(batch_size=CHUNK_ROWS, columns=list(names)):
-                    columns = (
-                        [_cell(value, self.name, name) for value in batch.column(name).to_pylist()]
-                        for name in names
-                    )
-                    yield from zip(*columns, strict=True)
-            except (OSError, ValueError) as error:
-                raise DataError(
-                    f"the columns {', '.join(names)} of {file} cannot be read: {error}. Fetch the "
-                    "file again."
-                ) from error

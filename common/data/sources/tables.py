@@ -1,12 +1,10 @@
 """Tables: a label or targets, and texts or features as columns.
 
 Classes are sorted by name, numbers by value, so files with the same classes agree; `classes=a,b,c`
-names them for files that lack some.
-
-A column of only numbers or missing cells is numeric and is standardized. Any other is categorical:
-a cell's code is its text's digest, salted with the column's name, modulo the number of buckets.
-Files opened separately then agree without a vocabulary, and all columns share one embedding table.
-A missing category is its own category; a missing number is its column's mean in the same file.
+names them for files that lack some. A column of only numbers or missing cells is numeric and is
+standardized; a missing one is its column's mean in the same file. Any other is categorical: a
+cell's code is its text's digest, salted with the column's name, modulo the number of buckets. Files
+opened separately then agree without a vocabulary. A missing category is a category of its own.
 
 Shapes: N rows, D columns of numbers, C columns of categories, T targets.
 """
@@ -14,7 +12,7 @@ Shapes: N rows, D columns of numbers, C columns of categories, T targets.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -24,16 +22,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
+from lipt.common.data.sources.parquet import open_table
 from lipt.common.data.sources.rows import ColumnRows, labels_of_names
 from lipt.common.data.sources.storage import Query, split_query
 from lipt.common.data.sources.table_files import (
     Cell,
-    CsvTable,
-    JsonlTable,
-    ParquetTable,
     Table,
     is_missing,
     named_rows,
+    number_in,
     require_columns,
 )
 from lipt.common.data.sources.texts import (
@@ -62,57 +59,42 @@ _MOST_FRACTIONS = 100
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-def csv_rows(source: str, path: str) -> ColumnRows:
-    """The rows of a CSV file."""
-    file, query = split_query(source, path, (*_OPTIONS, "delimiter"))
-    return _rows(query, lambda: CsvTable(Path(file), query.text("delimiter", ",")))
-
-
-def jsonl_rows(source: str, path: str) -> ColumnRows:
-    """The rows of a file of JSON lines."""
-    file, query = split_query(source, path, _OPTIONS)
-    return _rows(query, lambda: JsonlTable(Path(file)))
-
-
-def parquet_table_rows(source: str, path: str) -> ColumnRows:
-    """The rows of Parquet files without images, by a path or a URL."""
-    file, query = split_query(source, path, _OPTIONS)
-    return _rows(query, lambda: ParquetTable(source, file))
-
-
-def _rows(query: Query, opened: Callable[[], Table]) -> ColumnRows:
+def table_rows(source: str, path: str) -> ColumnRows:
+    """The rows of a table, whose format `source` begins with; Parquet also by a URL."""
+    kind = source.partition(":")[0]
+    path, query = split_query(source, path, (*_OPTIONS, *(("delimiter",) if kind == "csv" else ())))
     with_text = "text" in query
     for name in _OF_FEATURES if with_text else _OF_TEXT:
         if name in query:
             raise ConfigError(
-                f"{query.source}: the option {name} cannot be used "
+                f"{source}: the option {name} cannot be used "
                 f"{'with' if with_text else 'without'} text=COLUMN. Leave it out."
             )
-    kinds = [name for name in _TARGETS if name in query]
-    if len(kinds) > 1:
+    given = [name for name in _TARGETS if name in query]
+    if len(given) > 1:
         raise ConfigError(
-            f"{query.source}: {' and '.join(kinds)} were given together. Name a class (label=), "
+            f"{source}: {' and '.join(given)} were given together. Name a class (label=), "
             "numbers (target=), or labels of which a row may have several (labels=)."
         )
-    kind = kinds[0] if kinds else "label"
-    table = opened()
+    wanted = given[0] if given else "label"
+    table = open_table(source, path, kind, query.text("delimiter", ","))
     stamp = Stamp.of(table.files)
     targets: TargetValues | None = None
-    target_columns = (query.text("label", "label"),) if kind == "label" else query.names(kind)
-    require_columns(table, target_columns, kind)
-    if kind == "label":
+    target_columns = (query.text("label", "label"),) if wanted == "label" else query.names(wanted)
+    require_columns(table, target_columns, wanted)
+    if wanted == "label":
         labels_N, names = read_labels(table, target_columns[0], query.names("classes"))
     else:
         numbers = read_numbers(table, target_columns, required=target_columns)
         values_NT = torch.from_numpy(np.stack([numbers[name] for name in target_columns], axis=1))
-        values_of = number_values if kind == "target" else label_values
+        values_of = number_values if wanted == "target" else label_values
         targets = values_of(values_NT, target_columns, table.name)
         labels_N, names = targets.strata_N, targets.strata_names
     if with_text:
         columns, tensors = _text(query, table, len(labels_N))
     else:
         columns, tensors = _features(query, table, target_columns)
-    return ColumnRows(query.source, names, labels_N, columns, tensors, stamp=stamp, targets=targets)
+    return ColumnRows(source, names, labels_N, columns, tensors, stamp=stamp, targets=targets)
 
 
 def read_labels(
@@ -120,7 +102,7 @@ def read_labels(
 ) -> tuple[Tensor, tuple[str, ...]]:
     """The labels as numbers from 0, int64, and the class names."""
     chunks = table.chunks([column])
-    labels = [_label_name(cell) for (cells,) in chunks for cell in cells]
+    labels = [_name(cell) for (cells,) in chunks for cell in cells]
     missing = [row for row, label in enumerate(labels) if not label]
     if missing:
         raise DataError(
@@ -130,8 +112,14 @@ def read_labels(
     if not labels:
         raise DataError(f"{table.name} has no rows. Name the file that holds the training data.")
     found = set(labels)
-    if not classes:
-        _require_classes(found, len(labels), table, column)
+    fractions = [number for number in map(number_in, found) if number and not number.is_integer()]
+    many = len(fractions) > _MOST_FRACTIONS or len(found) > max(_MOST_FRACTIONS, len(labels) // 2)
+    if many and not classes:
+        raise DataError(
+            f"{table.name}: the column {column} holds {len(found)} different labels in "
+            f"{len(labels)} rows, {len(fractions)} of them fractions. Name the column of the "
+            f"classes, label=COLUMN; for regression write target={column}"
+        )
     named = table.class_names.get(column, ())
     names = tuple(classes) or named or tuple(sorted(found, key=_order))
     # In a file that names its numbers, cells are numbers.
@@ -139,7 +127,7 @@ def read_labels(
     return labels_of_names(labels, cells_of_names, table.name)[0], names
 
 
-def _label_name(cell: Cell) -> str:
+def _name(cell: Cell) -> str:
     if cell is None:
         return ""
     if isinstance(cell, float) and cell.is_integer():
@@ -147,27 +135,9 @@ def _label_name(cell: Cell) -> str:
     return str(cell).strip()
 
 
-def _require_classes(found: set[str], num_rows: int, table: Table, column: str) -> None:
-    numbers = [_number(name) for name in found]
-    fractions = sum(number is not None and not number.is_integer() for number in numbers)
-    if fractions > _MOST_FRACTIONS or len(found) > max(_MOST_FRACTIONS, num_rows // 2):
-        raise DataError(
-            f"{table.name}: the column {column} holds {len(found)} different labels in {num_rows} "
-            f"rows, {fractions} of them fractions. Name the column of the classes, label=COLUMN; "
-            f"for regression write target={column}"
-        )
-
-
-def _number(name: str) -> float | None:
-    try:
-        return float(name)
-    except ValueError:
-        return None
-
-
 def _order(name: str) -> tuple[bool, float, str]:
     """Sort key: numbers by value, then words alphabetically."""
-    number = _number(name)
+    number = number_in(name)
     return number is None, number or 0.0, name
 
 

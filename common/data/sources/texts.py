@@ -1,11 +1,9 @@
 """Text columns: texts as tokens of one length, cut or padded.
 
-The built-in tokenizer needs no file or vocabulary. A lower-cased word or single punctuation mark
-gets the number of its digest, so that files opened separately agree; 0 is padding.
-
-A user's tokenizer is a file of Hugging Face's `tokenizers`. Its padding token and number 0 are
-swapped; without a padding token, all numbers increase by 1. `names=huggingface` keeps the numbers,
-for a model trained on them.
+The built-in tokenizer needs no file: a lower-cased word or single punctuation mark gets the number
+of its digest, so that files opened separately agree; 0 is padding. A user's tokenizer is a file of
+Hugging Face's `tokenizers`. Its padding token and number 0 are swapped; without a padding token,
+all numbers increase by 1. `names=huggingface` keeps the numbers, for a model trained on them.
 
 Shapes: N texts, L positions.
 """
@@ -112,8 +110,8 @@ def text_columns(
 ) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
     """Texts as tokens, N x L; joins several columns with a space.
 
-    L does not depend on the texts, so that files opened separately agree. `name` is for the log;
-    empty logs nothing. `huggingface` makes the columns input_ids and attention_mask.
+    L does not depend on the texts, so that files opened separately agree. `name` is for the log, if
+    any; `huggingface` makes the columns input_ids and attention_mask.
     """
     tokens_NL = room_for((num_texts, length), torch.int64)
     sizes_N, num_cut, begin = np.zeros(num_texts, np.int32), 0, 0

@@ -1,14 +1,9 @@
 """Users' own data: a map-style data set, such as a list or one of torchvision's, or its factory.
 
 It needs `len()` and `data[row]`, a pair of example and label. Row 0 decides whether examples are
-images (see `is_image`) or other tensors, which models get unchanged. Optional attributes:
-
-    targets        the labels of all rows; saves a pass
-    classes        the class names
-    standardize    True, or the names of the columns to standardize
-    num_values     the number of values of whole numbers, by column or for all
-
-The type of a row's target decides the kind:
+images (see `is_image`) or other tensors. Optional attributes: `targets`, the labels of all rows,
+which saves a pass; `classes`, their names; `standardize`, True or the columns' names; `num_values`
+of whole numbers, by column or for all. The type of a target decides its kind:
 
     an int                                one class                   single-label
     a vector of 0 and 1                   a position for each label   multi-label
@@ -20,7 +15,8 @@ from __future__ import annotations
 
 import logging
 import numbers
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +30,6 @@ from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.rows import ColumnRows, PixelRows, labels_of_names
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import fit_image, is_grayscale
-from lipt.common.imports import load_factory
 from lipt.common.inputs.specs import MAX_COLUMNS, MAX_DIMENSIONS, Column, ColumnsSpec, ColumnType
 from lipt.common.targets.kinds import ALL_KINDS, kinds_in_words
 from lipt.common.targets.values import TargetValues, label_values, number_values
@@ -58,18 +53,6 @@ def rows_of_data(
     return column_rows(source, data, progress)
 
 
-def data_of_factory(source: str, allowed_modules: Collection[str]) -> Any:
-    """Call the factory that `source` names, without arguments."""
-    factory = load_factory(source, allowed_modules=allowed_modules)
-    try:
-        return factory()
-    except Exception as error:
-        raise ConfigError(
-            f"{source!r} called without arguments failed with {type(error).__name__}: {error}. "
-            "Define it as def factory(), returning the training set."
-        ) from error
-
-
 def is_image(example: object) -> bool:
     """Whether it is a Pillow image, or uint8 of H x W or with 1 or 3 channels at either end."""
     if isinstance(example, Image.Image):
@@ -84,11 +67,8 @@ def is_image(example: object) -> bool:
 
 
 def _length(source: str, data: Any) -> int:
-    try:
-        if hasattr(data, "__getitem__"):
-            return len(data)
-    except TypeError:
-        pass
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return len(data)
     raise ConfigError(
         f"{source!r} returned a {type(data).__name__}, which is not a map-style data set. Return "
         "one with len() and data[row] -> (example, label), such as a list of pairs."
@@ -102,27 +82,22 @@ def _read_row(source: str, data: Any, row: int) -> tuple[Any, Any]:
     except Exception as error:
         raise DataError(
             f"{source}: reading row {row} failed with {type(error).__name__}: {error}. "
-            "Every row from 0 to len() - 1 must be readable."
+            "Every row must be readable."
         ) from error
+    what = type(item).__name__
     if isinstance(item, Mapping):
         key = next((name for name in ("label", "labels") if name in item), None)
         rest = {str(name): value for name, value in item.items() if name != key}
-        if key is None or not rest:
-            raise DataError(
-                f"{source}: row {row} is a dictionary of {', '.join(map(str, item)) or 'nothing'}. "
-                'Return its tensors, and its class as "label".'
-            )
-        only = next(iter(rest.values()))
-        return (only if len(rest) == 1 and is_image(only) else rest), item[key]
-    if not isinstance(item, tuple | list) or len(item) < 2:
-        raise DataError(
-            f"{source}: row {row} is a {type(item).__name__}, not a pair of image and label. "
-            'Return (image, label), (tensor, label), or a dictionary of tensors with a "label".'
-        )
-    return item[0], item[1]
-
-
-# Labels: class numbers or names, or targets of other kinds.
+        if key is not None and rest:
+            only = next(iter(rest.values()))
+            return (only if len(rest) == 1 and is_image(only) else rest), item[key]
+        what = f"dictionary of {', '.join(map(str, item)) or 'nothing'}"
+    elif isinstance(item, tuple | list) and len(item) >= 2:
+        return item[0], item[1]
+    raise DataError(
+        f"{source}: row {row} is a {what}. Return (image, label), (tensor, label), or a dictionary "
+        'of tensors with a "label".'
+    )
 
 
 class _Labels(NamedTuple):
@@ -153,13 +128,11 @@ def _labels_of_targets(source: str, data: Any, num_rows: int) -> _Labels | None:
 
 
 def _labels_of_rows(labels: Sequence[Any], names: tuple[str, ...] | None, source: str) -> _Labels:
-    try:
+    with suppress(TypeError, ValueError, RuntimeError):
         # Fast path: usually all are whole numbers.
         numbers_N = np.asarray(labels)
-    except (TypeError, ValueError, RuntimeError):
-        numbers_N = np.empty(0)
-    if numbers_N.ndim == 1 and numbers_N.dtype.kind in "biu":
-        return _Labels(torch.from_numpy(numbers_N.astype(np.int64)), names)
+        if numbers_N.ndim == 1 and numbers_N.dtype.kind in "biu":
+            return _Labels(torch.from_numpy(numbers_N.astype(np.int64)), names)
     if labels and all(isinstance(label, str) for label in labels):
         return _Labels(*labels_of_names(list(map(str, labels)), names, source))
     if not all(map(is_class, labels)):
@@ -180,10 +153,10 @@ def _class_number(label: Any, source: str, row: int) -> int:
 
 def is_class(target: Any) -> bool:
     """Whether a row's target is a whole number, that is, a class."""
-    if isinstance(target, Tensor | np.ndarray | np.generic):
+    if isinstance(target, Tensor | np.ndarray):
         array = _array(target)
         return array.size == 1 and array.ndim <= 1 and array.dtype.kind in "biu"
-    return isinstance(target, numbers.Integral)
+    return isinstance(target, numbers.Integral | np.bool_)
 
 
 def read_targets(targets: Sequence[Any], names: Sequence[str] | None, source: str) -> TargetValues:
@@ -221,8 +194,7 @@ def _named_labels(targets: Sequence[Any], names: Sequence[str] | None, source: s
             )
     found = sorted({name for target in targets for name in target})
     labels = found if names is None else list(names)
-    unknown = [name for name in found if name not in set(labels)]
-    if unknown:
+    if unknown := sorted(set(found) - set(labels)):
         raise DataError(
             f"{source}: its rows have the label {unknown[0]!r}, which is none of its "
             f"{len(labels)} `classes`. Name it there, or leave `classes` out."
@@ -251,9 +223,6 @@ def _array(target: Any) -> np.ndarray:
         # NumPy has no bfloat16.
         return (detached.float() if detached.is_floating_point() else detached).numpy()
     return np.asarray(target)
-
-
-# Images: rows are read on demand.
 
 
 class FactoryRows(PixelRows):
@@ -292,31 +261,28 @@ def _pixels_of(image: Any, source: str, row: int) -> NDArray[np.uint8]:
             return fit_image(image, 1 if is_grayscale(image) else 3, (image.height, image.width))
         except (DataError, OSError, ValueError) as error:
             raise DataError(f"{source}: the image of row {row} cannot be used: {error}.") from error
-    if isinstance(image, Tensor):
-        pixels = image.detach().cpu().numpy()
-    elif isinstance(image, np.ndarray):
-        pixels = image.transpose(2, 0, 1) if image.ndim == 3 else image
-    else:
-        raise DataError(
-            f"{source}: the image of row {row} is a {type(image).__name__}. Return a PIL image, "
-            "a uint8 tensor of C x H x W or a uint8 array of H x W x C."
-        )
-    if pixels.ndim == 2:
+    pixels = image.detach().cpu().numpy() if isinstance(image, Tensor) else image
+    if isinstance(image, np.ndarray) and image.ndim == 3:
+        pixels = image.transpose(2, 0, 1)
+    if isinstance(pixels, np.ndarray) and pixels.ndim == 2:
         pixels = pixels[None]
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or len(pixels) not in {1, 3} or not pixels.size:
+    if not is_image(pixels) or pixels.ndim != 3 or len(pixels) not in {1, 3} or not pixels.size:
+        kind = f"a {type(image).__name__}"
+        if isinstance(image, Tensor | np.ndarray):
+            kind = f"{image.dtype} of shape {tuple(image.shape)}"
         raise DataError(
-            f"{source}: the image of row {row} is {image.dtype} of shape {tuple(image.shape)}. "
-            "Return uint8, C x H x W or an array of H x W x C, without ToTensor or Normalize."
+            f"{source}: the image of row {row} is {kind}. Return a PIL image, or uint8: C x H x W "
+            "of a tensor, H x W x C of an array, without ToTensor or Normalize."
         )
-    return pixels
-
-
-# Columns: tensors, or dictionaries of tensors, stacked. Shorter ones are zero-padded at the end of
-# their first dimension.
+    found: NDArray[np.uint8] = pixels
+    return found
 
 
 def column_rows(source: str, data: Any, progress: Progress | None = None) -> ColumnRows:
-    """All rows of a user's data set, in memory."""
+    """All rows of a user's data set, stacked by column, in memory.
+
+    Shorter tensors are zero-padded at the end of their first dimension.
+    """
     num_rows = _length(source, data)
     parts: dict[str, list[Tensor]] = {}
     labels: list[Any] = []

@@ -1,11 +1,9 @@
 """WebDataset: images and labels in tar shards, read in place, in any order.
 
-`photos/0001.jpg` and `photos/0001.cls` are image and label of the sample `photos/0001`. A name ends
-at the first dot after the last slash; the rest is the extension. Names that begin with a dot, or
-have none, are ignored.
-
-One pass over the headers builds an index of image offsets, which is cached. Truncated files,
-trailing content and sizes beyond the file are refused; the standard library ignores them.
+`photos/0001.jpg` and `photos/0001.cls` are image and label of the sample `photos/0001`. Names that
+begin with a dot or have none are ignored. One pass over the headers builds an index of image
+offsets, which is cached. Truncated files, trailing content and sizes beyond the file are refused;
+the standard library ignores them.
 
 Shapes: N samples, S shards, C classes that have names.
 Source: Aizman, Maltby & Breuel 2019, "High Performance I/O For Large Scale Deep Learning"
@@ -22,7 +20,8 @@ import re
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,7 +34,6 @@ from lipt.common.data.sources.rows import labels_of_names, numbered_classes
 from lipt.common.data.sources.storage import (
     Storage,
     Window,
-    is_url,
     read_exactly,
     split_query,
     storage_of,
@@ -52,9 +50,7 @@ _MOST_SHARDS = 1_000_000
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _NAME = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<extension>[^/]+)", re.DOTALL)
-_IMAGES = frozenset(
-    ("jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"),
-)
+_IMAGES = frozenset(["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"])
 _MOST_LABEL_BYTES = 2**20
 _LARGEST_LABEL = 2**63 - 1
 # A header takes 512 bytes; long names and PAX records take more.
@@ -66,53 +62,41 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
     """The samples of tar shards: shards in sorted order, samples in file order.
 
     `path` is a .tar, a directory of them, or a pattern as `shards-{000000..000099}.tar`, on disk or
-    at a URL. Options follow a question mark:
-
-        image          extension of image members; by default the only one
-        label          the label's key in .json members; by default .cls members, else "label"
-        classes_file   a text file with a class name on each line
+    at a URL. Options: `image`, the extension of image members; `label`, the label's key in .json
+    members; `classes_file`, a text file with a class name on each line.
     """
     path, query = split_query(source, path, _OPTIONS)
     storage = storage_of(source, path)
     shards = _shards(source, storage, path)
-    if "classes_file" in query:
-        named = [query.text("classes_file")]
-    else:
-        named = _classes_beside(storage, shards)
+    named = query.text("classes_file") or _classes_beside(storage, shards)
     of_shards = Stamp.of(shards)
     image, label = query.text("image"), query.text("label")
 
     def build_index() -> Mapping[str, Tensor]:
         def samples(number: int) -> list[_Sample]:
-            return _Shard.opened(storage, shards[number], image, label).samples()
+            return _Shard(storage, shards[number], image, label).samples()
 
         numbers, num_threads = range(len(shards)), storage.threads
         found = map_rows(samples, numbers, num_threads=num_threads, progress=progress)
         return _tensors(shards, list(found))
 
     index = kept("webdataset", (_FORMAT, image, label, shards, of_shards.digest), build_index)
-    offsets_N, sizes_N, labels_N, ends_S = (
-        index[name] for name in ("offsets", "sizes", "labels", "ends")
-    )
+    labels_N = index["labels"]
     members = PackedNames(index["members"], index["member_ends"])
     packed = PackedNames(index["classes"], index["class_ends"])
     classes = tuple(packed[number] for number in range(len(packed)))
     if len(labels_N) == 0:
         raise DataError(f"{source} has no samples. Name shards that hold images and labels.")
-    names = _lines(source, named[0]) if named else None
+    names = _lines(source, named) if named else None
     if classes and names is not None:
         labels_N = labels_of_names(classes, names, source)[0][labels_N]
 
     def shard_of(row: int) -> str:
-        return shards[_shard_number(ends_S, row)]
+        return shards[_shard_number(index["ends"], row)]
 
     def open_row(row: int) -> io.BufferedReader:
-        shard = shard_of(row)
-        return Window(
-            lambda offset, size: read_exactly(storage, shard, offset, size),
-            int(offsets_N[row]),
-            int(sizes_N[row]),
-        ).buffered()
+        read = partial(read_exactly, storage, shard_of(row))
+        return Window(read, int(index["offsets"][row]), int(index["sizes"][row])).buffered()
 
     return EncodedRows(
         source=source,
@@ -120,15 +104,12 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
         labels_N=labels_N,
         open=open_row,
         where=lambda row: f"{shard_of(row)}, member {members[row]}",
-        stamp=Stamp.of([*shards, *named]) if named else of_shards,
+        stamp=Stamp.of([*shards, named]) if named else of_shards,
     )
 
 
 def _shard_number(ends_S: Tensor, row: int) -> int:
     return int(np.searchsorted(ends_S.numpy(), row, side="right"))
-
-
-# Files: the shards of a pattern or folder, and their class names.
 
 
 def _shards(source: str, storage: Storage, path: str) -> list[str]:
@@ -137,14 +118,11 @@ def _shards(source: str, storage: Storage, path: str) -> list[str]:
     if storage.is_file(path):
         return [path]
     tars = storage.listed(path, ".tar", below=False)
-    if tars is None:
-        kind = "URL" if is_url(path) else "file or directory"
-        raise DataError(
-            f"{source}: there is no {kind} {path}. Name a .tar, a directory of them, or several "
-            "as shards-{000000..000099}.tar."
-        )
     if not tars:
-        raise DataError(f"{source}: there is no *.tar in {path}. Name where they are.")
+        raise DataError(
+            f"{source}: {path} is no file, and there is no *.tar in it. Name a .tar, a directory "
+            "of them, or several as shards-{000000..000099}.tar."
+        )
     return tars
 
 
@@ -173,12 +151,10 @@ def _choices(source: str, text: str) -> list[str]:
     return [f"{number:0{len(counted[1])}}" for number in range(first, last + 1)]
 
 
-def _classes_beside(storage: Storage, shards: list[str]) -> list[str]:
+def _classes_beside(storage: Storage, shards: list[str]) -> str:
     folders = {posixpath.dirname(shard) for shard in shards}
-    if len(folders) > 1:
-        return []
-    files = storage.listed(folders.pop(), CLASSES, below=False) or []
-    return [file for file in files if posixpath.basename(file) == CLASSES]
+    files = (storage.listed(folders.pop(), CLASSES, below=False)) if len(folders) == 1 else []
+    return next((file for file in files if posixpath.basename(file) == CLASSES), "")
 
 
 def _lines(source: str, name: str) -> tuple[str, ...]:
@@ -193,24 +169,18 @@ def _lines(source: str, name: str) -> tuple[str, ...]:
     return tuple(content.splitlines())
 
 
-# Index: offsets and labels of all images.
-
-
 def _tensors(shards: Sequence[str], found: Sequence[list[_Sample]]) -> Mapping[str, Tensor]:
     samples = [sample for of_shard in found for sample in of_shard]
     ends_S = torch.tensor([len(of_shard) for of_shard in found], dtype=torch.int64).cumsum(0)
-    kinds = {type(sample.label): row for row, sample in enumerate(samples)}
-    if len(kinds) > 1:
-        one, other = (
-            f"{samples[row].name!r:.200} in {shards[_shard_number(ends_S, row)]}"
-            for row in (kinds[str], kinds[int])
-        )
-        raise DataError(
-            f"the label of {one} is a class's name, and that of {other} a number. Write labels "
-            "of one kind."
-        )
     labels, classes = [sample.label for sample in samples], tuple[str, ...]()
-    if str in kinds:
+    named = [row for row, label in enumerate(labels) if isinstance(label, str)]
+    if 0 < len(named) < len(labels):
+        row = named[0]
+        raise DataError(
+            f"the label of {samples[row].name!r:.200} in {shards[_shard_number(ends_S, row)]} is a "
+            "class's name, and that of others a number. Write labels of one kind."
+        )
+    if named:
         labels_N, classes = labels_of_names(list(map(str, labels)), None, "")
     else:
         labels_N = torch.tensor(labels, dtype=torch.int64)
@@ -240,18 +210,8 @@ class _Shard:
 
     storage: Storage
     name: str
-    size: int
     image: str
     label: str
-
-    @classmethod
-    def opened(cls, storage: Storage, name: str, image: str, label: str) -> Self:
-        try:
-            return cls(storage, name, storage.size(name), image, label)
-        except OSError as error:
-            raise DataError(
-                f"{name} cannot be read: {error}. Name shards that are there."
-            ) from error
 
     def samples(self) -> list[_Sample]:
         """Members that share a name, in order."""
@@ -307,33 +267,22 @@ class _Shard:
                 "Keep the rest in another member."
             )
         content = read_exactly(self.storage, self.name, member.offset_data, member.size)
-        if extension == "json":
-            return self._label_of_json(content, called)
-        text = content.strip()
-        if re.fullmatch(rb"-?[0-9]{1,19}", text) and abs(int(text)) <= _LARGEST_LABEL:
-            return int(text)
-        raise self._refused(
-            f"{called} holds {content[:40]!r} in place of a class number. Write the number as "
-            "text, or the class name in a .json member."
-        )
-
-    def _label_of_json(self, content: bytes, called: str) -> int | str:
+        key, label = self.label or "label", object()
         try:
-            values = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise self._refused(f"{called} is no JSON: {error}. Write it again.") from error
-        key = self.label or "label"
-        if not isinstance(values, dict) or key not in values:
-            has = ", ".join(map(repr, values if isinstance(values, dict) else [type(values)]))
+            if extension == "json":
+                label = json.loads(content)[key]
+            elif re.fullmatch(rb"\s*-?[0-9]{1,19}\s*", label := content):
+                label = int(content)
+        except (ValueError, RecursionError, LookupError, TypeError) as error:
             raise self._refused(
-                f"{called} has no {key!r}, but {has:.200}. Name the label's key with label=KEY."
-            )
-        label = values[key]
+                f"{called} is no JSON with the key {key!r}: {content[:80]!r}. Name the label's key "
+                "with label=KEY."
+            ) from error
         if isinstance(label, str) or (type(label) is int and abs(label) <= _LARGEST_LABEL):
             return label
         raise self._refused(
-            f"{called} has {key!r}: {label!r:.80}, which is neither a class number nor a name. "
-            "Write one of them."
+            f"{called} holds {label!r:.80} in place of a class number. Write the number as text, "
+            "or the class name in a .json member."
         )
 
     def _require_file(self, member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -344,16 +293,17 @@ class _Shard:
 
     def _members(self) -> Iterator[tarfile.TarInfo]:
         """All entries but folders, from one pass over the headers."""
-        file = Window(self._read, 0, self.size).buffered()
         last, behind = -1, ""
         try:
+            size = self.storage.size(self.name)
+            file = Window(self._read, 0, size).buffered()
             # tarfile reads any other file object from start to end.
             archive = tarfile.open(  # noqa: SIM115 - nothing in it has to be closed
                 fileobj=file, mode="r:", encoding="utf-8"
             )
             while (info := archive.next()) is not None:
                 behind = f", behind {_called(info)},"
-                self._require_inside(info, last)
+                self._require_inside(info, last, size)
                 last = info.offset_data
                 # tarfile would otherwise keep all members.
                 archive.members.clear()  # type: ignore[attr-defined]
@@ -383,12 +333,12 @@ class _Shard:
             )
         return self.storage.read(self.name, offset, size)
 
-    def _require_inside(self, info: tarfile.TarInfo, last: int) -> None:
+    def _require_inside(self, info: tarfile.TarInfo, last: int, size: int) -> None:
         end = info.offset_data + info.size
         # Offsets must rise: a negative size would loop forever.
-        if info.size < 0 or info.offset_data <= last or end > self.size:
+        if info.size < 0 or info.offset_data <= last or end > size:
             raise self._refused(
-                f"{_called(info)} ends at byte {end} of {self.size}: the shard is cut off or "
+                f"{_called(info)} ends at byte {end} of {size}: the shard is cut off or "
                 f"damaged. {_AGAIN}"
             )
 

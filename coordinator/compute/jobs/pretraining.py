@@ -14,7 +14,7 @@ import torch
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import FingerprintKind, RunConfig
-from lipt.common.data import all_labels, pack_shard
+from lipt.common.data import pack_shard
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.inputs.specs import InputFormat, InputSpec
 from lipt.common.targets.values import OtherTarget, SingleLabel, Target
@@ -80,7 +80,7 @@ class DescribeData:
         targets = dataset.rows.targets
         counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
         full = context.settings.dataset.fingerprint is FingerprintKind.FULL
-        labels_N: np.ndarray = all_labels(dataset).numpy()
+        labels_N: np.ndarray = dataset.rows.labels_N.numpy()
         return DataDescription(
             source=dataset.source,
             class_names=dataset.class_names,
@@ -175,7 +175,9 @@ class MakeSoup:
         except (CorruptBlobError, UnknownBlobError):
             # All of them, so that they are retrained together.
             damaged = tuple(
-                index for index, name in self.learners if not context.blobs.keep_if_whole(name)
+                index
+                for index, name in self.learners
+                if not context.blobs.is_whole(name, remove_damaged=True)
             )
             if not damaged:
                 raise

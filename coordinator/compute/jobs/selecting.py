@@ -23,6 +23,7 @@ from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, Cost
 from lipt.coordinator.compute.scan import scanned_signals
+from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need
@@ -30,8 +31,7 @@ from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.choice import Chosen, choose, told_of
 from lipt.core.stages.diagnosis import diagnose
-from lipt.core.stages.proxy import ProxyQuestion
-from lipt.core.stages.question import Question
+from lipt.core.stages.question import Question, Sources
 from lipt.core.stages.recheck import Recheck, recheck
 from lipt.core.workspace import Workspace
 
@@ -127,10 +127,11 @@ class Diagnosed:
 class DiagnoseData:
     """Diagnose the data by a proxy model's signals."""
 
-    question: ProxyQuestion
+    sources: Sources
+    proxy: Proxy
 
     def run(self, context: Context) -> Diagnosed:
-        diagnosis = diagnose(context, self.question)
+        diagnosis = diagnose(context, self.sources, self.proxy)
         return Diagnosed(context.blobs.put_bytes(diagnosis.pack()), device_name(context.device))
 
 

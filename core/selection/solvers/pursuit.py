@@ -28,13 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.vectors import (
-    LayerGradient,
-    Vectors,
-    alignments,
-    products,
-    weighted_sum,
-)
+from lipt.core.selection.vectors import LayerGradient, Vectors, alignments, products, weighted_sum
 
 # Above the rounding error of float32 products of some thousand terms, relative to the norms.
 _ROUNDING = 2e-6
@@ -55,12 +49,7 @@ class GradientAtoms:
     """
 
     def __init__(
-        self,
-        gradients: Vectors,
-        target: LayerGradient,
-        *,
-        capacity: int,
-        group_size: int = 1,
+        self, gradients: Vectors, target: LayerGradient, *, capacity: int, group_size: int = 1
     ) -> None:
         """Compute the norms and target products of the atoms; at most `capacity` get active."""
         self._gradients, self._target = gradients, target
@@ -189,20 +178,14 @@ class Pursuit:
     residual: float
 
 
-def pursue(atoms: GradientAtoms, *, ridge: float, budget: int) -> Pursuit:
-    """Approximate the target by atoms with positive weights, `budget` examples at most.
-
-    Minimizes |sum w_i a_i - b|^2 + ridge s |w|^2, s the mean of the squared norms.
-    """
-    return _Pursuer(atoms, ridge).run(budget)
-
-
 # A candidate atom, its product with the residual, and its products with the active atoms.
 _Candidate = tuple[int, float, Tensor]
 
 
-class _Pursuer:
-    def __init__(self, atoms: GradientAtoms, ridge: float) -> None:
+class Pursuer:
+    """Minimizes |sum w_i a_i - b|^2 + ridge s |w|^2, s the mean of the squared norms."""
+
+    def __init__(self, atoms: GradientAtoms, *, ridge: float) -> None:
         device = atoms.squares_N.device
         self._atoms = atoms
         self._ridge = ridge * float(atoms.squares_N.mean())
@@ -214,6 +197,7 @@ class _Pursuer:
         self._zeros_N = _ZERO * atoms.target_square**0.5 * atoms.squares_N.sqrt()
 
     def run(self, budget: int) -> Pursuit:
+        """Approximate the target by atoms with positive weights, `budget` examples at most."""
         explained, num_rounds = 0.0, 0
         while True:
             candidate = None
@@ -230,7 +214,8 @@ class _Pursuer:
                 self._fit.explained > explained + _PROGRESS * self._atoms.target_square
             ):
                 explained = self._fit.explained
-                self._reopen()
+                self._closed_N.zero_()
+                self._closed_N[self._in_use()] = True
         order_K = torch.tensor(self._rounds, dtype=torch.int64).argsort()
         order_K = order_K.to(self._closed_N.device)
         return Pursuit(
@@ -301,10 +286,6 @@ class _Pursuer:
             for values in (self._used, self._rounds):
                 values[position] = values[-1]
                 values.pop()
-
-    def _reopen(self) -> None:
-        self._closed_N.zero_()
-        self._closed_N[self._in_use()] = True
 
     def _residual(self) -> float:
         weights_K = self._fit.weights_K

@@ -12,8 +12,8 @@ chooses w of its examples, then K are chosen among these. The best part's own ch
 is better. If the union would not fit, parts choose fewer; with only their shares of the budget, the
 union is the answer. docs/large-data.md has the bound.
 
-Shapes: N examples, P parts, n and m of the examples, K budget, B evaluated together, M candidates
-of the second round, T targets (all examples, except in the second round).
+Shapes: N examples, P parts, n and m of the examples, D features, K budget, B evaluated together, M
+candidates of the second round, T targets (all examples, except in the second round).
 Source: Minoux 1978, "Accelerated greedy algorithms for maximizing submodular set functions";
 Mirzasoleiman et al. 2013, "Distributed Submodular Maximization".
 """
@@ -21,7 +21,7 @@ Mirzasoleiman et al. 2013, "Distributed Submodular Maximization".
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Literal
@@ -33,8 +33,8 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.pairs import PairwiseSimilarity, represented, weighted
-from lipt.core.selection.vectors import can_compile
+from lipt.core.selection.pairs import PairwiseSimilarity, represented, scaled_cosine, weighted
+from lipt.core.selection.vectors import Vectors, can_compile
 
 Partitions = Annotated[
     int,
@@ -62,10 +62,10 @@ _GPU_TILE = 4096
 _BATCH_SIZE = 16
 
 
-def affordable_precision(num_rows: int, num_columns: int, matrix_bytes: int) -> Precision | None:
+def affordable_precision(num_rows: int, num_columns: int) -> Precision | None:
     """The finest levels whose matrix fits; None if none does."""
     for precision, (dtype, _) in _TYPES.items():
-        limit = min(matrix_bytes, _FINE_BYTES.get(precision, matrix_bytes))
+        limit = min(MATRIX_BYTES, _FINE_BYTES.get(precision, MATRIX_BYTES))
         if num_rows * num_columns * dtype.itemsize <= limit:
             return precision
     return None
@@ -209,9 +209,7 @@ def lazy_greedy(levels: StoredLevels, budget: int) -> Tensor:
     """Choose the examples with the largest gains, ties to the lowest id; K int64."""
     if not can_compile(levels.matrix_NT.device):
         return lazy_greedy_torch(levels, budget)
-    from lipt.core.selection.compiled_loops import (  # noqa: PLC0415 - numba
-        lazy_greedy_compiled,
-    )
+    from lipt.core.selection.compiled_loops import lazy_greedy_compiled  # noqa: PLC0415 - numba
 
     return torch.from_numpy(
         lazy_greedy_compiled(levels.matrix_NT.numpy(), levels.sums_N.numpy(), budget)
@@ -249,29 +247,18 @@ def _gains_over(rows_BT: Tensor, best_T: Tensor) -> Tensor:
 
 
 def choose_representatives(
-    similarity: PairwiseSimilarity,
-    budget: int,
-    *,
-    partitions: int,
-    seed: int,
-    matrix_bytes: int = MATRIX_BYTES,
+    similarity: PairwiseSimilarity, budget: int, *, partitions: int, seed: int
 ) -> tuple[Tensor, StoredLevels | ComputedLevels]:
     """Choose `budget` of N examples by greedy facility location; K int64 in the order of choice.
 
     One partition compares all pairs whatever the memory; 0 does so only if they fit in
-    `matrix_bytes`. The returned levels assign examples to the chosen ones, and are never 8-bit.
+    `MATRIX_BYTES`. The returned levels assign examples to the chosen ones, and are never 8-bit.
     """
-    affordable = affordable_precision(len(similarity), len(similarity), matrix_bytes)
+    affordable = affordable_precision(len(similarity), len(similarity))
     computed = ComputedLevels(similarity, fit_scale(similarity, "24-bit"))
     if partitions > 1 or not (partitions or affordable):
         generator = derive_generator(seed, "facility-location-parts")
-        chosen_K = partition_greedy(
-            similarity,
-            budget,
-            generator=generator,
-            partitions=partitions,
-            matrix_bytes=matrix_bytes,
-        )
+        chosen_K = partition_greedy(similarity, budget, generator=generator, partitions=partitions)
         return chosen_K, computed
     precision = affordable or "8-bit"
     stored = store_levels(similarity, fit_scale(similarity, precision))
@@ -284,11 +271,10 @@ def partition_greedy(
     *,
     generator: torch.Generator,
     partitions: int = 0,
-    matrix_bytes: int = MATRIX_BYTES,
 ) -> Tensor:
-    """Choose K examples in two rounds, with matrices up to `matrix_bytes`; K int64."""
+    """Choose K examples in two rounds, with matrices up to `MATRIX_BYTES`; K int64."""
     # Maximum number of examples that fit in a square matrix of 8-bit levels.
-    num_examples, capacity = len(similarity), max(1, math.isqrt(matrix_bytes))
+    num_examples, capacity = len(similarity), max(1, math.isqrt(MATRIX_BYTES))
     num_parts = min(num_examples, max(2, partitions, -(-num_examples // capacity)))
     edges = [num_examples * part // num_parts for part in range(num_parts + 1)]
     shares = [
@@ -303,16 +289,17 @@ def partition_greedy(
     shuffled_N = torch.randperm(num_examples, generator=generator).to(similarity.device)
     parts = [shuffled_N[start:stop].sort().values for start, stop in pairwise(edges)]
     choices = [
-        part_n[_greedy(similarity.take(part_n), count, matrix_bytes)]
+        part_n[_greedy(similarity.take(part_n), count)]
         for part_n, count in zip(parts, counts, strict=True)
     ]
     union_M = torch.cat(choices)
     if len(union_M) == budget:
         return union_M
     candidates_M = union_M.sort().values
-    num_targets = min(num_examples, max(1, matrix_bytes // len(candidates_M)))
+    num_targets = min(num_examples, max(1, MATRIX_BYTES // len(candidates_M)))
     targets_T = torch.randperm(num_examples, generator=generator)[:num_targets]
-    precision = _precision(len(candidates_M), num_targets, matrix_bytes)
+    # At least one row is stored, whatever its size.
+    precision = affordable_precision(len(candidates_M), num_targets) or "8-bit"
     levels = store_levels_between(
         similarity,
         fit_scale(similarity, precision),
@@ -341,13 +328,69 @@ def _value(levels: StoredLevels, ids_n: Tensor) -> int:
     return int(best_T.sum(dtype=torch.int64))
 
 
-def _greedy(part: PairwiseSimilarity, count: int, matrix_bytes: int) -> Tensor:
+def _greedy(part: PairwiseSimilarity, count: int) -> Tensor:
     if count in {0, len(part)}:
         return torch.arange(count, device=part.device)
-    precision = _precision(len(part), len(part), matrix_bytes)
+    precision = affordable_precision(len(part), len(part)) or "8-bit"
     return lazy_greedy(store_levels(part, fit_scale(part, precision)), count)
 
 
-def _precision(num_rows: int, num_columns: int, matrix_bytes: int) -> Precision:
-    # At least one row is stored, whatever its size.
-    return affordable_precision(num_rows, num_columns, matrix_bytes) or "8-bit"
+# Redundancy counts the greedily chosen examples of a class that carry this share of the gain beyond
+# the first. Large classes are sampled: sampled examples are farther apart, so it is an upper bound.
+CARRIED = 0.9
+_MOST_COMPARED = 10_000
+_FEWEST_OF_CLASS = 200
+
+
+@dataclass(frozen=True)
+class Redundancy:
+    """Number of examples that carry 90% of the gain, in all and by label, and number compared."""
+
+    examples: int
+    per_class: tuple[int, ...]
+    num_examples: int
+    looked_at: int
+
+    @property
+    def share(self) -> float:
+        """Share of all examples."""
+        return self.examples / self.num_examples
+
+
+def redundancy(
+    features_ND: Tensor,
+    labels_N: Tensor,
+    num_classes: int,
+    *,
+    generator: torch.Generator,
+    most_examples: int = _MOST_COMPARED,
+    on_progress: Callable[[int, int], None] = lambda *_: None,
+) -> Redundancy:
+    """Count the representatives of each class by cosine of centred features; samples large ones."""
+    most_of_class = max(_FEWEST_OF_CLASS, most_examples // max(1, num_classes))
+    per_class = []
+    looked_at = 0
+    for label in range(num_classes):
+        ids = torch.nonzero(labels_N == label).flatten()
+        count = len(ids)
+        if count > most_of_class:
+            ids = ids[torch.randperm(count, generator=generator)[:most_of_class].sort().values]
+        looked_at += len(ids)
+        needed = carrying(features_ND[ids]) if count else 0
+        per_class.append(math.ceil(count * needed / len(ids)) if count else 0)
+        on_progress(label + 1, num_classes)
+    return Redundancy(sum(per_class), tuple(per_class), len(labels_N), looked_at)
+
+
+def carrying(features_nD: Tensor, share: float = CARRIED) -> int:
+    """Number of examples that carry a share of the gain; at least one."""
+    similarity = scaled_cosine(Vectors(features_nD))
+    levels = store_levels(similarity, fit_scale(similarity, "24-bit"))
+    best_n = torch.zeros_like(levels.matrix_NT[0])
+    values_n = torch.empty(len(levels), dtype=torch.float64)
+    for place, row in enumerate(lazy_greedy(levels, len(levels)).tolist()):
+        torch.maximum(best_n, levels.matrix_NT[row], out=best_n)
+        values_n[place] = best_n.sum(dtype=torch.int64)
+    # The first pick's value is no gain: any choice has about as much.
+    wanted = values_n[0] + share * (values_n[-1] - values_n[0])
+    return 1 + int((values_n < wanted).sum())

@@ -24,7 +24,7 @@ from lipt.common.errors import BudgetError
 from lipt.common.targets.kinds import ALL_KINDS
 from lipt.core.selection.options import Preset
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.solvers.pursuit import BLOCK_BYTES, GradientAtoms, Pursuit, pursue
+from lipt.core.selection.solvers.pursuit import BLOCK_BYTES, GradientAtoms, Pursuer, Pursuit
 from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, built_in
 from lipt.core.selection.vectors import LayerGradient, gradients_of, weighted_sum
 from lipt.core.signals.signals import Signals, given
@@ -93,12 +93,14 @@ def gradmatch(
         gradients_of(signals), _target(signals, target), capacity=capacity, group_size=group_size
     )
     if atoms.target_square <= (_CANCELLED * float(atoms.squares_N.sqrt().sum())) ** 2:
-        return _nothing_to_match(signals, budget, target)
-    found = pursue(
-        atoms,
-        ridge=ridge / float(atoms.squares_N.mean()) if ridge_scale == "absolute" else ridge,
-        budget=budget,
-    )
+        nothing = signals.labels_N[:0]
+        reason = (
+            f"No example was chosen for a budget of {budget}, because the gradients of "
+            f"{_NAMES[target]} add up to zero: there is nothing to match."
+        )
+        return Selection(nothing, nothing.float(), stopped_early=reason)
+    scale = float(atoms.squares_N.mean()) if ridge_scale == "absolute" else 1.0
+    found = Pursuer(atoms, ridge=ridge / scale).run(budget)
     return _selection(found, len(signals), budget, group_size=group_size, target=target)
 
 
@@ -157,12 +159,3 @@ def _selection(
         weights_K=weights_K[:, None].expand_as(ids_KG)[exist_KG].float(),
         stopped_early=reason,
     )
-
-
-def _nothing_to_match(signals: Signals, budget: int, target: str) -> Selection:
-    nothing = torch.empty(0, dtype=torch.int64, device=signals.errors_NC.device)
-    reason = (
-        f"No example was chosen for a budget of {budget}, because the gradients of "
-        f"{_NAMES[target]} add up to zero: there is nothing to match."
-    )
-    return Selection(nothing, nothing.float(), stopped_early=reason)

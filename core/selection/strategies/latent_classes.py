@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import islice
 from typing import Annotated
 
@@ -83,15 +83,8 @@ def captions_of(signals: Signals, strategy: str) -> Tensor:
     return captions_NP
 
 
-@dataclass(frozen=True)
-class Pairs(Signals):
-    """Signals of pairs with their weighted easiness, label and centre terms, float64."""
-
-    own_N: Tensor = field(kw_only=True)
-
-
-def pair_terms(signals: Signals) -> Pairs:
-    """The terms of F besides the cross term, for each pair."""
+def pair_terms(signals: Signals) -> Signals:
+    """The weighted terms of F besides the cross term, of each pair, float64."""
     images_ND, labels_N = signals.features_ND, signals.labels_N
     captions_ND = captions_of(signals, "clipcov")
     bits = exact_bits(len(signals))
@@ -121,7 +114,7 @@ def pair_terms(signals: Signals) -> Pairs:
         centres_B += (captions_BD * other_images_CD[labels_B]).sum(dim=-1)
         own_N[rows] = EASINESS_WEIGHT * easiness_B + LABEL_WEIGHT * label_B
         own_N[rows] -= CENTRE_WEIGHT * (centres_B / num_others)
-    return Pairs(**vars(signals), own_N=own_N)
+    return replace(signals, prepared_N=own_N)
 
 
 @built_in(
@@ -134,7 +127,7 @@ def pair_terms(signals: Signals) -> Pairs:
     needs=frozenset({Need.PAIRED_FEATURES}),
     prepare=pair_terms,
 )
-def clipcov(signals: Pairs, budget: int) -> Selection:
+def clipcov(signals: Signals, budget: int) -> Selection:
     """Keep pairs that preserve the cross-covariance of their latent classes, greedily.
 
     Each pick has the largest gain in F. The cross term keeps each latent class's cross-covariance
@@ -147,14 +140,14 @@ def clipcov(signals: Pairs, budget: int) -> Selection:
     return unweighted(torch.tensor(chosen, device=signals.labels_N.device))
 
 
-def _class_picks(pairs: Pairs, label: Tensor) -> Iterator[tuple[float, int]]:
+def _class_picks(pairs: Signals, label: Tensor) -> Iterator[tuple[float, int]]:
     positions_M = torch.nonzero(pairs.labels_N == label).flatten()
     bits = exact_bits(len(positions_M))
     images_MD = unit_rows(pairs.features_ND[positions_M], bits)
     captions_MD = unit_rows(captions_of(pairs, "clipcov")[positions_M], bits)
     for gain, place in cut_picks(
         torch.cat([images_MD, captions_MD], dim=1),
-        pairs.own_N[positions_M],
+        given(pairs.prepared_N, "terms")[positions_M],
         scale=1 / len(positions_M),
         map_rows=_swapped,
     ):

@@ -1,16 +1,24 @@
-"""Random baselines, plain and class-balanced, and stratified random.
+"""Random draws: plain, class-balanced, stratified, and by strata of a difficulty score (CCS).
 
-Shapes: N examples, G cells, K budget.
+CCS covers the whole range of a difficulty score, without its hardest end, where many examples are
+mislabelled. The rest is split into strata of equal width of the score, with equal quotas as in
+`class_quotas`. Its authors tune beta: 0 where half of CIFAR-10 is kept, 0.3 for a tenth of it or
+of ImageNet, 0.2 for a fifth of ImageNet. The preset `paper` interpolates linearly, our choice.
+
+Shapes: N examples, R of them not dropped, G cells, K budget.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from lipt.common.determinism import derive_generator
+from lipt.core.selection.options import Preset
 from lipt.core.selection.selection import (
     Selection,
     class_quotas,
@@ -19,7 +27,9 @@ from lipt.core.selection.selection import (
     unweighted,
 )
 from lipt.core.selection.solvers.linear_cut import spherical_kmeans
-from lipt.core.selection.strategy import FEATURES, NOTHING, Balance, built_in
+from lipt.core.selection.strategies.learners import mean_margins
+from lipt.core.selection.strategies.scores import error_norms
+from lipt.core.selection.strategy import DYNAMICS, FEATURES, NOTHING, SIGNALS, Balance, built_in
 from lipt.core.signals.signals import Signals
 
 # Small cells leave less to chance; with one pick per cell, every accidental cell would count.
@@ -27,12 +37,7 @@ _CHOSEN_PER_CELL = 2
 _MOST_CELLS = 256
 
 
-@built_in(
-    summary="random examples",
-    cost="N",
-    balance=Balance.NEVER,
-    needs=NOTHING,
-)
+@built_in(summary="random examples", cost="N", balance=Balance.NEVER, needs=NOTHING)
 def uniform(signals: Signals, budget: int, *, seed: int) -> Selection:
     """Draw `budget` examples without replacement, all equally likely.
 
@@ -88,3 +93,63 @@ def stratified(
 def default_cells(budget: int) -> int:
     """One cell per 2 examples to choose, at most 256."""
     return min(_MOST_CELLS, -(-budget // _CHOSEN_PER_CELL))
+
+
+# The paper's beta, by the fraction that is kept.
+_FRACTIONS, _BETAS = (0.1, 0.2, 0.5), (0.3, 0.2, 0.0)
+
+
+@built_in(
+    summary="random, equal shares of every stratum of a score without its hardest end",
+    paper=(
+        'Zheng et al. 2023, "Coverage-centric Coreset Selection for High Pruning Rates" '
+        "(arXiv:2210.15809)"
+    ),
+    cost="N (C + log N)",
+    needs=lambda options: DYNAMICS if options["score"] == "aum" else SIGNALS,
+    presets={
+        "paper": Preset(
+            "by AUM, without the hardest 30% for a tenth of the data, 20% for a fifth, none from "
+            "half of it on (straight lines between are ours); classes as they come; "
+            "needs learners",
+            lambda fraction: {
+                "score": "aum",
+                "beta": f"{np.interp(fraction, _FRACTIONS, _BETAS):.4g}",
+                "num_strata": "50",
+            },
+            balanced=False,
+        )
+    },
+    revision=1,
+)
+def ccs(
+    signals: Signals,
+    budget: int,
+    *,
+    score: Annotated[Literal["el2n", "aum"], "what difficulty is measured by"] = "el2n",
+    beta: Annotated[float, Field(ge=0, lt=1), "share of the examples dropped as the hardest"] = 0.1,
+    num_strata: Annotated[int, Field(ge=1), "intervals that the score's range is cut into"] = 50,
+    seed: int,
+) -> Selection:
+    """Draw `budget` examples from equal shares of the score's strata.
+
+    Fewer than beta N are dropped if the budget is above (1 - beta) N: it then takes the easiest.
+    """
+    # A large margin is easy.
+    hardness_N = error_norms(signals) if score == "el2n" else -mean_margins(signals).float()
+    num_dropped = min(round(beta * len(signals)), len(signals) - budget)
+    # Stable: ties go to the first examples.
+    kept_R = hardness_N.argsort(stable=True)[: len(signals) - num_dropped]
+    strata_R = strata_of(hardness_N[kept_R], num_strata)
+    quotas_S = class_quotas(strata_R.bincount(minlength=num_strata).tolist(), budget)
+    drawn_K = draw_from_groups(strata_R, quotas_S, generator=derive_generator(seed, "ccs"))
+    return unweighted(kept_R[drawn_K])
+
+
+def strata_of(scores_R: Tensor, num_strata: int) -> Tensor:
+    """Each score's interval of equal width; R, int64. Equal scores are one stratum."""
+    lowest, highest = scores_R.double().aminmax()
+    if lowest == highest:
+        return torch.zeros(len(scores_R), dtype=torch.int64, device=scores_R.device)
+    shares_R = (scores_R.double() - lowest) / (highest - lowest)
+    return (shares_R * num_strata).long().clamp(max=num_strata - 1)

@@ -1,6 +1,11 @@
-"""Scores of one model: EL2N, GraNd, entropy, margin and least confidence; the largest are kept.
+"""Scores of one model, of which the largest are kept, and Moderate, which keeps the middle.
 
-Shapes: N examples, B of a block, C classes, D features, L learners, K budget.
+CAL's score is the mean Kullback-Leibler divergence KL(neighbor || example) of the predictions. Its
+authors search an unlabelled example's neighbors among the labelled ones. Here they are among the
+examples given: those of the same class when balanced.
+
+Shapes: N examples, B of a block, C classes, D features, L learners, R rows of a block, M neighbors,
+n of one class, K budget.
 """
 
 from __future__ import annotations
@@ -9,11 +14,21 @@ from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from lipt.common.signals.blocks import row_blocks
-from lipt.core.selection.selection import Selection, keep_largest
-from lipt.core.selection.strategy import CLASSES, DYNAMICS, SIGNALS, Need, built_in
+from lipt.core.selection.selection import Selection, keep_largest, unweighted
+from lipt.core.selection.strategy import (
+    CLASSES,
+    DYNAMICS,
+    FEATURES,
+    SIGNALS,
+    Balance,
+    Need,
+    built_in,
+)
+from lipt.core.selection.vectors import Rows, Vectors
 from lipt.core.signals.dynamics import mean_over_learners
 from lipt.core.signals.signals import Signals, given, probabilities_of
 
@@ -155,3 +170,149 @@ def keep_uncertain(
         probabilities_BC = probabilities_of(errors_NC[rows], labels_N[rows]).clamp_(0, 1)
         scores_N[rows] = uncertainty(probabilities_BC).float()
     return keep_largest(scores_N, budget)
+
+
+# Probabilities are computed from float32 errors, which resolve the label's to about 1e-7. Smaller
+# ones are raised to this, so that no single class dominates a divergence.
+SMALLEST_PROBABILITY = 1e-8
+# A block's distances and probabilities should stay in the cache.
+_BLOCK_BYTES = 8 * 1024**2
+# Relative to a squared length of 1: maximum rounding in the distance of equal features.
+_RESOLUTION = 1e-12
+
+
+@built_in(
+    summary="predictions that differ most from those of the nearest neighbors",
+    paper=(
+        'Margatina et al. 2021, "Active Learning by Acquiring Contrastive Examples" '
+        "(arXiv:2109.03764)"
+    ),
+    cost="N^2 d",
+    # Before 3, neighbours among more than 100,000 examples were searched approximately.
+    revision=3,
+    kinds=CLASSES,
+)
+def cal(
+    signals: Signals,
+    budget: int,
+    *,
+    num_neighbors: Annotated[int, Field(ge=1), "nearest examples that each is compared with"] = 10,
+) -> Selection:
+    """Keep the `budget` examples that differ most from their neighbors, largest first."""
+    return keep_largest(contrast(signals, num_neighbors), budget)
+
+
+def contrast(signals: Signals, num_neighbors: int) -> Tensor:
+    """The mean divergence from the nearest neighbors, 0 without any; N float32."""
+    num_examples, num_classes = signals.errors_NC.shape
+    num_neighbors = min(num_neighbors, num_examples - 1)
+    scores_N = torch.zeros(num_examples, device=signals.errors_NC.device)
+    if num_neighbors == 0:
+        return scores_N
+    neighbors_NM = nearest_neighbors(signals.features_ND, num_neighbors)
+    for rows in row_blocks(num_examples, 32 * num_neighbors * num_classes, _BLOCK_BYTES):
+        ids_R = torch.arange(rows.start, rows.stop, device=scores_N.device)
+        own_R1C = _probabilities(signals, ids_R[:, None])
+        others_RMC = _probabilities(signals, neighbors_NM[rows])
+        divergences_RMC = others_RMC * (others_RMC.log() - own_R1C.log())
+        scores_N[rows] = divergences_RMC.sum(dim=-1).mean(dim=-1).float()
+    return scores_N
+
+
+def _probabilities(signals: Signals, ids: Tensor) -> Tensor:
+    errors, labels = signals.errors_NC[ids], signals.labels_N[ids]
+    return probabilities_of(errors, labels, torch.float64).clamp_(min=SMALLEST_PROBABILITY)
+
+
+def nearest_neighbors(features_ND: Tensor, count: int) -> Tensor:
+    """The other examples with the nearest directions, nearest first, ties by id; N x count."""
+    vectors = Rows(Vectors(features_ND))
+    norms_N = vectors.squares_N.sqrt()
+    inverses_N = norms_N.reciprocal().masked_fill(norms_N == 0, 0.0)
+    # Squared lengths of the directions; 0 for a feature of zeros.
+    lengths_N = (norms_N > 0).double()
+    parts = []
+    for rows in row_blocks(len(vectors), 16 * len(vectors), _BLOCK_BYTES):
+        ids_R = torch.arange(rows.start, rows.stop, device=norms_N.device)
+        distances_RN = vectors.products(ids_R)
+        distances_RN *= -2 * inverses_N[ids_R, None]
+        distances_RN *= inverses_N
+        distances_RN += lengths_N
+        distances_RN += lengths_N[ids_R, None] * (1 - _RESOLUTION)
+        distances_RN.clamp_(min=0.0)
+        distances_RN[ids_R - rows.start, ids_R] = torch.inf
+        parts.append(nearest(distances_RN, count))
+    return torch.cat(parts)
+
+
+def nearest(distances_RN: Tensor, count: int) -> Tensor:
+    """Columns of each row's smallest distances, ties to the lowest; overwrites them; R x count."""
+    num_columns = distances_RN.shape[1]
+    id_bits = max(24, num_columns.bit_length())
+    keys_RN = distances_RN.view(torch.int64)
+    keys_RN.add_(1 << (id_bits - 1)).bitwise_and_(-(1 << id_bits))
+    keys_RN.bitwise_or_(torch.arange(num_columns, device=keys_RN.device))
+    return keys_RN.topk(count, dim=-1, largest=False).indices
+
+
+# For the columns of a class that are sorted together.
+_SORTED_BYTES = 64 * 1024**2
+
+
+@built_in(
+    summary="kept: in the middle of the distances from the center of their class",
+    paper='Xia et al. 2023, "Moderate Coreset" (ICLR)',
+    cost="N (d + log N)",
+    balance=Balance.ON_REQUEST,
+    needs=FEATURES,
+    # Before, centers were means, and the examples nearest to the median distance were kept.
+    revision=1,
+)
+def moderate(signals: Signals, budget: int) -> Selection:
+    """Keep the `budget` examples in the middle of the order by distance, nearest first."""
+    # In float32 equal examples tie, in data set order.
+    distances_N = center_distances(signals).float()
+    return unweighted(in_the_middle(distances_N, budget))
+
+
+def in_the_middle(values_N: Tensor, budget: int) -> Tensor:
+    """Positions of the `budget` values with ranks around the median, ascending; ties keep order."""
+    sorted_N, order_N = values_N.sort(stable=True)
+    start = round((len(values_N) - budget) / 2)
+    stop = start + budget
+    first = int(torch.searchsorted(sorted_N, sorted_N[start]))
+    end = min(int(torch.searchsorted(sorted_N, sorted_N[start], right=True)), stop)
+    return torch.cat([order_N[first : first + end - start], order_N[end:stop]])
+
+
+def center_distances(signals: Signals) -> Tensor:
+    """|h_i - center of its class|; N float64."""
+    features_ND, labels_N = signals.features_ND, signals.labels_N
+    centers_CD = _medians(signals)
+    return torch.cat(
+        [
+            torch.linalg.vector_norm(
+                features_ND[rows].double() - centers_CD[labels_N[rows]], dim=-1
+            )
+            for rows in row_blocks(len(labels_N), 24 * features_ND.shape[1])
+        ]
+    )
+
+
+def _medians(signals: Signals) -> Tensor:
+    """C x D float64; zeros for a class without examples."""
+    features_ND, labels_N = signals.features_ND, signals.labels_N
+    counts = labels_N.bincount().tolist()
+    num_features = features_ND.shape[1]
+    medians_CD = torch.zeros(
+        len(counts), num_features, dtype=torch.float64, device=features_ND.device
+    )
+    for label, count in enumerate(counts):
+        if not count:
+            continue
+        rows_n = torch.nonzero(labels_N == label).flatten()
+        for columns in row_blocks(num_features, 24 * count, _SORTED_BYTES):
+            sorted_nd = features_ND[rows_n, columns].float().sort(dim=0).values
+            middle_2d = sorted_nd[[(count - 1) // 2, count // 2]]
+            medians_CD[label, columns] = middle_2d.double().mean(dim=0)
+    return medians_CD

@@ -15,7 +15,7 @@ Shapes: N examples, D features, M draws, B of a block, K budget.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -27,17 +27,10 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.selection import Selection, keep_largest
 from lipt.core.selection.strategy import FEATURES, built_in
 from lipt.core.selection.vectors import can_compile
-from lipt.core.signals.signals import Signals
+from lipt.core.signals.signals import Signals, given
 
 _DRAWS_PER_EXAMPLE = 20
 _MOST_DRAWS = 1_000_000
-
-
-@dataclass(frozen=True)
-class Scored(Signals):
-    """Signals with scores, float32."""
-
-    scores_N: Tensor = field(kw_only=True)
 
 
 def score_coverage(
@@ -50,7 +43,7 @@ def score_coverage(
         int, Field(ge=1), "examples that share the penalty of being near to one that covers"
     ] = 1000,
     seed: int,
-) -> Scored:
+) -> Signals:
     """Score all examples; a single feature is both axes of the plane."""
     generator = derive_generator(seed, "zcore")
     columns_DN = torch.empty(*signals.features_ND.T.shape, device=signals.features_ND.device)
@@ -61,7 +54,7 @@ def score_coverage(
     scores_N = scores_N.to(columns_DN.device)
     features_M2, points_M2 = draw_points(feature_corners(columns_DN), num_draws, generator)
     scores_N += plane_scores(columns_DN, features_M2, points_M2, num_neighbours)
-    return Scored(**vars(signals), scores_N=scores_N.float())
+    return replace(signals, prepared_N=scores_N.float())
 
 
 @built_in(
@@ -74,9 +67,9 @@ def score_coverage(
     needs=FEATURES,
     prepare=score_coverage,
 )
-def zcore(signals: Scored, budget: int) -> Selection:
+def zcore(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the largest scores, largest first."""
-    return keep_largest(signals.scores_N, budget)
+    return keep_largest(given(signals.prepared_N, "scores"), budget)
 
 
 def feature_corners(columns_DN: Tensor) -> Tensor:
@@ -117,17 +110,11 @@ def plane_scores(
     num_neighbours = min(num_neighbours, columns_DN.shape[1] - 1)
     if not can_compile(columns_DN.device):
         return plane_scores_torch(columns_DN, features_M2, points_M2, num_neighbours)
-    from lipt.core.selection.compiled_loops import (  # noqa: PLC0415 - numba
-        plane_scores_compiled,
-    )
+    from lipt.core.selection.compiled_loops import plane_scores_compiled  # noqa: PLC0415 - numba
 
     scores_N = torch.zeros(columns_DN.shape[1], dtype=torch.float64)
     plane_scores_compiled(
-        columns_DN.numpy(),
-        features_M2.numpy(),
-        points_M2.numpy(),
-        num_neighbours,
-        scores_N.numpy(),
+        columns_DN.numpy(), features_M2.numpy(), points_M2.numpy(), num_neighbours, scores_N.numpy()
     )
     return scores_N
 

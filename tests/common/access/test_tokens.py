@@ -21,43 +21,24 @@ def test_token_is_read_from_a_line_with_white_space_around_it() -> None:
     assert token is not None
     assert (token.token_id, token.text) == ("0a1b2c3d", TEXT)
     assert token.sha256 == hashlib.sha256(TEXT.encode()).hexdigest()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "lipt",
-        TEXT[:-1],
-        TEXT + "5",
-        TEXT.replace("5", "A"),
-        TEXT.replace("lipt", "LIPT"),
-        TEXT.replace("0a1b2c3d", ""),
-        TEXT.replace("0a1b2c3d", "0a 1b"),
-        f"{TEXT}\n{TEXT}",
-        "é" * 78,
-    ],
-)
-def test_other_texts_are_no_token(text: str) -> None:
-    assert Token.parse(text) is None
-
-
-def test_secret_is_not_in_what_is_printed_of_a_token() -> None:
-    token = Token.draw("admin")
     assert "lipt_" not in f"{token} {token!r}"
+
+
+def test_other_texts_are_no_token() -> None:
+    other_ids = (TEXT.replace("0a1b2c3d", other) for other in ("", "0a 1b"))
+    other_ends = ("lipt", TEXT[:-1], TEXT + "5", TEXT.replace("5", "A"), f"{TEXT}\n{TEXT}")
+    for text in ("", "é" * 78, TEXT.replace("lipt", "LIPT"), *other_ids, *other_ends):
+        assert Token.parse(text) is None, text
 
 
 ONE, OTHER = Token.draw("one").text, Token.draw("other").text
 
 
-def test_text_is_the_token_itself() -> None:
-    source = TokenSource.from_options(None, ONE)
-    assert source is not None
-    assert source.read() == ONE
-    assert ONE not in repr(source)
-
-
 def test_file_is_read_anew_and_wins_over_the_text(tmp_path: Path) -> None:
+    text = TokenSource.from_options(None, ONE)
+    assert text is not None
+    assert text.read() == ONE
+    assert ONE not in repr(text)
     file = tmp_path / "token"
     file.write_text(f"{ONE}\n")
     source = TokenSource.from_options(file, OTHER)
@@ -77,8 +58,6 @@ def test_what_is_no_token_is_refused_without_being_shown(tmp_path: Path) -> None
         TokenSource.from_options(file, None)
     assert "password" not in str(content.value)
 
-
-def test_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none cannot be read: No such file.*lipt token create"):
         TokenSource.from_options(tmp_path / "none", None)
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
@@ -107,23 +86,25 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
     return tmp_path / "runtime" / "lipt", tmp_path / "temporary" / f"lipt-{os.geteuid()}"
 
 
-def test_token_is_found_under_its_port_until_it_is_withdrawn(folders: tuple[Path, Path]) -> None:
-    with published(7, "one") as paths:
-        assert paths == tuple(folder / "7.token" for folder in folders)
-        assert find_local_token(7) == "one"
-        assert find_local_token(8) is None
-    assert find_local_token(7) is None
-    assert [list(folder.iterdir()) for folder in folders] == [[], []]
-
-
-def test_folder_and_file_are_their_user_s_alone(folders: tuple[Path, Path]) -> None:
+def test_token_is_its_user_s_alone_and_found_until_it_is_withdrawn(
+    folders: tuple[Path, Path],
+) -> None:
     before = os.umask(0)
     try:
         with published(7, "one") as paths:
+            assert paths == tuple(folder / "7.token" for folder in folders)
             assert [path.stat().st_mode & 0o777 for path in paths] == [0o600, 0o600]
             assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700, 0o700]
+            assert find_local_token(7) == "one"
+            assert find_local_token(8) is None
+            with published(7, "other") as others:
+                assert others == ()
+                assert find_local_token(7) == "one"
+            assert find_local_token(7) == "one"
     finally:
         os.umask(before)
+    assert find_local_token(7) is None
+    assert [list(folder.iterdir()) for folder in folders] == [[], []]
 
 
 def test_token_of_a_killed_coordinator_is_not_found_and_gives_way_to_the_next_one_s() -> None:
@@ -144,35 +125,17 @@ def test_token_of_a_killed_coordinator_is_not_found_and_gives_way_to_the_next_on
         assert find_local_token(7) == "other"
 
 
-def test_token_of_a_living_coordinator_is_not_replaced() -> None:
-    with published(7, "one"):
-        with published(7, "other") as paths:
-            assert paths == ()
-            assert find_local_token(7) == "one"
-        assert find_local_token(7) == "one"
-
-
-@pytest.mark.parametrize("mode", [0o701, 0o770, 0o750])
-def test_folder_that_others_may_enter_is_used_by_neither_side(
-    folders: tuple[Path, Path], mode: int
-) -> None:
-    for folder in folders:
-        folder.mkdir()
-    with published(7, "one"):
-        folders[0].chmod(mode)
-        folders[1].chmod(mode)
-        assert find_local_token(7) is None
-        with published(8, "other") as paths:
-            assert paths == ()
-
-
-def test_folder_of_another_user_is_used_by_neither_side(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mode", [0o701, 0o770, 0o750, 0o700])
+def test_folder_that_others_may_enter_or_own_is_used_by_neither_side(
+    folders: tuple[Path, Path], mode: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with published(7, "one"):
-        # Of the same names; it is their owner that is wrong.
-        monkeypatch.setattr(tokens, "_folders", lambda: iter(folders))
-        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        for folder in folders:
+            folder.chmod(mode)
+        if mode == 0o700:
+            # Of the same names; it is their owner that is wrong.
+            monkeypatch.setattr(tokens, "_folders", lambda: iter(folders))
+            monkeypatch.setattr(os, "geteuid", lambda: 12345)
         assert find_local_token(7) is None
         with published(8, "other") as paths:
             assert paths == ()

@@ -27,25 +27,17 @@ MAX_BLOB_BYTES = 8 * 1024 * 1024
 
 
 class FaultyBlobs(BlobService):
-    """Counts what it is asked for; does what a test put into its lists, once each.
-
-    Attributes:
-        cuts: after how many chunks the next calls break off.
-        flips: at which offsets of the blob the next chunks read there have a bit flipped.
-        num_calls: how many streams were opened.
-        num_bytes: how many bytes of chunks went through.
-        hang: whether calls answer nothing.
-        refusal: what reads are answered with.
-    """
+    """Counts streams and their chunks' bytes; does what a test put into its lists, once each."""
 
     def __init__(self, store: BlobStore) -> None:
         super().__init__(store, uploads_into(store))
         self.store = store
         self.address = ""
+        # After how many chunks the next calls break off.
         self.cuts: list[int] = []
+        # At which offsets of the blob the next chunks have a bit flipped.
         self.flips: list[int] = []
-        self.num_calls = 0
-        self.num_bytes = 0
+        self.num_calls = self.num_bytes = 0
         self.hang = False
         self.refusal: LiptError | None = None
 

@@ -13,6 +13,7 @@ from lipt.common.errors import (
     BlobTooLargeError,
     CorruptBlobError,
     InvalidRequestError,
+    LiptError,
     WrongOffsetError,
 )
 from lipt.v1 import blob_pb2
@@ -36,12 +37,9 @@ def test_no_text_but_a_digest_becomes_a_name(text: str) -> None:
     if not re.fullmatch("[0-9a-f]{64}", text):
         with pytest.raises(InvalidRequestError):
             BlobName(text, 0)
-
-
-@pytest.mark.parametrize("size_bytes", [-1, 2**63])
-def test_refuses_an_impossible_size(size_bytes: int) -> None:
-    with pytest.raises(InvalidRequestError, match=f"cannot have {size_bytes} bytes"):
-        BlobName(EMPTY, size_bytes)
+    for size_bytes in (-1, 2**63):
+        with pytest.raises(InvalidRequestError, match=f"cannot have {size_bytes} bytes"):
+            BlobName(digest, size_bytes)
 
 
 BLOB = BlobName.of(b"0123456789")
@@ -71,16 +69,22 @@ def test_any_flipped_bit_is_noticed(data: bytes, draw: st.DataObject) -> None:
         chunk_data(message, blob=BLOB, offset_bytes=0)
 
 
-def test_refuses_a_chunk_that_starts_elsewhere() -> None:
-    with pytest.raises(WrongOffsetError, match="starts at 5, but 4 bytes are kept"):
-        chunk_data(chunk(5, b"5"), blob=BLOB, offset_bytes=4)
-
-
-def test_refuses_a_chunk_that_goes_on_after_the_end() -> None:
-    with pytest.raises(WrongOffsetError, match="ends at 11, after the blob's end"):
-        chunk_data(chunk(9, b"9a"), blob=BLOB, offset_bytes=9)
-
-
-def test_refuses_a_chunk_over_the_limit() -> None:
-    with pytest.raises(BlobTooLargeError, match=f"{MAX_CHUNK_BYTES + 1} bytes; at most"):
-        chunk_data(chunk(0, bytes(MAX_CHUNK_BYTES + 1)), blob=BLOB, offset_bytes=0)
+@pytest.mark.parametrize(
+    ("sent", "kept", "error", "words"),
+    [
+        (chunk(5, b"5"), 4, WrongOffsetError, "starts at 5, but 4 bytes are kept"),
+        (chunk(9, b"9a"), 9, WrongOffsetError, "ends at 11, after the blob's end"),
+        (
+            chunk(0, bytes(MAX_CHUNK_BYTES + 1)),
+            0,
+            BlobTooLargeError,
+            f"{MAX_CHUNK_BYTES + 1} bytes; at most",
+        ),
+    ],
+    ids=["elsewhere", "after the end", "too large"],
+)
+def test_chunks_that_do_not_continue_the_blob_are_refused(
+    sent: blob_pb2.Chunk, kept: int, error: type[LiptError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        chunk_data(sent, blob=BLOB, offset_bytes=kept)

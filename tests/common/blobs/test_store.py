@@ -12,25 +12,11 @@ import pytest
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import directory_lock, temporary_file
 from lipt.common.blobs.store import BlobStore
-from lipt.common.errors import (
-    BlobTooLargeError,
-    CorruptBlobError,
-    StateError,
-)
+from lipt.common.errors import BlobTooLargeError, CorruptBlobError, StateError
 from tests.blob_files import file_size_limit, files_of
 
 DATA = b"0123456789" * 100
 NAME = BlobName.of(DATA)
-
-
-def test_blob_that_is_not_whole_makes_way_for_the_right_one(store: BlobStore) -> None:
-    store.put_bytes(DATA)
-    assert store.keep_if_whole(NAME)
-    store.path(NAME).write_bytes(DATA[::-1])
-    assert not store.keep_if_whole(NAME)
-    assert not store.has(NAME)
-    assert not store.keep_if_whole(NAME)
-    assert store.read_bytes(store.put_bytes(DATA)) == DATA
 
 
 def test_keeps_a_content_under_its_digest(store: BlobStore) -> None:
@@ -47,9 +33,15 @@ def test_a_damaged_file_is_noticed_when_it_is_read_and_replaced_when_it_is_store
     store: BlobStore,
 ) -> None:
     store.put_bytes(DATA)
+    assert store.is_whole(NAME, remove_damaged=True)
     store.path(NAME).write_bytes(DATA[:-1] + b"x")
     with pytest.raises(CorruptBlobError, match="does not hold blob"):
         store.read_bytes(NAME)
+    assert not store.is_whole(NAME)
+    assert store.read_bytes(store.put_bytes(DATA)) == DATA
+    store.path(NAME).write_bytes(DATA[::-1])
+    assert not store.is_whole(NAME, remove_damaged=True)
+    assert files_of(store) == []
     assert store.read_bytes(store.put_bytes(DATA)) == DATA
     store.path(NAME).write_bytes(DATA[:-1])
     assert not store.has(NAME)
@@ -73,7 +65,9 @@ def test_a_full_disk_leaves_no_half_written_blob(store: BlobStore) -> None:
     assert files_of(store) == []
 
 
-def test_uploads_that_were_tidied_away_are_made_again(store: BlobStore) -> None:
+def test_uploads_that_were_tidied_away_are_made_again_and_a_store_that_is_gone_is_not(
+    store: BlobStore,
+) -> None:
     shutil.rmtree(store.root / "uploads")
     assert store.read_bytes(store.put_bytes(DATA)) == DATA
     other = BlobName.of(DATA[::-1])
@@ -82,9 +76,6 @@ def test_uploads_that_were_tidied_away_are_made_again(store: BlobStore) -> None:
         upload.write(DATA[::-1])
         upload.finish()
     assert store.has(other)
-
-
-def test_a_store_that_is_gone_is_not_begun_anew(store: BlobStore) -> None:
     shutil.rmtree(store.root)
     for write in (lambda: store.put_bytes(DATA), lambda: store.open_upload(NAME, 0)):
         with pytest.raises(StateError, match=r"No such file.*It was removed .*put it back, or"):
@@ -166,13 +157,6 @@ def test_blob_is_removed_when_it_was_not_used_for_long(store: BlobStore) -> None
         for it in map(store.expiry.blob, store.expiry.digests())
         if it
     ] == [(new.sha256, 3, LATELY)]
-
-
-def test_use_makes_an_old_blob_young(store: BlobStore) -> None:
-    name = aged(store, b"old")
-    assert store.use(name)
-    assert not store.expiry.remove_blob(name.sha256, before=LONG_AGO)
-    assert store.has(name)
 
 
 def test_upload_that_is_finished_is_young_however_old_its_last_byte(store: BlobStore) -> None:

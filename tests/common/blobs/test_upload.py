@@ -10,23 +10,11 @@ from hypothesis import strategies as st
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.errors import (
-    CorruptBlobError,
-    StateError,
-    UploadInProgressError,
-    WrongOffsetError,
-)
+from lipt.common.errors import CorruptBlobError, StateError, UploadInProgressError, WrongOffsetError
 from tests.blob_files import file_size_limit, files_of
 
 DATA = b"0123456789" * 100
 NAME = BlobName.of(DATA)
-
-
-def test_what_has_come_is_for_this_user_alone(store: BlobStore) -> None:
-    with store.open_upload(NAME, 0) as upload:
-        upload.write(DATA[:300])
-        [part] = (store.root / "uploads").iterdir()
-        assert part.stat().st_mode & 0o777 == 0o600
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -63,9 +51,13 @@ def test_no_more_than_the_declared_size_is_written(store: BlobStore) -> None:
     assert store.read_bytes(NAME) == DATA
 
 
-def test_a_wrong_offset_is_refused_with_the_right_one(store: BlobStore) -> None:
+def test_an_unfinished_upload_keeps_what_it_has_for_its_user_alone(store: BlobStore) -> None:
     with store.open_upload(NAME, 0) as upload:
         upload.write(DATA[:300])
+        assert store.part(NAME).stat().st_mode & 0o777 == 0o600
+        with pytest.raises(WrongOffsetError, match="ends at byte 300"):
+            upload.finish()
+    assert store.committed_offset(NAME) == 300
     for offset in (0, 299, 301, 1000):
         with pytest.raises(WrongOffsetError, match=f"up to byte 300, not {offset}"):
             store.open_upload(NAME, offset)
@@ -79,19 +71,6 @@ def test_a_part_longer_than_the_blob_is_dropped(store: BlobStore) -> None:
         upload.write(DATA)
         upload.finish()
     assert store.read_bytes(NAME) == DATA
-
-
-def test_a_second_sender_of_the_same_blob_is_told_to_try_again(store: BlobStore) -> None:
-    other = BlobStore(store.root, max_blob_bytes=10_000)
-    with store.open_upload(NAME, 0) as upload:
-        upload.write(DATA[:300])
-        for where in (store, other):
-            with pytest.raises(UploadInProgressError, match=r"sent by someone else. Try again"):
-                where.open_upload(NAME, 300)
-    with other.open_upload(NAME, 300) as upload:
-        upload.write(DATA[300:])
-        upload.finish()
-    assert store.has(NAME)
 
 
 def test_a_full_disk_is_a_sentence_and_what_fits_is_kept(store: BlobStore) -> None:
@@ -126,18 +105,12 @@ sys.stdin.read()
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        with pytest.raises(UploadInProgressError):
+        with pytest.raises(UploadInProgressError, match=r"sent by someone else. Try again"):
             store.open_upload(NAME, 300)
         process.kill()
     with store.open_upload(NAME, 300) as upload:
         upload.write(DATA[300:])
+        with pytest.raises(UploadInProgressError):
+            store.open_upload(NAME, 1000)
         upload.finish()
     assert store.has(NAME)
-
-
-def test_an_unfinished_upload_keeps_what_it_has(store: BlobStore) -> None:
-    with store.open_upload(NAME, 0) as upload:
-        upload.write(DATA[:300])
-        with pytest.raises(WrongOffsetError, match="ends at byte 300"):
-            upload.finish()
-    assert store.committed_offset(NAME) == 300

@@ -10,30 +10,27 @@ from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
 from lipt.worker.settings import WorkerSettings
 
 
-def write(path: Path, text: str) -> Path:
-    path.write_text(text)
-    return path
+def load(**flags: object) -> CoordinatorSettings:
+    digits = {"dataset": {"source": "digits"}}
+    return load_settings(CoordinatorSettings, config=None, flags=digits | flags)
 
 
 def test_flags_win_over_the_environment_which_wins_over_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = write(
-        tmp_path / "run.toml",
+    config = tmp_path / "run.toml"
+    config.write_text(
         'listen = "file:1"\ndevice = "file"\nlog_level = "DEBUG"\n'
         '[dataset]\nsource = "digits"\n[run.learners]\nnum_steps = 1\nnum_learners = 2\n'
-        "num_minibatches = 3\n",
+        "num_minibatches = 3\n"
     )
     monkeypatch.setenv("LIPT_DEVICE", "environment")
     monkeypatch.setenv("LIPT_LISTEN", "environment:1")
     monkeypatch.setenv("LIPT_RUN__LEARNERS__NUM_LEARNERS", "20")
     flags = {"listen": "flag:1", "run": {"learners": {"num_steps": 10}}}
     settings = load_settings(CoordinatorSettings, config=config, flags=flags)
-    assert (settings.listen, settings.device, settings.log_level) == (
-        "flag:1",
-        "environment",
-        "DEBUG",
-    )
+    shown = (settings.listen, settings.device, settings.log_level)
+    assert shown == ("flag:1", "environment", "DEBUG")
     learners = settings.run.learners
     assert (learners.num_steps, learners.num_learners, learners.num_minibatches) == (10, 20, 3)
 
@@ -42,14 +39,8 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(
     ("text", "words"),
     [
         ("lisen = 'x'", "lisen: there is no such setting; there are listen, state_dir, "),
-        (
-            "[lease]\nseconds = 5",
-            r"lease\.seconds: there is no such setting; there are duration_seconds$",
-        ),
-        (
-            "[run.learners]\ndensity = 1",
-            r"run\.learners\.density: there is no such .* num_learners, num_minibatches, ",
-        ),
+        ("[lease]\nseconds = 5", r"lease\.seconds: there is .*; there are duration_seconds$"),
+        ("[run.learners]\ndensity = 1", r"run\.learners\.density: .* num_learners, num_minibat"),
         ("[lease]\nduration_seconds = nan", r"lease\.duration_seconds = nan: .*finite"),
         ("[lease]\nduration_seconds = 1e9", r"duration_seconds = 1000000000\.0: .*equal to 3600"),
         ("[lease]\nduration_seconds = 'x'", r"lease\.duration_seconds = 'x': .*valid number"),
@@ -64,7 +55,8 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(
 def test_bad_file_is_refused_with_file_key_and_what_is_allowed(
     tmp_path: Path, text: str, words: str
 ) -> None:
-    config = write(tmp_path / "run.toml", text)
+    config = tmp_path / "run.toml"
+    config.write_text(text)
     with pytest.raises(ConfigError, match=words) as caught:
         load_settings(CoordinatorSettings, config=config, flags={"dataset": {"source": "digits"}})
     assert str(config) in str(caught.value)
@@ -72,25 +64,18 @@ def test_bad_file_is_refused_with_file_key_and_what_is_allowed(
 
 @pytest.mark.parametrize("deadline", [0.0, 30.0, 3600.0])
 def test_deadline_of_a_lease_or_more_or_none_is_taken(deadline: float) -> None:
-    flags = {"dataset": {"source": "digits"}, "run": {"learners": {"deadline_seconds": deadline}}}
-    settings = load_settings(CoordinatorSettings, config=None, flags=flags)
+    settings = load(run={"learners": {"deadline_seconds": deadline}})
     assert settings.run.learners.deadline_seconds == deadline
 
 
 def test_own_factories_are_allowed_and_others_are_not() -> None:
-    flags = {
-        "dataset": {"source": "mine.data:train"},
-        "run": {"model": "torchvision:resnet18"},
-        "allow_modules": ("also",),
-    }
-    settings = load_settings(CoordinatorSettings, config=None, flags=flags)
+    own = {"source": "mine.data:train"}
+    settings = load(dataset=own, run={"model": "torchvision:resnet18"}, allow_modules=("also",))
     assert with_own_modules(settings).allow_modules == ("also", "mine.data")
 
 
 def test_sizes_are_written_with_their_unit_or_as_bytes() -> None:
-    flags = {"dataset": {"source": "digits"}, "limits": {"compute_memory": "1.5GiB"}}
-    settings = load_settings(CoordinatorSettings, config=None, flags=flags)
-    assert settings.limits.compute_memory == 3 * 2**29
+    assert load(limits={"compute_memory": "1.5GiB"}).limits.compute_memory == 3 * 2**29
     worker = load_settings(WorkerSettings, config=None, flags={"max_memory": "2000000000"})
     assert worker.max_memory == 2 * 10**9
 

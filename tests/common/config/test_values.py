@@ -26,7 +26,7 @@ from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType
 from lipt.common.rpc.messages import fill_message, message_to_dict
-from lipt.common.targets.values import MultiLabel, OtherTarget, Regression, SingleLabel
+from lipt.common.targets.values import MultiLabel, Regression, SingleLabel
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.v1 import config_pb2, worker_pb2
 
@@ -50,9 +50,6 @@ def sent(task: LearnerTask) -> worker_pb2.LearnerTask:
 
 def read(message: worker_pb2.LearnerTask) -> LearnerTask:
     return validate(LearnerTask, message_to_dict(message))
-
-
-A_NUMBER = ColumnFormat(Column("age", ColumnType.INT8, ()))
 
 
 def fields(model: type[BaseModel]) -> dict[str, Any]:
@@ -103,8 +100,30 @@ def test_bad_override_names_the_setting(overrides: dict[str, Any], words: str) -
         overrides_to_proto(overrides)
 
 
-def test_task_survives_the_wire() -> None:
-    assert read(sent(TASK)) == TASK
+COLUMNS = (
+    # Figures travel as they are: both sides compute with the same.
+    ColumnFormat(Column("", ColumnType.FLOAT64, (), standardized=True), (0.1,), (1e-3,)),
+    ColumnFormat(Column("tokens", ColumnType.INT64, (128,), num_values=30_000)),
+    ColumnFormat(Column("mask", ColumnType.BOOL, (2, 3))),
+)
+NUMBERS = Regression(mean=(0.1, 1e9), std=(0.3, 1e-9))
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        TASK,
+        replace(TASK, image=None, columns=ColumnsFormat(COLUMNS[:1])),
+        replace(TASK, image=None, columns=ColumnsFormat(COLUMNS[1:])),
+        replace(TASK, num_classes=4, other_target=MultiLabel(4)),
+        replace(TASK, num_classes=2, other_target=NUMBERS),
+    ],
+)
+def test_task_survives_the_wire(task: LearnerTask) -> None:
+    again = read(sent(task))
+    assert again == task
+    assert again.inputs == (task.image or task.columns)
+    assert again.target == (task.other_target or SingleLabel(10))
 
 
 @pytest.mark.parametrize(
@@ -123,25 +142,8 @@ def test_task_that_cannot_be_done_is_refused(field: str, value: Any, words: str)
         read(message)
 
 
-def test_a_task_on_columns_survives_the_wire() -> None:
-    columns = ColumnsFormat(
-        (ColumnFormat(Column("", ColumnType.FLOAT64, (), standardized=True), (0.1,), (1e-3,)),)
-    )
-    named = ColumnsFormat(
-        (
-            ColumnFormat(Column("tokens", ColumnType.INT64, (128,), num_values=30_000)),
-            ColumnFormat(Column("mask", ColumnType.BOOL, (2, 3))),
-        )
-    )
-    for inputs in (columns, named):
-        task = replace(TASK, image=None, columns=inputs)
-        # Figures travel as they are: both sides compute with the same.
-        assert read(sent(task)) == task
-        assert read(sent(task)).inputs == inputs
-
-
 def test_a_column_of_no_known_type_is_refused() -> None:
-    message = sent(replace(TASK, image=None, columns=ColumnsFormat((A_NUMBER,))))
+    message = sent(replace(TASK, image=None, columns=ColumnsFormat(COLUMNS[1:])))
     column = message.columns.columns[0].column
     for number in (0, 99):
         column.type = number  # type: ignore[assignment]
@@ -157,26 +159,11 @@ def test_a_column_of_no_known_type_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "num_outputs"),
-    [(MultiLabel(4), 4), (Regression(mean=(0.1, 1e9), std=(0.3, 1e-9)), 2)],
-)
-def test_a_task_on_other_targets_survives_the_wire(target: OtherTarget, num_outputs: int) -> None:
-    task = replace(TASK, num_classes=num_outputs, other_target=target)
-    again = read(sent(task))
-    assert again == task
-    assert again.target == target
-    assert TASK.target == SingleLabel(10)
-
-
-@pytest.mark.parametrize(
     ("name", "question"),
     [
         ("density_mn", "did you mean pruning.density_min?"),
         ("pruning.num_learners", "did you mean learners.num_learners?"),
-        (
-            "learning_rat",
-            "did you mean initialization.learning_rate or learners.learning_rate?",
-        ),
+        ("learning_rat", "did you mean initialization.learning_rate or learners.learning_rate?"),
         ("xyzzy", ""),
     ],
 )

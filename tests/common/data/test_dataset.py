@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from lipt.common.data import (
     Bearable,
     Dataset,
-    all_labels,
     decode_image,
     normalization,
     open_dataset,
@@ -275,7 +274,7 @@ def test_what_is_left_are_the_others_in_their_order(folder: Path, budget: int) -
     ids = Numbering(BROKEN).ids(torch.arange(7))
     assert (len(dataset), ids.tolist()) == (7, [1, 2, 3, 4, 6, 7, 8])
     assert dataset.labels_N.tolist() == [0, 0, 1, 1, 1, 2, 2]
-    assert all_labels(dataset).tolist() == opened.labels_N.tolist()
+    assert dataset.rows.labels_N.tolist() == opened.labels_N.tolist()
     assert torch.equal(dataset.images(torch.arange(7)), opened.images(ids))
     assert [dataset.raw_bytes(place) for place in range(7)] == [
         opened.raw_bytes(row) for row in ids.tolist()

@@ -246,7 +246,7 @@ def test_cifar10_reads_the_training_batches_in_order_and_no_altered_one(
 
 
 def test_image_folder_that_is_missing_or_holds_nothing(tmp_path: Path, encode: Encode) -> None:
-    with pytest.raises(DataError, match=r"no directory .*absent\. Name one that holds a directory"):
+    with pytest.raises(DataError, match=r"No such file .*absent'\. It has to hold a directory"):
         open_dataset(f"imagefolder:{tmp_path / 'absent'}")
     with pytest.raises(DataError, match="has to hold a directory for each class"):
         open_dataset(f"imagefolder:{tmp_path}")

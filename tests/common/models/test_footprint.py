@@ -10,6 +10,7 @@ from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models.footprint import LiveTensors, ModelFigures, measure_model
 from lipt.common.models.registry import build_model, build_without_values
+from lipt.common.weights.specs import specs_of
 from tests.faults.memory import memory_growth
 
 pytestmark = pytest.mark.slow
@@ -20,14 +21,11 @@ def figures(model: nn.Module, *shape: int) -> ModelFigures:
     return measure_model(model.train(), "mine", inputs=ImageSpec(channels, height, width))
 
 
-def linear() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
-
-
 def test_figures_of_a_small_network_are_those_of_its_tensors() -> None:
     # Weights 6 x 5 + 5 + 5 x 3 + 3 = 53. Of an image: itself 6, the hidden layer 5 and what is left
     # of it 5; then 3 logits take the place of the hidden layer. Gradients as the largest, twice.
-    assert figures(linear(), 1, 2, 3) == ModelFigures(
+    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    assert figures(model, 1, 2, 3) == ModelFigures(
         weights_bytes=53 * 4,
         trained_bytes=53 * 4,
         training_bytes=(6 + 5 + 5 + 2 * 6) * 4,
@@ -101,9 +99,7 @@ def test_a_model_without_values_has_the_figures_of_the_model(spec: str, side: in
     real = build_model(spec, num_classes=7, inputs=inputs, seed=0)
     empty = build_without_values(spec, num_classes=7, inputs=inputs)
     assert all(item.is_meta for item in empty.state_dict().values())
-    assert {name: item.shape for name, item in empty.state_dict().items()} == {
-        name: item.shape for name, item in real.state_dict().items()
-    }
+    assert specs_of(empty.state_dict()) == specs_of(real.state_dict())
     assert measure_model(empty, spec, inputs=inputs) == measure_model(real, spec, inputs=inputs)
 
 

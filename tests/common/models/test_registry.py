@@ -12,15 +12,12 @@ import torch
 from torch import nn
 
 from lipt.common.errors import ConfigError, UnknownNameError
-from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
-from lipt.common.models import (
-    build_model,
-    lay_out,
-    memory_format,
-)
+from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec, InputSpec
+from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.footprint import measure_model
 from lipt.common.models.registry import build_without_values, is_users_own, load_model
 from lipt.common.weights.files import pack
+from lipt.common.weights.specs import specs_of
 
 Write = Callable[[str, str], None]
 
@@ -55,14 +52,13 @@ def no_argument():
 """
 
 
-def build(spec: str, **overrides: object) -> nn.Module:
-    arguments = {
-        "num_classes": 10,
-        "inputs": ImageSpec(3, 32, 32),
-        "seed": 0,
-        "allowed_modules": ("users_model",),
-    }
-    return build_model(spec, **(arguments | overrides))  # type: ignore[arg-type]
+TINY, SMALL = ImageSpec(3, 2, 2), ImageSpec(3, 32, 32)
+
+
+def build(spec: str, inputs: InputSpec = SMALL, seed: int = 0) -> nn.Module:
+    return build_model(
+        spec, num_classes=10, inputs=inputs, seed=seed, allowed_modules=("users_model",)
+    )
 
 
 def test_unknown_model_is_answered_with_the_list() -> None:
@@ -77,12 +73,11 @@ def test_unknown_model_is_answered_with_the_list() -> None:
 @pytest.mark.parametrize("spec", ["torchvision:mnasnet0_5", "users_model:small"])
 def test_seed_alone_decides_the_weights(write_module: Write, spec: str) -> None:
     write_module("users_model", USERS_MODEL)
-    shape = (3, 2, 2) if spec.startswith("users") else (3, 32, 32)
+    inputs = TINY if spec.startswith("users") else SMALL
     torch.manual_seed(1)
-    first = build(spec, seed=7, inputs=ImageSpec(*shape)).state_dict()
+    first = build(spec, inputs, 7).state_dict()
     torch.manual_seed(2)
-    again = build(spec, seed=7, inputs=ImageSpec(*shape)).state_dict()
-    other = build(spec, seed=8, inputs=ImageSpec(*shape)).state_dict()
+    again, other = build(spec, inputs, 7).state_dict(), build(spec, inputs, 8).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not all(torch.equal(first[name], other[name]) for name in first)
 
@@ -92,7 +87,7 @@ def test_global_generators_are_left_alone(write_module: Write) -> None:
     torch.manual_seed(3)
     torch_state, python_state = torch.get_rng_state(), random.getstate()
     build("resnet8")
-    build("users_model:dropped_out", inputs=ImageSpec(3, 2, 2))
+    build("users_model:dropped_out", TINY)
     with pytest.raises(ConfigError):
         build("users_model:no_argument")
     assert torch.equal(torch.get_rng_state(), torch_state)
@@ -115,12 +110,12 @@ def test_refuses_models_that_cannot_classify(
 ) -> None:
     write_module("users_model", USERS_MODEL)
     with pytest.raises(ConfigError, match=sentence):
-        build(f"users_model:{factory}", inputs=ImageSpec(3, 2, 2))
+        build(f"users_model:{factory}", TINY)
 
 
 def test_torchvision_model_takes_one_channel_as_three_equal_ones() -> None:
-    one = build("torchvision:resnet18", inputs=ImageSpec(1, 32, 32)).eval()
-    three = build("torchvision:resnet18", inputs=ImageSpec(3, 32, 32)).eval()
+    one = build("torchvision:resnet18", ImageSpec(1, 32, 32)).eval()
+    three = build("torchvision:resnet18").eval()
     x = torch.randn(2, 1, 32, 32)
     with torch.no_grad():
         assert torch.equal(one(x), three(x.repeat(1, 3, 1, 1)))
@@ -137,16 +132,12 @@ def test_torchvision_model_takes_one_channel_as_three_equal_ones() -> None:
 def test_models_of_columns_are_built_from_what_the_data_has(spec: str, column: Column) -> None:
     inputs = ColumnsSpec((column,))
     with pytest.raises(ConfigError, match=r"data has .*\[5\]\. Choose linear, mlp, text"):
-        build("resnet8", inputs=inputs)
-    model = build_model(spec, num_classes=3, inputs=inputs, seed=0)
-    again = build_model(spec, num_classes=3, inputs=inputs, seed=0)
+        build("resnet8", inputs)
+    model, again = build(spec, inputs), build(spec, inputs)
     assert all(map(torch.equal, model.state_dict().values(), again.state_dict().values()))
-    without = build_without_values(spec, num_classes=3, inputs=inputs)
-    assert {name: tensor.shape for name, tensor in without.state_dict().items()} == {
-        name: tensor.shape for name, tensor in model.state_dict().items()
-    }
-    measured = measure_model(without, spec, inputs=inputs)
-    assert measured.training_bytes > 0
+    without = build_without_values(spec, num_classes=10, inputs=inputs)
+    assert specs_of(without.state_dict()) == specs_of(model.state_dict())
+    assert measure_model(without, spec, inputs=inputs).training_bytes > 0
     assert not is_users_own(spec)
     assert memory_format(spec) is torch.channels_last
 
@@ -172,7 +163,7 @@ def test_models_of_torchvision_that_do_not_fit_are_refused(
 
 
 def test_layout_changes_no_value() -> None:
-    model = build_model("resnet8", num_classes=3, inputs=ImageSpec(3, 8, 8), seed=0)
+    model = build("resnet8")
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     assert memory_format("mine:model") is torch.contiguous_format
     laid_out = lay_out(model, "resnet8", torch.device("cpu"))
@@ -184,18 +175,11 @@ def test_layout_changes_no_value() -> None:
 
 
 def test_a_model_has_the_file_s_weights_and_is_ready_to_be_evaluated(tmp_path: Path) -> None:
-    trained = build_model(
-        "resnet8", num_classes=5, inputs=ImageSpec(3, 32, 32), seed=7
-    ).state_dict()
-    file = tmp_path / "w.safetensors"
+    trained = build("resnet8", seed=7).state_dict()
+    file, device = tmp_path / "w.safetensors", torch.device("cpu")
     file.write_bytes(pack(trained))
     model = load_model(
-        "resnet8",
-        file,
-        num_classes=5,
-        inputs=ImageSpec(3, 32, 32),
-        device=torch.device("cpu"),
-        max_bytes=2**24,
+        "resnet8", file, num_classes=10, inputs=SMALL, device=device, max_bytes=2**24
     )
     assert not model.training
     assert all(torch.equal(value, trained[name]) for name, value in model.state_dict().items())

@@ -11,12 +11,7 @@ import pytest
 import trustme
 
 from lipt.common.errors import ConfigError
-from lipt.common.network.tls import (
-    TlsFiles,
-    is_loopback,
-    require_deliberate_exposure,
-    split_address,
-)
+from lipt.common.network.tls import TlsFiles, require_deliberate_exposure, split_address
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 END = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
@@ -34,17 +29,9 @@ class Files:
     other_key: Path
     garbage: Path
 
-    def checked(
-        self,
-        now: datetime = IN_TIME,
-        *,
-        cert: Path | None = None,
-        key: Path | None = None,
-        ca: Path | None = None,
-    ) -> TlsFiles:
-        files = TlsFiles.from_options(
-            cert or self.cert, key or self.key, ca or self.ca, now=lambda: now
-        )
+    def checked(self, now: datetime = IN_TIME, **others: Path) -> TlsFiles:
+        paths = {"cert": self.cert, "key": self.key, "ca": self.ca} | others
+        files = TlsFiles.from_options(**paths, now=lambda: now)
         assert files is not None
         return files
 
@@ -65,28 +52,19 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return made
 
 
-def test_a_key_of_another_certificate_is_named(files: Files) -> None:
-    words = f"--tls-key {files.other_key} does not belong to --tls-cert {files.cert}"
-    with pytest.raises(ConfigError, match=words):
-        files.checked(key=files.other_key)
-
-
-def test_garbage_is_named_by_its_flag_and_file(files: Files) -> None:
-    with pytest.raises(ConfigError, match=f"--tls-key {files.garbage} holds no private key"):
-        files.checked(key=files.garbage)
-    with pytest.raises(ConfigError, match=f"--tls-cert {files.garbage} holds no certificate"):
-        files.checked(cert=files.garbage)
-    with pytest.raises(ConfigError, match=f"--tls-ca {files.garbage} holds no certificate"):
-        files.checked(ca=files.garbage)
-
-
-def test_a_key_of_a_kind_that_grpc_closes_connections_on_is_refused(
-    files: Files, tmp_path: Path
-) -> None:
-    key = tmp_path / "edwards.pem"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True)
-    with pytest.raises(ConfigError, match=f"--tls-key {key} is an Edwards curve's.*P-256"):
-        files.checked(key=key)
+def test_files_that_cannot_work_are_named_with_their_flags(files: Files, tmp_path: Path) -> None:
+    edwards = tmp_path / "edwards.pem"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", edwards], check=True)
+    for flag, path, words in (
+        ("key", files.other_key, f"does not belong to --tls-cert {files.cert}"),
+        ("key", files.garbage, "holds no private key"),
+        ("cert", files.garbage, "holds no certificate"),
+        ("ca", files.garbage, "holds no certificate"),
+        # gRPC closes connections on it.
+        ("key", edwards, "is an Edwards curve's.*P-256"),
+    ):
+        with pytest.raises(ConfigError, match=f"--tls-{flag} {path} {words}"):
+            files.checked(**{flag: path})
 
 
 @pytest.mark.parametrize(
@@ -128,9 +106,6 @@ def test_an_authority_all_of_whose_certificates_have_expired_is_refused(
     assert TlsFiles.from_options(None, None, old, now=lambda: now) == TlsFiles(ca=old)
 
 
-TLS = TlsFiles(cert=Path("c.pem"), key=Path("k.pem"))
-
-
 @pytest.mark.parametrize(
     ("address", "pair"),
     [
@@ -149,16 +124,13 @@ def test_malformed_address_is_refused_with_an_example(address: str) -> None:
         split_address(address)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
-def test_loopback_is_this_machine_only(host: str) -> None:
-    assert is_loopback(host)
-
-
 def test_listening_beyond_this_machine_has_to_be_deliberate() -> None:
+    tls = TlsFiles(cert=Path("c.pem"), key=Path("k.pem"))
     with pytest.raises(ConfigError, match=r"--tls-cert.*--insecure"):
         require_deliberate_exposure("0.0.0.0:50051", None, insecure=False)
     with pytest.raises(ConfigError, match="there is no TLS"):
         require_deliberate_exposure("[::]:9464", TlsFiles(ca=Path("a.pem")), insecure=False)
     require_deliberate_exposure("0.0.0.0:50051", None, insecure=True)
-    require_deliberate_exposure("0.0.0.0:50051", TLS, insecure=False)
-    require_deliberate_exposure("127.0.0.1:50051", None, insecure=False)
+    require_deliberate_exposure("0.0.0.0:50051", tls, insecure=False)
+    for host in ("127.0.0.1", "127.9.9.9", "[::1]", "localhost"):
+        require_deliberate_exposure(f"{host}:50051", None, insecure=False)

@@ -20,37 +20,49 @@ from tests.remembered_spans import remembering
 HOSTILE = "x\n2026-01-01 INFO all is well\x1b[2J\x9b\u202e"
 
 
+class Log:
+    """A logger of its own, and the lines that it has written."""
+
+    def __init__(self, formatter: logging.Formatter) -> None:
+        self._written = io.StringIO()
+        handler = logging.StreamHandler(self._written)
+        handler.setFormatter(formatter)
+        self.logger = logging.Logger("lipt.test")  # noqa: LOG001 - one that nobody else has
+        self.logger.addHandler(handler)
+
+    def fail(self, text: str) -> None:
+        try:
+            raise ValueError(text)  # noqa: TRY301
+        except ValueError:
+            self.logger.exception("it failed", stack_info=True)
+
+    def lines(self) -> list[str]:
+        return self._written.getvalue().splitlines()
+
+    def objects(self) -> list[dict[str, Any]]:
+        return list(map(json.loads, self.lines()))
+
+
 @pytest.fixture
-def log() -> tuple[logging.Logger, io.StringIO]:
-    written = io.StringIO()
-    handler = logging.StreamHandler(written)
-    handler.setFormatter(PrintableFormatter("%(levelname)s %(message)s"))
-    logger = logging.Logger("test")  # noqa: LOG001 - one that nobody else has
-    logger.addHandler(handler)
-    return logger, written
+def log() -> Log:
+    return Log(PrintableFormatter("%(levelname)s %(message)s"))
 
 
-def test_a_record_is_one_line_whoever_logs_it(log: tuple[logging.Logger, io.StringIO]) -> None:
-    logger, written = log
-    logger.warning("worker %s has joined", HOSTILE)
-    logger.warning(f"worker {HOSTILE} has joined")
+@pytest.fixture
+def json_log() -> Log:
+    return Log(JsonFormatter())
+
+
+def test_a_record_is_one_line_whoever_logs_it(log: Log) -> None:
+    log.logger.warning("worker %s has joined", HOSTILE)
+    log.logger.warning(f"worker {HOSTILE} has joined")
     line = r"WARNING worker x\n2026-01-01 INFO all is well\x1b[2J\x9b\u202e has joined"
-    assert written.getvalue() == f"{line}\n{line}\n"
+    assert log.lines() == [line, line]
 
 
-def fail() -> None:
-    raise ValueError(HOSTILE)
-
-
-def test_the_text_of_an_error_stays_in_its_traceback(
-    log: tuple[logging.Logger, io.StringIO],
-) -> None:
-    logger, written = log
-    try:
-        fail()
-    except ValueError:
-        logger.exception("it failed", stack_info=True)
-    first, *rest = written.getvalue().splitlines()
+def test_the_text_of_an_error_stays_in_its_traceback(log: Log) -> None:
+    log.fail(HOSTILE)
+    first, *rest = log.lines()
     assert first == "ERROR it failed"
     assert rest.pop(0) == "Traceback (most recent call last):"
     assert r"    2026-01-01 INFO all is well\x1b[2J\x9b\u202e" in rest
@@ -87,39 +99,9 @@ def test_a_peer_s_text_cannot_begin_a_line_or_a_pair(
 HOSTILE_TEXT = 'x\n{"level": "INFO"}\x1b[2J\x9b\u202e\u2028'
 
 
-class Log:
-    """A logger of its own, and the objects that it has written."""
-
-    def __init__(self) -> None:
-        self._written = io.StringIO()
-        handler = logging.StreamHandler(self._written)
-        handler.setFormatter(JsonFormatter())
-        self.logger = logging.Logger("lipt.test")  # noqa: LOG001 - one that nobody else has
-        self.logger.addHandler(handler)
-
-    def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._written.getvalue().splitlines()]
-
-    def line(self) -> dict[str, Any]:
-        (line,) = self.lines()
-        return line
-
-
-@pytest.fixture
-def json_log() -> Log:
-    return Log()
-
-
-def fail_with() -> None:
-    raise ValueError(HOSTILE_TEXT)
-
-
 def test_a_traceback_is_a_field(json_log: Log) -> None:
-    try:
-        fail_with()
-    except ValueError:
-        json_log.logger.exception("it failed", stack_info=True)
-    line = json_log.line()
+    json_log.fail(HOSTILE_TEXT)
+    (line,) = json_log.objects()
     assert line["exception"].startswith("Traceback (most recent call last):\n")
     assert HOSTILE_TEXT in line["exception"]
     assert line["stack"].startswith("Stack (most recent call last):\n")
@@ -129,13 +111,9 @@ def test_an_event_is_an_object_of_its_own(json_log: Log, monkeypatch: pytest.Mon
     monkeypatch.setattr("lipt.common.observability.logs.logger", json_log.logger)
     with logging_about(run="6c51"):
         Events().record(EventKind.LEARNER_FAILED, run="run-1", learner=3, reason=HOSTILE_TEXT)
-    line = json_log.line()
-    assert line["event"] == {
-        "kind": "learner_failed",
-        "run": "run-1",
-        "learner": 3,
-        "reason": HOSTILE_TEXT,
-    }
+    (line,) = json_log.objects()
+    fields = {"run": "run-1", "learner": 3, "reason": HOSTILE_TEXT}
+    assert line["event"] == {"kind": "learner_failed", **fields}
     assert line["run"] == "6c51"
     assert line["message"].startswith("event=learner_failed run=run-1 learner=3 reason=")
 
@@ -146,7 +124,7 @@ def test_a_line_has_the_ids_of_what_it_belongs_to(json_log: Log) -> None:
         with logging_about(run="b", learner=2, worker=""):
             json_log.logger.info("two")
     json_log.logger.info("three")
-    one, two, three = json_log.lines()
+    one, two, three = json_log.objects()
     assert (one["run"], one["assignment"]) == ("a", "a/1")
     assert (two["run"], two["assignment"], two["learner"]) == ("b", "a/1", "2")
     assert "worker" not in two
@@ -158,7 +136,7 @@ def test_a_line_names_the_span_that_it_is_logged_in(json_log: Log) -> None:
         with span("work"):
             json_log.logger.info("within")
         json_log.logger.info("after")
-    within, after = json_log.lines()
+    within, after = json_log.objects()
     assert within["trace_id"] == f"{spans['work'].context.trace_id:032x}"
     assert within["span_id"] == f"{spans['work'].context.span_id:016x}"
     assert "trace_id" not in after

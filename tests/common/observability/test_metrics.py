@@ -28,7 +28,7 @@ from lipt.common.observability.metrics import (
 from lipt.coordinator.instruments import COORDINATOR
 from lipt.worker.instruments import WORKER
 from tests.clock import Clock
-from tests.meters import observed, sums
+from tests.meters import sums
 from tests.tls_files import write_files
 
 
@@ -40,9 +40,11 @@ def scrape(url: str, context: ssl.SSLContext | None = None) -> list[str]:
         return answer.read().decode().splitlines()
 
 
-def present(context: ssl.SSLContext, files: TlsFiles) -> None:
+def context_of(files: TlsFiles) -> ssl.SSLContext:
     assert files.cert is not None
+    context = ssl.create_default_context(cafile=files.ca)
     context.load_cert_chain(files.cert, files.key)
+    return context
 
 
 RUNS = Gauge("lipt_runs", "Runs.", ("state",))
@@ -119,30 +121,15 @@ def test_what_was_recorded_is_shown_in_the_text_format_to_the_letter() -> None:
     ]
 
 
-def test_the_end_of_the_own_certificate_is_shown_as_a_time(tmp_path: Path) -> None:
-    files = write_files(tmp_path / "tls", trustme.CA())
-    context = ssl.create_default_context(cafile=files.ca)
-    present(context, files)
-    with served(files) as address:
-        lines = scrape(f"https://{address}/metrics", context)
-        end = files.expires_at()
-        assert end is not None
-        prefix = "lipt_certificate_expiry_timestamp_seconds "
-        (shown,) = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
-        assert float(shown) == end.timestamp()
-
-
 def test_certificates_that_change_are_shown_and_asked_for_from_the_next_scrape_on(
     tmp_path: Path,
 ) -> None:
     old, new = trustme.CA(), trustme.CA()
     files = write_files(tmp_path / "served", old)
-    clients = []
-    for name, authority in (("old", old), ("new", new)):
-        scraper = write_files(tmp_path / name, authority)
-        context = ssl.create_default_context(cafile=scraper.ca)
-        present(context, scraper)
-        clients.append(context)
+    clients = [
+        context_of(write_files(tmp_path / name, authority))
+        for name, authority in (("old", old), ("new", new))
+    ]
     with served(files) as address:
         url = f"https://{address}/metrics"
         assert scrape(url, clients[0])
@@ -162,16 +149,16 @@ def test_who_connects_and_says_nothing_keeps_no_other_waiting(tmp_path: Path, se
     with served(files) as address:
         host, port = address.split(":")
         with socket.create_connection((host, int(port))):
-            if files is None:
-                assert scrape(f"http://{address}/metrics")
-            else:
-                context = ssl.create_default_context(cafile=files.ca)
-                present(context, files)
-                assert scrape(f"https://{address}/metrics", context)
+            url = f"http{'s' if secure else ''}://{address}/metrics"
+            lines = scrape(url, context_of(files) if files else None)
+    prefix = "lipt_certificate_expiry_timestamp_seconds "
+    ends = [float(line.removeprefix(prefix)) for line in lines if line.startswith(prefix)]
+    expected = files.expires_at() if files else None
+    assert ends == ([expected.timestamp()] if expected else [])
+    assert bool(ends) is secure
 
 
 CALLS = Counter("lipt_calls_total", "Calls.", ("peer", "code"), most=2)
-BRIEFLY = Histogram("lipt_briefly_seconds", "Took.", buckets=(1, 2))
 
 
 def test_values_of_a_label_beyond_the_most_that_are_told_apart_are_other_ones() -> None:
@@ -184,17 +171,6 @@ def test_values_of_a_label_beyond_the_most_that_are_told_apart_are_other_ones() 
     meters.add(CALLS, "e", "INTERNAL")
     assert sums(meters, CALLS)[("other", "NOT_FOUND")] == 1
     assert sums(meters, CALLS)[("other", "other")] == 1
-
-
-def test_series_that_are_declared_are_there_before_anything_was_counted() -> None:
-    meters = Meters()
-    sent = Counter("lipt_sent_total", "Sent.", ("to",), at_zero=(("a",), ("b",)))
-    assert sums(meters, sent) == {("a",): 0.0, ("b",): 0.0}
-    assert sums(meters, Counter("lipt_plain_total", "Plain.")) == {(): 0.0}
-    assert sums(meters, Gauge("lipt_now", "Now.")) == {}
-    assert observed(meters, BRIEFLY) == {(): (0.0, 0.0)}
-    meters.add(sent, "b")
-    assert sums(meters, sent) == {("a",): 0.0, ("b",): 1.0}
 
 
 def test_a_phase_that_lasts_counts_already() -> None:

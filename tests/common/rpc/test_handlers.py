@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import grpc
@@ -19,10 +18,9 @@ from lipt.common.errors import (
     from_rpc_error,
     revive,
 )
-from lipt.common.observability.logs import Events
 from lipt.common.observability.tracing import current_traceparent, received, span
 from lipt.common.rpc.channel import open_channel
-from lipt.common.rpc.handlers import Interceptor, refusals, tracing
+from lipt.common.rpc.handlers import Interceptor, tracing
 from lipt.v1 import blob_pb2, blob_pb2_grpc, run_pb2, run_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.remembered_spans import Remembered, remembering
 from tests.serving import serving
@@ -195,64 +193,37 @@ class _Service(run_pb2_grpc.RunServiceServicer, worker_pb2_grpc.WorkerServiceSer
         return worker_pb2.HeartbeatResponse()
 
 
-def new_service() -> Any:
+@pytest.fixture
+def service() -> Any:
     # It has fewer methods than the contract.
     kind: Any = _Service
     return kind()
 
 
-@asynccontextmanager
-async def serving_traced(service: Any) -> AsyncIterator[str]:
-    steps = (refusals(Events()), tracing)
-    server = grpc.aio.server(interceptors=[Interceptor(lambda _: steps)])
-    run_pb2_grpc.add_RunServiceServicer_to_server(service, server)
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(None)
+async def asked(service: Any, ask: Callable[[grpc.Channel], object]) -> Remembered:
+    """The spans of what `ask` does in a span "script"."""
 
+    def talk(address: str) -> None:
+        with open_channel(address) as channel, span("script"):
+            ask(channel)
 
-async def asked(
-    service: Any, ask: Callable[[grpc.Channel], object], *, plain: bool = False
-) -> Remembered:
-    """The spans of what `ask` does in a span "script", or without any client's where `plain`."""
     with remembering() as spans:
-        async with serving_traced(service) as address:
-
-            def talk() -> None:
-                if plain:
-                    with grpc.insecure_channel(address) as channel:
-                        ask(channel)
-                    return
-                with open_channel(address) as channel, span("script"):
-                    ask(channel)
-
-            await asyncio.to_thread(talk)
+        async with serving(
+            (run_pb2_grpc.add_RunServiceServicer_to_server, service),
+            (worker_pb2_grpc.add_WorkerServiceServicer_to_server, service),
+            steps=[tracing],
+        ) as address:
+            await asyncio.to_thread(talk, address)
     return spans
 
 
-def create(channel: grpc.Channel, **options: Any) -> None:
-    run_pb2_grpc.RunServiceStub(channel).CreateRun(
-        run_pb2.CreateRunRequest(), timeout=30, **options
-    )
+async def test_a_call_is_a_span_on_either_side_of_its_callers(service: Any) -> None:
+    def ask(channel: grpc.Channel) -> None:
+        create = run_pb2_grpc.RunServiceStub(channel).CreateRun
+        create(run_pb2.CreateRunRequest(), timeout=30)
+        create.future(run_pb2.CreateRunRequest(), timeout=30).result()
 
-
-async def test_a_call_is_a_span_on_either_side_of_its_callers() -> None:
-    service = new_service()
-    with remembering() as spans:
-        async with serving_traced(service) as address:
-
-            def talk() -> None:
-                with open_channel(address) as channel, span("script"):
-                    create(channel)
-                    run_pb2_grpc.RunServiceStub(channel).CreateRun.future(
-                        run_pb2.CreateRunRequest(), timeout=30
-                    ).result()
-
-            await asyncio.to_thread(talk)
+    spans = await asked(service, ask)
     assert spans.names() == [CREATE] * 4 + ["script"]
     script = spans["script"].context
     finished = spans.all()
@@ -271,16 +242,15 @@ async def test_a_call_is_a_span_on_either_side_of_its_callers() -> None:
     }
 
 
-async def test_calls_that_wait_or_come_again_and_again_belong_to_the_trace_without_a_span() -> None:
-    service = new_service()
-
+async def test_calls_that_wait_or_come_again_and_again_belong_to_the_trace_without_a_span(
+    service: Any,
+) -> None:
     def ask(channel: grpc.Channel) -> None:
         request = worker_pb2.HeartbeatRequest()
         worker_pb2_grpc.WorkerServiceStub(channel).Heartbeat(request, timeout=30)
-        watched = run_pb2_grpc.RunServiceStub(channel).WatchRun(run_pb2.WatchRunRequest())
-        assert len(list(watched)) == 3
-        again = run_pb2_grpc.RunServiceStub(channel).WatchRun(run_pb2.WatchRunRequest())
-        assert len(list(again)) == 3
+        for _ in range(2):
+            watched = run_pb2_grpc.RunServiceStub(channel).WatchRun(run_pb2.WatchRunRequest())
+            assert len(list(watched)) == 3
 
     spans = await asked(service, ask)
     assert spans.names() == ["script"]
@@ -288,13 +258,12 @@ async def test_calls_that_wait_or_come_again_and_again_belong_to_the_trace_witho
     assert service.seen == [f"00-{script.trace_id:032x}-{script.span_id:016x}-01"] * 3
 
 
-async def test_a_refused_call_fails_on_either_side_without_the_peers_words() -> None:
+async def test_a_refused_call_fails_on_either_side_without_the_peers_words(service: Any) -> None:
     def ask(channel: grpc.Channel) -> None:
         with pytest.raises(grpc.RpcError, match="budget 1 is outside"):
             run_pb2_grpc.RunServiceStub(channel).CancelRun(run_pb2.CancelRunRequest(), timeout=30)
 
-    spans = await asked(new_service(), ask)
-    finished = spans.all()
+    finished = (await asked(service, ask)).all()
     kinds = {each.kind.name: each.attributes for each in finished if each.kind.name != "INTERNAL"}
     assert kinds["SERVER"]["error.type"] == "INVALID_BUDGET"
     assert kinds["CLIENT"]["error.type"] == "INVALID_ARGUMENT"

@@ -22,29 +22,23 @@ def tensor(inputs: Inputs) -> Tensor:
     return inputs
 
 
-def test_batches_are_the_examples_in_order_and_progress_is_told_after_each() -> None:
-    dataset, told = made_up_dataset(20), list[tuple[int, int]]()
+@pytest.mark.parametrize("some", [None, torch.arange(20).flip(0)], ids=["all", "some"])
+def test_batches_are_the_examples_in_order_and_progress_is_told_after_each(
+    some: Tensor | None,
+) -> None:
+    dataset, told = made_up_dataset(20 if some is None else 50), list[tuple[int, int]]()
+    batches = Batches(dataset, IMAGE, CPU, 8, lambda *counts: told.append(counts), some)
+    assert len(batches) == 20
     seen = []
-    for rows, inputs_BCHW, labels_B in Batches(
-        dataset, IMAGE, CPU, 8, lambda done, total: told.append((done, total))
-    ):
+    for rows, inputs_BCHW, labels_B in batches:
         seen.append(rows)
         assert len(told) == len(seen) - 1
-        images_BCHW = dataset.images(torch.arange(rows.start, rows.stop))
+        ids_B = batches.ids_N[rows]
+        images_BCHW = dataset.images(ids_B)
         assert torch.equal(tensor(inputs_BCHW), tensor(to_model_input(images_BCHW, IMAGE, CPU)))
-        assert torch.equal(labels_B, dataset.labels_N[rows])
+        assert torch.equal(labels_B, dataset.labels_N[ids_B])
     assert seen == [slice(0, 8), slice(8, 16), slice(16, 20)]
     assert told == [(8, 20), (16, 20), (20, 20)]
-
-
-def test_some_examples_come_in_the_order_given() -> None:
-    dataset, ids = made_up_dataset(), torch.tensor([31, 4, 17])
-    batches = Batches(dataset, IMAGE, CPU, 2, lambda *_: None, ids)
-    assert len(batches) == 3
-    labels = torch.cat([labels_B for _, _, labels_B in batches])
-    assert torch.equal(labels, dataset.labels_N[ids])
-    inputs = torch.cat([tensor(inputs_BCHW) for _, inputs_BCHW, _ in batches])
-    assert torch.equal(inputs, tensor(to_model_input(dataset.images(ids), IMAGE, CPU)))
 
 
 def folder(place: Path, num_images: int = 20) -> Dataset:

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import SignalsError, WeightsError
-from lipt.common.signals.passes import (
-    Batches,
-    encode_range,
-    pass_over,
-    read_range,
-    score_range,
-)
+from lipt.common.signals.passes import Batches, encode_range, pass_over, read_range, score_range
 from lipt.common.weights.specs import Weights
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 
@@ -52,14 +46,10 @@ def test_ranges_of_whole_batches_have_the_bits_of_one_pass(num_batches: int) -> 
         assert torch.equal(torch.cat([part[name] for part in parts]), values)
 
 
-def test_halves_are_the_nearest_to_the_floats() -> None:
-    floats = score(TASK)
+def test_halves_are_the_nearest_to_the_floats_and_larger_features_are_refused_by_id() -> None:
     halves = score(replace(TASK, half_errors=True, half_features=True))
-    for name, values in floats.items():
+    for name, values in score(TASK).items():
         assert torch.equal(halves[name], values.half())
-
-
-def test_features_that_no_half_holds_are_refused_by_id() -> None:
     large = made_up_network()
     with torch.no_grad():
         for parameter in list(large.parameters())[:-2]:
@@ -69,20 +59,15 @@ def test_features_that_no_half_holds_are_refused_by_id() -> None:
         score_range(large, DATASET, task, device=CPU)
 
 
-def test_file_gives_the_same_bits_and_is_smaller_than_the_values() -> None:
-    scored = score(TASK)
+def test_file_gives_the_same_bits_and_another_range_or_what_is_not_finite_is_refused() -> None:
+    task = replace(TASK, stop=8)
+    scored = score(task)
     num_features = scored["features"].shape[1]
-    content = encode_range(scored)
-    errors, features = read_range(content, TASK, num_features)
+    errors, features = read_range(encode_range(scored), task, num_features)
     assert torch.equal(errors, scored["errors"])
     assert torch.equal(features, scored["features"])
-
-
-def test_file_of_another_range_or_of_what_is_not_finite_is_refused() -> None:
-    scored = score(replace(TASK, stop=8))
-    num_features = scored["features"].shape[1]
     with pytest.raises(WeightsError, match="the model has"):
         read_range(encode_range(scored), TASK, num_features)
     scored["errors"][0, 0] = float("nan")
     with pytest.raises(SignalsError, match="examples 0 to 7"):
-        read_range(encode_range(scored), replace(TASK, stop=8), num_features)
+        read_range(encode_range(scored), task, num_features)

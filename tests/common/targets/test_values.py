@@ -19,7 +19,6 @@ from lipt.common.targets.values import (
     TargetValues,
     label_values,
     number_values,
-    quantile_edges,
     quantile_strata,
     rarest_label_strata,
 )
@@ -227,7 +226,7 @@ def test_no_bin_is_empty_and_there_are_two_at_least(
     values: list[float], expected: list[int]
 ) -> None:
     values_N = torch.tensor(values)
-    assert quantile_strata(values_N, quantile_edges(values_N)).bincount().tolist() == expected
+    assert quantile_strata(values_N)[0].bincount().tolist() == expected
 
 
 def test_the_stratum_of_labels_is_the_rarest_one_or_none() -> None:

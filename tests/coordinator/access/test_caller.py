@@ -17,8 +17,7 @@ from lipt.coordinator.access.caller import (
     require_role,
     worker_id_of,
 )
-from tests.expected_roles import EXPECTED
-from tests.rpcs import all_methods, contract_methods, path_of
+from tests.rpcs import EXPECTED, all_methods, contract_methods, path_of
 
 
 def caller(*roles: Role) -> Caller:

@@ -39,6 +39,7 @@ from lipt.coordinator.compute.messages import (
     TooDearError,
     Took,
 )
+from lipt.core.workspace import Key
 from tests.digits import digits_context, digits_settings
 
 
@@ -124,7 +125,7 @@ def keep(context: Context, made: list[str], during: Callable[[], object] = lambd
         return Text("text")
 
     # As of all dependencies, the data is looked at before anything is computed.
-    context.cached(Text, "texts", (len(context.dataset),), compute)
+    context.cached(Key(Text, "texts", (len(context.dataset),)), compute)
 
 
 def test_what_was_computed_on_data_that_changed_meanwhile_is_not_kept(
@@ -260,7 +261,15 @@ def theta_p(dear: Context) -> BlobName:
 def select(theta_p: BlobName) -> Callable[..., SelectSubset]:
     def job(strategy: str, **changes: Any) -> SelectSubset:
         balanced = strategy != "uniform"
-        asked = SelectSubset(CONFIG, IMAGE, theta_p, strategy, 20, balanced=balanced, options=())
+        asked = SelectSubset(
+            CONFIG,
+            inputs=IMAGE,
+            weights=theta_p,
+            strategy=strategy,
+            budget=20,
+            balanced=balanced,
+            options=(),
+        )
         return replace(asked, **changes)
 
     return job

@@ -40,10 +40,6 @@ class World:
     async def ask(self, **query: Any) -> DiagnosisRecord:
         return await self.answers.diagnosis(DiagnosisQuery(**query), lambda _: None, "caller")
 
-    @property
-    def questions(self) -> list[Any]:
-        return [job.question for job in self.compute.jobs]
-
 
 @pytest.fixture
 async def world(
@@ -56,7 +52,7 @@ async def world(
     await store.add(run)
 
     def diagnose(job: DiagnoseData) -> Diagnosed:
-        return Diagnosed(blobs.put_bytes(str(job.question.proxy).encode()), "cpu")
+        return Diagnosed(blobs.put_bytes(str(job.proxy).encode()), "cpu")
 
     compute = FakeCompute({DiagnoseData: diagnose})
     return World(compute, blobs, store, make_answers)
@@ -64,9 +60,10 @@ async def world(
 
 async def test_without_a_run_the_data_alone_is_looked_at(world: World) -> None:
     record = await world.ask()
-    (question,) = world.questions
-    assert (question.weights, question.inputs, question.trajectories) == (None, None, None)
-    assert str(question.proxy) == "auto"
+    (job,) = world.compute.jobs
+    sources = job.sources
+    assert (sources.weights, sources.inputs, sources.trajectories) == (None, None, None)
+    assert str(job.proxy) == "auto"
     assert (record.run_id, record.proxy, record.features_sha256) == ("", "auto", "")
     assert (record.num_examples, record.fingerprint) == (500, DATA.fingerprint)
     assert record.manifest["data"] == {

@@ -30,6 +30,10 @@ from tests.core.diagnosis.test_label_errors import signals_of
 LABELS_N = torch.tensor([0, 0, 0, 1, 1, 1])
 
 
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
 @pytest.fixture
 def findings() -> Findings:
     chances_NC = torch.tensor(
@@ -180,10 +184,6 @@ def test_easy_data_need_few_and_hard_ones_all(distance: float, fraction: float) 
     assert found.sizes == [100, 200, 400, 800]
     assert found.accuracies[-1] == accuracy
     assert found.suggested_fraction == fraction
-
-
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
 
 
 def test_scores_are_mean_distances_to_the_ten_nearest_others() -> None:

@@ -19,12 +19,7 @@ from lipt.common.config.run_config import (
 )
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import Shard
-from lipt.common.errors import (
-    ConfigError,
-    DataError,
-    LearnerDivergedError,
-    LearnerStoppedError,
-)
+from lipt.common.errors import ConfigError, DataError, LearnerDivergedError, LearnerStoppedError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model

@@ -76,11 +76,7 @@ def test_they_are_those_of_the_plain_loop(method: AugmentationMethod, *, as_file
     ],
 )
 def test_a_thread_makes_what_is_more_than_an_index(
-    method: AugmentationMethod,
-    *,
-    as_files: bool,
-    ahead: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    method: AugmentationMethod, *, as_files: bool, ahead: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = set()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -57,6 +59,19 @@ def test_features_are_those_of_a_convolution_and_pooling(channels: int, side: in
     torch.testing.assert_close(found_ND, convolved(images_NCHW, filters), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("side", [32, 64])
+def test_mirrored_features_average_the_shares_of_an_image_and_its_mirror_image(side: int) -> None:
+    images_NCHW = made_up(5, side=side)
+    filters = filters_of(images_NCHW)
+    found_ND = patch_features(images_NCHW, filters, mirrored=True)
+    each_2ND = torch.stack(
+        [convolved(images, filters) for images in (images_NCHW, images_NCHW.flip(3))]
+    )
+    torch.testing.assert_close(found_ND, each_2ND.square().mean(dim=0).sqrt(), rtol=1e-4, atol=1e-4)
+    of_mirror_ND = patch_features(images_NCHW.flip(3), filters, mirrored=True)
+    torch.testing.assert_close(found_ND, of_mirror_ND, rtol=1e-4, atol=1e-4)
+
+
 def test_filters_are_whitened_patches_of_unit_length() -> None:
     # Pixels without correlation, all of variance v: whitening divides by sqrt(v + 0.01).
     images_NCHW = made_up(400)
@@ -99,25 +114,34 @@ def of_column(column: Column, values: torch.Tensor) -> torch.Tensor:
     return column_values([column], tensors, seed=3)(tensors)
 
 
-def test_numbers_are_features_as_they_are() -> None:
-    column = Column("x", ColumnType.FLOAT64, (2, 2))
-    values = torch.arange(8, dtype=torch.float64).view(2, 2, 2)
-    assert of_column(column, values).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
-
-
-def test_flags_are_numbers() -> None:
-    flags = Column("x", ColumnType.INT64, (3,), num_values=2)
-    assert of_column(flags, torch.tensor([[1, 0, 1]])).tolist() == [[1, 0, 1]]
-    assert of_column(Column("x", ColumnType.BOOL, ()), torch.tensor([True])).tolist() == [[1]]
-
-
-def test_categories_count_each_at_its_place() -> None:
-    column = Column("x", ColumnType.INT64, (2,), num_values=3)
-    # Of place 0 the value 2, of place 1 the value 0.
-    assert of_column(column, torch.tensor([[2, 0]])).tolist() == [[0, 0, 1, 1, 0, 0]]
-    # How many there are follows from the data where the column does not say.
-    known = Column("x", ColumnType.INT64, (2,))
-    assert of_column(known, torch.tensor([[2, 0]])).shape == (1, 6)
+@pytest.mark.parametrize(
+    ("kind", "shape", "num_values", "values", "expected"),
+    [
+        (
+            "float64",
+            (2, 2),
+            None,
+            [[[0.0, 1], [2, 3]], [[4, 5], [6, 7]]],
+            [[0, 1, 2, 3], [4, 5, 6, 7]],
+        ),
+        ("int64", (3,), 2, [[1, 0, 1]], [[1, 0, 1]]),
+        ("bool", (), 0, [True], [[1]]),
+        # Categories count at their place: of place 0 the value 2, of place 1 the value 0. How many
+        # there are follows from the data where the column does not say.
+        ("int64", (2,), 3, [[2, 0]], [[0, 0, 1, 1, 0, 0]]),
+        ("int64", (2,), 0, [[2, 0]], [[0, 0, 1, 1, 0, 0]]),
+    ],
+    ids=["numbers", "flags", "a-flag", "categories", "counted-categories"],
+)
+def test_columns_by_hand(
+    kind: str,
+    shape: tuple[int, ...],
+    num_values: int | None,
+    values: Any,
+    expected: list[list[int]],
+) -> None:
+    column = Column("x", ColumnType(kind), shape, num_values=num_values)
+    assert of_column(column, torch.tensor(values)).tolist() == expected
 
 
 def test_words_count_wherever_they_are() -> None:

@@ -6,13 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.core.selection.pairs import (
-    centred,
-    proximity,
-    represented,
-    scaled_cosine,
-    weighing,
-)
+from lipt.core.selection.pairs import centred, proximity, represented, scaled_cosine, weighing
 from lipt.core.selection.vectors import Space, Vectors, gradients_of, in_space
 from lipt.core.signals.compute import errors_of
 from tests.core.selection.builders import random_signals, written_out

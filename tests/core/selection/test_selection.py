@@ -61,27 +61,6 @@ def test_every_example_of_a_group_is_equally_likely() -> None:
     assert ((counts_N[groups_N == 1] - 250).abs() < 70).all()
 
 
-@pytest.mark.parametrize(
-    ("counts", "budget", "expected"),
-    [
-        ([10, 10, 10], 9, (3, 3, 3)),
-        ([2, 10, 10], 12, (2, 5, 5)),  # what the small class lacks is shared
-        ([10, 12, 11], 10, (3, 4, 3)),  # one seat left: the largest class
-        ([10, 10, 10], 11, (4, 4, 3)),  # two left, all alike: the lowest labels
-        ([5, 0, 5], 3, (2, 0, 1)),
-        ([1, 1, 100], 50, (1, 1, 48)),
-        ([3, 4, 5], 2, (0, 1, 1)),  # fewer seats than classes: the largest ones
-        ([3, 4, 5], 12, (3, 4, 5)),
-        ([3, 4, 5], 0, (0, 0, 0)),
-        ([7], 4, (4,)),
-        ([5000] * 10, 5000, (500,) * 10),
-        ([], 0, ()),
-    ],
-)
-def test_by_hand(counts: list[int], budget: int, expected: tuple[int, ...]) -> None:
-    assert class_quotas(counts, budget) == expected
-
-
 def one_seat_at_a_time(counts: Sequence[int], budget: int) -> tuple[int, ...]:
     """The next seat goes to the class that has least, of those the largest, the lowest label."""
     quotas = [0] * len(counts)

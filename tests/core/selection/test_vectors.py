@@ -7,28 +7,10 @@ import torch
 
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection import vectors as module
-from lipt.core.selection.vectors import (
-    Rows,
-    ScaledCosine,
-    Space,
-    Vectors,
-    in_space,
-    products,
-)
+from lipt.core.selection.vectors import Rows, ScaledCosine, Space, in_space
 from tests.core.selection.builders import random_signals, written_out
 
 SPACES: list[Space] = ["features", "gradients"]
-
-
-def test_products_by_hand() -> None:
-    # (1*3 + 2*4) (5*6 + 1) = 341; without the bias 330; the features alone 30.
-    left = Vectors(torch.tensor([[5.0]]), torch.tensor([[1.0, 2.0]]), bias=1.0)
-    right = Vectors(torch.tensor([[6.0]]), torch.tensor([[3.0, 4.0]]), bias=1.0)
-    assert products(left, right).tolist() == [[341.0]]
-    assert products(left, right[0]).tolist() == [341.0]
-    without = Vectors(left.features_ND, left.errors_NC)
-    assert products(without, right).tolist() == [[330.0]]
-    assert products(Vectors(left.features_ND), right).tolist() == [[30.0]]
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -56,8 +38,7 @@ def test_products_are_those_of_the_vectors(
         atol=1e-9,
     )
     torch.testing.assert_close(
-        rows.squared_distances_from_mean(),
-        (vectors - vectors.mean(dim=0)).square().sum(dim=1),
+        rows.squared_distances_from_mean(), (vectors - vectors.mean(dim=0)).square().sum(dim=1)
     )
 
 

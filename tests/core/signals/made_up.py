@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lipt.common.data.dataset import Dataset, in_memory
+from lipt.common.data.dataset import Dataset
 from lipt.common.images.formats import ImageFormat
+from tests.in_memory import in_memory
 
 CPU = torch.device("cpu")
 IMAGE = ImageFormat(3, 6, 6, mean=(0.5,) * 3, std=(0.25,) * 3)

@@ -13,6 +13,7 @@ from lipt.common.inputs.model_input import to_model_input
 from lipt.common.signals.passes import Batches
 from lipt.common.targets.values import SingleLabel
 from lipt.core.selection.strategies.scores import last_layer_norms
+from lipt.core.signals import compute
 from lipt.core.signals.compute import (
     compute_signals,
     default_chunk_size,
@@ -21,20 +22,14 @@ from lipt.core.signals.compute import (
     per_example_norms,
 )
 from lipt.core.signals.signals import Signals
-from lipt.core.signals.stored import STORAGE_LIMITS, StorageLimits
+from lipt.core.signals.stored import StorageLimits
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 from tests.sentences import Reader
 
 
-def signals_of(
-    model: nn.Module,
-    dataset: Dataset,
-    *,
-    batch_size: int = 16,
-    limits: StorageLimits = STORAGE_LIMITS,
-) -> Signals:
-    batches = Batches(dataset, IMAGE, CPU, batch_size, lambda *_: None)
-    return compute_signals(model, batches, limits=limits)
+def signals_of(model: nn.Module, dataset: Dataset, scratch: Path | None = None) -> Signals:
+    batches = Batches(dataset, IMAGE, CPU, 16, lambda *_: None)
+    return compute_signals(model, batches, scratch=scratch)
 
 
 def last_layer_gradients(model: nn.Module, dataset: Dataset) -> Tensor:
@@ -70,26 +65,30 @@ def test_factored_norms_and_inner_products_are_those_of_autograd(*, bias: bool) 
     torch.testing.assert_close(products_NN, gradients_NP @ gradients_NP.T, rtol=1e-5, atol=1e-5)
 
 
-def test_signals_in_a_mapped_file_are_the_same_and_outlive_its_name(tmp_path: Path) -> None:
+def test_signals_in_a_mapped_file_are_the_same_and_outlive_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, dataset = made_up_network(), made_up_dataset()
-    batches = Batches(dataset, IMAGE, CPU, 16, lambda *_: None)
-    mapped = compute_signals(
-        model, batches, limits=StorageLimits(memory_bytes=0), scratch=tmp_path / "scratch"
-    )
-    assert list((tmp_path / "scratch").iterdir()) == []
     held = signals_of(model, dataset)
+    monkeypatch.setattr(compute, "STORAGE_LIMITS", StorageLimits(memory_bytes=0))
+    mapped = signals_of(model, dataset, tmp_path / "scratch")
+    assert list((tmp_path / "scratch").iterdir()) == []
     assert torch.equal(mapped.errors_NC, held.errors_NC)
     assert torch.equal(mapped.features_ND, held.features_ND)
     mapped.save(tmp_path / "signals")
     assert torch.equal(Signals.load(tmp_path / "signals").errors_NC, held.errors_NC)
 
 
-def test_what_is_over_a_limit_is_kept_in_half_precision(tmp_path: Path) -> None:
+def test_what_is_over_a_limit_is_kept_in_half_precision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, dataset = made_up_network(), made_up_dataset()
     exact = signals_of(model, dataset)
     # 40 examples of 3 errors and 64 features take 480 and 10,240 bytes in float32.
     for error_bytes, feature_bytes in ((479, 10_240), (480, 10_239), (1, 1)):
-        signals = signals_of(model, dataset, limits=StorageLimits(error_bytes, feature_bytes))
+        limits = StorageLimits(error_bytes, feature_bytes)
+        monkeypatch.setattr(compute, "STORAGE_LIMITS", limits)
+        signals = signals_of(model, dataset)
         assert signals.errors_NC.dtype == (torch.float32 if error_bytes == 480 else torch.float16)
         wide = feature_bytes == 10_240
         assert signals.features_ND.dtype == (torch.float32 if wide else torch.float16)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.data.dataset import Dataset
-from lipt.common.errors import SignalsError, StateError
+from lipt.common.errors import SignalsError
 from lipt.common.inputs.model_input import to_model_input
 from lipt.common.signals.passes import Batches
 from lipt.common.weights.specs import Weights
@@ -20,26 +20,15 @@ from lipt.core.signals.dynamics import (
     compute_dynamics,
     counted_learners,
     deviation_over_moments,
-    margins_of,
     mean_over_learners,
     mean_over_moments,
 )
+from tests.core.selection.builders import random_dynamics
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 
 
-def make_dynamics(num_examples: int = 5) -> Dynamics:
-    generator = torch.Generator().manual_seed(0)
-    return Dynamics(
-        probabilities_NLT=torch.rand(num_examples, 2, 3, generator=generator),
-        margins_NLT=torch.randn(num_examples, 2, 3, generator=generator),
-        error_norms_NL=torch.rand(num_examples, 2, generator=generator),
-        disagreement_N=torch.rand(num_examples, generator=generator),
-        own_learner_N=torch.tensor([1, -1, 0, 0, -1], dtype=torch.int16)[:num_examples],
-    )
-
-
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
-    dynamics = make_dynamics()
+    dynamics = random_dynamics(5, generator=torch.Generator().manual_seed(0))
     dynamics.save(tmp_path / "d")
     loaded = Dynamics.load(tmp_path / "d")
     assert len(loaded) == 5
@@ -48,31 +37,17 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
-@pytest.mark.parametrize("content", [b"", b"no safetensors"])
-def test_file_of_something_else_is_refused_with_the_remedy(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "d").write_bytes(content)
-    with pytest.raises(StateError, match="Delete it: it is computed again"):
-        Dynamics.load(tmp_path / "d")
-
-
-def test_theta_star_counts_once_in_a_mean() -> None:
-    # 4 at theta*, then 1, 2 by one learner and 3, 10 by the other: 20 / 5 and not 24 / 6.
-    values_NLT = torch.tensor([[[4.0, 1.0, 2.0], [4.0, 3.0, 10.0]]])
-    everyone_NL = torch.ones(1, 2, dtype=torch.bool)
-    mean_N = mean_over_moments(values_NLT, everyone_NL)
-    assert mean_N.tolist() == [4.0]
-    # 0 + 9 + 4 + 1 + 36 = 50
-    deviation_N = deviation_over_moments(values_NLT, everyone_NL, mean_N)
-    assert deviation_N.tolist() == pytest.approx([math.sqrt(10)])
-
-
-def test_the_learner_that_was_trained_on_an_example_has_no_say_on_it() -> None:
-    # The other one and theta*: 4 + 3 + 10 by three, and 4 + 1 + 2.
+def test_theta_star_counts_once_and_the_own_learner_not_at_all() -> None:
+    # 4 at theta*, then 1, 2 by one learner and 3, 10 by the other: 20 / 5 and not 24 / 6. Without
+    # the first learner, 4 + 3 + 10 by three; without the second 4 + 1 + 2.
     values_NLT = torch.tensor([[[4.0, 1.0, 2.0], [4.0, 3.0, 10.0]]]).expand(3, -1, -1)
     counted_NL = counted_learners(torch.tensor([0, 1, -1], dtype=torch.int16), 2)
     assert counted_NL.tolist() == [[False, True], [True, False], [True, True]]
     means_N = mean_over_moments(values_NLT, counted_NL)
     assert means_N.tolist() == pytest.approx([17 / 3, 7 / 3, 4.0])
+    # 0 + 9 + 4 + 1 + 36 = 50
+    deviations_N = deviation_over_moments(values_NLT, counted_NL, means_N)
+    assert float(deviations_N[2]) == pytest.approx(math.sqrt(10))
     assert mean_over_learners(values_NLT[:, :, 2], counted_NL).tolist() == [10.0, 2.0, 6.0]
 
 
@@ -237,8 +212,3 @@ def test_state_with_outputs_that_are_not_finite_is_named(dataset: Dataset) -> No
         SignalsError, match=r"as state 2 of 2 of learner 1 are not finite.*ids 0, 1"
     ):
         compute(dataset, None, states=States(STATES.initial, learners))
-
-
-def test_margins_by_hand() -> None:
-    logits = torch.tensor([[1.0, 4.0, 2.0], [1.0, 4.0, 2.0], [3.0, 3.0, 0.0]])
-    assert margins_of(logits, torch.tensor([1, 0, 0])).tolist() == [2.0, -3.0, 0.0]

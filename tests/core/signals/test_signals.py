@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from lipt.common.errors import SignalsError
-from lipt.core.signals.dynamics import Dynamics
 from lipt.core.signals.signals import (
     Signals,
     given,
@@ -16,54 +15,29 @@ from lipt.core.signals.signals import (
     num_bytes,
     probabilities_of,
 )
+from tests.core.selection.builders import full_signals, half
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_saved_file_is_read_back_exactly(tmp_path: Path, *, bias: bool) -> None:
-    signals = Signals(
-        errors_NC=torch.randn(5, 3),
-        features_ND=torch.randn(5, 2),
-        labels_N=torch.tensor([0, 1, 2, 0, 1]),
-        gradient_norms_N=torch.rand(5),
-        has_bias=bias,
-    )
+    signals = replace(full_signals([0, 1, 2, 0, 1]), has_bias=bias)
     signals.save(tmp_path / "signals")
     loaded = Signals.load(tmp_path / "signals")
     assert loaded.has_bias == bias
-    assert torch.equal(loaded.errors_NC, signals.errors_NC)
-    assert torch.equal(loaded.features_ND, signals.features_ND)
-    assert torch.equal(loaded.labels_N, signals.labels_N)
-    assert loaded.gradient_norms_N is not None
-    assert signals.gradient_norms_N is not None
-    assert torch.equal(loaded.gradient_norms_N, signals.gradient_norms_N)
+    for name in ("errors_NC", "features_ND", "labels_N", "gradient_norms_N"):
+        assert torch.equal(getattr(loaded, name), getattr(signals, name)), name
     assert [path.name for path in tmp_path.iterdir()] == ["signals"]
 
 
 def test_taken_rows_are_those_of_every_value_in_the_order_given() -> None:
-    dynamics = Dynamics(
-        probabilities_NLT=torch.rand(5, 2, 3),
-        margins_NLT=torch.randn(5, 2, 3),
-        error_norms_NL=torch.rand(5, 2),
-        disagreement_N=torch.rand(5),
-        own_learner_N=torch.tensor([-1, 0, 1, -1, 0], dtype=torch.int16),
-    )
-    signals = Signals(
-        errors_NC=torch.randn(5, 3).half(),
-        features_ND=torch.randn(5, 2),
-        labels_N=torch.arange(5),
-        gradient_norms_N=torch.rand(5),
-        has_bias=False,
-        dynamics=dynamics,
-        paired_features_NP=torch.randn(5, 4),
-        validation=labels_only(torch.zeros(7, dtype=torch.int64)),
-    )
+    signals = replace(half(full_signals([0, 1, 2, 0, 1])), has_bias=False)
     rows = torch.tensor([3, 0])
     taken = signals.take(rows)
-    assert taken.errors_NC.dtype == torch.float32
+    assert taken.errors_NC.dtype == taken.features_ND.dtype == torch.float32
     assert torch.equal(taken.errors_NC, signals.errors_NC[rows].float())
-    for name in ("features_ND", "labels_N", "gradient_norms_N", "paired_features_NP"):
+    for name in ("labels_N", "gradient_norms_N", "pictures_N"):
         assert torch.equal(getattr(taken, name), getattr(signals, name)[rows]), name
-    assert torch.equal(taken.learners().margins_NLT, dynamics.margins_NLT[rows])
+    assert torch.equal(taken.learners().margins_NLT, signals.learners().margins_NLT[rows])
     assert taken.validation is signals.validation
     assert not taken.has_bias
 
@@ -104,40 +78,17 @@ def test_other_models_signals_are_taken_along_and_count_in_a_mean() -> None:
     assert first.mean_over_models(norms).tolist() == [1.0, 2.0, 3.0]
 
 
-META = torch.device("meta")
-
-
-def make_signals(*, validation: bool = False) -> Signals:
-    return Signals(
-        errors_NC=torch.zeros(4, 3, dtype=torch.float16),
-        features_ND=torch.zeros(4, 2),
-        labels_N=torch.zeros(4, dtype=torch.int64),
-        dynamics=Dynamics(
-            probabilities_NLT=torch.zeros(4, 1, 1),
-            margins_NLT=torch.zeros(4, 1, 1),
-            error_norms_NL=torch.zeros(4, 1),
-            disagreement_N=torch.zeros(4),
-            own_learner_N=torch.zeros(4, dtype=torch.int16),
-        ),
-        has_bias=False,
-        validation=make_signals() if validation else None,
-    )
-
-
-def test_every_tensor_counts() -> None:
-    # 4 rows of 3 halves, 2 floats, a label, and 4 floats and an int16 of dynamics.
-    one = 4 * (3 * 2 + 2 * 4 + 8 + 4 * 4 + 2)
-    assert num_bytes(make_signals()) == one
-    assert num_bytes(make_signals(validation=True)) == 2 * one
-
-
-def test_everything_moves_and_nothing_else_changes() -> None:
-    signals = moved(make_signals(validation=True), META)
-    assert signals.errors_NC.device == signals.labels_N.device == META
-    assert signals.errors_NC.dtype == torch.float16
-    assert signals.dynamics is not None
-    assert signals.dynamics.margins_NLT.device == META
-    assert signals.validation is not None
-    assert signals.validation.features_ND.device == META
-    assert signals.gradient_norms_N is None
-    assert not signals.has_bias
+def test_every_tensor_counts_and_moves() -> None:
+    signals = full_signals([0, 1, 2])
+    # A row of 3 errors, 6 features and as many of a pair, a norm, a label and a picture; of
+    # 3 learners 12 probabilities and margins, 3 norms, a disagreement, and whose shard it is in.
+    row_bytes = 4 * (3 + 6 + 6 + 1) + 8 + 8 + 4 * (12 + 12 + 3 + 1) + 2
+    alone = replace(signals, validation=None)
+    assert num_bytes(alone) == 3 * row_bytes
+    assert num_bytes(signals) == (3 + 30) * row_bytes
+    meta = torch.device("meta")
+    there = moved(signals, meta)
+    assert there.errors_NC.device == there.learners().margins_NLT.device == meta
+    assert given(there.validation, "validation").features_ND.device == meta
+    assert there.second_errors_NC is None
+    assert there.has_bias

@@ -12,6 +12,7 @@ from torch import Tensor
 from lipt.common.data import open_dataset
 from lipt.common.errors import FeaturesError
 from lipt.common.weights.files import pack
+from lipt.core.signals import stored
 from lipt.core.signals.stored import (
     StorageLimits,
     UserFeatures,
@@ -20,13 +21,8 @@ from lipt.core.signals.stored import (
 )
 
 
-def read(path: Path, num_examples: int = 6, limits: StorageLimits | None = None) -> UserFeatures:
-    return read_user_features(
-        path,
-        num_examples=num_examples,
-        max_bytes=100_000,
-        limits=StorageLimits() if limits is None else limits,
-    )
+def read(path: Path, num_examples: int = 6) -> UserFeatures:
+    return read_user_features(path, num_examples=num_examples, max_bytes=100_000)
 
 
 def write(path: Path, **tensors: Tensor) -> Path:
@@ -48,13 +44,14 @@ def test_any_floating_point_type_becomes_float32(path: Path, dtype: torch.dtype)
     assert torch.equal(found.features_ND, torch.arange(12.0).reshape(6, 2))
 
 
-def test_large_ones_are_kept_in_half_precision(path: Path) -> None:
+def test_large_ones_are_kept_in_half_precision(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(path, features=torch.full((6, 2), 0.5))
-    assert read(path, limits=StorageLimits(feature_bytes=47)).features_ND.dtype == torch.float16
-    assert read(path, limits=StorageLimits(feature_bytes=48)).features_ND.dtype == torch.float32
-    write(path, features=torch.tensor([[1.0], [70_000.0], [1.0], [1.0], [1.0], [1.0]]))
+    for feature_bytes, dtype in ((48, torch.float32), (47, torch.float16)):
+        monkeypatch.setattr(stored, "STORAGE_LIMITS", StorageLimits(feature_bytes=feature_bytes))
+        assert read(path).features_ND.dtype == dtype
+    write(path, features=torch.tensor([[1.0] * 3, [70_000.0] * 3, *[[1.0] * 3] * 4]))
     with pytest.raises(FeaturesError, match=r"not finite in float16, .* ids 1\. .*6\.55e\+04"):
-        read(path, limits=StorageLimits(feature_bytes=1))
+        read(path)
 
 
 @pytest.mark.parametrize(

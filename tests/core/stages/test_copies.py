@@ -10,7 +10,7 @@ import torch
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data.dataset import Dataset, in_memory
+from lipt.common.data.dataset import Dataset
 from lipt.common.data.loading import load
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.images.formats import ImageFormat
@@ -21,8 +21,9 @@ from lipt.coordinator.compute.messages import Progressed
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.stages.diagnosis import copies_of
-from lipt.core.stages.proxy import ProxyQuestion
+from lipt.core.stages.question import Sources
 from tests.digits import digits_settings
+from tests.in_memory import in_memory
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 NOWHERE = BlobName.of(b"weights that nobody has")
@@ -64,8 +65,8 @@ def make_context(tmp_path: Path, reports: list[str]) -> MakeContext:
 
 def diagnose(context: Context) -> object:
     """All that a diagnosis says but for its seconds."""
-    question = ProxyQuestion(CONFIG, None, Proxy.parse("ridge:patches"), None)
-    diagnosed = DiagnoseData(question).run(context)
+    sources = Sources(CONFIG, None, None)
+    diagnosed = DiagnoseData(sources, Proxy.parse("ridge:patches")).run(context)
     found = Diagnosis.load(context.blobs.verified_path(diagnosed.blob))
     columns = {name: values.tolist() for name, values in found.columns.items()}
     return columns, {**found.summary, "seconds": {}, "proxy": {}}
@@ -75,7 +76,14 @@ def select(context: Context) -> object:
     """The bytes of a subset by `auto`, of the same signals as the diagnosis's."""
     image = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
     job = SelectSubset(
-        CONFIG, image, NOWHERE, "auto", 60, balanced=True, options=(), proxy="ridge:patches"
+        CONFIG,
+        inputs=image,
+        weights=NOWHERE,
+        strategy="auto",
+        budget=60,
+        balanced=True,
+        options=(),
+        proxy="ridge:patches",
     )
     return job.run(context).blob
 

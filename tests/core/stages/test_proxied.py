@@ -29,9 +29,11 @@ from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.signals.signals import Signals, given
 from lipt.core.stages import proxy as proxying
-from lipt.core.stages.proxy import ProxyQuestion, proxied_features, proxied_signals
+from lipt.core.stages.proxy import proxied_features, proxied_signals
+from lipt.core.stages.question import Sources
 from tests.digits import digits_settings
 
+PATCHES = Proxy.parse("ridge:patches")
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 NOWHERE = BlobName.of(b"never uploaded")
@@ -62,8 +64,8 @@ def trajectories(context: Context, weights: BlobName) -> Trajectories:
 @pytest.fixture
 def ask(context: Context, weights: BlobName) -> Any:
     def asked(text: str, **question: Any) -> tuple[Signals, Mapping[str, Any]]:
-        plain = ProxyQuestion(CONFIG, IMAGE, Proxy.parse(text), weights)
-        signals = proxied_signals(context, replace(plain, **question))
+        sources = replace(Sources(CONFIG, IMAGE, weights), **question)
+        signals = proxied_signals(context, sources, Proxy.parse(text))
         return signals, given(signals.facts, "facts")
 
     return asked
@@ -98,8 +100,7 @@ def test_where_labels_are_surely_wrong_a_second_head_is_taught_by_the_others(
     weights: BlobName, tmp_path: Path
 ) -> None:
     context = Context(digits_settings(tmp_path, "digits-mislabelled"), send=lambda _: None)
-    question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:patches"), weights)
-    first = proxied_signals(context, question)
+    first = proxied_signals(context, Sources(CONFIG, IMAGE, weights), PATCHES)
     labels_N = context.dataset.labels_N
     trust_N = trust_after(find_label_errors(replace(first, second_errors_NC=None)), labels_N)
     assert trust_N is not None
@@ -111,7 +112,7 @@ def test_where_labels_are_surely_wrong_a_second_head_is_taught_by_the_others(
     suggested_N = find_label_errors(first).suggested_N
     assert float((suggested_N[wrong_N] != labels_N[wrong_N]).double().mean()) > 0.9
     # What was kept on disk is what was computed.
-    again = proxied_signals(context, question)
+    again = proxied_signals(context, Sources(CONFIG, IMAGE, weights), PATCHES)
     assert again.facts == first.facts
     assert torch.equal(given(again.trust_N, "trust"), trust_N)
     assert again.second_errors_NC is not None
@@ -163,8 +164,8 @@ def test_the_backbone_is_the_operators(weights: BlobName, context: Context, tmp_
         update={"backbone": f"torchvision:resnet18@{path}"}
     )
     named = Context(settings, send=lambda _: None)
-    question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:backbone"), weights)
-    facts = given(proxied_signals(named, question).facts, "facts")
+    backbone = Proxy.parse("ridge:backbone")
+    facts = given(proxied_signals(named, Sources(CONFIG, IMAGE, weights), backbone).facts, "facts")
     assert facts["num_features"] == 5 * 512
 
 
@@ -185,10 +186,7 @@ def test_a_choice_tells_what_it_tried_and_is_that_proxy(
 @pytest.mark.parametrize(
     ("text", "remedy"),
     [
-        (
-            "ridge:patches+learners",
-            "a run's own theta_p: no other .*leave `learners` out",
-        ),
+        ("ridge:patches+learners", "a run's own theta_p: no other .*leave `learners` out"),
         ("ridge:user", "features in the request: --features FILE"),
         ("ridge:backbone", "a coordinator started with --backbone"),
     ],
@@ -201,11 +199,10 @@ def test_what_is_not_there_is_refused_with_a_remedy(ask: Any, text: str, remedy:
 def test_data_that_is_no_pictures_has_no_patches(context: Context) -> None:
     rows = Context(context.settings, send=lambda _: None)
     vars(rows)["dataset"] = replace(context.dataset, inputs=ImageSpec(1, 1, 64))
-    question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:patches"), NOWHERE)
     with pytest.raises(
         ProxyError, match=r"needs pictures, and the data has 1x1x64 images. .*leave `patches` out"
     ):
-        proxied_signals(rows, question)
+        proxied_signals(rows, Sources(CONFIG, IMAGE, NOWHERE), PATCHES)
 
 
 def test_features_alone_need_neither_a_head_nor_a_label(
@@ -213,8 +210,7 @@ def test_features_alone_need_neither_a_head_nor_a_label(
 ) -> None:
     monkeypatch.setattr(proxying, "leave_one_out", None)
     dataset = context.dataset
-    question = ProxyQuestion(CONFIG, IMAGE, Proxy.parse("ridge:patches"), NOWHERE)
-    signals = proxied_features(context, question)
+    signals = proxied_features(context, Sources(CONFIG, IMAGE, NOWHERE), PATCHES)
     generator = derive_generator(CONFIG.seed, "patches")
     drawn = torch.randperm(len(dataset), generator=generator).sort().values
     features_ND = patch_features(

@@ -17,7 +17,7 @@ from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import RecheckSubset
 from lipt.core.signals.compute import LossSum, Parameters, loss_sum, trainable
-from lipt.core.stages.recheck import Recheck, fit_quadratic_model, must_reselect, sample_ids
+from lipt.core.stages.recheck import Recheck, fit_quadratic_model, sample_ids
 from tests.digits import digits_context
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
@@ -169,25 +169,19 @@ def test_a_small_step_is_predicted_and_a_large_one_is_not() -> None:
     def after(factor: float) -> bool:
         moved = {name: factor * values for name, values in at.items()}
         actual = float(parts[0](moved)) / 7
-        return must_reselect(model.predict(moved), actual)
+        return not Recheck(model.predict(moved), actual).still_serves
 
     assert not after(1.01)
     assert after(10.0)
 
 
 @pytest.mark.parametrize(
-    ("predicted", "actual", "expected"),
+    ("predicted", "actual", "stays"),
     [
-        (1.0, 1.0, False),
-        (1.1, 1.0, False),
-        (1.2, 1.0, True),
-        (0.8, 1.0, True),
-        (0.0, 0.0, False),
-        (math.nan, 1.0, True),
-        (1.0, math.nan, True),
-        (1.0, math.inf, True),
-        (math.inf, math.inf, True),
+        *((1.0, 1.0, True), (0.9, 1.0, True), (1.2, 1.0, False), (0.8, 1.0, False)),
+        *((0.0, 0.0, True), (math.nan, 1.0, False), (1.0, math.nan, False)),
+        *((1.0, math.inf, False), (math.inf, math.inf, False)),
     ],
 )
-def test_the_decision(predicted: float, actual: float, *, expected: bool) -> None:
-    assert must_reselect(predicted, actual, threshold=0.1 + 1e-9) is expected
+def test_the_decision(predicted: float, actual: float, *, stays: bool) -> None:
+    assert Recheck(predicted, actual).still_serves is stays

@@ -27,13 +27,7 @@ from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.selection.options import WarmUp
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.warm_up import (
-    WarmedUp,
-    dynamics_of,
-    own_learners,
-    states_of,
-    warmed_up,
-)
+from lipt.core.stages.warm_up import WarmedUp, dynamics_of, own_learners, warmed_up
 from lipt.core.training import warm_up
 from tests.digits import digits_settings
 
@@ -61,8 +55,15 @@ def context(tmp_path: Path, reports: list[str]) -> Context:
 
 def question(context: Context, **options: str) -> SelectSubset:
     initial = context.blobs.put_bytes(pack(context.new_model(CONFIG).state_dict()))
-    asked = {"strategy": "grand", "budget": 10, "balanced": False}
-    return SelectSubset(CONFIG, IMAGE, initial, **asked, options=tuple(options.items()))  # type: ignore[arg-type]
+    return SelectSubset(
+        CONFIG,
+        inputs=IMAGE,
+        weights=initial,
+        strategy="grand",
+        budget=10,
+        balanced=False,
+        options=tuple(options.items()),
+    )
 
 
 def ask(context: Context, warm_up: WarmUp, **options: str) -> WarmedUp:
@@ -150,13 +151,6 @@ def test_a_killed_warm_up_goes_on_at_the_last_epochs_end(
     assert found.seconds > found.spent_seconds
     assert torch.equal(found.signals.errors_NC, expected.errors_NC)
     assert torch.equal(found.signals.features_ND, expected.features_ND)
-
-
-def test_a_subset_says_what_its_warm_up_took(context: Context) -> None:
-    first = select(context, "epochs:1")
-    assert first.warm_up_seconds == first.warming_seconds
-    again = select(context, "epochs:1", parameters="all")
-    assert (again.warm_up_seconds, again.warming_seconds) == (first.warm_up_seconds, 0.0)
 
 
 LEARNERS = LearnersConfig(num_learners=3, num_minibatches=2, batch_size=16)
@@ -247,5 +241,5 @@ def test_dynamics_know_the_shards_and_are_found_on_the_disk_again(
 
 def test_a_learner_is_looked_at_on_its_way_and_else_as_it_was_pruned() -> None:
     early, end, pruned = (BlobName.of(part) for part in (b"early", b"end", b"pruned"))
-    assert states_of(CommittedLearner(0, (early, end), pruned)) == (early, end)
-    assert states_of(CommittedLearner(0, (), pruned)) == (pruned,)
+    assert CommittedLearner(0, (early, end), pruned).states == (early, end)
+    assert CommittedLearner(0, (), pruned).states == (pruned,)

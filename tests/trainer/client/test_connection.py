@@ -50,7 +50,7 @@ def test_a_coordinator_that_never_answered_is_not_waited_for_nor_one_that_a_fork
 def test_pauses_double_until_the_limit_has_passed_since_the_first_failure() -> None:
     clock = Clock()
     reconnection = of(clock, limit_seconds=1.4)
-    assert list(reconnection.heard(["hello"])) == ["hello"]
+    assert next(reconnection.resumed(lambda: ["hello"])) == "hello"
     for _ in range(3):
         reconnection.pause(AWAY)
     with pytest.raises(UnreachableError):

@@ -11,10 +11,10 @@ import torch
 from PIL import Image
 
 from lipt.common.data import Dataset, open_dataset
-from lipt.common.data.dataset import in_memory
 from lipt.common.errors import DataError
 from lipt.trainer.distillation import SyntheticSet
 from lipt.trainer.distillation.synthetic import RealExamples
+from tests.in_memory import in_memory
 
 
 def made_up(labels: list[int]) -> Dataset:

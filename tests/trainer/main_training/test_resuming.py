@@ -153,6 +153,7 @@ class ByWeights:
     """Every second epoch another 40 examples: which ones, the model's weights decide."""
 
     num_epochs: int | None = None
+    losses = None
 
     def __init__(self, model: nn.Module, first: Subset, make: MakeSubset, dataset: Dataset) -> None:
         self.model, self.subset = model, first
@@ -244,6 +245,7 @@ def test_a_later_subset_of_other_data_is_refused(
     class Straying:
         subset = subset_of(digits, range(40))
         num_epochs: int | None = None
+        losses = None
         identity: Mapping[str, object] = {}
 
         def before_epoch(self, epoch: int) -> Subset:

@@ -8,8 +8,7 @@ from lipt.common.errors import DataError, SubsetError
 from lipt.common.inputs.model_input import images_in
 from lipt.common.weights.specs import Weights
 from lipt.trainer.main_training import Recipe
-from lipt.trainer.main_training.examples import Examples
-from lipt.trainer.main_training.steps import Steps, augmented, place_model
+from lipt.trainer.main_training.steps import Examples, Steps, augmented, place_model
 from tests.core.signals.made_up import made_up_dataset
 from tests.pretended import Pretended, brought
 from tests.trainer.made_up import made_up_subset
@@ -76,7 +75,7 @@ def test_no_step_waits_for_the_device() -> None:
 @pytest.fixture
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """No examples stay on the device."""
-    monkeypatch.setattr("lipt.trainer.main_training.examples._room_bytes", lambda _: 0)
+    monkeypatch.setattr("lipt.trainer.main_training.steps._room_bytes", lambda _: 0)
 
 
 @pytest.mark.parametrize("fixture", [None, "no_room"])

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from lipt.common.data import Dataset
-from lipt.common.data.dataset import in_memory
 from lipt.common.data.loading import load
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
@@ -23,9 +23,10 @@ from lipt.common.errors import (
 from lipt.common.targets.kinds import TargetKind
 from lipt.trainer import Recipe, fit
 from lipt.trainer.main_training import Schedule, Trained, evenly, training
-from lipt.trainer.main_training.examples import require_comparable
-from lipt.trainer.main_training.records import JsonLines
+from lipt.trainer.main_training.records import write_line
+from lipt.trainer.main_training.steps import require_comparable
 from lipt.trainer.subsets.subset import Subset
+from tests.in_memory import in_memory
 from tests.trainer.main_training.conftest import RECIPE, equal, net
 
 MakeSubset = Callable[..., Subset]
@@ -59,9 +60,9 @@ def test_initial_weights_are_where_it_begins(digits: Dataset) -> None:
 
 
 def test_records_add_up_and_are_written_as_lines(
-    digits: Dataset, digits_test: Dataset, subset_of: MakeSubset, tmp_path: Path
+    digits: Dataset, digits_test: Dataset, subset_of: MakeSubset
 ) -> None:
-    lines = JsonLines(tmp_path / "log.jsonl")
+    log = io.StringIO()
     steps: list[tuple[int, int]] = []
     fit(
         net(),
@@ -70,11 +71,10 @@ def test_records_add_up_and_are_written_as_lines(
         test=digits_test,
         recipe=RECIPE,
         schedule=Schedule(test_at=evenly(2), subset_at=evenly(4)),
-        on_epoch=[lines],
+        on_epoch=[partial(write_line, log)],
         on_step=lambda step, total: steps.append((step, total)),
     )
-    lines.close()
-    written = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    written = [json.loads(line) for line in log.getvalue().splitlines()]
     assert [line["step"] for line in written] == [3, 6, 9, 12]
     assert [line["test_accuracy"] is None for line in written] == [True, False, True, False]
     assert not any(line["subset_accuracy"] is None for line in written)
@@ -111,8 +111,8 @@ def test_what_accuracies_take_is_not_the_time_of_training(
     monkeypatch.setattr(training, "monotonic", lambda: now[0])
     schedule = Schedule(test_at=evenly(4), subset_at=())
     trained = fit(net(), digits, test=digits_test, recipe=RECIPE, schedule=schedule)
-    # Looks at 3, 6 and 9 of 12 steps; what comes after the last step is in neither figure.
-    assert trained.seconds == trained.evaluation_seconds == 300
+    # Looks at 3, 6, 9 and 12 of 12 steps, and at the subset after the last one.
+    assert trained.seconds == trained.evaluation_seconds == 500
     assert [look.seconds for look in trained.looks] == [0, 0, 0, 0]
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from lipt.common.determinism import derive_generator
 from lipt.trainer.resampling.redrawing import (
     Cycles,
+    InfoBatchDraws,
     InfoBatchOptions,
     StaleOptions,
     draw_by_losses,
@@ -98,10 +99,12 @@ def test_nothing_is_easy_that_was_never_trained_on() -> None:
 
 @pytest.mark.parametrize(("num_epochs", "first_full"), [(8, 7), (16, 14), (200, 175), (10, 8)])
 def test_the_last_eighth_is_on_everything(num_epochs: int, first_full: int) -> None:
-    options = InfoBatchOptions()
-    shares = [options.share(epoch, num_epochs) for epoch in range(num_epochs)]
-    assert shares == [0.5] * first_full + [0.0] * (num_epochs - first_full)
-    assert options.share(10_000, None) == 0.5
+    # Two of three are easy, and one of them is left out.
+    draws = InfoBatchDraws(3, 3, 0, InfoBatchOptions())
+    draws.known_N = torch.tensor([0.0, 0.0, 9.0])
+    sizes = [len(draws.draw(epoch, num_epochs)[0]) for epoch in range(num_epochs)]
+    assert sizes == [2] * first_full + [3] * (num_epochs - first_full)
+    assert len(draws.draw(10_000)[0]) == 2
 
 
 def seeded(seed: int) -> torch.Generator:

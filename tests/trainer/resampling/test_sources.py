@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,62 +11,43 @@ from lipt.common.errors import BudgetError, ConfigError, UnknownNameError
 from lipt.trainer.main_training import Trained, fit
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.main_training.steps import place_model
-from lipt.trainer.resampling.redrawing import RedrawnInfoBatch, RedrawnRandom, RedrawnStale, redraw
+from lipt.trainer.resampling.redrawing import Redrawn
 from lipt.trainer.subsets.weighted import example_losses
 from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedError, equal, net
 
 
 def test_a_checkpoint_of_another_draw_is_refused(digits: Dataset, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
-    fit(net(), digits, recipe=RECIPE, reselect=RedrawnRandom(digits, 40, 0), checkpoint=path)
+    fit(net(), digits, recipe=RECIPE, reselect=Redrawn("random", digits, 40, 0), checkpoint=path)
     with pytest.raises(ConfigError, match=r"its selection\.seed is 0, now it is 1"):
-        fit(net(), digits, recipe=RECIPE, reselect=RedrawnRandom(digits, 40, 1), checkpoint=path)
+        fit(
+            net(), digits, recipe=RECIPE, reselect=Redrawn("random", digits, 40, 1), checkpoint=path
+        )
 
-
-Source = RedrawnRandom | RedrawnStale | RedrawnInfoBatch
 
 # Everything is 23 batches.
 LARGE_BATCHES = RECIPE.model_copy(update={"batch_size": 64, "learning_rate": 0.02})
 
 
-def random(digits: Dataset) -> RedrawnRandom:
-    return RedrawnRandom(digits, 40, seed=7)
-
-
-def stale(digits: Dataset) -> RedrawnStale:
-    return RedrawnStale(digits, 40, seed=3)
-
-
-def infobatch(digits: Dataset) -> RedrawnInfoBatch:
-    return RedrawnInfoBatch(digits, 720, seed=3)
-
-
-class Watching(RedrawnStale):
-    """Keeps what it was told."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.told: list[tuple[Tensor, Tensor]] = []
-
-    def update(self, ids_M: Tensor, losses_M: Tensor) -> None:
-        self.told.append((ids_M, losses_M))
-        super().update(ids_M, losses_M)
-
-
-def test_the_losses_are_those_of_the_steps_themselves(digits: Dataset) -> None:
+def test_the_losses_are_those_of_the_steps_themselves(
+    digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # One step per epoch, without dropout: the first losses are those of the initial weights.
     model = net()
     model.layers[4] = torch.nn.Identity()
     initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    source = Watching(digits, 12, 0)
+    source = Redrawn("stale", digits, 12, 0)
+    assert source.losses is not None
+    told: list[tuple[Tensor, Tensor]] = []
+    monkeypatch.setattr(source.losses, "note", lambda *losses: told.append(losses))
     recipe = RECIPE.model_copy(update={"steps": 3, "label_smoothing": 0.1})
     calls: list[int] = []
     model.register_forward_pre_hook(lambda *_: calls.append(int(model.training)))
     chosen = source.subset
     fit(model, digits, recipe=recipe, reselect=source, initial=initial)
     assert sum(calls) == 3  # no forward pass besides those of the steps
-    assert [len(ids) for ids, _ in source.told] == [12] * 3
-    ids, losses = source.told[0]
+    assert [len(ids) for ids, _ in told] == [12] * 3
+    ids, losses = told[0]
     assert sorted(ids.tolist()) == chosen.indices.tolist()
     # The same model again, on the same examples in one batch.
     again = net()
@@ -86,20 +65,19 @@ def test_infobatch_takes_the_steps_of_its_budget_and_sees_everything_first(
     # Four epochs of 12 batches of a fixed subset of 720 are 48 steps.
     records: list[EpochRecord] = []
     recipe = LARGE_BATCHES.model_copy(update={"steps": None, "epochs": 4})
-    trained = fit(
-        net(), digits, recipe=recipe, reselect=infobatch(digits), on_epoch=[records.append]
-    )
+    source = Redrawn("infobatch", digits, 720, seed=3)
+    trained = fit(net(), digits, recipe=recipe, reselect=source, on_epoch=[records.append])
     assert trained.num_steps == 48
     assert records[0].num_examples == 1442
     assert 721 < records[1].num_examples < 1442
 
 
-@pytest.mark.parametrize("make", [random, stale, infobatch])
+@pytest.mark.parametrize(("way", "budget"), [("random", 40), ("stale", 40), ("infobatch", 720)])
 @pytest.mark.parametrize("killed_after", [1, 2])
 def test_training_that_was_killed_goes_on_to_the_same_weights(
-    digits: Dataset, tmp_path: Path, make: Callable[[Dataset], Source], killed_after: int
+    digits: Dataset, tmp_path: Path, way: str, budget: int, killed_after: int
 ) -> None:
-    recipe = LARGE_BATCHES.model_copy(update={"steps": 63}) if make is infobatch else RECIPE
+    recipe = LARGE_BATCHES.model_copy(update={"steps": 63}) if way == "infobatch" else RECIPE
     path = tmp_path / "checkpoint.safetensors"
 
     def run(seed: int = 0, stop_at: int = 0) -> tuple[Trained, list[str]]:
@@ -114,7 +92,7 @@ def test_training_that_was_killed_goes_on_to_the_same_weights(
             net(seed),
             digits,
             recipe=recipe,
-            reselect=make(digits),
+            reselect=Redrawn(way, digits, budget, seed=3),
             checkpoint=path,
             schedule=EVERY_EPOCH,
             on_epoch=[note],
@@ -134,12 +112,6 @@ def test_training_that_was_killed_goes_on_to_the_same_weights(
     assert equal(undisturbed, resumed)
 
 
-def test_budgets_that_cannot_be_drawn_are_refused(digits: Dataset) -> None:
-    for kind in (RedrawnRandom, RedrawnStale, RedrawnInfoBatch):
-        with pytest.raises(BudgetError, match=r"budget 1443 is outside 1\.\.1442"):
-            kind(digits, 1443, 0)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
@@ -149,14 +121,19 @@ def test_budgets_that_cannot_be_drawn_are_refused(digits: Dataset) -> None:
         ("infobatch", {"prune": "1"}, "prune = '1'"),
     ],
 )
-def test_every_way_names_itself_and_refuses_options_that_it_does_not_take(
+def test_every_way_names_itself_and_refuses_what_it_does_not_take(
     digits: Dataset, name: str, options: dict[str, str], words: str
 ) -> None:
-    source = redraw(name)(digits, 40, 2)
+    source = Redrawn(name, digits, 40, 2)
     expected = {"redraw": name, "budget": 40, "seed": 2}
     assert source.identity == {**source.identity, **expected}
     assert source.subset.strategy == f"redrawn_{name}"
     with pytest.raises(ConfigError, match=words):
-        redraw(name, options)
+        Redrawn(name, digits, 40, 2, options)
+    with pytest.raises(BudgetError, match=r"budget 1443 is outside 1\.\.1442"):
+        Redrawn(name, digits, 1443, 0)
+
+
+def test_an_unknown_way_is_refused(digits: Dataset) -> None:
     with pytest.raises(UnknownNameError, match="Choose from: random, stale, infobatch"):
-        redraw("often")
+        Redrawn("often", digits, 40, 2)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -18,7 +20,7 @@ from lipt.common.errors import (
     UnreachableError,
 )
 from lipt.trainer.resampling.reselection import ReselectingSampler
-from lipt.trainer.resampling.samplers import SubsetSampler, Uneven, deal, num_dealt
+from lipt.trainer.resampling.samplers import SubsetSampler, Uneven
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import StrategyView
 from tests.trainer.made_up import made_up_subset
@@ -68,12 +70,26 @@ def test_soft_labels_follow_the_order_and_have_to_be_there() -> None:
         SubsetSampler(TEN, alpha=0.5)
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 10, 12])
-def test_ranks_are_disjoint_and_cover_the_subset(num_ranks: int) -> None:
-    samplers = [SubsetSampler(TEN, rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 10, 12, 23])
+@pytest.mark.parametrize("uneven", get_args(Uneven))
+def test_ranks_are_disjoint_and_cover_the_subset(num_ranks: int, uneven: Uneven) -> None:
+    samplers = [
+        SubsetSampler(TEN, rank=rank, num_ranks=num_ranks, uneven=uneven)
+        for rank in range(num_ranks)
+    ]
     parts = [list(sampler) for sampler in samplers]
     assert [len(sampler) for sampler in samplers] == [len(part) for part in parts]
-    assert sorted(index for part in parts for index in part) == TEN.indices.tolist()
+    together = [index for part in parts for index in part]
+    if uneven == "keep":
+        assert sorted(together) == TEN.indices.tolist()
+    else:
+        assert len({len(part) for part in parts}) == 1
+        each = Counter(together)
+        rounds = 10 / num_ranks
+        low, high = math.floor(rounds), math.ceil(rounds)
+        assert len(parts[0]) == (low if uneven == "drop" else high)
+        assert uneven == "drop" or set(each) == set(TEN.indices.tolist())
+        assert uneven == "repeat" or set(each.values()) <= {1}
 
 
 class _Alternating:
@@ -120,15 +136,6 @@ def test_persistent_workers_see_the_new_subset() -> None:
         seen = sorted(int(value) for (batch_B,) in loader for value in batch_B)
         assert seen == subsets[epoch % 2].indices.tolist()
         assert len(sampler) == len(seen)
-
-
-@pytest.mark.parametrize("uneven", get_args(Uneven))
-def test_how_many_are_dealt_is_known_without_an_order(uneven: Uneven) -> None:
-    for num_examples in range(1, 12):
-        for num_ranks in range(1, 15):
-            for rank in range(num_ranks):
-                dealt_N = deal(torch.arange(num_examples), rank, num_ranks, uneven)
-                assert num_dealt(num_examples, rank, num_ranks, uneven) == len(dealt_N)
 
 
 class ScriptedClient:

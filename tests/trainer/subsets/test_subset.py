@@ -198,8 +198,8 @@ def test_metadata_that_is_not_ours_is_refused(
 @pytest.mark.parametrize(
     ("indices", "weights", "complaint"),
     [
-        ([5, 2], [1.0, 1.0], "ascending order"),
-        ([2, 2], [1.0, 1.0], "ascending order"),
+        ([5, 2], [1.0, 1.0], "index 2 follows 5"),
+        ([2, 2], [1.0, 1.0], "index 2 follows 2"),
         ([-1, 2], [1.0, 1.0], "row numbers"),
         ([2, 5], [1.0], "one weight per index"),
         ([2], [float("nan")], "finite"),
@@ -217,7 +217,7 @@ def test_columns_that_are_no_subset_are_refused(
     "soft", [[[0.5, 1.5], [1, 0]], [[-0.5, 1], [1, 0]], [[1, 0]], [1, 0], [[float("nan")], [1]]]
 )
 def test_soft_labels_that_are_no_chances_of_the_examples_are_refused(soft: Any) -> None:
-    with pytest.raises(SubsetError, match=r"probabilities in \[0, 1\], a row for each of 2"):
+    with pytest.raises(SubsetError, match="soft labels"):
         make_subset([1, 4], [1.0, 1.0], soft_labels=soft)
 
 

@@ -44,7 +44,7 @@ def check(
         activity=f"reading {data}",
     )
     unusable = decoded.unusable
-    lines = [f"image {image.id} ({image.place}): {image.problem}" for image in unusable]
+    lines = [str(image) for image in unusable]
     lines.append(
         f"{len(unusable)} of {decoded.num_images} images of {decoded.source} cannot be used"
     )

@@ -60,7 +60,7 @@ def start(
 
     What is not given here or in --config is the coordinator's default.
     """
-    from lipt.trainer.client.sources import checkpoint_source
+    from lipt.trainer.client.sources import weights_source
 
     flags = {
         "model": model,
@@ -72,7 +72,7 @@ def start(
         "initialization.new_head": new_head or None,
     }
     overrides = shared.collect_overrides(flags, assignments, config)
-    weights = None if initial_weights is None else checkpoint_source(initial_weights)
+    weights = None if initial_weights is None else weights_source(initial_weights)
     with coordinator.connect() as client:
         if weights is not None:
             activity = f"uploading {initial_weights}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from lipt.common.weights.specs import Weights
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Trained
-    from lipt.trainer.main_training.examples import SubsetSource
     from lipt.trainer.main_training.records import OnEpoch
+    from lipt.trainer.main_training.steps import SubsetSource
     from lipt.trainer.resampling.reselection import Reselection, SelectionOptions
     from lipt.trainer.subsets.subset import Subset
 
@@ -102,18 +102,20 @@ class Choice:
     def drawing(self) -> Callable[[Dataset, int], SubsetSource] | None:
         """Makes a source of a data set and a seed; None where nothing is redrawn."""
         from lipt.common.subsets import resolve_budget
-        from lipt.trainer.resampling.redrawing import redraw
+        from lipt.trainer.resampling.redrawing import Redrawn, redraw_options
 
-        if self.redraw is None:
+        way = self.redraw
+        if way is None:
             return None
+        options = shared.parse_options(self.option)
         with shared.refusing_as_usage():
-            draw = redraw(self.redraw, shared.parse_options(self.option))
+            redraw_options(way, options)
 
         def make(train: Dataset, seed: int) -> SubsetSource:
             budget = resolve_budget(
                 fraction=self.fraction, budget=self.budget, num_examples=len(train)
             )
-            return draw(train, budget, seed)
+            return Redrawn(way, train, budget, seed, options)
 
         return make
 
@@ -231,7 +233,7 @@ def train(
 
     wait_passively()
     from lipt.trainer.main_training import Schedule, fit
-    from lipt.trainer.main_training.records import JsonLines
+    from lipt.trainer.main_training.records import write_line
     from lipt.trainer.resampling.reselection import ReselectionWarning
     from lipt.trainer.subsets.subset import Subset
     from lipt.trainer.tracking import LoggerWarning
@@ -256,7 +258,7 @@ def train(
         opened = partial(open_talking, image_size=image_size, modules=modules)
         train_data = opened(data, quarantined=quarantined)
         progress.score_name = train_data.target.kind.score_name
-        lines = stack.enter_context(closing(JsonLines(files.log)))
+        log = stack.enter_context(files.log.open("a", encoding="utf-8"))
         stack.enter_context(saying_warnings(ReselectionWarning, LoggerWarning))
         trained = fit(
             model,
@@ -270,7 +272,7 @@ def train(
             checkpoint=files.checkpoint,
             max_seconds=None if files.minutes is None else 60 * files.minutes,
             reselect=reselecting if drawing is None else drawing(train_data, recipe.seed),
-            on_epoch=(lines, progress.on_epoch, *loggers.started(stack, chosen)),
+            on_epoch=(partial(write_line, log), progress.on_epoch, *loggers.started(stack, chosen)),
             on_step=progress.on_step,
             on_resume=lambda found: progress.say(f"{files.checkpoint}: {resumed_text(found)}"),
             allowed_modules=modules,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from lipt.common.states import LearnerState, RunState
 from lipt.common.terminal import say
 from lipt.common.text import format_bytes
 from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, in_background, print_json
-from lipt.trainer.client.streams import while_going_on
 from lipt.trainer.views import LearnerView, RunView
 from lipt.trainer.writing.formatting import format_percent, table_lines
 
@@ -239,6 +238,13 @@ class Lines:
             self._said_at = now
 
 
+def _while_going_on(changes: Iterable[RunView]) -> Iterator[RunView]:
+    for run in changes:
+        yield run
+        if not run.goes_on:
+            return
+
+
 def follow(
     changes: Iterable[RunView], *, as_json: bool = False, check: Callable[[], None] = lambda: None
 ) -> RunView | None:
@@ -248,7 +254,7 @@ def follow(
     """
     latest: RunView | None = None
     lines = Lines(say, time.monotonic())
-    for run in in_background(while_going_on(changes)):
+    for run in in_background(_while_going_on(changes)):
         latest = run or latest
         if run is not None and as_json:
             print_json(run)

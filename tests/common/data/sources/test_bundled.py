@@ -8,21 +8,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lipt.common.data.sources.bundled import bundled_table_rows, pydocs_rows
+from lipt.common.data.sources.bundled import bundled_rows
+from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.texts import hashing_tokenizer
 from lipt.common.errors import DataError
 
 datasets = pytest.importorskip("sklearn.datasets")
 
 
+def opened(name: str) -> ColumnRows:
+    rows = bundled_rows(name)
+    assert isinstance(rows, ColumnRows)
+    return rows
+
+
 @pytest.mark.parametrize("name", ["breast_cancer", "wine"])
 def test_tables_are_what_scikit_learn_loads_and_their_parts_disjoint(name: str) -> None:
-    loaded, rows = getattr(datasets, f"load_{name}")(), bundled_table_rows(name)
+    loaded, rows = getattr(datasets, f"load_{name}")(), opened(name)
     assert np.array_equal(rows.tensors[""].numpy(), loaded.data.astype(np.float32))
     assert np.array_equal(rows.labels_N.numpy(), loaded.target)
     assert rows.class_names == tuple(loaded.target_names)
     assert rows.columns[0].shape == loaded.data.shape[1:]
-    whole, train, test = (bundled_table_rows(name + part) for part in ("", "-train", "-test"))
+    whole, train, test = (opened(name + part) for part in ("", "-train", "-test"))
     assert set(test.labels_N.tolist()) == set(train.labels_N.tolist())
     parts = sorted(part.raw(row) for part in (train, test) for row in range(len(part)))
     assert parts == sorted(whole.raw(row) for row in range(len(whole)))
@@ -33,7 +40,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_paragraphs_of_the_standard_library_are_labelled_with_their_package() -> None:
-    rows = pydocs_rows("pydocs")
+    rows = opened("pydocs")
     assert len(rows) > 2000
     assert rows.labels_N.bincount().min() > 200
     text = inspect.getdoc(logging.Logger)
@@ -53,4 +60,4 @@ def test_a_python_without_its_sources_is_told(
 ) -> None:
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
     with pytest.raises(DataError, match="there are no sources of asyncio"):
-        pydocs_rows("pydocs")
+        opened("pydocs")

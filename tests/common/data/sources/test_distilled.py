@@ -50,7 +50,7 @@ def test_a_folder_is_opened_by_its_name(tmp_path: Path) -> None:
         ({}, {"stages_N": torch.tensor([-1, 0, 1])}, "its stages are not numbered from 0"),
         ({"class_names": "{}"}, {}, "class_names is not a list of texts"),
         ({"class_names": "["}, {}, "its metadata is not JSON"),
-        ({"manifest": "[]"}, {}, "manifest is not an object"),
+        ({"manifest": "[]"}, {}, "manifest not an object"),
     ],
 )
 def test_another_file_is_refused(

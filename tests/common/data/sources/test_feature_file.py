@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from lipt.common.data import open_dataset
-from lipt.common.data.sources.feature_file import FeatureRows, features_rows
+from lipt.common.data.sources.feature_file import features_rows
+from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import DataError
 from lipt.common.inputs.specs import Column, ColumnType
 from lipt.common.weights.files import pack
@@ -20,7 +21,7 @@ X = torch.arange(6, dtype=torch.float16).view(3, 2)
 Y = torch.tensor([0, 2, 0], dtype=torch.uint8)
 
 
-def opened(path: Path, query: str = "") -> FeatureRows:
+def opened(path: Path, query: str = "") -> ColumnRows:
     return features_rows(f"features:{path}{query}", f"{path}{query}")
 
 

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from lipt.common.data import open_dataset, open_pairs
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.sources.feature_file import FeatureRows
-from lipt.common.data.sources.pairs import FoundPairs, Tower, clusters, find_tower, nearest
+from lipt.common.data.sources.pairs import FoundPairs, Tower, clusters, nearest
+from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import ConfigError, DataError, FactoryNotAllowedError
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
@@ -88,7 +88,7 @@ def test_rows_have_length_one_and_are_embedded_anew_where_their_origin_has_chang
     again = opened_pairs(folder, options)
     assert calls.read_text().splitlines() == ["made"]
     assert again.fingerprint == first.fingerprint
-    assert isinstance(again.rows, FeatureRows)
+    assert isinstance(again.rows, ColumnRows)
     assert again.rows.paired_NP is not None
     for rows in (again.rows.tensors[""], again.rows.paired_NP):
         assert rows.norm(dim=1).tolist() == pytest.approx([1.0] * 60)
@@ -142,7 +142,7 @@ def test_towers_of_two_widths_repeated_prompts_and_broken_images_are_refused(
 
 
 def tower(given: Any) -> Tower:
-    return Tower("mine:tower", lambda _: given)
+    return Tower("mine:tower", lambda: lambda _: given)
 
 
 def test_rows_are_divided_by_their_length_and_zeros_stay() -> None:
@@ -164,15 +164,10 @@ def test_other_values_are_refused(given: torch.Tensor, complaint: str) -> None:
         tower(given).rows(None, 2)
 
 
-def no_tower() -> int:
-    return 3
-
-
 def test_factories_that_fail_or_return_no_tower_are_named_when_they_are_called() -> None:
-    for name, complaint in (("no_tower", "returns a int"), ("find_tower", "missing 2 required")):
-        make = find_tower(f"{__name__}:{name}", [__name__])
-        with pytest.raises(ConfigError, match=f"{name}.*{complaint}"):
-            make()
+    for factory, complaint in ((lambda: 3, "returns a int"), (lambda _: 3, "missing 1 required")):
+        with pytest.raises(ConfigError, match=f"mine:tower.*{complaint}"):
+            Tower("mine:tower", factory).rows(None, 1)
 
 
 def test_nearest_is_the_largest_product_and_the_first_of_equals() -> None:
@@ -214,7 +209,7 @@ def test_a_folders_pairs_are_in_the_order_of_their_paths(tmp_path: Path) -> None
 def test_captions_and_folders_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no image with a caption in"):
         open_pairs_at(tmp_path)
-    with pytest.raises(DataError, match="there is no folder or table"):
+    with pytest.raises(DataError, match=r"missing is no table of pairs\. Name .* or a folder"):
         open_pairs_at(tmp_path / "missing")
     write_folder(tmp_path, ["a", "b", "c"])
     (tmp_path / "part0" / "0001.txt").write_bytes(b"\xff\xfe\xff")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from lipt.common.data.sources.parquet import ParquetTable
 from lipt.common.data.sources.storage import did_you_mean, split_query
-from lipt.common.data.sources.table_files import CHUNK_ROWS, CsvTable, JsonlTable, ParquetTable
+from lipt.common.data.sources.table_files import CHUNK_ROWS, CsvTable, JsonlTable
 from lipt.common.errors import ConfigError, DataError
 
 Write = Callable[..., Path]
@@ -86,9 +87,9 @@ def test_columns_are_those_of_all_lines_and_what_a_line_lacks_is_missing(write: 
 
 
 def test_lines_that_are_no_objects_and_values_that_are_no_cells_are_named(write: Write) -> None:
-    with pytest.raises(DataError, match="line 2 is not JSON"):
+    with pytest.raises(DataError, match="line 2 is no JSON object"):
         JsonlTable(write('{"a": 1}\n{"a": \n'))
-    with pytest.raises(DataError, match=r"line 1 is a list\. Write one object on each line"):
+    with pytest.raises(DataError, match=r"line 1 is no JSON object: \[1\]"):
         JsonlTable(write("[1]\n"))
     table = JsonlTable(write('{"a": 1, "b": [1]}\n'))
     assert list(table.chunks(["a"])) == [[[1]]]

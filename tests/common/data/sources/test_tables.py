@@ -12,11 +12,9 @@ from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.table_files import CsvTable
 from lipt.common.data.sources.tables import (
     categories_tensor,
-    csv_rows,
-    jsonl_rows,
-    parquet_table_rows,
     read_labels,
     read_numbers,
+    table_rows,
 )
 from lipt.common.data.sources.texts import bucket_of
 from lipt.common.errors import DataError
@@ -27,7 +25,7 @@ PEOPLE = "name,age,city,label\nann,30,x,yes\nbob,,y,no\ncid,50,x,yes\n"
 
 
 def opened(path: Path, query: str) -> ColumnRows:
-    return csv_rows(f"csv:{path}?{query}", f"{path}?{query}")
+    return table_rows(f"csv:{path}?{query}", f"{path}?{query}")
 
 
 def test_numbers_and_categories_are_two_tensors_by_name(write: Write) -> None:
@@ -99,8 +97,8 @@ def test_json_lines_and_parquet_are_read_alike(write: Write, tmp_path: Path) -> 
     )
     pq.write_table(table, tmp_path / "t.parquet")
     for rows in (
-        jsonl_rows("jsonl", f"{path}?label=label"),
-        parquet_table_rows("parquet", f"{tmp_path / 't.parquet'}?label=label"),
+        table_rows("jsonl:x", f"{path}?label=label"),
+        table_rows("parquet:x", f"{tmp_path / 't.parquet'}?label=label"),
     ):
         assert rows.columns == expected.columns
         assert rows.class_names == expected.class_names

@@ -116,9 +116,9 @@ def test_the_image_is_named_where_there_are_several(tmp_path: Path, encode: Enco
         ([("0.png", b""), ("0.cls", b"cat")], r"'0\.cls' holds b'cat' in place of a class numb"),
         ([("0.png", b""), ("0.json", b"{")], r"the member '0\.json' is no JSON"),
         ([("0.png", b""), ("0.json", b"[" * 10**5)], r"the member '0\.json' is no JSON"),
-        ([("0.png", b""), ("0.json", b"[]")], r"'0\.json' has no 'label', but <class 'list'>\."),
-        ([("0.png", b""), ("0.json", b'{"a": 1}')], r"has no 'label', but 'a'\. .* label=KEY"),
-        ([("0.png", b""), ("0.json", b'{"label": 1e3}')], r"'label': 1000\.0, which is neither"),
+        ([("0.png", b""), ("0.json", b"[]")], r"is no JSON with the key 'label': b'\[\]'"),
+        ([("0.png", b""), ("0.json", b'{"a": 1}')], r'the key .label.: .*"a".*with label=KEY'),
+        ([("0.png", b""), ("0.json", b'{"label": 1e3}')], r"holds 1000\.0 in place of a class num"),
         ([("0.png", b""), ("0.json", b" " * 2**21)], r"has 2097152 bytes, a label's has at most"),
         ([("0.png", b""), ("0.png", b"")], r"the member '0\.png' is there twice\. Leave one out"),
         (
@@ -197,10 +197,9 @@ def test_garbage_is_refused_and_nothing_else_happens(tmp_path: Path, data: st.Da
 
 
 def test_other_files_are_no_shards(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no file or directory .*absent\. Name a \.tar"):
-        webdataset_rows("x", str(tmp_path / "absent"))
-    with pytest.raises(DataError, match=r"there is no \*\.tar in .*\. Name where they are"):
-        webdataset_rows("x", str(tmp_path))
+    for path in (tmp_path / "absent", tmp_path):
+        with pytest.raises(DataError, match=r"is no file, and there is no \*\.tar in it\. Name a"):
+            webdataset_rows("x", str(path))
     with tarfile.open(tmp_path / "a.tar", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("0.png"))
     with pytest.raises(DataError, match=r"A compressed one has to be unpacked to a plain \.tar"):
@@ -208,7 +207,7 @@ def test_other_files_are_no_shards(tmp_path: Path) -> None:
     write_shard(tmp_path / "a.tar", [])
     with pytest.raises(DataError, match=r"has no samples"):
         webdataset_rows("x", str(tmp_path))
-    with pytest.raises(DataError, match=r"s-1\.tar cannot be read: .*Name shards that are there"):
+    with pytest.raises(DataError, match=r"s-1\.tar cannot be read as .*No such file"):
         webdataset_rows("x", str(tmp_path / "s-{1..2}.tar"))
     with pytest.raises(ConfigError, match=r"there is no option 'labels'\. Did you mean label\?"):
         webdataset_rows("x", f"{tmp_path}?labels=a")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data.dataset import Dataset, in_memory
+from lipt.common.data.dataset import Dataset
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import ProxyError, SignalsError, UnknownBlobError, WeightsError
 from lipt.common.images.formats import ImageFormat
@@ -34,13 +34,19 @@ from lipt.coordinator.compute.jobs.selecting import (
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.registry import STRATEGIES
-from lipt.core.selection.request_rules import Labels, without_labels, works_without_labels
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, SIGNALS, Need, Strategy
 from lipt.core.signals.signals import Signals
 from lipt.core.stages import choice, question
-from lipt.core.stages.proxy import ProxyQuestion
+from lipt.core.stages.question import (
+    Labels,
+    Sources,
+    SubsetQuery,
+    without_labels,
+    works_without_labels,
+)
 from tests.digits import digits_context, digits_settings
+from tests.in_memory import in_memory
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
@@ -265,19 +271,21 @@ def permuted(small: Context) -> Context:
 
 
 def job_of(name: str, **others: Any) -> SelectSubset:
-    plain = SelectSubset(CONFIG, IMAGE, NOWHERE, name, 40, balanced=False, options=())
+    plain = SelectSubset(
+        config=CONFIG,
+        inputs=IMAGE,
+        weights=NOWHERE,
+        strategy=name,
+        budget=40,
+        balanced=False,
+        options=(),
+    )
     return replace(plain, **others)
 
 
 def unlabelled(name: str, **others: Any) -> SelectSubset:
-    options, proxy = without_labels(
-        STRATEGIES[name],
-        {},
-        balanced=None,
-        proxy="",
-        own_features="features" in others,
-        own_weights=False,
-    )
+    query = SubsetQuery("", name, None, 40, None, {}, None, features=others.get("features"))
+    options, proxy = without_labels(STRATEGIES[name], {}, query)
     named = None if proxy.is_own_head else str(proxy)
     given = tuple(options.items())
     return job_of(name, options=given, proxy=named, labels=Labels.NONE, **others)
@@ -322,9 +330,7 @@ def test_own_features_are_taken_as_they_are(small: Context, permuted: Context) -
     assert replace(job, proxy="ridge:user").run(small).blob != first.blob
 
 
-QUESTION = ProxyQuestion(
-    config=CONFIG, inputs=None, proxy=Proxy.parse("ridge:patches"), weights=None
-)
+SOURCES = Sources(CONFIG, None, None)
 FLIPPED = list(range(0, 300, 10))
 COPY = 299
 
@@ -340,7 +346,7 @@ def flipped(small: Context) -> Context:
 
 
 def diagnosed(context: Context) -> Diagnosis:
-    made = DiagnoseData(QUESTION).run(context)
+    made = DiagnoseData(SOURCES, Proxy.parse("ridge:patches")).run(context)
     assert made.device == "cpu"
     return Diagnosis.load(context.blobs.verified_path(made.blob))
 
@@ -375,7 +381,7 @@ def test_flipped_labels_and_copies_are_found_without_a_run(flipped: Context) -> 
 )
 def test_proxies_that_cannot_diagnose_are_refused(flipped: Context, proxy: str, words: str) -> None:
     with pytest.raises(ProxyError, match=words):
-        DiagnoseData(replace(QUESTION, proxy=Proxy.parse(proxy))).run(flipped)
+        DiagnoseData(SOURCES, Proxy.parse(proxy)).run(flipped)
 
 
 def test_pictures_come_in_the_order_that_was_asked_for(small: Context) -> None:

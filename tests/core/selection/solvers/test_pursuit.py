@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 from torch import Tensor
 
-from lipt.core.selection.solvers.pursuit import NonNegativeFit, Pursuit, pursue
+from lipt.core.selection.solvers.pursuit import NonNegativeFit, Pursuer, Pursuit
 from tests.properties import at_most
 
 
@@ -54,7 +54,7 @@ def pursue_stored(
     vectors_NP: Tensor, target_P: Tensor, budget: int, *, ridge: float = 0, rounding: float = 0
 ) -> Pursuit:
     atoms: Any = StoredAtoms(vectors_NP, target_P, rounding=rounding)
-    return pursue(atoms, ridge=ridge, budget=budget)
+    return Pursuer(atoms, ridge=ridge).run(budget)
 
 
 def fit_nnls(vectors_KP: Tensor, target_P: Tensor, ridge: float = 0.0) -> Tensor:
@@ -88,17 +88,6 @@ def random_problem(num_atoms: int, num_dims: int, seed: int, shift: float) -> tu
     generator = torch.Generator().manual_seed(seed)
     vectors_NP = torch.randn(num_atoms, num_dims, generator=generator).double() + shift
     return vectors_NP, vectors_NP.sum(dim=0)
-
-
-def test_an_atom_whose_weight_turns_negative_leaves_and_its_place_is_filled() -> None:
-    # b = (1, 3). Atom 0 is first by its length, with 0.1; (0, 3) is missing and atom 1 next.
-    # Together they fit b with weights -0.2 and 3, so atom 0 leaves. Atom 1 alone, with 2,
-    # misses (-1, 1): atom 2 is next, and b is 1 (1, 1) + 2 / 0.8 (0, 0.8).
-    vectors_NP = torch.tensor([[10.0, 0.0], [1.0, 1.0], [0.0, 0.8]])
-    found = pursue_stored(vectors_NP, torch.tensor([1.0, 3.0]), 2)
-    assert found.atoms_K.tolist() == [1, 2]
-    assert found.weights_K.tolist() == pytest.approx([1, 2.5])
-    assert found.residual == pytest.approx(0, abs=1e-7)
 
 
 def test_of_atoms_that_differ_by_rounding_the_first_is_taken() -> None:
@@ -211,13 +200,6 @@ def test_refining_drops_what_turns_out_negative() -> None:
     assert fit.refine(torch.tensor([0.0, -3.0, 0.0]).double()) == [1]
     assert fit.weights_K.tolist() == [1, 3]
     assert fit.explained == pytest.approx(10)
-
-
-def test_a_fit_that_outgrows_its_first_room_is_exact() -> None:
-    vectors_KP = torch.eye(70, dtype=torch.float64) + 0.1
-    fit, used = grow(vectors_KP, vectors_KP.sum(dim=0))
-    assert used == list(range(70))
-    assert fit.weights_K.tolist() == pytest.approx([1] * 70)
 
 
 def test_refining_drops_two_at_once() -> None:

@@ -14,12 +14,7 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.core.selection.compiled_loops import lazy_greedy_compiled
-from lipt.core.selection.pairs import (
-    PairwiseSimilarity,
-    proximity,
-    scaled_cosine,
-    weighing,
-)
+from lipt.core.selection.pairs import PairwiseSimilarity, proximity, scaled_cosine, weighing
 from lipt.core.selection.solvers import representatives
 from lipt.core.selection.solvers.representatives import (
     ComputedLevels,
@@ -28,11 +23,13 @@ from lipt.core.selection.solvers.representatives import (
     StoredLevels,
     affordable_precision,
     better_of,
+    carrying,
     choose_representatives,
     fit_scale,
     lazy_greedy,
     lazy_greedy_torch,
     partition_greedy,
+    redundancy,
     store_levels,
     store_levels_between,
 )
@@ -132,9 +129,13 @@ def test_eight_bits_start_above_a_quarter_of_the_similarities() -> None:
     ],
 )
 def test_the_finest_levels_that_fit(
-    num_examples: int, matrix_bytes: int, expected: str | None
+    num_examples: int,
+    matrix_bytes: int,
+    expected: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert affordable_precision(num_examples, num_examples, matrix_bytes) == expected
+    monkeypatch.setattr(representatives, "MATRIX_BYTES", matrix_bytes)
+    assert affordable_precision(num_examples, num_examples) == expected
 
 
 def with_numba(levels: StoredLevels, budget: int) -> list[int]:
@@ -179,11 +180,10 @@ def test_without_numba_torch_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def choose(
     similarity: PairwiseSimilarity, budget: int, *, partitions: int = 0, matrix_bytes: int = 10**6
-) -> Tensor:
-    chosen_K, _ = choose_representatives(
-        similarity, budget, partitions=partitions, seed=0, matrix_bytes=matrix_bytes
-    )
-    return chosen_K
+) -> tuple[Tensor, StoredLevels | ComputedLevels]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(representatives, "MATRIX_BYTES", matrix_bytes)
+        return choose_representatives(similarity, budget, partitions=partitions, seed=0)
 
 
 def mean_of(matrix_NN: Tensor, chosen: list[int], targets: list[int]) -> float:
@@ -197,25 +197,21 @@ def greedy_among(matrix_NN: Tensor, ids: list[int], targets: list[int], budget: 
 def test_memory_decides_between_all_pairs_and_parts() -> None:
     similarity = make_similarity(40)
     whole = choose_representatives(similarity, 5, partitions=1, seed=0)
-    parts = choose(similarity, 5, partitions=2, matrix_bytes=1599)
+    parts, _ = choose(similarity, 5, partitions=2, matrix_bytes=1599)
     for partitions, matrix_bytes, expected, computed in [
         *((0, 10**6, whole[0], False), (1, 10**6, whole[0], False)),
-        *((0, 1599, parts, True), (2, 10**6, choose(similarity, 5, partitions=2), True)),
+        *((0, 1599, parts, True), (2, 10**6, choose(similarity, 5, partitions=2)[0], True)),
     ]:
-        chosen_K, levels = choose_representatives(
-            similarity, 5, partitions=partitions, seed=0, matrix_bytes=matrix_bytes
-        )
+        chosen_K, levels = choose(similarity, 5, partitions=partitions, matrix_bytes=matrix_bytes)
         assert torch.equal(chosen_K, expected)
         assert isinstance(levels, ComputedLevels) == computed
-    assert not torch.equal(parts, choose(similarity, 5, partitions=3))
+    assert not torch.equal(parts, choose(similarity, 5, partitions=3)[0])
 
 
 def test_who_represents_whom_is_not_read_off_eight_bits() -> None:
     similarity = make_similarity(300)
     # One byte a pair: chosen by 8 bits, of which no finer levels fit.
-    chosen_K, levels = choose_representatives(
-        similarity, 60, partitions=0, seed=0, matrix_bytes=90_000
-    )
+    chosen_K, levels = choose(similarity, 60, matrix_bytes=90_000)
     nearest_N = levels.rows(chosen_K).argmax(dim=0)
     assert torch.equal(nearest_N, similarity.block(slice(None), chosen_K).argmax(dim=1))
     eight = store_levels(similarity, fit_scale(similarity, "8-bit")).rows(chosen_K)
@@ -302,9 +298,48 @@ def test_no_matrix_of_the_partition_greedy_exceeds_its_memory(
         return lazy_greedy(levels, count)
 
     monkeypatch.setattr(representatives, "lazy_greedy", remembering)
-    chosen_K = choose(make_similarity(num_examples), budget, matrix_bytes=900)
+    chosen_K, _ = choose(make_similarity(num_examples), budget, matrix_bytes=900)
     assert len(chosen_K.unique()) == budget
     # Parts of at most 30, and a second round only where it has something to choose from.
     num_parts = -(-num_examples // 30)
     assert len(sizes) == num_parts + (budget < 30)
     assert max(sizes) <= 900
+
+
+def test_copies_count_once() -> None:
+    # Of each class ten directions, every one ten times: nine picks carry 8/9 of what is
+    # gained beyond the first, and the tenth all.
+    features_ND = torch.eye(10).repeat(20, 1)
+    labels_N = torch.arange(2).repeat_interleave(100)
+    found = redundancy(features_ND, labels_N, 3, generator=torch.Generator().manual_seed(0))
+    assert found.per_class == (10, 10, 0)
+    assert (found.examples, found.num_examples, found.share) == (20, 200, 0.1)
+    assert found.looked_at == 200
+
+
+def test_all_alike_need_one() -> None:
+    assert carrying(torch.ones(30, 4)) == 1
+    assert carrying(torch.ones(1, 4)) == 1
+
+
+def test_the_same_as_plain_greedy() -> None:
+    points = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    unit = torch.nn.functional.normalize(points.double(), dim=1)
+    similar = (1 + unit @ unit.T) / 2
+    order = plain_greedy(similar, 40)
+    values = [float(similar[order[: size + 1]].amax(dim=0).sum()) for size in range(40)]
+    wanted = values[0] + 0.9 * (values[-1] - values[0])
+    expected = 1 + sum(value < wanted - 1e-4 for value in values)
+    assert carrying(points) == expected
+    assert expected < 38
+
+
+def test_large_classes_are_sampled_and_scaled_up() -> None:
+    features_ND = torch.randn(1000, 5, generator=torch.Generator().manual_seed(0))
+    labels_N = torch.zeros(1000, dtype=torch.int64)
+    found = redundancy(
+        features_ND, labels_N, 1, generator=torch.Generator().manual_seed(0), most_examples=250
+    )
+    assert found.looked_at == 250
+    assert found.examples % 4 == 0
+    assert 0 < found.examples < 1000

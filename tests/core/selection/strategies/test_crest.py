@@ -18,10 +18,7 @@ from lipt.core.selection.strategies.crest import (
     unlearned,
 )
 from lipt.core.signals.signals import Signals
-from tests.core.selection.builders import (
-    of_probabilities,
-    of_right,
-)
+from tests.core.selection.builders import of_probabilities, of_right
 
 
 def random_probabilities(num_examples: int, num_classes: int = 4) -> Tensor:

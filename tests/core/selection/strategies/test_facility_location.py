@@ -18,19 +18,16 @@ from lipt.core.selection.strategies import facility_location as module
 from lipt.core.selection.strategies.facility_location import (
     cluster_sizes,
     craig,
-    density_weights,
     facility_location,
     mean_curvatures,
-    neighbour_radii,
     num_neighbours,
     precondition,
     subzerocore,
 )
-from lipt.core.selection.vectors import Space, Vectors, with_bias
+from lipt.core.selection.vectors import Space, with_bias
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
-    at_angles,
     plain_greedy,
     random_predictions,
     random_signals,
@@ -43,15 +40,6 @@ from tests.properties import at_most
 def similarities(signals: Signals, space: Space) -> Tensor:
     directions_NG = functional.normalize(written_out(signals, space))
     return (1 + directions_NG @ directions_NG.T) / 2
-
-
-def test_by_hand() -> None:
-    # Directions at 0, 10, 20 and 190 degrees: the middle of three, then what is opposite.
-    # Lengths do not count in a cosine.
-    lengths_N1 = torch.tensor([[1.0], [5.0], [2.0], [9.0]])
-    signals = signals_of(at_angles(0, 10, 20, 190) * lengths_N1)
-    chosen = facility_location(signals, 2, seed=0, space="features")
-    assert chosen.indices_K.tolist() == [1, 3]
 
 
 @pytest.mark.parametrize("space", ["gradients", "features"])
@@ -104,20 +92,6 @@ def test_neighbours_by_hand(num_examples: int, budget: int, coverage: float, exp
     assert num_neighbours(num_examples, budget, coverage) == expected
 
 
-def test_radii_by_hand() -> None:
-    # The second nearest is 60, 30, 90 degrees away; lengths do not count.
-    vectors = Vectors(at_angles(0, 30, 90) * torch.tensor([[1.0], [7.0], [2.0]]))
-    expected = [(1 - math.cos(math.radians(angle))) / 2 for angle in (90, 60, 90)]
-    assert neighbour_radii(vectors, 2).tolist() == pytest.approx(expected, abs=1e-6)
-
-
-def test_weights_by_hand() -> None:
-    # Mean 2, variance 2: one deviation of sqrt(2), and two of 1 / sqrt(2), from the mean.
-    radii_N = torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0])
-    expected = [math.exp(-1), math.exp(-0.25), 1.0, math.exp(-0.25), math.exp(-1)]
-    assert density_weights(radii_N).tolist() == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("budget", [1, 8, 30])
 def test_subzerocore_is_plain_greedy(budget: int) -> None:
     for seed in range(3):
@@ -126,30 +100,11 @@ def test_subzerocore_is_plain_greedy(budget: int) -> None:
         assert chosen.tolist() == plain_greedy(weighted(signals, budget), budget)
 
 
-def on_a_line(*positions: float) -> Signals:
-    """One class and one feature; errors are the positions, so gradients are, times [1, 1]."""
-    return signals_of(errors_NC=torch.tensor(positions)[:, None])
-
-
 def greedy_on(rows_NG: Tensor, budget: int) -> tuple[list[int], list[int]]:
     """Ids and cluster sizes by exact distances."""
     distances_NN = torch.cdist(rows_NG, rows_NG, compute_mode="donot_use_mm_for_euclid_dist")
     chosen = plain_greedy(2 * distances_NN[0].max() - distances_NN, budget)
     return chosen, distances_NN[chosen].argmin(dim=0).bincount(minlength=budget).tolist()
-
-
-def test_craig_by_hand() -> None:
-    # Medians first: 2 is nearest to all of 0, 1, 2, 10, 11. Then 10 saves 8 + 8, 11 saves 7 + 9.
-    chosen = craig(on_a_line(0.0, 1.0, 2.0, 10.0, 11.0), 2, seed=0)
-    assert chosen.indices_K.tolist() == [2, 3]
-    assert chosen.weights_K.tolist() == [3.0, 2.0]
-    assert chosen.weights_K.dtype == torch.float32
-
-
-def test_the_feature_counts_as_much_as_the_error() -> None:
-    # e (x) [h, 1]: (1, 1), (3, 1), (4, 1); by the errors alone all are the same.
-    signals = signals_of(torch.tensor([[1.0], [3.0], [4.0]]), torch.ones(3, 1))
-    assert craig(signals, 1, seed=0).indices_K.tolist() == [1]
 
 
 @settings(max_examples=at_most(40))
@@ -181,16 +136,6 @@ def test_a_model_that_is_hardly_trained_is_greedy_on_its_exact_distances() -> No
 def stored(rows: list[list[int]]) -> StoredLevels:
     matrix = torch.tensor(rows, dtype=torch.int16)
     return StoredLevels(matrix, matrix.sum(dim=1, dtype=torch.int64))
-
-
-def test_cluster_sizes_by_hand() -> None:
-    # On a line at 0, 1, 2, 10: 2 is as near to 1 as to ... nothing else that is chosen.
-    points = [0, 1, 2, 10]
-    levels = stored([[10 - abs(one - other) for other in points] for one in points])
-    assert cluster_sizes(levels, torch.tensor([3, 1])).tolist() == [1, 3]
-    # 1 is as near to 0 as to 2: the lowest id has it, in whatever order they were chosen.
-    assert cluster_sizes(levels, torch.tensor([0, 2])).tolist() == [2, 2]
-    assert cluster_sizes(levels, torch.tensor([2, 0])).tolist() == [2, 2]
 
 
 def test_a_chosen_duplicate_represents_itself() -> None:

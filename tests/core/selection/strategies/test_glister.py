@@ -14,27 +14,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.errors import SignalsError
 from lipt.core.selection.strategies import glister as module
 from lipt.core.selection.strategies.glister import (
-    GlisterObjective,
     LastLayer,
-    _aligns_compiled,
-    alignments,
     comparable,
     glister,
     last_layer_at,
     round_sizes,
     validation_gradient,
 )
-from lipt.core.selection.vectors import LayerGradient, Vectors, gradients_of
+from lipt.core.selection.vectors import LayerGradient, Vectors, alignments
 from lipt.core.signals.signals import Signals
-from tests.core.selection.builders import (
-    random_predictions,
-    random_signals,
-    signals_of,
-    validation_loss,
-)
+from tests.core.selection.builders import random_predictions, signals_of, validation_loss
 
 
 def draw(
@@ -61,28 +52,6 @@ def conflicting() -> Signals:
     features_ND = torch.tensor([[1.2, 0.0], [1.1, 0.0], [0.0, 1.0], [0.0, 0.9]])
     validation = signals_of(torch.eye(2), error_1C.repeat(2, 1), has_bias=False)
     return signals_of(features_ND, error_1C.repeat(4, 1), has_bias=False, validation=validation)
-
-
-def test_gains_by_hand() -> None:
-    # e_v = (-1/2, 1/2), h_v = 2, so grad L_V = ((-1), (1)); e = (-a, a), h: gain = 2 a h.
-    errors_VC, features_VD = torch.tensor([[-0.5, 0.5]]), torch.tensor([[2.0]])
-    validation = signals_of(features_VD, errors_VC, has_bias=False)
-    shares_N = torch.tensor([0.1, 0.8, 0.5])
-    signals = signals_of(
-        torch.tensor([[3.0], [1.0], [-4.0]]),
-        torch.stack([-shares_N, shares_N], dim=1),
-        has_bias=False,
-        validation=validation,
-    )
-    objective = GlisterObjective(signals, rate=0.5, num_updates=0)
-    gains_N = objective.gains(objective.gradient())
-    assert gains_N.tolist() == pytest.approx([0.5 * 0.6, 0.5 * 1.6, 0.5 * -4.0], rel=1e-6)
-    assert choose(signals, 2) == [1, 0]
-    # With a bias, h_v . h + 1 = 7, 3, -7 in the place of 6, 2, -8, and G as before: 2 a (...) / 2.
-    with_bias = replace(signals, has_bias=True, validation=replace(validation, has_bias=True))
-    objective = GlisterObjective(with_bias, rate=1.0, num_updates=0)
-    gains_N = objective.gains(objective.gradient())
-    assert gains_N.tolist() == pytest.approx([0.7, 2.4, -3.5], rel=1e-6)
 
 
 def test_the_step_is_the_sum_of_the_chosen_gradients_or_their_mean() -> None:
@@ -139,9 +108,9 @@ def test_exact_is_greedy_on_the_layer_written_out(
 def test_exact_does_not_evaluate_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluated: list[int] = []
 
-    def counting(gradients: Vectors, *arguments: Any) -> Tensor:
+    def counting(gradients: Vectors, gradient: LayerGradient, **options: Any) -> Tensor:
         evaluated.append(len(gradients))
-        return alignments(gradients, *arguments)
+        return alignments(gradients, gradient, **options)
 
     monkeypatch.setattr(module, "alignments", counting)
     signals = draw(1000)
@@ -179,33 +148,6 @@ def test_gains_that_differ_by_rounding_are_ties_at_any_scale() -> None:
         assert found[0] == found[1] < found[2] < float("inf")
         assert found[3] == -float("inf")
     assert comparable(torch.zeros(2, dtype=torch.float64)).tolist() == [0.0, 0.0]
-
-
-def test_validation_signals_have_to_be_there() -> None:
-    signals = draw(20)
-    assert signals.validation is not None
-    missing = replace(signals, validation=None)
-    empty = replace(signals, validation=signals.validation.take(torch.tensor([]).long()))
-    for bad in (missing, empty):
-        with pytest.raises(SignalsError, match="no validation examples: compute them first"):
-            choose(bad, 5)
-
-
-def random_gradients(num_classes: int = 10) -> tuple[Vectors, LayerGradient]:
-    gradients = gradients_of(random_signals(129, num_classes, 33))
-    weight_CD = random_signals(33, num_classes, seed=1).errors_NC.T.double()
-    return gradients, LayerGradient(weight_CD, torch.ones(num_classes).double())
-
-
-def test_compiled_alignments_are_those_of_torch_to_the_last_digit_of_float32(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    gradients, gradient = random_gradients()
-    assert _aligns_compiled(gradients)
-    compiled_N = alignments(gradients, gradient)
-    monkeypatch.setattr(module, "can_compile", lambda _: False)
-    assert not _aligns_compiled(gradients)
-    assert torch.equal(compiled_N.float(), alignments(gradients, gradient).float())
 
 
 def test_rounded_probabilities_stay_finite() -> None:

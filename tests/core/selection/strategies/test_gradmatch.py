@@ -15,11 +15,7 @@ from lipt.core.selection.solvers.pursuit import GradientAtoms
 from lipt.core.selection.strategies.gradmatch import gradmatch
 from lipt.core.selection.vectors import gradients_of, weighted_sum
 from lipt.core.signals.signals import Signals
-from tests.core.selection.builders import (
-    random_predictions,
-    signals_of,
-    written_out,
-)
+from tests.core.selection.builders import random_predictions, signals_of, written_out
 
 
 def batch_gradients(signals: Signals, batch_size: int) -> Tensor:

@@ -9,16 +9,13 @@ from torch.nn import functional
 
 from lipt.common.errors import SignalsError
 from lipt.core.selection.strategies.latent_classes import clip_score, clipcov, pair_terms, sas
-from lipt.core.signals.signals import Signals
+from lipt.core.signals.signals import Signals, given
 from tests.core.selection.builders import signals_of
 
 
 def of_pairs(images_ND: Tensor, captions_ND: Tensor, labels: list[int]) -> Signals:
     return Signals(
-        torch.empty(len(labels), 0),
-        images_ND,
-        torch.tensor(labels),
-        paired_features_NP=captions_ND,
+        torch.empty(len(labels), 0), images_ND, torch.tensor(labels), paired_features_NP=captions_ND
     )
 
 
@@ -75,28 +72,12 @@ def slow_greedy(signals: Signals, budget: int) -> list[int]:
     return chosen
 
 
-def test_hand_computed_terms_and_picks() -> None:
-    x, y = [1.0, 0.0], [0.0, 1.0]
-    signals = of_pairs(
-        images_ND=torch.tensor([x, x, x, y]),
-        captions_ND=torch.tensor([x, x, y, y]),
-        labels=[0, 0, 0, 1],
-    )
-    # Class 0: image centre x, caption centre (2, 1) / sqrt 5 = (.894, .447). Class 1: y, y.
-    # Pairs 0 and 1: 2 + .447 - 0 - 0. Pair 2: 0 + .224 - 0 - 1. Pair 3: 2 + .5 - .447 - 0.
-    expected = [2.44721, 2.44721, -0.77639, 2.05279]
-    assert pair_terms(signals).own_N.tolist() == pytest.approx(expected, abs=1e-4)
-    # Cross terms: a_01 = 2, a_02 = a_12 = 1. First gains: pairs 0 and 1 own + (2 + 1) / 3,
-    # pair 2 own + 2 / 3, pair 3 own: 0 is first. Then pair 1 has own + (1 - 2) / 3 = 2.114
-    # and pair 3 still 2.053.
-    assert clipcov(pair_terms(signals), 4).indices_K.tolist() == [0, 1, 3, 2]
-    assert clipcov(pair_terms(signals), 2).weights_K.tolist() == [1.0, 1.0]
-
-
 @pytest.mark.parametrize(("num_examples", "num_classes"), [(1, 1), (12, 1), (15, 3), (9, 9)])
 def test_equals_greedy_on_the_objective_written_out(num_examples: int, num_classes: int) -> None:
     signals = random_pairs(num_examples, num_classes, seed=num_examples)
-    assert pair_terms(signals).own_N.tolist() == pytest.approx(slow_own_terms(signals), abs=1e-5)
+    assert given(pair_terms(signals).prepared_N, "terms").tolist() == pytest.approx(
+        slow_own_terms(signals), abs=1e-5
+    )
     chosen = clipcov(pair_terms(signals), num_examples).indices_K.tolist()
     assert chosen == slow_greedy(signals, num_examples)
 

@@ -71,17 +71,6 @@ def test_equal_events_go_by_margin_and_then_by_id() -> None:
     assert forgetting(signals(margins_NLT=margins), 6).indices_K.tolist() == [4, 3, 1, 0, 2, 5]
 
 
-def test_aum_keeps_the_smallest_mean_margin_first() -> None:
-    # Means over theta* and two learners: 2, -1, 1.
-    margins: list[Course] = [[[1, 2], [1, 3]], [[0, -1], [0, -2]], [[0, 3], [0, 0]]]
-    assert aum(signals(margins_NLT=margins), 2).indices_K.tolist() == [1, 2]
-
-
-def test_disagreement_keeps_the_largest_variance_first() -> None:
-    chosen = disagreement(signals(disagreement_N=[0.1, 0.4, 0.2]), 2)
-    assert chosen.indices_K.tolist() == [1, 2]
-
-
 def test_a_single_learner_has_nobody_to_disagree_with() -> None:
     with pytest.raises(SignalsError, match=r"at least 2 learners, and 1 took part.*num_learners"):
         disagreement(random_signals(5, num_learners=1), 2)

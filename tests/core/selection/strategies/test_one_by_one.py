@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from lipt.common.determinism import derive_generator
+from lipt.core.selection.solvers.linear_cut import exact_bits, unit_rows
 from lipt.core.selection.strategies.one_by_one import (
     best_first,
+    disparity_gains,
+    draw_ahead,
     graph_cut,
     herding,
     kcenter,
     log_det,
+    milo,
+    sample_size,
 )
 from lipt.core.selection.vectors import Rows, ScaledCosine, Space, in_space
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
+    at_angles,
     random_signals,
     random_subsets,
     signals_of,
@@ -41,17 +48,6 @@ def greedily(num_examples: int, value: Callable[[list[int]], float]) -> list[int
         values = [round(value([*chosen, i]), 6) for i in left]
         chosen.append(left[values.index(max(values))])
     return chosen
-
-
-def test_gains_change_with_every_pick() -> None:
-    # Gains 5, 4, 3; the pick 0 takes 3 from 1 and none from 2.
-    kernel = torch.tensor([[0.0, 3.0, 0.0], [3.0, 0.0, 0.0], [0.0, 0.0, 0.0]]).double()
-    gains_N = torch.tensor([5.0, 4.0, 3.0]).double()
-    picks = []
-    for position, row_N in best_first(gains_N, 3, lambda positions_B: kernel[positions_B]):
-        gains_N -= row_N
-        picks.append(position)
-    assert picks == [0, 2, 1]
 
 
 def test_gains_equal_in_float32_tie() -> None:
@@ -84,17 +80,6 @@ def radius(distances_NN: Tensor, chosen: list[int]) -> float:
     return float(distances_NN[chosen].min(dim=0).values.max())
 
 
-def test_kcenter_by_hand() -> None:
-    # The mean is 3.2: 3 comes first, then 10 (7 away), 0 (3 away), 2 and 1 (1 away each).
-    line = signals_of(torch.tensor([[0.0], [1.0], [2.0], [3.0], [10.0]]))
-    assert kcenter(line, 5).indices_K.tolist() == [3, 4, 0, 1, 2]
-    # Features 0 and a bias: the gradient is the error, whose mean is (0.5, -0.5).
-    errors = torch.tensor([[0.0, 0.0], [0.5, -0.5], [1.0, -1.0], [0.5, -0.5]])
-    given = signals_of(torch.zeros(4, 1), errors)
-    assert kcenter(given, 3, space="gradients").indices_K.tolist() == [1, 0, 2]
-    assert kcenter(given, 3, space="features").indices_K.tolist() == [0, 1, 2]
-
-
 @spaces
 def test_kcenter_is_choice_from_all_pairs(space: Space) -> None:
     signals = random_signals(150)
@@ -110,17 +95,6 @@ def test_kcenter_is_choice_from_all_pairs(space: Space) -> None:
 def cut(similarities_NN: Tensor, chosen: list[int], coverage: float = 2.0) -> float:
     within = similarities_NN[chosen][:, chosen].sum()
     return float(coverage * similarities_NN[chosen].sum() - within)
-
-
-def test_graph_cut_by_hand() -> None:
-    # (1 + cos) / 2 is 1, 0.5 and 0 at 0, 90 and 180 degrees. The sums over all are 2.5, 2.5,
-    # 2.5 and 1.5, so gains start at 2 sum - 1 = 4, 4, 4, 2. Less 2 s: after 0 -, 2, 3, 2;
-    # after 2 -, 1, -, 1.
-    given = signals_of(torch.tensor([[1.0, 0], [3, 0], [0, 1], [-2, 0]]))
-    assert graph_cut(given, 4, space="features").indices_K.tolist() == [0, 2, 1, 3]
-    # With lambda = 1: 1.5, 1.5, 1.5, 0.5; after 0 -, -0.5, 0.5, 0.5; after 2 -, -1.5, -, -0.5.
-    chosen = graph_cut(given, 4, space="features", coverage=1.0)
-    assert chosen.indices_K.tolist() == [0, 2, 3, 1]
 
 
 @spaces
@@ -143,14 +117,6 @@ def test_graph_cut_picks_the_largest_gains(space: Space, coverage: float) -> Non
 def log_volume(similarities_NN: Tensor, chosen: list[int], ridge: float) -> float:
     kernel = similarities_NN[chosen][:, chosen] + ridge * torch.eye(len(chosen))
     return float(torch.linalg.slogdet(kernel).logabsdet)
-
-
-def test_log_det_by_hand() -> None:
-    # All gain the same at first: 0. Its opposite has similarity 0 and gains most, log 1.001;
-    # 90 degrees is halfway from both; what is left is nearly a copy of 0.
-    radians = torch.tensor([0, 10, 90, 180]) * math.pi / 180
-    given = signals_of(torch.stack([radians.cos(), radians.sin()], dim=1))
-    assert log_det(given, 4, space="features").indices_K.tolist() == [0, 3, 2, 1]
 
 
 @spaces
@@ -184,13 +150,6 @@ def by_definition(features_ND: Tensor, budget: int) -> list[int]:
     return chosen
 
 
-def test_points_of_a_line() -> None:
-    # The mean is 4. First 4 itself; to 2 * 4 - 4 = 4 then 3 and 5 are equally near: 3 by its
-    # id; 12 - 7 = 5 is there; 16 - 12 = 4 is 3 from 1 and from 7: 1 by its id.
-    line = signals_of(torch.tensor([[1.0], [3.0], [4.0], [7.0], [5.0]]))
-    assert herding(line, 5).indices_K.tolist() == [2, 1, 4, 0, 3]
-
-
 @pytest.mark.parametrize(
     ("num_features", "offset"), [(1, 0.0), (3, 0.0), (16, 0.0), (16, 100.0), (300, 5.0)]
 )
@@ -198,3 +157,82 @@ def test_equals_the_definition(num_features: int, offset: float) -> None:
     signals = generic(120, num_features, offset)
     expected = by_definition(signals.features_ND, 120)
     assert herding(signals, 120).indices_K.tolist() == expected
+
+
+def cosines(signals: Signals) -> Tensor:
+    unit_ND = functional.normalize(signals.features_ND.double())
+    return unit_ND @ unit_ND.T
+
+
+def plain_disparity_gains(signals: Signals) -> list[float]:
+    """Farthest first from the example nearest to the mean direction."""
+    unit_ND = functional.normalize(signals.features_ND.double())
+    distances_NN = 1 - cosines(signals)
+    taken = [int((unit_ND - unit_ND.mean(dim=0)).norm(dim=1).argmin())]
+    gains = [0.0] * len(signals)
+    while len(taken) < len(signals):
+        left = [row for row in range(len(signals)) if row not in taken]
+        nearest = {row: float(distances_NN[row, taken].min()) for row in left}
+        taken.append(max(left, key=lambda row: nearest[row]))
+        gains[taken[-1]] = nearest[taken[-1]] / float(distances_NN.max())
+    return gains
+
+
+@pytest.mark.parametrize("num_examples", [1, 2, 3, 90])
+def test_disparity_gains_are_those_of_plain_greedy(num_examples: int) -> None:
+    signals = random_signals(num_examples)
+    rows_ND = unit_rows(signals.features_ND, exact_bits(num_examples))
+    expected = plain_disparity_gains(signals)
+    assert disparity_gains(rows_ND).tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_diverse_draws_by_the_taylor_softmax() -> None:
+    # Gains 0, 0.25, 1, 0 and 0.
+    signals = signals_of(at_angles(0, 60, 180, 0, 0))
+    drawn = [
+        int(milo(signals, 1, stage="diverse", draw=draw, seed=0).indices_K) for draw in range(2000)
+    ]
+    for row, weight in enumerate([1.0, 1.28125, 2.5, 1.0, 1.0]):
+        # The deviation is 0.0108 at most.
+        assert drawn.count(row) / 2000 == pytest.approx(weight / 6.78125, abs=0.04)
+
+
+def test_easy_is_the_best_of_all_where_the_sample_is_everything() -> None:
+    # Of two picks each sample is larger than the data: plain greedy on the graph cut.
+    signals = random_signals(40)
+    similarity_NN = (1 + cosines(signals)) / 2
+    own_N = similarity_NN.sum(dim=1) - 0.4 * similarity_NN.diagonal()
+    first = int(own_N.argmax())
+    gains_N = own_N - 0.8 * similarity_NN[first]
+    gains_N[first] = -torch.inf
+    assert milo(signals, 2, seed=0).indices_K.tolist() == [first, int(gains_N.argmax())]
+
+
+def test_easy_takes_the_first_of_equal_examples_of_each_sample() -> None:
+    # Of 30 for 20 picks, 4 examples each: with equal gains the lowest of each sample is taken.
+    signals, seen = signals_of(torch.ones(30, 2)), []
+    chosen = milo(signals, 20, seed=0).indices_K.tolist()
+    left, generator = list(range(30)), derive_generator(0, "milo-easy", 0)
+    for pick in chosen:
+        sample = draw_ahead(left, sample_size(30, 20), generator)
+        ids = [candidate for candidate, _ in sample]
+        seen.append(len(set(ids)))
+        assert pick == ids[0] == min(ids)
+        left[sample[0][1]] = left[-1]
+        left.pop()
+    assert seen == [4] * 20
+    assert len(set(chosen)) == 20
+
+
+def test_every_candidate_may_be_drawn() -> None:
+    generator = torch.Generator().manual_seed(0)
+    drawn = [draw_ahead([7, 8, 9], 1, generator)[0][0] for _ in range(300)]
+    assert all(70 < drawn.count(candidate) < 130 for candidate in (7, 8, 9))
+
+
+@pytest.mark.parametrize(
+    ("num_examples", "budget", "expected"),
+    [(1000, 100, 24), (7, 7, 3), (30, 1, 70)],  # 10 ln 10 = 23.03
+)
+def test_sample_sizes(num_examples: int, budget: int, expected: int) -> None:
+    assert sample_size(num_examples, budget) == expected

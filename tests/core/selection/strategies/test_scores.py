@@ -12,23 +12,25 @@ from torch import Tensor
 from lipt.common.errors import SignalsError
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategies.scores import (
+    SMALLEST_PROBABILITY,
+    contrast,
     el2n,
     entropies,
     entropy,
     grand,
+    in_the_middle,
     keep_uncertain,
     last_layer_norms,
     least_confidence,
     margin,
+    moderate,
+    nearest,
     negative_margins,
 )
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import errors_of
-from tests.core.selection.builders import (
-    of_probabilities,
-    of_right,
-    signals_of,
-)
+from lipt.core.signals.signals import Signals
+from tests.core.selection.builders import of_probabilities, of_right, random_predictions, signals_of
 
 
 def test_el2n_keeps_worst_examples_first() -> None:
@@ -98,3 +100,70 @@ def test_a_shift_of_the_logits_is_not_confidence() -> None:
     logits_NC = torch.tensor([[2.0, 0.0], [100.0, 100.0], [-7.0, -8.0]])
     given = signals_of(errors_NC=errors_of(logits_NC, torch.tensor([0, 0, 0])))
     assert least_confidence(given, 3).indices_K.tolist() == [1, 2, 0]
+
+
+def divergence(of: Tensor, from_: Tensor) -> float:
+    return float((of * (of / from_).log()).sum())
+
+
+def by_pairs(signals: Signals, count: int) -> list[float]:
+    num_examples = len(signals)
+    probabilities = signals.errors_NC.double()
+    probabilities[torch.arange(num_examples), signals.labels_N] += 1
+    rows = torch.nn.functional.normalize(signals.features_ND.double())
+    scores = []
+    for i in range(num_examples):
+        others = [j for j in range(num_examples) if j != i]
+        others.sort(key=lambda j, i=i: (float((rows[i] - rows[j]).norm()), j))
+        near = others[:count]
+        total = sum(divergence(probabilities[j], probabilities[i]) for j in near)
+        scores.append(total / len(near))
+    return scores
+
+
+@pytest.mark.parametrize("count", [1, 3, 10, 59])
+def test_equals_a_loop_over_pairs(count: int) -> None:
+    signals = random_predictions(60)
+    expected = by_pairs(signals, count)
+    assert contrast(signals, count).tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_certain_and_opposite_predictions_stay_finite() -> None:
+    # p is 1 and 0 against 0 and 1; a zero counts as the smallest probability.
+    expected = (1 - SMALLEST_PROBABILITY) * -math.log(SMALLEST_PROBABILITY)
+    assert contrast(of_right(1.0, 0.0), 1).tolist() == pytest.approx([expected] * 2)
+
+
+def test_nearest_sorts_by_distance_and_then_by_column() -> None:
+    above, below = 1 + 2.0**-50, 1 - 2.0**-53
+    rows = [[3.0, above, 1.0, torch.inf, 0.5], [3.0, 1.0, below, torch.inf, 0.5]]
+    distances = torch.tensor([*rows, [0.0, 0.0, torch.inf, 1e-300, 0.0]], dtype=torch.float64)
+    assert nearest(distances, 4).tolist() == [[4, 1, 2, 0], [4, 1, 2, 0], [0, 1, 4, 3]]
+
+
+def by_definition(signals: Signals, budget: int) -> list[int]:
+    distances = {}
+    for label in signals.labels_N.unique().tolist():
+        ids = torch.nonzero(signals.labels_N == label).flatten()
+        rows = signals.features_ND[ids].double()
+        middle = rows.quantile(0.5, dim=0)
+        distances |= dict(zip(ids.tolist(), (rows - middle).norm(dim=1).tolist(), strict=True))
+    # The middle two of an even number are as far from the median between them.
+    order = sorted(distances, key=lambda i: (round(distances[i], 6), i))
+    start = round((len(signals) - budget) / 2)
+    return order[start : start + budget]
+
+
+def test_of_equal_distances_the_first_are_kept_at_both_edges() -> None:
+    # Ranks 2 to 4 of 7: one of the three 1s, the 2, and one of the three 3s.
+    values = torch.tensor([3.0, 1.0, 1.0, 2.0, 1.0, 3.0, 3.0])
+    assert in_the_middle(values, 3).tolist() == [1, 3, 0]
+    assert in_the_middle(torch.ones(7), 3).tolist() == [0, 1, 2]
+
+
+def test_equals_the_definition() -> None:
+    for num_examples in (1, 2, 10, 101):
+        signals = random_predictions(num_examples, 3, 5)
+        for budget in {1, num_examples // 3 + 1, num_examples}:
+            expected = by_definition(signals, budget)
+            assert moderate(signals, budget).indices_K.tolist() == expected

@@ -89,14 +89,6 @@ def both(columns_DN: Tensor, draws: Draws, num_neighbours: int) -> list[Tensor]:
     ]
 
 
-def test_by_hand() -> None:
-    # On a line at 0, 1, 3 and 4, all 0 in the other feature. The point is nearest to 1, with
-    # neighbours 1, 2 and 3 away: of 1, 1/16 and 1/81 the two largest share 17/16.
-    columns_DN = torch.tensor([[0.0, 1.0, 3.0, 4.0], [0.0, 0.0, 0.0, 0.0]])
-    for scores_N in both(columns_DN, draws_of((0, 1, 1.2, 5.0)), 2):
-        assert scores_N.tolist() == pytest.approx([-16 / 17, 1.0, -1 / 17, 0.0])
-
-
 def test_what_coincides_shares_the_penalty_and_the_first_covers() -> None:
     columns_DN = torch.tensor([[5.0, 2.0, 2.0, 2.1, 2.0], [5.0, 1.0, 1.0, 1.0, 1.0]])
     for scores_N in both(columns_DN, draws_of((0, 1, 2.0, 1.0)), 3):

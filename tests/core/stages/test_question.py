@@ -1,4 +1,4 @@
-"""Which requests can be answered without labels, and why the others cannot."""
+"""Queries: which become a question, and why the others cannot."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ from lipt.coordinator.compute.messages import Cost
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import CommittedLearner, Outcome
 from lipt.core.selection.registry import STRATEGIES, find_strategy
-from lipt.core.selection.request_rules import (
-    Labels,
-    require_kind,
-    without_labels,
-    works_without_labels,
-)
-from lipt.core.selection.strategy import Strategy
 from lipt.core.stages.question import (
+    Labels,
     Question,
     SubsetQuery,
     Training,
     needs_no_learners,
     question_of,
+    require_kind,
     training_for,
+    without_labels,
+    works_without_labels,
 )
 
+FILE = BlobName.of(b"the user's")
 ABLE = {
     *("uniform", "facility_location", "subzerocore", "graph_cut", "log_det", "kcenter"),
     *("herding", "moderate", "stratified", "zcore", "milo", "sas"),
@@ -46,17 +44,18 @@ ABLE = {
 WITH_A_SPACE = ["facility_location", "graph_cut", "kcenter", "log_det"]
 
 
+def query(strategy: str, pretraining: str = "", **asked: Any) -> SubsetQuery:
+    options = {"pretraining": pretraining} if pretraining else {}
+    options |= asked.pop("options", {})
+    wanted = {"run": "r", "fraction": None, "budget": 10, "balanced": None, "weights": None}
+    return SubsetQuery(strategy=strategy, options=options, **wanted | asked)
+
+
 def ask(
-    strategy: str | Strategy, options: Mapping[str, str] | None = None, **others: Any
+    strategy: str, options: Mapping[str, str] | None = None, *, images: bool = True, **asked: Any
 ) -> tuple[Mapping[str, str], Proxy]:
-    plain: dict[str, Any] = {
-        "balanced": None,
-        "proxy": "",
-        "own_features": False,
-        "own_weights": False,
-    }
-    entry = find_strategy(strategy) if isinstance(strategy, str) else strategy
-    return without_labels(entry, options or {}, **plain | others)
+    asking = query(strategy, **asked)
+    return without_labels(find_strategy(strategy), options or {}, asking, images=images)
 
 
 def test_labels_are_given_unless_a_request_says_none() -> None:
@@ -88,23 +87,18 @@ def test_examples_are_compared_by_features_unless_said_otherwise(name: str) -> N
         ask(name, {"space": "gradients"})
 
 
-def test_classes_that_nobody_knows_cannot_be_balanced() -> None:
+def test_classes_that_nobody_knows_cannot_be_balanced_and_weights_are_refused() -> None:
     assert ask("herding", balanced=False) == ask("herding")
     with pytest.raises(StrategyOptionError, match=r"unknown\. Leave `balanced` unset"):
         ask("herding", balanced=True)
-
-
-def test_weights_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match=r"trained on labels.*--features"):
-        ask("herding", own_weights=True)
+        ask("herding", weights=FILE)
 
 
-@pytest.mark.parametrize(
-    "proxy", ["ridge:patches", "ridge:user+patches", "ridge:backbone", "ridge:user"]
-)
-def test_a_proxy_of_features_that_no_label_went_into_is_taken(proxy: str) -> None:
-    assert str(ask("herding", proxy=proxy)[1]) == proxy
-    assert str(ask("herding", proxy=proxy, own_features=True)[1]) == proxy
+def test_a_proxy_of_features_that_no_label_went_into_is_taken() -> None:
+    for proxy in ("ridge:patches", "ridge:user+patches", "ridge:backbone", "ridge:user"):
+        assert str(ask("herding", proxy=proxy)[1]) == proxy
+        assert str(ask("herding", proxy=proxy, features=FILE)[1]) == proxy
 
 
 @pytest.mark.parametrize(
@@ -120,7 +114,7 @@ def test_a_proxy_of_features_that_no_label_went_into_is_taken(proxy: str) -> Non
 def test_a_proxy_that_labels_went_into_is_refused(proxy: str, why: str) -> None:
     remedy = r"one or more of user, patches, columns, backbone.*such as ridge:patches; or"
     with pytest.raises(ProxyError, match=rf"with labels=none: {why}\..*{remedy}"):
-        ask("herding", proxy=proxy, own_features=True)
+        ask("herding", proxy=proxy, features=FILE)
     with pytest.raises(ProxyError, match="there is no proxy 'best'"):
         ask("uniform", proxy="best")
 
@@ -162,16 +156,6 @@ def test_what_needs_classes_says_so_and_names_those_that_do_not(
     ):
         require_kind(find_strategy(name), options, kind)
     require_kind(find_strategy(name), options, TargetKind.CLASS)
-
-
-FILE = BlobName.of(b"the user's")
-
-
-def query(strategy: str, pretraining: str = "", **asked: Any) -> SubsetQuery:
-    options = {"pretraining": pretraining} if pretraining else {}
-    options |= asked.pop("options", {})
-    wanted = {"run": "r", "fraction": None, "budget": 10, "balanced": None, "weights": None}
-    return SubsetQuery(strategy=strategy, options=options, **wanted | asked)
 
 
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
@@ -270,11 +254,7 @@ def test_soft_labels_train_what_their_head_looks_at(
     ],
 )
 def test_what_cannot_be_is_refused_with_a_remedy(
-    strategy: str,
-    pretraining: str,
-    asked: dict[str, Any],
-    error: type[LiptError],
-    message: str,
+    strategy: str, pretraining: str, asked: dict[str, Any], error: type[LiptError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         asked_for(strategy, pretraining, **asked)

@@ -18,7 +18,7 @@ from lipt.common.errors import (
     UnreachableError,
     WeightsError,
 )
-from lipt.trainer.client import streams
+from lipt.trainer.client import client as module
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import ProgressView
 from lipt.v1 import blob_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
@@ -91,7 +91,7 @@ def test_a_coordinator_that_stays_away_is_given_up(relay: Relay, waiting_run: st
 def test_a_silent_stream_is_ended(
     relay: Relay, waiting_run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "_IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(module, "_IDLE_SECONDS", 0.1)
     relay.next("WatchRun", silence(after=1))
     with Client(relay.address, reconnect_seconds=0.0) as client:
         changes = client.watch(waiting_run)

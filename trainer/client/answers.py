@@ -1,0 +1,126 @@
+"""Computed answers: subsets and diagnoses, requested through interruptions.
+
+Sizes are checked before a file is fetched, and its content before it is returned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+from lipt.common.blobs.blob import blob_from_proto
+from lipt.common.blobs.transfer import Transfers
+from lipt.common.errors import DiagnosisError, SubsetError
+from lipt.common.subsets import packed_sizes, unpack
+from lipt.trainer.client.connection import Connection, Reconnection, Stubs
+from lipt.trainer.diagnosis.diagnosis import Diagnosis, max_file_bytes, read_diagnosis
+from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.views import ProgressView, view_of
+from lipt.v1 import diagnosis_pb2, subset_pb2
+
+# A computation reports progress, but a single step may take a while.
+_COMPUTING_SECONDS = 300.0
+
+OnProgress = Callable[[ProgressView], object]
+Refusal = type[SubsetError] | type[DiagnosisError]
+
+
+def fetch_subset(
+    connection: Connection,
+    request: subset_pb2.GetSubsetRequest,
+    on_progress: OnProgress | None,
+    reconnection: Reconnection,
+) -> Subset:
+    """Request a subset, through interruptions, and check it against its description."""
+    described, manifest = _described(
+        connection, lambda of: of.subsets.GetSubset, request, on_progress, reconnection, SubsetError
+    )
+    file, num_examples = described.file, described.num_examples
+    if file.size_bytes not in packed_sizes(num_examples, described.num_classes):
+        raise SubsetError(
+            f"the coordinator announced a subset of {num_examples} examples in {file.size_bytes} "
+            "bytes, which cannot be. See its log."
+        )
+    content = _content(connection, file, file.size_bytes)
+    examples = unpack(content, num_examples, described.num_classes)
+    return Subset(
+        indices=examples.indices_K,
+        weights=examples.weights_K,
+        soft_labels=examples.soft_labels_KC,
+        fingerprint=described.fingerprint,
+        digest=described.digest,
+        strategy=described.strategy,
+        manifest=manifest,
+        kept=described.kept,
+        handed_over=True,
+    )
+
+
+def fetch_diagnosis(
+    connection: Connection,
+    request: diagnosis_pb2.DiagnoseRequest,
+    on_progress: OnProgress | None,
+    reconnection: Reconnection,
+) -> Diagnosis:
+    """Request a diagnosis, as `fetch_subset` does for a subset."""
+    described, manifest = _described(
+        connection,
+        lambda of: of.diagnoses.Diagnose,
+        request,
+        on_progress,
+        reconnection,
+        DiagnosisError,
+    )
+    file, num_examples = described.file, described.num_examples
+    limit = max_file_bytes(max(num_examples, 0))
+    if not num_examples > 0 or file.size_bytes > limit:
+        raise DiagnosisError(
+            f"the coordinator announced a diagnosis of {num_examples} examples in "
+            f"{file.size_bytes} bytes; {limit} can be. See its log."
+        )
+    return read_diagnosis(
+        _content(connection, file, limit),
+        num_examples=num_examples,
+        fingerprint=described.fingerprint,
+        run_id=described.run_id,
+        manifest=manifest,
+    )
+
+
+def _described(
+    connection: Connection,
+    method: Callable[[Stubs], Any],
+    request: Any,
+    on_progress: OnProgress | None,
+    reconnection: Reconnection,
+    refusal: Refusal,
+) -> tuple[Any, dict[str, Any]]:
+    def responses() -> Iterator[Any]:
+        yield from connection.stream(method, request, idle_seconds=_COMPUTING_SECONDS)
+        raise refusal("the coordinator sent no description of the answer. Ask again.")
+
+    # Closed explicitly: the stream holds the channel until it ends.
+    with closing(reconnection.resumed(responses)) as messages:
+        for message in messages:
+            part = message.WhichOneof("part")
+            if part == "progress" and on_progress:
+                on_progress(view_of(ProgressView, message.progress))
+            elif part not in ("progress", None):
+                described = getattr(message, part)
+                break
+    try:
+        manifest = json.loads(described.manifest_json or "{}")
+    except (ValueError, RecursionError) as error:
+        raise refusal(f"the answer's manifest is not JSON ({error}). Ask again.") from None
+    if not isinstance(manifest, dict):
+        raise refusal("the answer's manifest is not a JSON object. Ask again.")
+    return described, manifest
+
+
+def _content(connection: Connection, file: Any, max_bytes: int) -> bytes:
+    name = blob_from_proto(file)
+    return connection.transfer(
+        lambda blobs: Transfers(blobs).download_bytes(name, max_bytes=max_bytes)
+    )
