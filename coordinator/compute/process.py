@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import dataclass, field
 from multiprocessing import Pipe, connection, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -128,30 +129,25 @@ def _out_of_memory(job: Job[object], why: str, limit_bytes: int) -> OutOfMemoryE
     )
 
 
+@dataclass(eq=False)
 class ComputeProcess:
     """Runs one job after another in the child; safe to use from one event loop."""
 
-    def __init__(
-        self,
-        open_context: OpenContext,
-        events: Events | None = None,
-        *,
-        memory_bytes: int,
-        name: str = "lipt-compute",
-        patience_seconds: float = _PATIENCE_SECONDS,
-    ) -> None:
-        self._open_context = open_context
-        self._events = events or Events()
-        self._memory_bytes = memory_bytes
-        self._name = name
-        self._patience_seconds = patience_seconds
-        self._stopped = self._dropped = False
-        self._killing: asyncio.TimerHandle | None = None
-        self._child: BaseProcess | None = None
-        self._pipe: Connection | None = None
-        self._opening: Future[None] | None = None
+    open_context: OpenContext
+    events: Events
+    memory_bytes: int
+    name: str = "lipt-compute"
+    patience_seconds: float = _PATIENCE_SECONDS
+    _stopped: bool = field(default=False, init=False)
+    _dropped: bool = field(default=False, init=False)
+    _killing: asyncio.TimerHandle | None = field(default=None, init=False)
+    _child: BaseProcess | None = field(default=None, init=False)
+    _pipe: Connection | None = field(default=None, init=False)
+    _opening: Future[None] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
         # A separate thread, so that hashing and writing elsewhere do not delay the pipe.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=self.name)
 
     async def run(self, job: Job[ResultT], on_news: Report = lambda _: None) -> ResultT:
         """Return the job's result; a ComputeError or OutOfMemoryError if children died."""
@@ -173,7 +169,7 @@ class ComputeProcess:
         child, self._dropped = self._child, True
         if child is not None:
             later = asyncio.get_running_loop().call_later
-            self._killing = later(self._patience_seconds, child.kill)
+            self._killing = later(self.patience_seconds, child.kill)
 
     def start(self) -> Connection:
         """Start a child if there is none, and return its pipe."""
@@ -182,10 +178,10 @@ class ComputeProcess:
         if self._pipe is None or self._child is None or not self._child.is_alive():
             self._end_child()
             self._pipe, theirs = Pipe()
-            self._child = start_child(serve, (theirs, self._memory_bytes), self._name)
+            self._child = start_child(serve, (theirs, self.memory_bytes), self.name)
             theirs.close()
             # It may exceed the pipe's buffer, and the child reads nothing while it imports.
-            self._opening = self._thread.submit(self._pipe.send, self._open_context)
+            self._opening = self._thread.submit(self._pipe.send, self.open_context)
         return self._pipe
 
     def stop(self) -> None:
@@ -203,10 +199,10 @@ class ComputeProcess:
                 raise DroppedError
             if how == _KILLED and system_kills() > kills and not self._stopped:
                 why = f"the system ended its process {how}"
-                raise _out_of_memory(job, why, self._memory_bytes)
+                raise _out_of_memory(job, why, self.memory_bytes)
             if attempt == _MAX_DEATHS or self._stopped:
                 break
-            self._events.record(
+            self.events.record(
                 EventKind.RETRIED,
                 detail="compute",
                 level=logging.WARNING,

@@ -91,18 +91,12 @@ class RangeFolder:
         found = (_file(path) for path in sorted(self.path.glob("*.*.*")))
         return {file.index: file for file in found if file is not None}
 
-    def has(self, index: int) -> bool:
-        return any(True for _ in self.path.glob(f"{index}.*"))
-
     def keep(self, index: int, who: str, content: bytes) -> None:
         """Store a range durably; a StateError if the scan is over and its folder removed."""
         target = self.path / f"{index}.{who}.{BlobName.of(content).sha256}"
         with state_errors(self.path), temporary_file(self.path) as (file, path):
             write_all(file, content)
             publish(file, path, target)
-
-    def discard(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _file(path: Path) -> RangeFile | None:
@@ -254,7 +248,7 @@ class _SharedPass:
                 break
         self._context.send(ScanClosed(scan_id))
         self._log_shares(files)
-        self._folder.discard()
+        shutil.rmtree(self._folder.path, ignore_errors=True)
         return signals
 
     def _fill(self) -> None:
