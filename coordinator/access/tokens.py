@@ -18,7 +18,7 @@ from pathlib import Path
 from lipt.common.access.certificate import CertificateIdentity, role_unit, role_uri
 from lipt.common.access.roles import EVERY_ROLE, Role
 from lipt.common.access.tokens import Token
-from lipt.common.blobs.durable import publish, temporary_file, write_all
+from lipt.common.blobs.durable import write_durably
 from lipt.common.errors import (
     InvalidRequestError,
     PermissionDeniedError,
@@ -167,9 +167,7 @@ def keep_own_token(state_dir: Path) -> Token:
         pass
     token = Token.draw(_OWN_ID)
     try:
-        with temporary_file(path.parent) as (file, temporary):
-            write_all(file, f"{token.text}\n".encode())
-            publish(file, temporary, path)
+        write_durably(path, f"{token.text}\n".encode())
     except OSError as error:
         # A full disk does not prevent serving: the token lasts until the next start.
         logger.warning("%s cannot be written: %s", path, error.strerror)

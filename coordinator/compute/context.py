@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from safetensors import SafetensorError
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import make_directory, publish, temporary_file, write_all
+from lipt.common.blobs.durable import make_directory, write_durably
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
@@ -132,9 +132,7 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
 def _keep_quarantine(path: Path, dataset: Dataset) -> None:
     try:
         make_directory(path.parent)
-        with temporary_file(path.parent) as (file, temporary):
-            write_all(file, json.dumps(dataset.quarantined).encode())
-            publish(file, temporary, path)
+        write_durably(path, json.dumps(dataset.quarantined).encode())
     except OSError as error:
         if dataset.quarantined:
             raise StateError(

@@ -23,13 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import (
-    make_directory,
-    publish,
-    state_errors,
-    temporary_file,
-    write_all,
-)
+from lipt.common.blobs.durable import make_directory, state_errors, write_durably
 from lipt.common.config.run_config import FingerprintKind, RunConfig
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import LiptError
@@ -93,10 +87,8 @@ class RangeFolder:
 
     def keep(self, index: int, who: str, content: bytes) -> None:
         """Store a range durably; a StateError if the scan is over and its folder removed."""
-        target = self.path / f"{index}.{who}.{BlobName.of(content).sha256}"
-        with state_errors(self.path), temporary_file(self.path) as (file, path):
-            write_all(file, content)
-            publish(file, path, target)
+        with state_errors(self.path):
+            write_durably(self.path / f"{index}.{who}.{BlobName.of(content).sha256}", content)
 
 
 def _file(path: Path) -> RangeFile | None:

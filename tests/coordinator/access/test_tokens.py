@@ -9,6 +9,7 @@ import pytest
 from lipt.common.access.certificate import CertificateIdentity
 from lipt.common.access.roles import EVERY_ROLE, Role
 from lipt.common.access.tokens import Token
+from lipt.common.blobs import durable
 from lipt.common.errors import (
     InvalidRequestError,
     LiptError,
@@ -18,7 +19,6 @@ from lipt.common.errors import (
     UnknownTokenError,
 )
 from lipt.common.network.tls import TlsFiles
-from lipt.coordinator.access import tokens
 from lipt.coordinator.access.caller import ANYBODY, Caller
 from lipt.coordinator.access.tokens import (
     OWN_FILE,
@@ -176,7 +176,7 @@ def test_full_disk_costs_no_more_than_the_next_start(
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tokens, "write_all", refuse)
+    monkeypatch.setattr(durable, "write_all", refuse)
     token = keep_own_token(tmp_path)
     assert token.token_id == "admin"
     assert "admin.token cannot be written: No space left" in caplog.text
