@@ -37,6 +37,16 @@ from tests.clock import Clock
 DAY = 86_400.0
 
 
+@pytest.fixture
+def own() -> Token:
+    return Token.draw("admin")
+
+
+@pytest.fixture
+def tokens(database: Database, own: Token, clock: Clock) -> Tokens:
+    return Tokens(database, own, wall_clock=clock)
+
+
 async def given(
     tokens: Tokens, role: Role = Role.WORKER, *, name: str = "", days: float = 0.0
 ) -> str:
@@ -209,26 +219,17 @@ async def test_token_is_checked_however_the_coordinator_listens(
     assert isinstance(refusal(shown, admitted, tokens), UnauthenticatedError)
 
 
-def test_token_goes_before_the_certificate_and_the_certificate_before_the_local_token(
+def test_certificate_comes_after_a_token_before_the_local_token_and_needs_a_role(
     tokens: Tokens, own: Token
 ) -> None:
     shown = Shown(f"Bearer {own.text}", own.text, BOX, NOTHING.peer)
     assert identify(shown, Admission.CERTIFIED, tokens) is OWN_USER
-    shown = replace(shown, authorization=None)
-    assert identify(shown, Admission.CERTIFIED, tokens).roles == {Role.WORKER}
-
-
-def test_certified_peer_is_counted_by_its_certificate(tokens: Tokens) -> None:
-    caller = identify(replace(NOTHING, certificate=BOX), Admission.CERTIFIED, tokens)
+    shown = replace(shown, authorization=None, certificate=replace(BOX, expires_at=1234.0))
+    caller = identify(shown, Admission.CERTIFIED, tokens)
     assert caller.key == f"certificate:{'ab' * 32}"
-    assert caller.certificate == "ab" * 32
+    assert (caller.certificate, caller.expires_at) == ("ab" * 32, 1234.0)
     assert caller.name == "the certificate of box-1"
     assert caller.only_works
-    until = replace(NOTHING, certificate=replace(BOX, expires_at=1234.0))
-    assert identify(until, Admission.CERTIFIED, tokens).expires_at == 1234.0
-
-
-def test_certificate_without_a_role_is_refused_with_where_it_stands(tokens: Tokens) -> None:
     shown = replace(NOTHING, certificate=replace(BOX, roles=frozenset()))
     error = refusal(shown, Admission.CERTIFIED, tokens)
     assert isinstance(error, PermissionDeniedError)
