@@ -75,8 +75,9 @@ class Tokens:
                 f"a token cannot hold for {days:g} days. Give 0 < days <= {_MAX_DAYS:g}, or none "
                 "for one that holds until it is revoked."
             )
-        token = Token.draw(self._free_id())
-        now = self._clock()
+        while (token_id := secrets.token_hex(4)) in self._records:
+            pass
+        token, now = Token.draw(token_id), self._clock()
         record = TokenRecord(
             token_id=token.token_id,
             name=name or token.token_id,
@@ -140,11 +141,6 @@ class Tokens:
         if record.expires_at is not None and self._clock() >= record.expires_at:
             return f"has expired on {_day(record.expires_at)}"
         return ""
-
-    def _free_id(self) -> str:
-        while (token_id := secrets.token_hex(4)) in self._records:
-            pass
-        return token_id
 
 
 def _name(record: TokenRecord) -> str:

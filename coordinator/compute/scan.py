@@ -82,19 +82,17 @@ class RangeFolder:
                 shutil.rmtree(old)
 
     def files(self) -> Mapping[int, RangeFile]:
-        found = (_file(path) for path in sorted(self.path.glob("*.*.*")))
-        return {file.index: file for file in found if file is not None}
+        files = {}
+        for path in sorted(self.path.glob("*.*.*")):
+            index, who, sha256 = path.name.split(".", 2)
+            if index.isdecimal():
+                files[int(index)] = RangeFile(int(index), who, sha256, path)
+        return files
 
     def keep(self, index: int, who: str, content: bytes) -> None:
         """Store a range durably; a StateError if the scan is over and its folder removed."""
         with state_errors(self.path):
             write_durably(self.path / f"{index}.{who}.{BlobName.of(content).sha256}", content)
-
-
-def _file(path: Path) -> RangeFile | None:
-    index, _, rest = path.name.partition(".")
-    who, _, sha256 = rest.partition(".")
-    return RangeFile(int(index), who, sha256, path) if index.isdecimal() else None
 
 
 @dataclass(frozen=True)

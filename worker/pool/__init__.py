@@ -1,14 +1,9 @@
 """Worker pool: as many `lipt-worker` processes as open learners, here or on Ray.
 
 Workers depend only on the coordinator: a killed pool, or the loss of half its machines, costs only
-time. Imports go down this list only:
-
-    up           `lipt up` and `lipt-worker-pool`
-    pool         the loop: demand, running workers, ended workers
-    ray_engine   workers as tasks of a Ray cluster
-
-This module runs workers on this machine. The kernel sends a child SIGTERM when its starter's thread
-ends, so that it releases its learner. Imports stay light: the module runs before each worker.
+time. This module runs workers on this machine. The kernel sends a child SIGTERM when its
+starter's thread ends, so that it releases its learner. Imports stay light: the module runs before
+each worker.
 """
 
 from __future__ import annotations
