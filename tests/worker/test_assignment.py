@@ -300,14 +300,14 @@ def test_result_that_the_coordinator_s_disk_has_changed_is_sent_again_and_not_tr
 class Scorer:
     """A worker that has the digits before it, and the coordinator that the test plays."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path) -> None:
         self.fake = FakeClient(directory / "coordinator")
         self.metering = Metering()
         self.stopping = False
-        self.cache = BlobStore(directory / "cache", max_blob_bytes=2**24)
         self.model = linear(num_classes=10)
         self.digits = open_dataset("digits")
-        worker = make_worker(self.fake, self.cache, **{"worker_data": "digits", **settings})
+        cache = BlobStore(directory / "cache", max_blob_bytes=2**24)
+        worker = make_worker(self.fake, cache, worker_data="digits")
         self.worker = replace(worker, metering=self.metering)
         self.task = ScoringTask(
             model="tests.tiny:linear",
@@ -360,33 +360,20 @@ def test_data_is_opened_at_the_size_that_the_model_sees(scorer: Scorer) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"fingerprint": "0" * 64}, "data has 0000"),
-        ({"fingerprint": "full-" + "0" * 64}, "data has full-0000"),
+        ({"fingerprint": "0" * 64}, "data has 0000.*--worker-data"),
+        ({"fingerprint": "full-" + "0" * 64}, "data has full-0000.*--worker-data"),
         ({"image": ImageFormat(3, 8, 8, mean=(0.5,) * 3, std=(0.25,) * 3)}, "and 3x8x8 images"),
+        ({"threads": 13}, "asks for 13 threads"),
     ],
-    ids=["sampled", "full", "colours"],
+    ids=["sampled", "full", "colours", "threads"],
 )
-def test_a_range_of_other_data_is_declined(
+def test_a_range_of_other_data_or_beyond_a_limit_is_declined_before_anything_is_fetched(
     scorer: Scorer, changes: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(OverLimitError, match="--worker-data") as refusal:
+    with pytest.raises(OverLimitError, match=words):
         scorer.run(**changes)
-    assert words in str(refusal.value)
-    assert scorer.fake.committed == []
-
-
-def test_a_range_that_asks_for_too_much_is_declined_before_anything_is_fetched(
-    scorer: Scorer,
-) -> None:
-    with pytest.raises(OverLimitError, match="asks for 13 threads"):
-        scorer.run(threads=13)
     assert scorer.fake.blobs.reads == []
-
-
-def test_a_worker_that_stops_leaves_between_two_batches(scorer: Scorer) -> None:
-    scorer.stopping = True
-    with pytest.raises(LearnerStoppedError):
-        scorer.run()
+    assert scorer.fake.committed == []
 
 
 def test_a_range_that_somebody_else_has_done_is_no_failure(scorer: Scorer) -> None:
@@ -396,13 +383,17 @@ def test_a_range_that_somebody_else_has_done_is_no_failure(scorer: Scorer) -> No
         scorer.run(start=0, stop=64)
 
 
-def test_data_that_changes_while_it_is_scored_is_noticed(
+def test_data_that_changes_while_it_is_scored_is_noticed_and_a_stop_between_two_batches(
     scorer: Scorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as changing:
         changing.setattr(Dataset, "has_changed", lambda _: True)
         with pytest.raises(OtherDataError, match="have changed while they were scored"):
             scorer.run()
+    scorer.stopping = True
+    with pytest.raises(LearnerStoppedError):
+        scorer.run()
     assert scorer.fake.committed == []
+    scorer.stopping = False
     scorer.run()
     assert len(scorer.fake.committed) == 1
