@@ -95,7 +95,8 @@ POINTS_PER_PASS = 0.25
 MAX_SAMPLE = 5_000
 # A torchvision network on scaled images, relative to a small one for the data's own size.
 _BACKBONE_PASSES = 10.0
-_PATCHES_PASSES = 1.0
+# With mirror images.
+_PATCHES_PASSES = 2.0
 # Features without training.
 _PLAIN = (Kind.PATCHES, Kind.COLUMNS)
 

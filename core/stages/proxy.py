@@ -4,7 +4,7 @@ Errors are the calibrated softmax of leave-one-out outputs minus one-hot, or the
 for labels and numbers. With surely wrong labels, a second head is fitted to the confident ones.
 Each kind of features has one extractor for samples and for all data.
 
-Shapes: N examples, B of a block, C classes, D features.
+Shapes: N examples, B of a block, M of a sample, C classes, D features, L learners of W features.
 """
 
 from __future__ import annotations
@@ -42,10 +42,14 @@ from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals, given, unlabelled
 from lipt.core.signals.stored import STORAGE_LIMITS
 from lipt.core.stages.question import Sources
+from lipt.core.stages.warm_up import own_learners
 from lipt.core.workspace import Key, Workspace
 
 # Patches are drawn from this many images.
 _IMAGES_FOR_FILTERS = 5_000
+# On so many images a head says whether mirroring keeps their class: photographs, but not digits.
+_IMAGES_TO_MIRROR = 1_000
+_EXAMPLES_FOR_MEANS = 1_000
 
 Kinds = tuple[Kind, ...]
 
@@ -55,12 +59,13 @@ def proxied_signals(workspace: Workspace, sources: Sources, proxy: Proxy) -> Sig
 
     ProxyError or FeaturesError if features are unavailable; SignalsError if not finite.
     """
-    return _kept("proxy", _Features(workspace, sources, proxy), _with_heads)
+    return _kept("proxy", _Features(workspace, sources, proxy, labelled=True), _with_heads)
 
 
 def proxied_features(workspace: Workspace, sources: Sources, proxy: Proxy) -> Signals:
     """The proxy's features without labels or errors; all examples are of one class."""
-    return _kept("proxy-features", _Features(workspace, sources, proxy), _without_labels)
+    features = _Features(workspace, sources, proxy, labelled=False)
+    return _kept("proxy-features", features, _without_labels)
 
 
 def _kept(kind: str, features: _Features, compute: Callable[[_Features], Signals]) -> Signals:
@@ -78,7 +83,12 @@ def _kept(kind: str, features: _Features, compute: Callable[[_Features], Signals
         (sources.weights, config.model, sources.inputs)
         if proxy.may_use(Kind.SOUP) or learners
         else None,
-        (sources.trajectories, statistics if soup.reestimate_batch_norm else None)
+        (
+            sources.trajectories,
+            # They decide who trained on what.
+            (config.learners, config.validation),
+            statistics if soup.reestimate_batch_norm else None,
+        )
         if learners
         else None,
         sources.features if proxy.may_use(Kind.USER) else None,
@@ -190,8 +200,11 @@ def _scale(features_ND: Tensor, labels_N: Tensor) -> None:
 class _Features:
     """The features available to a proxy, and heads on them."""
 
-    def __init__(self, workspace: Workspace, sources: Sources, proxy: Proxy) -> None:
+    def __init__(
+        self, workspace: Workspace, sources: Sources, proxy: Proxy, *, labelled: bool
+    ) -> None:
         self.workspace, self.sources, self.proxy = workspace, sources, proxy
+        self._labelled = labelled
         self._made: dict[Kind, Extractor] = {}
 
     @cached_property
@@ -306,9 +319,21 @@ class _Features:
         dataset, device = self.workspace.dataset, self.workspace.device
         generator = derive_generator(self.sources.config.seed, "patches")
         drawn = torch.randperm(len(dataset), generator=generator)[:_IMAGES_FOR_FILTERS]
-        images_NCHW = dataset.images(drawn.sort().values)
-        filters = draw_filters(images_NCHW, generator=generator).to(device)
-        return lambda _, stored_B: patch_features(images_in(stored_B).to(device), filters).cpu()
+        filters = draw_filters(dataset.images(drawn.sort().values), generator=generator).to(device)
+
+        def of(images_BCHW: Tensor, *, mirrored: bool) -> Tensor:
+            return patch_features(images_BCHW.to(device), filters, mirrored=mirrored).cpu()
+
+        mirrored = False
+        if self._labelled:
+            ids_M = drawn[:_IMAGES_TO_MIRROR].sort().values
+            images_MCHW = dataset.images(ids_M)
+            plain, averaged = (
+                self.head(of(images_MCHW, mirrored=way), "trying mirror images", some=ids_M)
+                for way in (False, True)
+            )
+            mirrored = averaged.accuracy > plain.accuracy
+        return lambda _, stored_B: of(images_in(stored_B), mirrored=mirrored)
 
     def _columns(self) -> Extractor:
         rows = self.workspace.dataset.rows
@@ -328,7 +353,22 @@ class _Features:
         trajectories = given(self.sources.trajectories, "learners")
         read = workspace.read_learners(config, trajectories.initial_weights, model)
         loaders = [partial(read, learner.result) for learner in trajectories.learners]
-        return self._bank(model, loaders, workspace.batch_norm_examples(config))
+        bank = self._bank(model, loaders, workspace.batch_norm_examples(config))
+        own_learner_N = own_learners(workspace, config, trajectories).long()
+        # A learner's features of its own shard depend on the labels there, so their mean over
+        # validation examples replaces them: the head's outputs stay held out.
+        ids_M = workspace.split(config).validation_ids[:_EXAMPLES_FOR_MEANS]
+        mean_D = bank(ids_M, workspace.dataset.examples(ids_M)).mean(dim=0)
+        mean_LW = mean_D.view(len(loaders), -1)
+
+        def of_others(ids_B: Tensor, stored_B: Stored) -> Tensor:
+            features_BLW = bank(ids_B, stored_B).view(len(ids_B), *mean_LW.shape)
+            own_B = own_learner_N[ids_B]
+            rows = torch.nonzero(own_B >= 0).flatten()
+            features_BLW[rows, own_B[rows]] = mean_LW[own_B[rows]]
+            return features_BLW.flatten(start_dim=1)
+
+        return of_others
 
     def _bank(
         self, model: nn.Module, loaders: Sequence[Loader], batch_norm_examples_M: Stored | None

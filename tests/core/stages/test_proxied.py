@@ -12,7 +12,12 @@ import torch
 from safetensors.torch import save_file
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.config.run_config import InitializationConfig, RunConfig, SoupConfig
+from lipt.common.config.run_config import (
+    InitializationConfig,
+    LearnersConfig,
+    RunConfig,
+    SoupConfig,
+)
 from lipt.common.data import open_dataset
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ProxyError
@@ -31,10 +36,13 @@ from lipt.core.signals.signals import Signals, given
 from lipt.core.stages import proxy as proxying
 from lipt.core.stages.proxy import proxied_features, proxied_signals
 from lipt.core.stages.question import Sources
+from lipt.core.stages.warm_up import own_learners
 from tests.digits import digits_settings
+from tests.in_memory import in_memory
 
 PATCHES = Proxy.parse("ridge:patches")
-CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
+LEARNERS = LearnersConfig(num_learners=2, num_minibatches=2, batch_size=30)
+CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1, learners=LEARNERS)
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 NOWHERE = BlobName.of(b"never uploaded")
 
@@ -140,12 +148,49 @@ def test_theta_star_has_the_features_that_it_would_have_as_a_soup(
     assert tried == ["patches", "soup", "initial", "patches+initial"]
 
 
-def test_learners_are_side_by_side(ask: Any, trajectories: Trajectories) -> None:
-    _, facts = ask("ridge:learners", trajectories=trajectories)
+def test_learners_are_side_by_side_and_silent_about_their_own_shards(
+    context: Context, ask: Any, weights: BlobName, trajectories: Trajectories
+) -> None:
+    signals, facts = ask("ridge:learners", trajectories=trajectories)
     assert facts["num_features"] == 2 * 5 * 64
+    own_learner_N = own_learners(context, CONFIG, trajectories)
+    num_distinct = []
+    for learner, block_NW in enumerate(signals.features_ND.chunk(2, dim=1)):
+        own_N = own_learner_N == learner
+        assert int(own_N.sum()) == 2 * 30
+        assert len(block_NW[own_N].unique(dim=0)) == 1
+        num_distinct.append(len(block_NW[~own_N].unique(dim=0)))
+    assert min(num_distinct) > 250
+    # Others see the same of both learners, wherever the shards are.
+    elsewhere = CONFIG.model_copy(
+        update={"learners": LEARNERS.model_copy(update={"batch_size": 2})}
+    )
+    other, _ = ask("ridge:learners", trajectories=trajectories, config=elsewhere)
+    assert not torch.equal(other.errors_NC, signals.errors_NC)
     _, both = ask("ridge:soup+learners", trajectories=trajectories)
     assert both["features"] == "soup+learners"
     assert both["num_features"] == 3 * 5 * 64
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_mirror_images_count_where_they_help_to_tell_the_labels(
+    tmp_path: Path, weights: BlobName, *, mirrored: bool
+) -> None:
+    context = Context(digits_settings(tmp_path, "digits-test"), send=lambda _: None)
+    dataset = context.dataset
+    images_NCHW = dataset.images(torch.arange(len(dataset)))
+    if mirrored:
+        # Half of the images are mirrored: only what both have in common is of use.
+        images_NCHW[::2] = images_NCHW[::2].flip(3)
+    names = dataset.class_names
+    vars(context)["dataset"] = in_memory("made-up", names, dataset.labels_N, "0" * 64, images_NCHW)
+    signals = proxied_signals(context, Sources(CONFIG, IMAGE, weights), PATCHES)
+    generator = derive_generator(CONFIG.seed, "patches")
+    drawn = torch.randperm(len(dataset), generator=generator).sort().values
+    filters = draw_filters(context.dataset.images(drawn), generator=generator)
+    features_ND = patch_features(images_NCHW, filters, mirrored=mirrored)
+    head = leave_one_out(features_ND, dataset.labels_N, 10, generator=torch.Generator())
+    assert given(signals.facts, "facts")["accuracy"] == pytest.approx(head.accuracy)
 
 
 def test_the_users_features_are_the_requests(context: Context, ask: Any) -> None:
@@ -175,7 +220,7 @@ def test_a_choice_tells_what_it_tried_and_is_that_proxy(
     chosen, facts = ask("auto", trajectories=trajectories)
     tried = {one["features"]: one for one in facts["tried"]}
     assert list(tried) == ["patches", "soup", "learners", "patches+learners"]
-    assert [one["passes"] for one in tried.values()] == [1.0, 1.0, 2.0, 3.0]
+    assert [one["passes"] for one in tried.values()] == [2.0, 1.0, 2.0, 4.0]
     assert facts["features"] == "patches"
     assert facts["accuracy"] == tried["patches"]["accuracy"]
     alone, _ = ask("ridge:patches")
