@@ -227,9 +227,7 @@ def _given(sha256: str, *, new_head: bool = False) -> dict[str, Any]:
     return {"weights_sha256": sha256, "new_head": new_head}
 
 
-FIGURES = ModelFigures(
-    weights_bytes=100, training_bytes=1000, evaluation_bytes=300
-)
+FIGURES = ModelFigures(weights_bytes=100, training_bytes=1000, evaluation_bytes=300)
 DATA = DataFigures((50,) * 10, ImageSpec(1, 2, 6))
 # The process, the data as RGB, and five copies of the weights.
 ALWAYS = PROCESS_BYTES + 500 * 3 * 12 + 5 * 100
