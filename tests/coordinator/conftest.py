@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
-from tests.coordinator.made_up_runs import made_up_run
 
 
 @pytest.fixture
@@ -25,9 +23,3 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
     database = Database.open(tmp_path / "lipt.db")
     yield database
     await database.close()
-
-
-@pytest.fixture
-def make_run() -> Callable[..., RunRecord]:
-    """A run in TRAINING with `num_learners` queued learners."""
-    return made_up_run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 from pathlib import Path
@@ -16,6 +16,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
+from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.app import App, open_app
@@ -42,7 +43,7 @@ from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
-from lipt.coordinator.state.records import LearnerRecord, SoupRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, SoupRecord
 from lipt.core.results import Ingredient
 from lipt.core.selection.selection import Selection
 from lipt.core.stages.choice import Chosen
@@ -220,3 +221,21 @@ class FakeWorker:
 
     async def hand_in(self, taken: tuple[AssignmentKey, int]) -> None:
         await self._dispatcher.commit(self.worker_id, *taken, self.RESULT)
+
+
+async def until(app: App, name: str, reached: Callable[[RunRecord], bool]) -> RunRecord:
+    """The run, once it has got so far."""
+    while not reached(run := app.store.find(name)):
+        revision = app.store.revision(run.run_id)
+        await app.store.wait_for_change(run.run_id, revision, timeout_seconds=60.0)
+    return run
+
+
+async def complete(app: App, name: str) -> RunRecord:
+    """Hand in a run's two learners; the run with its soup."""
+    worker = FakeWorker(app)
+    for _ in range(2):
+        await worker.hand_in(await worker.take())
+    final = await until(app, name, lambda run: run.state.ended)
+    assert final.state is RunState.READY, final.message
+    return final

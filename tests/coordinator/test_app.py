@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,11 @@ from lipt.common.errors import (
     UnknownWorkerError,
 )
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.app import App, logging_progress
+from lipt.coordinator.app import logging_progress
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.messages import Asked, Cost, Progressed
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.answers import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import config_pb2
@@ -34,32 +32,14 @@ from tests.coordinator.fakes import (
     DATA,
     FakeCompute,
     FakeWorker,
+    complete,
     make_settings,
     opened,
     pretraining,
+    until,
 )
 
 NOTHING = config_pb2.RunConfig()
-
-
-async def until(app: App, run_id: str, reached: Callable[[RunRecord], bool]) -> RunRecord:
-    """The run, once it has got so far."""
-    while not reached(run := app.store.find(run_id)):
-        revision = app.store.revision(run_id)
-        await app.store.wait_for_change(run_id, revision, timeout_seconds=60.0)
-    return run
-
-
-def has_ended(run: RunRecord) -> bool:
-    return run.state.ended
-
-
-async def complete(app: App, run_id: str) -> None:
-    worker = FakeWorker(app)
-    for _ in range(2):
-        await worker.hand_in(await worker.take())
-    final = await until(app, run_id, has_ended)
-    assert final.state is RunState.READY, final.message
 
 
 async def test_run_goes_from_its_request_to_its_soup_and_subset(tmp_path: Path) -> None:
@@ -72,8 +52,7 @@ async def test_run_goes_from_its_request_to_its_soup_and_subset(tmp_path: Path) 
         # What cheap subsets need is there before the run is ready.
         await until(app, run.run_id, lambda run: run.state is RunState.TRAINING)
         assert compute.warmed
-        await complete(app, run.run_id)
-        final = app.store.find("mine")
+        final = await complete(app, "mine")
         assert compute.asked[1:] == [Asked(run.run_id)] * 3
         await app.answers.subset(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
         asked = compute.asked[-1]
@@ -105,7 +84,7 @@ async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> Non
         with pytest.raises(UnknownWorkerError):
             await app.dispatcher.next_work(worker.worker_id, wait_seconds=0.0)
         await app.dispatcher.commit(worker.worker_id, *second, FakeWorker.RESULT)
-        final = await until(app, run.run_id, has_ended)
+        final = await until(app, run.run_id, lambda run: run.state.ended)
     assert final.state is RunState.READY, final.message
     assert [learner.epoch for learner in final.learners] == [1, 1]
     # theta* and shards were made before.

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from lipt.common.observability.metrics import Gauge, Meters
@@ -21,8 +21,9 @@ from lipt.coordinator.instruments import (
 from lipt.coordinator.metrics import measure_stages, of_the_machine, of_the_state
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import CostRecord, RunRecord
+from lipt.coordinator.state.records import CostRecord
 from tests.coordinator.fakes import SOUP_RECORD, FakeCompute
+from tests.coordinator.made_up_runs import made_up_run
 from tests.meters import observed
 
 
@@ -31,11 +32,11 @@ def dispatcher_of(store: RunStore) -> Dispatcher:
 
 
 async def test_a_run_that_is_held_is_counted_as_held_and_its_learners_not_as_in_training(
-    database: Database, make_run: Callable[..., RunRecord]
+    database: Database,
 ) -> None:
     store = RunStore(database)
     for run_id, state in (("r", RunState.TRAINING), ("s", RunState.READY), ("t", RunState.MERGING)):
-        await store.add(make_run(run_id, state=state))
+        await store.add(made_up_run(run_id, state=state))
     dispatcher = dispatcher_of(store)
 
     def figures(gauge: Gauge) -> Mapping[str, float]:
@@ -50,9 +51,7 @@ async def test_a_run_that_is_held_is_counted_as_held_and_its_learners_not_as_in_
     assert figures(LEARNERS) == {}
 
 
-async def test_the_soup_is_the_newest_ready_run_s(
-    database: Database, make_run: Callable[..., RunRecord]
-) -> None:
+async def test_the_soup_is_the_newest_ready_run_s(database: Database) -> None:
     store = RunStore(database)
     dispatcher = dispatcher_of(store)
 
@@ -60,7 +59,7 @@ async def test_the_soup_is_the_newest_ready_run_s(
     assert SOUP_ACCURACY not in shown
     assert shown[WORKERS_WAITING] == {(): 0}
     for run_id, ended_at, accuracy in (("r", 5.0, 0.5), ("s", 9.0, 0.9), ("t", 7.0, 0.7)):
-        ready = make_run(run_id, state=RunState.READY)
+        ready = made_up_run(run_id, state=RunState.READY)
         soup = SOUP_RECORD.changed(soup_accuracy=accuracy, best_learner_accuracy=0.3, num_kept=2)
         await store.add(ready.changed(soup=soup, ended_at=ended_at))
     shown = of_the_state(store, dispatcher, FakeCompute().queue)
@@ -69,12 +68,10 @@ async def test_the_soup_is_the_newest_ready_run_s(
     assert shown[SOUP_KEPT] == {(): 2}
 
 
-async def test_stages_are_measured_once_of_each_run_that_becomes_ready(
-    database: Database, make_run: Callable[..., RunRecord]
-) -> None:
+async def test_stages_are_measured_once_of_each_run_that_becomes_ready(database: Database) -> None:
     store, meters = RunStore(database), Meters()
-    await store.add(make_run("before", state=RunState.READY))
-    await store.add(make_run("now", state=RunState.MERGING))
+    await store.add(made_up_run("before", state=RunState.READY))
+    await store.add(made_up_run("now", state=RunState.MERGING))
     measure_stages(store, meters)
     await store.update("before", lambda run: run.changed(message="is shown anew"))
     costs = CostRecord(initialization_seconds=1.0, training_seconds=20.0, merging_seconds=3.0)

@@ -1,19 +1,30 @@
+"""Runs from their start to their subsets, with real processes."""
+
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load, load_file
+from torch.utils.data import DataLoader
 
+from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import open_dataset
+from lipt.common.errors import (
+    LearnerRejectedError,
+    RunNotReadyError,
+)
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.states import RunState
-from lipt.common.weights.files import read_specs
-from lipt.common.weights.specs import specs_of
-from lipt.trainer import Client
+from lipt.common.weights.files import pack, read_specs
+from lipt.common.weights.specs import Weights, specs_of
+from lipt.trainer import Client, Recipe, ReselectingSampler, fit
 from tests.cluster import Cluster
 
 
@@ -100,3 +111,172 @@ def test_user_s_own_data_and_model_from_one_short_file(
         assert {learner.worker for learner in run.learners} == {"friend"}
         assert len(client.subset(run.run_id, "grand", budget=20)) == 20
     assert friend.stop() == 0
+
+
+def test_the_command_line_takes_a_file_and_lists_what_is_needed(
+    ready: Cluster, tmp_path: Path
+) -> None:
+    pixels_ND = open_dataset("digits").images(torch.arange(1797)).flatten(1).float() / 255
+    path, out = tmp_path / "f.safetensors", tmp_path / "s.npy"
+    path.write_bytes(pack({"features": pixels_ND}))
+    got = ready.lipt(
+        *("subset", "get", "--run", "first", "--strategy", "herding", "--budget", "30"),
+        *("--features", str(path), "--out", str(out)),
+    )
+    assert got.returncode == 0, got.stderr
+    assert len(np.load(out)) == 30
+    listed = ready.lipt("strategies", "--json")
+    needs = {strategy["name"]: strategy["needs"] for strategy in json.loads(listed.stdout)}
+    assert needs["uniform"] == ["nothing"]
+    assert needs["glister"] == ["signals", "validation split"]
+    assert needs["clipcov"] == ["paired features"]
+    assert needs["herding"] == ["features"]
+    text = ready.lipt("strategies")
+    assert text.returncode == 0
+    assert "crest: " in text.stdout
+
+
+def test_the_previous_subset_stays_until_the_weights_have_moved(
+    client: Client, tmp_path: Path
+) -> None:
+    path = tmp_path / "theta_p.safetensors"
+    client.save_weights(path, "first")
+    theta_p = load_file(path)
+    first = client.subset("first", "crest", budget=60)
+    assert not first.kept
+
+    near = client.subset("first", "crest", budget=60, weights=path, previous=first)
+    assert near.kept
+    assert near == first
+    assert near.digest == first.digest
+
+    moved = pack(scaled(theta_p, 30.0))
+    far = client.subset("first", "crest", budget=60, weights=moved, previous=first)
+    assert not far.kept
+    assert far.manifest["weights_sha256"] != first.manifest["weights_sha256"]
+    # From here on it is the second subset that is asked about.
+    again = client.subset("first", "crest", budget=60, weights=moved, previous=far.digest)
+    assert again.kept
+    assert again.digest == far.digest
+
+
+def scaled(weights: Weights, factor: float) -> Weights:
+    """The same model with other logits: its last layer is larger."""
+    (head,) = (name for name, values in weights.items() if values.ndim == 2)
+    return weights | {head: weights[head] * factor}
+
+
+@pytest.mark.smoke
+def test_training_with_workers_gets_new_subsets_as_it_goes(client: Client) -> None:
+    digits = open_dataset("digits")
+    model = build_model("resnet8", num_classes=10, inputs=digits.inputs, seed=0)
+    sampler = ReselectingSampler(
+        client, model, "grand", run="first", fraction=0.1, every=1, prefetch=True
+    )
+    reselection = sampler.reselection
+    for persistent in (True, False):  # forks once, and before every epoch
+        loader = DataLoader(
+            digits,  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+            batch_size=64,
+            sampler=sampler,
+            num_workers=2,
+            persistent_workers=persistent,
+            timeout=120,  # a child that a fork has locked up fails, and does not hang
+            multiprocessing_context="fork",
+        )
+        for epoch in (0, 1, 2) if persistent else (3, 4):
+            sampler.set_epoch(epoch)  # the next one is asked for while the workers fork
+            seen = [int(label) for batch in loader for label in batch["label"]]
+            expected = digits.labels_N[torch.from_numpy(reselection.subset.indices.copy())]
+            assert sorted(seen) == sorted(expected.tolist())
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.05 * torch.randn_like(parameter))
+    assert [selected.epoch for selected in reselection.history] == [1, 2, 3, 4]
+    assert len({selected.digest for selected in reselection.history}) > 1
+
+
+HIGH = ("--data", "tests.other_digits:high")
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a training script leaves behind: a wrapped model's state dict, by `torch.save`."""
+    digits = open_dataset("tests.other_digits:low", allowed_modules=["tests"])
+    recipe = Recipe(steps=60, batch_size=64, learning_rate=0.1, augmentation="none")
+    weights = fit("resnet8", digits, recipe=recipe, device="cpu").weights
+    path = tmp_path_factory.mktemp("backbone") / "backbone.pt"
+    wrapped = {f"module.{name}": tensor for name, tensor in weights.items()}
+    torch.save({"epoch": 3, "state_dict": wrapped}, path)
+    return path
+
+
+def test_a_head_is_trained_on_a_backbone_of_other_classes(cluster: Cluster, backbone: Path) -> None:
+    cluster.start_coordinator(*HIGH)
+    started = cluster.lipt(
+        *("run", "start", "--name", "fine", "--initial-weights", str(backbone), "--new-head"),
+        *("--freeze", "all-but-head", "--num-learners", "2", "--num-steps", "10"),
+        *("--batch-size", "64", "--set", "learners.num_snapshots=2", "--set", "soup.num_alphas=3"),
+        *("--set", "learners.learning_rate=0.1", "--set", "learners.redundancy=2"),
+        *("--set", "soup.batch_norm_examples=64"),
+    )
+    assert started.returncode == 0, started.stderr
+    note = "theta* begins with 54 tensors of the weights given; new: 'fc.weight', 'fc.bias'."
+    assert note in started.stdout.splitlines()
+    asked: Mapping[str, Any] = {"fraction": 0.1, "proxy": "ridge:initial"}
+    with cluster.client() as client:
+        early = None
+        # theta* is made without a worker, and judges by itself.
+        for view in client.watch("fine"):
+            if view.initial_weights is not None:
+                early = client.subset("fine", "facility_location", **asked)
+                with pytest.raises(RunNotReadyError, match=r"run fine is (sharding|training)"):
+                    client.subset("fine", "facility_location", fraction=0.1)
+                break
+        assert early is not None
+        assert early.manifest["proxy"]["accuracy"] > 0.9
+        for name in ("one", "two"):
+            cluster.start_worker(name)
+        fine = client.wait("fine")
+        theta, theta_p = (load(client.weights("fine", kind)) for kind in ("initial", "pretrained"))
+        # Strategies and proxies that look at the learners see them whole.
+        for strategy, proxy in (("forgetting", None), ("el2n", "ridge:learners"), ("auto", None)):
+            assert len(client.subset("fine", strategy, fraction=0.1, proxy=proxy)) == 90
+        assert client.subset("fine", "facility_location", **asked).digest == early.digest
+    trained = {"fc.weight", "fc.bias"}
+    assert {name for name in theta if not torch.equal(theta[name], theta_p[name])} == trained
+    given = torch.load(backbone, weights_only=True)["state_dict"]
+    assert all(torch.equal(theta[name], given[f"module.{name}"]) for name in theta.keys() - trained)
+    assert fine.soup is not None
+    # Random heads are right on a fifth.
+    assert fine.soup.initial_accuracy < 0.5
+    assert fine.soup.soup_accuracy > 0.6
+    # 325 weights of 77,429: of 310 kB each learner sends 1.
+    assert fine.initial_weights is not None
+    assert fine.costs is not None
+    # Two snapshots and a result, two learners.
+    assert fine.costs.bytes_from_workers < 6 * 0.01 * fine.initial_weights.size_bytes
+    shown = cluster.lipt("run", "show", "fine").stdout
+    assert note in shown
+    assert "all-but-head frozen" in shown
+
+
+def test_a_learner_that_hands_in_what_is_frozen_is_refused(
+    cluster: Cluster, backbone: Path
+) -> None:
+    cluster.start_coordinator(*HIGH)
+    with cluster.client() as client:
+        settings = {
+            "model": "resnet8",
+            "initialization": {"new_head": True},
+            "learners": {"num_learners": 2, "num_steps": 10, "frozen": ["all-but-head"]},
+        }
+        run = client.start_run(settings, initial_weights=backbone)
+        worker = cluster.play_worker("whole")
+        assignment = worker.take()
+        assert isinstance(assignment.task, LearnerTask)
+        assert assignment.task.learners.frozen == ("all-but-head",)
+        with pytest.raises(LearnerRejectedError, match="leaves 54 of theta"):
+            worker.submit(assignment)
+        (learner, *_) = client.run(run.run_id).learners
+        assert "the model has no such tensor" in learner.message

@@ -1,20 +1,31 @@
-"""SIGTERM to the coordinator and to workers, in the moments that are not the easy ones."""
+"""Processes that are told to end in moments that are not the easy ones, or killed."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import signal
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from safetensors.torch import load_file
+from torch import equal
 
+from lipt.common.data import open_dataset
 from lipt.common.rpc.channel import open_channel
+from lipt.common.states import RunState
 from lipt.common.weights.files import pack
+from lipt.trainer import Client, Subset
+from lipt.trainer.views import ProgressView
 from lipt.v1 import blob_pb2, blob_pb2_grpc
-from tests.cluster import Cluster, LoggedProcess
+from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
+from tests.trainer.made_up import made_up_subset
 
 # What a service manager gives a process before it kills it.
 GRACE_SECONDS = 30.0
@@ -101,3 +112,130 @@ def test_worker_whose_coordinator_does_not_answer_ends_in_time(
             assert [it.process.wait(GRACE_SECONDS) for it in (polling, training)] == [0, 0]
         finally:
             coordinator.send(signal.SIGCONT)
+
+
+# Full batches of the digits' training split.
+STEPS_PER_EPOCH = 6
+
+
+def begin(client: Client) -> None:
+    """A run "alone" that has its theta*, and never a learner."""
+    client.start_run({**SMALL_RUN, "seed": 5}, name="alone")
+    next(view for view in client.watch("alone") if view.state is RunState.TRAINING)
+
+
+class Killer:
+    """Kills a coordinator once, in the midst of a warm-up, and starts another in its place."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._coordinator: LoggedProcess | None = cluster.start_coordinator()
+        # The steps that were told by the second one.
+        self.steps: list[int] = []
+
+    def __call__(self, view: ProgressView) -> None:
+        if view.activity != "warming up model":
+            return
+        if self._coordinator is None:
+            self.steps.append(view.done)
+        elif view.done > STEPS_PER_EPOCH:
+            self._coordinator.stop(signal.SIGKILL)
+            self._coordinator = None
+            self._cluster.start_coordinator("--listen", self._cluster.address)
+
+
+def test_a_coordinator_killed_in_a_warm_up_chooses_the_same_afterwards(tmp_path: Path) -> None:
+    def choose(cluster: Cluster, on_progress: Callable[[ProgressView], None] | None) -> Subset:
+        with cluster.client() as client:
+            begin(client)
+            options = {"pretraining": "epochs:8"}
+            return client.subset(
+                "alone", "grand", budget=50, options=options, on_progress=on_progress
+            )
+
+    (tmp_path / "killed").mkdir()
+    with Cluster(tmp_path / "killed") as cluster:
+        killer = Killer(cluster)
+        found = choose(cluster, killer)
+    with Cluster(tmp_path) as cluster:
+        cluster.start_coordinator()
+        assert choose(cluster, None).digest == found.digest
+    # It went on at an epoch's end, and did not begin again.
+    assert min(killer.steps) > STEPS_PER_EPOCH
+
+
+# A model with all that a checkpoint has to carry, which stops where a test tells it to.
+STOPPING = """
+import os
+import threading
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.calls = 0
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3), nn.Flatten()
+        )
+        self.head = nn.Linear(288, num_classes)
+
+    def forward(self, images):
+        self.calls += self.training
+        if self.calls == int(os.environ.get("STOP_AT", "-1")):
+            print("stopped here", flush=True)
+            threading.Event().wait()
+        return self.head(self.layers(images))
+
+def net(*, num_classes):
+    return Net(num_classes)
+"""
+
+
+def start_training(cluster: Cluster, name: str, *flags: str, **environment: str) -> LoggedProcess:
+    arguments = ["-m", "lipt.trainer.cli", "train", "--device", "cpu", "--json"]
+    arguments += ["--log", str(cluster.directory / f"{name}.jsonl")]
+    arguments += ["--out", str(cluster.directory / f"{name}.safetensors")]
+    return cluster.start(name, [*arguments, *flags], environment)
+
+
+def log_of(cluster: Cluster, name: str) -> list[dict[str, object]]:
+    lines = (cluster.directory / f"{name}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def same_weights(cluster: Cluster, one: str, other: str) -> bool:
+    first, second = (load_file(cluster.directory / f"{name}.safetensors") for name in (one, other))
+    return first.keys() == second.keys() and all(equal(first[k], second[k]) for k in first)
+
+
+@pytest.fixture
+def subset_file(tmp_path: Path) -> Path:
+    fingerprint = open_dataset("digits-train").fingerprint
+    subset = made_up_subset(range(40), [1.0, 3.0] * 20, fingerprint=fingerprint)
+    return subset.save(tmp_path / "subset.json")
+
+
+def test_training_that_is_killed_ends_in_the_same_weights(
+    cluster: Cluster, subset_file: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "stopping.py").write_text(STOPPING)
+    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    flags = ("--data", "digits-train", "--subset", str(subset_file), "--epochs", "6")
+    flags += ("--model", "stopping:net", "--allow-module", "stopping", "--set", "batch_size=16")
+    undisturbed = start_training(cluster, "undisturbed", *flags, **environment)
+
+    # Three batches per epoch: the eleventh is in the middle of the fourth.
+    flags += ("--checkpoint", str(tmp_path / "c.safetensors"), "--checkpoint-seconds", "0")
+    killed = start_training(cluster, "killed", *flags, **environment, STOP_AT="11")
+    assert undisturbed.wait() == 0, undisturbed.text()
+    killed.wait_for("stopped here")
+    assert killed.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert [record["epoch"] for record in log_of(cluster, "killed")] == [1, 2, 3]
+    assert not (tmp_path / "killed.safetensors").exists()
+
+    resumed = start_training(cluster, "resumed", *flags, **environment)
+    assert resumed.wait() == 0, resumed.text()
+    assert "c.safetensors: training goes on after step 9 of 18, epoch 3, " in resumed.text()
+    assert "training goes on" not in undisturbed.text()
+    assert [record["epoch"] for record in log_of(cluster, "resumed")] == [4, 5, 6]
+    assert same_weights(cluster, "undisturbed", "resumed")

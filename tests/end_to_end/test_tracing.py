@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster import Cluster, LoggedProcess
-from tests.collector import Collector, Spanned, collecting
+from tests.collector import Collector, Spanned, collecting, tree
 
 JSON = ("--log-format", "json")
 # What another tool has begun, as a step of a pipeline does.
@@ -99,22 +99,6 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
         lipt(cluster, collector, *subset, traceparent=step)
         assert (worker.stop(), again.stop()) == (0, 0)
         yield Traced(run_id, collector.spans(), [killed, again, worker])
-
-
-def tree(spans: list[Spanned]) -> str:
-    """Spans as an indented tree, each below the one that it is a part of."""
-    known = {span.span_id for span in spans}
-    lines: list[str] = []
-
-    def draw(parent: str, depth: int) -> None:
-        for span in sorted(spans, key=lambda span: span.start):
-            if span.parent_id == parent or (not depth and span.parent_id not in known):
-                error = f" [{span.error}]" if span.error else ""
-                lines.append(f"{'  ' * depth}{span.name} ({span.service}){error}")
-                draw(span.span_id, depth + 1)
-
-    draw("", 0)
-    return "\n".join(lines)
 
 
 def lipt(cluster: Cluster, collector: Collector, *arguments: str, traceparent: str = "") -> None:

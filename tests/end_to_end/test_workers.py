@@ -1,15 +1,63 @@
-"""Workers that come before their coordinator or leave mid-learner; pools of them; `lipt up`."""
+"""Workers that come early, leave, lag or ask for too much; pools of them; `lipt up`."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import sys
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import Cluster
+import pytest
+
+from lipt.common.states import LearnerState, RunState
+from tests.cluster import SMALL_RUN, Cluster
+from tests.end_to_end.doomed_worker import DEADLY
+
+SMALL = {"num_learners": 1, "num_steps": 1, "batch_size": 16}
+RUN = {"model": "resnet8", "soup": {"num_alphas": 1, "batch_norm_examples": 16}}
+DOOMED_WORKER = (str(Path(__file__).with_name("doomed_worker.py")),)
+
+
+def test_run_that_ends_its_workers_does_not_starve_the_one_behind_it(cluster: Cluster) -> None:
+    coordinator = cluster.start_coordinator(*cluster.leases_of(1.0))
+    with cluster.client() as client:
+        # So many that there is always one of them to be had.
+        deadly = {**SMALL, "num_learners": 50, "learning_rate": DEADLY}
+        client.start_run({**RUN, "learners": deadly}, name="deadly")
+        client.start_run({**RUN, "learners": SMALL}, name="good")
+        workers = cluster.start_worker("box", program=DOOMED_WORKER)
+        client.wait("good")
+        coordinator.wait_for("event=learner_quarantined run=deadly .*3 workers in a row")
+        run = client.run("deadly")
+    assert run.state is RunState.TRAINING
+    assert re.search(r"in quarantine: \d+ workers in a row \(last box", run.waiting)
+    assert "in quarantine: " in cluster.lipt("run", "show", "deadly").stdout
+    # Nobody's failures; and some were never tried.
+    assert {item.state for item in run.learners} <= {LearnerState.QUEUED, LearnerState.LEASED}
+    assert workers.text().count("a worker ended with 9") < 50
+
+
+def test_learner_that_is_too_much_for_a_worker_goes_to_another(cluster: Cluster) -> None:
+    cluster.start_coordinator()
+    small = cluster.start_worker("small", "--max-threads", "1")
+    small.wait_for("joined")
+    with cluster.client() as client:
+        learners = {**SMALL, "num_learners": 2, "cpu_threads": 2}
+        run = client.start_run({**RUN, "learners": learners})
+        small.wait_for(r"is not for this worker: .* 2 threads, over .*--max-threads = 1 thr")
+        small.wait_for("gave .* back")
+        waiting = client.run(run.run_id).learners[0]
+        assert "worker small gave it back: learners.cpu_threads = 2" in waiting.message
+        large = cluster.play_worker("large")
+        for _ in range(2):
+            large.submit(large.take())
+        final = client.wait(run.run_id)
+    # No attempt of its own, and it was not asked again.
+    assert small.text().count("is not for this worker") == 1
+    assert [learner.worker for learner in final.learners] == ["large"] * 2
 
 
 def test_worker_gives_its_learner_back_when_it_is_told_to_stop(
@@ -92,3 +140,40 @@ def test_up_ends_with_its_coordinator(cluster: Cluster) -> None:
     for child in up.children():
         os.kill(child, signal.SIGKILL)
     assert "the coordinator has ended with status -9" in up.refused()
+
+
+# Long enough for one commit on a busy machine.
+DEADLINE_SECONDS = 20.0
+
+
+@pytest.mark.parametrize(
+    # How much later it is is for the machine to say; tests/coordinator/runs/test_driver.py shows
+    # with a clock of its own that the service means to be on time.
+    "late_seconds",
+    [60.0, pytest.param(1.0, marks=pytest.mark.faults)],
+)
+def test_run_goes_on_at_its_deadline_without_the_dead_and_the_slow(
+    cluster: Cluster, late_seconds: float
+) -> None:
+    cluster.start_coordinator(*cluster.leases_of(3.0))
+    slow = cluster.start_worker("slow")
+    slow.wait_for("joined")
+    # So long that only its deadline can end it.
+    learners = {"num_learners": 3, "num_steps": 100_000, "batch_size": 32}
+    learners |= {"deadline_seconds": DEADLINE_SECONDS, "min_learners": 1}
+    with cluster.client() as client:
+        quick, dead = (cluster.play_worker(name) for name in ("quick", "dead"))
+        run = client.start_run({**SMALL_RUN, "learners": learners})
+        slow.wait_for("density")
+        dead.take()
+        first = quick.take()
+        quick.submit(first)
+        (final,) = (view for view in client.watch(run.run_id) if view.ended)
+        slow.wait_for("is no longer needed")
+    assert final.state is RunState.READY, final.message
+    assert final.learners[first.learner_index].state is LearnerState.DONE
+    dropped = [item for item in final.learners if item.index != first.learner_index]
+    assert {item.state for item in dropped} == {LearnerState.DROPPED}
+    assert all("the deadline of 20 s has passed with 1 of 3" in item.message for item in dropped)
+    assert final.costs is not None
+    assert 0.0 <= final.costs.training_seconds - DEADLINE_SECONDS <= late_seconds

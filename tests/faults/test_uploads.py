@@ -20,12 +20,11 @@ from lipt.common.rpc.channel import open_channel
 from lipt.coordinator.state.maintenance import check_state
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 from tests.cluster import Cluster
-from tests.coordinator.conftest import make_run
 from tests.coordinator.state.conftest import StateBench, state
 from tests.faults.conftest import Record
 from tests.serving import own_user_channel
 
-__all__ = ["make_run", "state"]
+__all__ = ["state"]
 
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 NUM_UPLOADS, NUM_CONNECTIONS = 1000, 10

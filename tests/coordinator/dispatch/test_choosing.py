@@ -23,20 +23,13 @@ from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import after_failure, requeued
 from lipt.coordinator.state.records import RunRecord, SilentEnd
-from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.made_up_runs import having, made_up_run
 
 NOW = 1000.0
 
 
 def worker(worker_id: str = "w", *modules: str) -> WorkerRecord:
     return WorkerRecord(worker_id, worker_id, "cpu", {}, modules, heard_at=0.0)
-
-
-def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecord:
-    for index, state in enumerate(states):
-        learner = run.learners[index].changed(state=state, message=message, worker_name="box")
-        run = run.with_learner(learner)
-    return run
 
 
 def waiting(run: RunRecord) -> Waiting:

@@ -14,9 +14,7 @@ import pytest
 import torch
 
 from lipt.common.access.roles import Role
-from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import SignalsError
-from lipt.common.states import RunState
 from lipt.common.subsets import Examples
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.selecting import (
@@ -30,9 +28,10 @@ from lipt.coordinator.compute.jobs.selecting import (
 from lipt.coordinator.page.handlers import code_for, examined
 from lipt.coordinator.state.records import SubsetRecord
 from lipt.core.diagnosis.diagnosis import Diagnosis
-from tests.coordinator.fakes import FakeCompute, FakeWorker, Hanging, pretraining
+from tests.coordinator.fakes import FakeCompute, Hanging, complete, pretraining
 from tests.coordinator.page.browsing import LABELS as LABELS_OF_DATA
 from tests.coordinator.page.browsing import ServedPage, lines_of, page_served
+from tests.coordinator.state.conftest import subset_of
 
 
 @pytest.fixture
@@ -61,12 +60,7 @@ async def ready(page: ServedPage) -> None:
     """A run named "mine" with its soup."""
     async with page.signed_in(Role.ADMIN) as admin:
         await admin.post("/api/runs", json={"name": "mine"})
-    run, revision = page.app.store.find("mine"), 0
-    worker = FakeWorker(page.app)
-    for _ in range(2):
-        await worker.hand_in(await worker.take())
-    while page.app.store.find("mine").state is not RunState.READY:
-        revision = await page.app.store.wait_for_change(run.run_id, revision, timeout_seconds=5.0)
+    await complete(page.app, "mine")
 
 
 GET_SUBSET = "/api/SubsetService/GetSubset"
@@ -277,19 +271,8 @@ NAMES = ("</script>", "b")
 
 
 def record(**manifest: object) -> SubsetRecord:
-    return SubsetRecord(
-        key="k",
-        run_id="r",
-        strategy="craig",
-        num_examples=3,
-        balanced=True,
-        fingerprint="f",
-        digest="d" * 64,
-        weights_sha256="w",
-        manifest={"budget": 4, "run_config": {"seed": 5}, **manifest},
-        blob=BlobName.of(b"subset"),
-        created_at=7.0,
-    )
+    given = {"budget": 4, "run_config": {"seed": 5}, **manifest}
+    return subset_of("r", "k").changed(strategy="craig", num_examples=3, manifest=given)
 
 
 def examples(*weights: float) -> Examples:

@@ -41,7 +41,7 @@ from lipt.coordinator.access.tokens import OWN_USER, Shown
 from lipt.coordinator.app import App
 from lipt.coordinator.instruments import PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
 from lipt.coordinator.rpc import limits as module
-from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits, peer_of, shown_by, used
+from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits, peer_of, shown_by
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import LimitSettings
 from lipt.trainer.client.connection import Connection
@@ -73,17 +73,6 @@ def call(limits: PeerLimits, peer: str = "one", *, registers: bool = False) -> f
     waits = limits.enter(peer, streams=False, registers=registers)
     limits.leave(peer, streams=False)
     return waits
-
-
-def test_a_rate_is_used_call_by_call_and_comes_back_with_time() -> None:
-    # Ten a second, a second of them ahead of time: from 100.0 on, ten calls, each 0.1 s.
-    until = 0.0
-    for number in range(10):
-        until, waits = used(until, 100.0, per_second=10.0, burst_seconds=1.0)
-        assert (until, waits) == (pytest.approx(100.1 + number / 10), pytest.approx(0.0, abs=1e-9))
-    assert used(until, 100.0, per_second=10.0, burst_seconds=1.0)[1] == pytest.approx(0.1)
-    assert used(until, 100.1, per_second=10.0, burst_seconds=1.0)[1] == pytest.approx(0.0)
-    assert used(until, 500.0, per_second=10.0, burst_seconds=1.0)[0] == pytest.approx(500.1)
 
 
 def test_calls_beyond_the_burst_wait_up_to_a_second_and_are_refused_beyond_that(

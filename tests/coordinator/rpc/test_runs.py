@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -14,17 +13,17 @@ from lipt.coordinator.rpc.messages import run_view
 from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
 from lipt.v1 import run_pb2
+from tests.coordinator.made_up_runs import made_up_run
 
 NOBODY = cast("Any", None)
 
 
 async def test_page_is_read_run_by_run_while_others_go_on_and_leaves_out_what_is_gone(
-    database: Database, make_run: Callable[..., RunRecord]
+    database: Database,
 ) -> None:
     for number in range(90):
-        run = make_run(f"e{number:02}", state=RunState.READY).changed(created_at=number)
+        run = made_up_run(f"e{number:02}", state=RunState.READY).changed(created_at=number)
         await database.save_run(run, run.learners)
     store = RunStore(database)
     await store.load()
@@ -53,7 +52,6 @@ async def test_page_is_read_run_by_run_while_others_go_on_and_leaves_out_what_is
     assert not first.runs[0].learners
 
 
-MakeRun = Callable[..., RunRecord]
 HELD = "run name-r was made on other data."
 
 
@@ -71,9 +69,9 @@ HELD = "run name-r was made on other data."
     ],
 )
 async def test_a_run_says_why_it_is_held_or_has_failed(
-    database: Database, make_run: MakeRun, state: RunState, held: str, message: str
+    database: Database, state: RunState, held: str, message: str
 ) -> None:
-    run, store = make_run(state=state), RunStore(database)
+    run, store = made_up_run(state=state), RunStore(database)
     await store.add(run.changed(message="none came." if state is RunState.FAILED else ""))
     store.hold(run.run_id, held)
     view = run_view(store, store.find(run.run_id))

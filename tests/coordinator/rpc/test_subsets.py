@@ -12,39 +12,14 @@ from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc import subsets as module
 from lipt.coordinator.rpc.subsets import Answering, DiagnosisService, SubsetService
-from lipt.coordinator.state.records import DiagnosisRecord, SubsetRecord
 from lipt.coordinator.subsets.answers import Answer, DiagnosisQuery
 from lipt.core.selection.registry import STRATEGIES
 from lipt.v1 import diagnosis_pb2
 from lipt.v1 import subset_pb2 as pb
+from tests.coordinator.state.conftest import diagnosis_of, subset_of
 
-RECORD = SubsetRecord(
-    key="k",
-    run_id="r",
-    strategy="crest",
-    num_examples=2,
-    num_classes=10,
-    balanced=True,
-    fingerprint="f",
-    digest="d",
-    weights_sha256="w",
-    manifest={"stopped_early": "nothing is left to gain."},
-    blob=BlobName.of(b"subset"),
-    created_at=1.0,
-)
-DIAGNOSIS = DiagnosisRecord(
-    key="k",
-    run_id="r",
-    proxy="ridge:learners",
-    num_examples=2,
-    fingerprint="f",
-    features_sha256="",
-    manifest={"versions": {"lipt": "0"}},
-    blob=BlobName.of(b"file"),
-    created_at=1.0,
-)
-
-
+RECORD = subset_of("r", "k").changed(num_classes=10)
+DIAGNOSIS = diagnosis_of("r", "k")
 CONTEXT = cast("Any", SimpleNamespace(peer=lambda: "peer"))
 
 
@@ -153,10 +128,10 @@ async def test_progress_comes_first_and_then_where_the_file_is() -> None:
     assert diagnoses.queries == [DiagnosisQuery("latest", "ridge:learners", features)]
     assert last.diagnosis == diagnosis_pb2.DiagnosisDescription(
         file=blob_to_proto(DIAGNOSIS.blob),
-        fingerprint="f",
+        fingerprint=DIAGNOSIS.fingerprint,
         num_examples=2,
         run_id="r",
-        proxy="ridge:learners",
+        proxy="auto",
         manifest_json=json.dumps(DIAGNOSIS.manifest),
     )
 

@@ -22,11 +22,10 @@ from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
 from lipt.v1 import info_pb2, run_pb2, worker_pb2
 from tests.clock import Clock
+from tests.coordinator.made_up_runs import made_up_run
 
-MakeRun = Callable[..., RunRecord]
 LEARNER = LearnerResult(BlobName.of(b"learner"), loss=0.1, train_seconds=6.0, bytes_received=1)
 
 
@@ -80,21 +79,17 @@ async def bench(database: Database, clock: Clock) -> Bench:
     return Bench(database, clock)
 
 
-async def test_first_answer_has_all_and_the_next_what_has_changed(
-    bench: Bench, make_run: MakeRun
-) -> None:
+async def test_first_answer_has_all_and_the_next_what_has_changed(bench: Bench) -> None:
     for name in "abc":
-        await bench.store.add(make_run(name))
+        await bench.store.add(made_up_run(name))
     first, second = await bench.next_two(lambda: bench.store.hold("b", "its data is away."))
     assert [run.run_id for run in first.runs] == ["c", "b", "a"]
     assert [(run.run_id, run.state) for run in second.runs] == [("b", run_pb2.RUN_STATE_HELD)]
     assert first.num_runs == 3
 
 
-async def test_learner_is_shown_with_its_times_and_what_its_worker_does(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await bench.store.add(make_run("r", num_learners=1))
+async def test_learner_is_shown_with_its_times_and_what_its_worker_does(bench: Bench) -> None:
+    await bench.store.add(made_up_run("r", num_learners=1))
     worker_id = bench.join("i" * 32)
     await bench.dispatcher.next_work(worker_id, wait_seconds=0.0)
     key = AssignmentKey("r", 0)

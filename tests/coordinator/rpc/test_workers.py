@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,8 +37,7 @@ from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.results import CommittedLearner
 from lipt.v1 import worker_pb2 as pb
 from tests.blob_files import flip_a_bit
-
-MakeRun = Callable[..., RunRecord]
+from tests.coordinator.made_up_runs import made_up_run
 
 
 def context(*secrets: str) -> Any:
@@ -120,9 +119,9 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path, database: Database, make_run: MakeRun) -> Bench:
+async def bench(tmp_path: Path, database: Database) -> Bench:
     bench = Bench(tmp_path, database)
-    await bench.begin(make_run())
+    await bench.begin(made_up_run())
     return bench
 
 

@@ -15,15 +15,8 @@ from lipt.coordinator.runs.transitions import (
     without_open_learners,
     without_results,
 )
-from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord, SilentEnd
-from tests.coordinator.made_up_runs import made_up_run
-
-
-def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecord:
-    for index, state in enumerate(states):
-        learner = run.learners[index].changed(state=state, message=message, worker_name="box")
-        run = run.with_learner(learner)
-    return run
+from lipt.coordinator.state.records import CopyRecord, LearnerRecord, SilentEnd
+from tests.coordinator.made_up_runs import having, made_up_run
 
 
 def test_closes_once_every_learner_has_ended_where_there_is_no_deadline() -> None:
@@ -55,9 +48,8 @@ def test_deadline_counts_from_the_first_assignment() -> None:
 
 
 def test_deadline_with_too_few_fails_and_says_where_the_others_are() -> None:
-    run = having(
-        made_up_run(deadline_seconds=10.0, min_learners=2), LearnerState.DONE, LearnerState.LEASED
-    ).changed(training_started_at=0.0)
+    run = made_up_run(deadline_seconds=10.0, min_learners=2).changed(training_started_at=0.0)
+    run = having(run, LearnerState.DONE, LearnerState.LEASED)
     decision = decide_closing(run, now=10.0)
     assert decision.verdict is Closing.FAIL
     assert "learner 1 (at worker box)" in decision.reason

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,16 @@ from lipt.coordinator.state.records import (
     RunRecord,
     SubsetRecord,
 )
+from tests.coordinator.made_up_runs import made_up_run
 
 NUM_EXAMPLES = 2
+
+
+def execute(path: Path, *statements: str) -> None:
+    """Change a database behind the coordinator's back."""
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
 
 
 def subset_of(run_id: str, key: str) -> SubsetRecord:
@@ -109,20 +118,20 @@ class StateBench:
 
 
 @pytest.fixture
-async def state(tmp_path: Path, make_run: Callable[..., RunRecord]) -> StateBench:
+async def state(tmp_path: Path) -> StateBench:
     """One run that is ready, with a subset; one in training; one that was cancelled; diagnoses."""
     bench = StateBench(tmp_path / "state")
     database = Database.open(bench.directory / "lipt.db")
     done, leased, queued = LearnerState.DONE, LearnerState.LEASED, LearnerState.QUEUED
     ready = bench.with_blobs(
-        make_run("ready", num_learners=2, state=RunState.READY), done, LearnerState.DROPPED
+        made_up_run("ready", num_learners=2, state=RunState.READY), done, LearnerState.DROPPED
     )
-    training = bench.with_blobs(make_run("training"), done, leased, queued)
+    training = bench.with_blobs(made_up_run("training"), done, leased, queued)
     given = InitializationConfig(weights_sha256=bench.put("given weights").sha256)
     config = training.config.model_copy(update={"initialization": given})
     training = training.changed(config=config)
     cancelled = bench.with_blobs(
-        make_run("cancelled", num_learners=2, state=RunState.CANCELLED), done, leased
+        made_up_run("cancelled", num_learners=2, state=RunState.CANCELLED), done, leased
     )
     for run in (ready, training, cancelled):
         await database.save_run(run, run.learners)

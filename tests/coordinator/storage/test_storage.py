@@ -24,10 +24,11 @@ from lipt.common.weights.files import pack
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData, SelectSubset
 from lipt.coordinator.server import serving
+from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.subsets.answers import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import blob_pb2, blob_pb2_grpc, config_pb2
-from tests.coordinator.fakes import THETA, FakeWorker, make_settings, opened, pretraining
+from tests.coordinator.fakes import THETA, complete, make_settings, opened, pretraining, until
 from tests.serving import own_user_channel
 
 # Another connection, however often the address was dialled.
@@ -87,12 +88,10 @@ async def served(directory: Path, **storage: object) -> AsyncIterator[Served]:
         yield Served(app, address, stack)
 
 
-async def in_training(app: App) -> None:
-    """A run, until its learners can be had."""
+async def in_training(app: App) -> RunRecord:
+    """A run whose learners can be had."""
     run = await app.requests.create("q", "mine", config_pb2.RunConfig())
-    while app.store.find(run.run_id).state is not RunState.TRAINING:
-        revision = app.store.revision(run.run_id)
-        await app.store.wait_for_change(run.run_id, revision, timeout_seconds=60.0)
+    return await until(app, run.run_id, lambda run: run.state is RunState.TRAINING)
 
 
 async def test_restart_counts_what_is_there(tmp_path: Path) -> None:
@@ -122,8 +121,7 @@ async def test_what_a_run_is_made_of_counts_no_more(tmp_path: Path) -> None:
     async with served(tmp_path) as coordinator:
         peer = await coordinator.peer()
         name = await peer.send(b"g" * 700)
-        await in_training(coordinator.app)
-        (run,) = coordinator.app.store.runs()
+        run = await in_training(coordinator.app)
         await coordinator.app.store.update(
             run.run_id, lambda run: run.with_learner(run.learners[0].changed(result=name))
         )
@@ -168,13 +166,8 @@ async def test_what_a_request_is_about_is_not_removed_before_it_is_answered(
         compute.answers[DiagnoseData] = lambda job: (expire(), Diagnosed(blob, "cpu"))[1]
         monkeypatch.setattr(app.requests.admission, "_check_weights", lambda *_: (expire(), "")[1])
         given = config_pb2.RunConfig(initialization={"weights_sha256": name.sha256})
-        run = await app.requests.create("q", "mine", given)
-        worker = FakeWorker(app)
-        for _ in range(2):
-            await worker.hand_in(await worker.take())
-        while app.store.find(run.run_id).state is not RunState.READY:
-            revision = app.store.revision(run.run_id)
-            await app.store.wait_for_change(run.run_id, revision, timeout_seconds=60.0)
+        await app.requests.create("q", "mine", given)
+        await complete(app, "mine")
         asked = SubsetQuery("mine", "uniform", 0.1, None, None, {}, weights=name)
         await app.answers.subset(asked, lambda _: None, "me")
         await app.answers.diagnosis(DiagnosisQuery(features=name), lambda _: None, "me")

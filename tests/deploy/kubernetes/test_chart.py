@@ -9,7 +9,7 @@ import yaml
 
 from lipt.common.access.certificate import role_uri
 from lipt.common.access.roles import Role
-from tests.deploy.kubernetes.rendering import CHART, DEPLOY, VALUES, Object, only, rendered
+from tests.deploy.kubernetes.test_objects import CHART, DEPLOY, VALUES, Object, only, rendered
 
 
 def documents(values: dict[str, Any], **how: Any) -> list[Object]:

@@ -17,7 +17,7 @@ from lipt.coordinator.rpc.info import LIVENESS, READINESS
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.worker import cli as worker_cli
 from lipt.worker.settings import WorkerSettings
-from tests.deploy.kubernetes.rendering import DEPLOY, Object, only, pods
+from tests.deploy.kubernetes.test_objects import DEPLOY, Object, only, pods
 
 _UNITS = {"Gi": 2**30, "Mi": 2**20}
 _COMMANDS: dict[str, tuple[typer.Typer, Any, str, type[Any]]] = {

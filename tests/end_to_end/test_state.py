@@ -1,20 +1,115 @@
-"""A coordinator whose data is not its runs' own: they wait for it, and nothing is made of other."""
+"""A coordinator's state directory: full disk, backup, and data that is not its runs' own."""
 
 from __future__ import annotations
 
+import resource
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from lipt.common.data import open_dataset
-from lipt.common.errors import OtherDataError
-from lipt.common.states import RunState
-from tests.cluster import Cluster
+from lipt.common.errors import OtherDataError, OverLimitError, StateError
+from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.state.commands import app
+from tests.cluster import Cluster, LoggedProcess
 from tests.end_to_end.conftest import one_of_two_in
+
+
+@contextmanager
+def full(coordinator: LoggedProcess) -> Iterator[None]:
+    """The kernel refuses to let the processes' files grow; needs no privilege."""
+    pids = [coordinator.process.pid, *coordinator.computing()]
+
+    def limit(num_bytes: int) -> None:
+        for pid in pids:
+            _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (num_bytes, hard))
+
+    limit(0)
+    try:
+        yield
+    finally:
+        limit(resource.RLIM_INFINITY)
+
+
+def test_full_disk_is_said_loses_nothing_and_is_got_over(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    coordinator = cluster.start_coordinator()
+    with one_of_two_in(cluster, small_run) as (client, run_id, worker):
+        second = worker.take()
+        learner = worker.learner(second)
+
+        with full(coordinator):
+            with pytest.raises(StateError, match="Free space there"):
+                worker.submit(second, learner)
+            with pytest.raises(
+                (StateError, OverLimitError), match=r"Nothing .*was lost|ree space there"
+            ):
+                client.start_run(small_run, name="never")
+            assert client.run(run_id).learners[0].state is LearnerState.DONE
+            assert [item.run_id for item in client.runs()] == [run_id]
+        worker.submit(second, learner)
+        final = client.wait(run_id)
+        assert [item.attempts for item in final.learners] == [1, 1]
+        assert client.start_run(small_run, name="later").run_id
+    coordinator.stop(signal.SIGKILL)
+    cluster.start_coordinator()
+    with cluster.client() as client:
+        assert client.run(run_id).pretrained_weights == final.pretrained_weights
+
+
+def state(*arguments: object) -> str:
+    """`lipt state ARGUMENTS` in this process, beside the coordinator's; what it says."""
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.output
+    return str(done.output)
+
+
+def test_backup_of_a_coordinator_that_serves_goes_on_where_it_was_made(
+    cluster: Cluster, small_run: dict[str, Any]
+) -> None:
+    directory, copy = cluster.state, cluster.directory / "copy"
+    coordinator = cluster.start_coordinator()
+    with one_of_two_in(cluster, small_run) as (client, run_id, worker):
+        result = client.run(run_id).learners[0].result
+        state("backup", copy, "--state-dir", directory)
+        second = worker.take()
+        worker.submit(second)
+        expected = client.wait(run_id)
+        collecting = ["-m", "lipt.trainer.cli", "state", "gc", "--state-dir", str(directory)]
+        assert f"serving {cluster.address}" in cluster.start("gc", collecting).refused()
+        state("check", "--state-dir", directory)
+    assert coordinator.stop() == 0
+    assert "1 runs" in state("check", "--state-dir", copy)
+
+    restored = cluster.start_coordinator("--state-dir", str(copy))
+    with cluster.client() as client:
+        left = client.run(run_id).learners[0]
+        assert (left.result, left.attempts) == (result, 1)
+        worker = cluster.play_worker("other")
+        again = worker.take()
+        assert again.learner_index == second.learner_index
+        worker.submit(again)
+        final = client.wait(run_id)
+        assert final.pretrained_weights == expected.pretrained_weights
+    assert restored.stop() == 0
+    cleaned = state("gc", "--min-age-hours", "0", "--state-dir", copy)
+    assert "removed 1 files" in cleaned  # the shard of its last learner
+    state("check", "--state-dir", copy)
+
+
+def test_metrics_are_not_shown_to_other_machines_unasked(cluster: Cluster) -> None:
+    cluster.address = "127.0.0.1:1"
+    worker = cluster.start_worker("worker", "--metrics-listen", "[::]:0")
+    assert "--metrics-listen [::]:0 is reachable from other machines" in worker.refused()
 
 
 @pytest.mark.parametrize("other", ["relabelled", "enlarged"])
