@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 
 def linear(*, num_classes: int) -> nn.Module:
-    """A linear classifier of digits."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
 
 
@@ -17,15 +16,12 @@ class Shifted(nn.Module):
     shift: Tensor
 
     def __init__(self) -> None:
-        """Draw it."""
         super().__init__()
         self.register_buffer("shift", torch.randn(1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """B x C x H x W as B x CHW."""
         return images.flatten(1) + self.shift
 
 
 def shifted(*, num_classes: int) -> nn.Module:
-    """A linear classifier of digits, of shifted ones."""
     return nn.Sequential(Shifted(), nn.Linear(64, num_classes))

@@ -19,7 +19,6 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    """A new one, in `tmp_path`/lipt.db."""
     database = Database.open(tmp_path / "lipt.db")
     yield database
     await database.close()

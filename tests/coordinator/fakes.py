@@ -65,10 +65,7 @@ SOUP_RECORD = SoupRecord(
 
 
 class FakeCompute:
-    """Answers each kind of job as it is told, and keeps the jobs.
-
-    `answers` has, by a job's class, its result, an error to raise, or a function of the job.
-    """
+    """Answers jobs by their class: with a result, an error to raise, or a function of the job."""
 
     def __init__(self, answers: Mapping[type, object] | None = None) -> None:
         self.answers: dict[type, object] = dict(answers or {})
@@ -85,7 +82,6 @@ class FakeCompute:
 
     @property
     def kinds(self) -> list[str]:
-        """The names of the jobs' classes."""
         return [type(job).__name__ for job in self.jobs]
 
     async def run(
@@ -194,7 +190,6 @@ def make_settings(directory: Path, **flags: Any) -> CoordinatorSettings:
 async def opened(
     settings: CoordinatorSettings, compute: FakeCompute | None = None
 ) -> AsyncIterator[App]:
-    """A coordinator's parts around a compute process that the test plays."""
     played = compute or pretraining(settings.state_dir)
     async with open_app(settings, make_compute=lambda *_: played.queue) as app:
         yield app
@@ -212,7 +207,6 @@ class FakeWorker:
         ).worker_id
 
     async def take(self) -> tuple[AssignmentKey, int]:
-        """The next learner and its epoch, however long that takes."""
         while True:
             granted = await self._dispatcher.next_work(self.worker_id, wait_seconds=60.0)
             if isinstance(granted, tuple):
@@ -224,7 +218,6 @@ class FakeWorker:
 
 
 async def until(app: App, name: str, reached: Callable[[RunRecord], bool]) -> RunRecord:
-    """The run, once it has got so far."""
     while not reached(run := app.store.find(name)):
         revision = app.store.revision(run.run_id)
         await app.store.wait_for_change(run.run_id, revision, timeout_seconds=60.0)
@@ -232,7 +225,6 @@ async def until(app: App, name: str, reached: Callable[[RunRecord], bool]) -> Ru
 
 
 async def complete(app: App, name: str) -> RunRecord:
-    """Hand in a run's two learners; the run with its soup."""
     worker = FakeWorker(app)
     for _ in range(2):
         await worker.hand_in(await worker.take())

@@ -48,8 +48,6 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Served:
-    """A coordinator that serves, and a connection to it."""
-
     def __init__(self, app: App, address: str, channel: grpc.aio.Channel) -> None:
         self.app = app
         self.address = address

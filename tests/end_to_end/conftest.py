@@ -15,10 +15,7 @@ from tests.played_worker import PlayedWorker
 
 @pytest.fixture(scope="session")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One coordinator and one worker for many tests, with a run "first" that is ready.
-
-    Tests may add workers, runs and subsets of their own.
-    """
+    """A coordinator and a worker for many tests, with a run "first" that is ready."""
     with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         cluster.start_coordinator()
         cluster.start_worker("one")
@@ -29,7 +26,6 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def client(ready: Cluster) -> Iterator[Client]:
-    """A trainer's client of `ready`."""
     with ready.client() as opened:
         yield opened
 

@@ -22,7 +22,6 @@ _PR_SET_PDEATHSIG = 1
 
 
 def work() -> None:
-    """Be a worker until the end."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     carry_out = Worker.carry_out
 
@@ -37,7 +36,6 @@ def work() -> None:
 
 
 def main() -> None:
-    """Start workers, one after the other."""
     # Once for all of them: nothing is running yet.
     while True:
         child = os.fork()

@@ -145,12 +145,7 @@ _WINDOWS_PER_BLOB = 200
 
 @dataclass(frozen=True)
 class Recording:
-    """A run as the wire saw it.
-
-    wire: what was sent, by connection and direction.
-    weights: theta* and theta_p, as safetensors files.
-    blobs: everything that the coordinator has in its store, those two among it.
-    """
+    """A run as the wire saw it, theta* and theta_p as files, and all of the coordinator's blobs."""
 
     wire: list[bytes]
     weights: list[bytes]
@@ -165,8 +160,6 @@ def record(
     run: dict[str, Any],
     certificates: Certificates | None = None,
 ) -> Recording:
-    """Record coordinator, worker and trainer through a whole run."""
-
     def flags(name: str) -> tuple[str, ...]:
         return () if certificates is None else certificates.flags(name)
 
@@ -201,7 +194,6 @@ def windows(text: bytes) -> list[bytes]:
 
 
 def images() -> list[bytes]:
-    """Each of the digits: 64 bytes that tell it from the others."""
     data = open_dataset("digits")
     return [image.numpy().tobytes() for image in data.images(torch.arange(len(data)))]
 

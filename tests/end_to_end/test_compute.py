@@ -46,7 +46,6 @@ FEW = "[compute]\nmax_waiting_per_caller = 2\nlinger_seconds = 0.0\n"
 
 @contextmanager
 def standing_still(pids: list[int]) -> Iterator[None]:
-    """Processes that do nothing during the block."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -70,7 +69,6 @@ async def asking(cluster: Cluster) -> AsyncIterator[Callable[..., Any]]:
 
 
 async def size(call: Any) -> int:
-    """Of the subset that a call ends with."""
     (num_examples,) = [
         answer.subset.num_examples async for answer in call if answer.HasField("subset")
     ]

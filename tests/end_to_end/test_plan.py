@@ -88,7 +88,6 @@ def test_bytes_and_memory_are_within_a_factor_of_two_of_the_plan(
 
 
 def plan(size: Size, source: str, environment: dict[str, str]) -> Any:
-    """What `lipt plan --no-measure` says."""
     words = ["plan", "--data", source, "--model", "resnet8", "--device", "cpu", "--no-measure"]
     words += ["--strategy", size.strategy, "--fraction", str(size.fraction), "--json"]
     for name, value in size.learners.items():

@@ -33,7 +33,6 @@ LONG_RUN = {"num_learners": 1, "num_steps": 100_000, "batch_size": 64}
 
 
 def ends_in_time(process: LoggedProcess) -> int:
-    """The exit status after SIGTERM; a process that takes longer is a failure."""
     process.send(signal.SIGTERM)
     return process.process.wait(GRACE_SECONDS)
 
@@ -119,7 +118,6 @@ STEPS_PER_EPOCH = 6
 
 
 def begin(client: Client) -> None:
-    """A run "alone" that has its theta*, and never a learner."""
     client.start_run({**SMALL_RUN, "seed": 5}, name="alone")
     next(view for view in client.watch("alone") if view.state is RunState.TRAINING)
 

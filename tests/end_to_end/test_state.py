@@ -67,7 +67,6 @@ def test_full_disk_is_said_loses_nothing_and_is_got_over(
 
 
 def state(*arguments: object) -> str:
-    """`lipt state ARGUMENTS` in this process, beside the coordinator's; what it says."""
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert done.exit_code == 0, done.output
     return str(done.output)

@@ -64,10 +64,7 @@ lipt subset get (lipt)
 
 @dataclass(frozen=True)
 class Traced:
-    """What came of it.
-
-    logs: of the two coordinators and the worker.
-    """
+    """What came of it, with the logs of the two coordinators and the worker."""
 
     run_id: str
     spans: list[Spanned]

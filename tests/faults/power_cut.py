@@ -32,11 +32,7 @@ def record_syncs(journal: Path) -> None:
 
 
 def cut_power(directory: Path, journal: Path) -> list[Path]:
-    """Remove the names, and empty the files, in a directory's subdirectories that had no sync.
-
-    Returns:
-        What was lost, by its path.
-    """
+    """Remove names and empty files that had no sync; the paths of what was lost."""
     synced = set(journal.read_text().splitlines())
     lost = []
     for path in sorted(directory.resolve().glob("*/*")):

@@ -26,8 +26,6 @@ RUN = {
 
 
 class Chaos:
-    """A coordinator and two workers, and what can happen to them."""
-
     def __init__(self, cluster: Cluster, draw: random.Random) -> None:
         self._cluster, self._draw = cluster, draw
         self._flags = cluster.leases_of(LEASE_SECONDS)
@@ -118,7 +116,6 @@ def test_soup_and_subset_are_the_same_whatever_happens_meanwhile(
 
 
 def outcome(cluster: Cluster, run_id: str = "") -> tuple[str, str]:
-    """The digests of theta_p and of a subset."""
     with cluster.client() as client:
         run = client.wait(run_id or client.start_run(RUN).run_id)
         assert run.pretrained_weights is not None

@@ -68,8 +68,6 @@ ResultT = TypeVar("ResultT")
 
 
 class Outcome(NamedTuple):
-    """What has to be the same, whatever happened on the way."""
-
     weights: str
     subset: str
     shards: tuple[str, ...]
@@ -95,11 +93,9 @@ class MortalCoordinator:
         )
 
     def cut_power(self) -> None:
-        """Lose what is not on the disk; for when nobody serves it."""
         cut_power(self._state_dir / "blobs", self._journal)
 
     def record(self) -> RunRecord | None:
-        """The only run as the state directory has it; for when nobody serves it."""
         runs = [
             found for found in read_records(self._state_dir, []) if isinstance(found, RunRecord)
         ]
@@ -115,7 +111,6 @@ class Trainer:
         self.given_up = threading.Event()
 
     def subset(self) -> str:
-        """Start a run, wait for it, select; the subset's digest."""
         with Client(self._address, reconnect_seconds=_RECONNECT_SECONDS) as client:
             # The first attempt may have been durable before its answer was lost.
             with suppress(ConfigError):
@@ -124,7 +119,6 @@ class Trainer:
             return self._insist(lambda: client.subset("run", "grand", fraction=0.1)).digest
 
     def _insist(self, action: Callable[[], ResultT]) -> ResultT:
-        """Ask until somebody answers; gRPC's own retries are the pauses."""
         while not self.given_up.is_set():
             with suppress(UnreachableError):
                 return action()
@@ -174,10 +168,7 @@ def undisturbed(cluster: Cluster) -> tuple[Outcome, dict[str, int]]:
 
 
 def draw_moments(draw: random.Random, counts: Mapping[str, int]) -> Iterator[list[tuple[str, int]]]:
-    """One moment of each group; in the first half of those there are, for a restart leaves less.
-
-    No kind of a group comes again before all of them have come.
-    """
+    """One moment of each group, in the first half; every kind comes before one comes again."""
     left: list[list[str]] = [[] for _ in GROUPS]
     while True:
         for kinds, group in zip(left, GROUPS, strict=True):
@@ -264,7 +255,6 @@ def done_on_disk(cluster: Cluster) -> set[int]:
 
 
 def is_acknowledged(cluster: Cluster, prepared: Prepared, together: Barrier) -> bool:
-    """Hand in once, without trying again."""
     worker, assignment, result = prepared
     request = worker_pb2.CommitResultRequest(
         worker_id=worker.worker_id,

@@ -338,8 +338,6 @@ NAMED = {
 
 
 class Case(NamedTuple):
-    """One call: what is sent, message by message."""
-
     method: MethodDescriptor
     messages: tuple[bytes, ...]
 
@@ -362,7 +360,6 @@ def draw_message(draw: random.Random, method: MethodDescriptor) -> bytes:
 
 
 async def call(channel: grpc.aio.Channel, threaded: grpc.Channel, case: Case) -> str:
-    """The call's end, as a name."""
     patient = case.method.name in PATIENT
     seconds = POLL_SECONDS if patient else CALL_SECONDS
     try:

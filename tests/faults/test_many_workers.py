@@ -34,15 +34,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Swarm:
-    """Workers that take and hand in learners, of one run after another.
-
-    A run is started when all learners of the one before are in. Where it has fewer learners
-    than there are workers, most of them wait, and who is served next is a choice.
-
-    Attributes:
-        latencies: seconds of each call, by its name; long polls are left out.
-        committed: how many learners each worker handed in.
-    """
+    """Workers that take and hand in learners; `latencies` are of each call but long polls."""
 
     def __init__(self, address: str, store: Path, *, num_workers: int) -> None:
         self.latencies: dict[str, list[float]] = defaultdict(list)
@@ -55,12 +47,7 @@ class Swarm:
         self._handed_in = asyncio.Event()
 
     async def work(self, runs: list[int], start: Callable[[int], object]) -> None:
-        """Work until the learners of all runs are in; any error of any call is raised.
-
-        Args:
-            runs: how many learners each has.
-            start: starts a run with so many.
-        """
+        """Start runs of so many learners one after another, and work until all learners are in."""
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             tasks = []
             for number in range(self._num_workers):

@@ -53,7 +53,6 @@ def percentile(seconds: list[float], share: float) -> float:
 
 
 def control_calls(address: str, num: int) -> list[float]:
-    """How long each of some calls took, one after another."""
     seconds = []
     with open_channel(address) as channel:
         stub = info_pb2_grpc.InfoServiceStub(channel)
@@ -157,7 +156,6 @@ MODEL_BYTES = 16 * 2**20
 
 
 def learner() -> Weights:
-    """16 MiB in eight tensors, a tenth of them zero."""
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(8, 2**19, generator=generator)
     weights[torch.rand(weights.shape, generator=generator) < 0.1] = 0.0
@@ -197,8 +195,6 @@ def test_memory_of_a_soup_does_not_grow_with_its_learners(
 
 
 class Held(nn.Module):
-    """A model that holds weights, and does nothing with them."""
-
     def __init__(self, weights: Weights) -> None:
         super().__init__()
         for name, tensor in weights.items():
@@ -209,10 +205,7 @@ class Held(nn.Module):
 
 
 def main() -> None:
-    """Make a soup of one file read n times, and print how much memory that took at most.
-
-    Counted is what comes on top of the evaluator, and its model with it.
-    """
+    """Make a soup of one file read n times, and print how much memory that took at most."""
     method, path, num_learners = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     specs = specs_of(learner())
     scores = iter(range(10**9))

@@ -55,8 +55,6 @@ def make_assignment(index: int = 0, *, heartbeat_seconds: float = 3600.0) -> Ass
 
 
 class _Call:
-    """A call that has been answered already."""
-
     def __init__(self, answer: Any) -> None:
         self._answer = answer
 
@@ -104,10 +102,7 @@ class FakeBlobs:
 
 
 class FakeClient:
-    """Answers from lists that a test fills, and keeps what it was told.
-
-    `refusals` has the errors that the next calls raise, by the name of a call.
-    """
+    """Answers from lists that a test fills; `refusals` are errors of the next calls, by name."""
 
     def __init__(self, directory: Path) -> None:
         self.blobs = FakeBlobs(directory)
@@ -130,7 +125,6 @@ class FakeClient:
 
     @property
     def client(self) -> CoordinatorClient:
-        """Itself, as those see it who call it."""
         return cast("CoordinatorClient", self)
 
     def register(self, instance_id: str, *, name: str, **_: Any) -> None:

@@ -33,8 +33,7 @@ PATIENCE_SECONDS = 60.0
 Work = Callable[[LeaseKeeper, Callable[[], bool]], None]
 
 
-def succeed(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> None:
-    """A learner that is in at once."""
+def succeed(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> None: ...
 
 
 def fail(error: BaseException) -> Work:
@@ -46,10 +45,7 @@ def fail(error: BaseException) -> Work:
 
 @dataclass
 class World:
-    """An agent that ends when its coordinator has nothing to do any more.
-
-    `work` is what becomes of the learners, in turn; the last goes for all others.
-    """
+    """An agent that ends when it is idle; `work` is what becomes of the learners, in turn."""
 
     fake: FakeClient
     events: Events = field(default_factory=Events)

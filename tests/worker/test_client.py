@@ -132,8 +132,6 @@ def test_assignment_of_a_newer_version_is_given_back_with_the_reason(
 
 
 class Poll:
-    """A long poll that is never answered."""
-
     def __init__(self) -> None:
         self.cancelled = False
 
@@ -165,8 +163,6 @@ TRAINING = worker_pb2.LEARNER_PHASE_TRAINING
 
 
 class Kept:
-    """A lease whose coordinator the test plays."""
-
     def __init__(self, directory: Path, heartbeat_seconds: float, *errors: Exception) -> None:
         self.fake, self.events = FakeClient(directory), Events()
         self.fake.refusals["heartbeat"] = list(errors)

@@ -41,8 +41,7 @@ RANGE = 256
 pytest.importorskip("sklearn")
 
 
-class Killed(BaseException):
-    """The process ends here."""
+class Killed(BaseException): ...
 
 
 class World:
@@ -81,11 +80,9 @@ class World:
         return model_signals(self.context, CONFIG, IMAGE, self.model)
 
     def sent(self, worker: str, index: int, model: nn.Module | None = None) -> None:
-        """A worker has handed a range in, of another model where one is given."""
         self.folder.keep(index, worker, self.file(index, model or self.model))
 
     def file(self, index: int, model: nn.Module) -> bytes:
-        """A range's file, of a model."""
         task = self.scan.task(index)
         return encode_range(
             score_range(model, self.context.dataset, task, device=torch.device("cpu"))

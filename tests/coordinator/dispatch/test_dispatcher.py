@@ -243,7 +243,6 @@ async def test_only_who_has_no_learner_is_idle(bench: Bench) -> None:
 
 
 async def lose(bench: Bench, name: str) -> AssignmentKey:
-    """Have a new worker take a learner, and fall silent over it."""
     key, _ = await bench.take(bench.join(name))
     bench.clock.now += 31.0
     await bench.expire()

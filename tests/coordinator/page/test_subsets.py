@@ -51,13 +51,11 @@ async def page(tmp_path: Path, compute: FakeCompute) -> AsyncIterator[ServedPage
 
 @pytest.fixture
 async def browser(page: ServedPage) -> AsyncIterator[httpx.AsyncClient]:
-    """A trainer's."""
     async with page.signed_in(Role.TRAINER) as browser:
         yield browser
 
 
 async def ready(page: ServedPage) -> None:
-    """A run named "mine" with its soup."""
     async with page.signed_in(Role.ADMIN) as admin:
         await admin.post("/api/runs", json={"name": "mine"})
     await complete(page.app, "mine")

@@ -147,7 +147,6 @@ PEER = "ipv4:10.0.0.7:40123"
 
 
 def context(*metadata: tuple[str, str | bytes]) -> Any:
-    """A call's connection, and what it shows."""
     return SimpleNamespace(peer=lambda: PEER, invocation_metadata=lambda: metadata or None)
 
 
@@ -219,7 +218,6 @@ async def info(channel: grpc.aio.Channel) -> Any:
 
 
 async def poll(channel: grpc.aio.Channel) -> Any:
-    """A long poll that is under way."""
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
     secret = secrets.token_hex(16)
     registered = await stub.Register(
@@ -360,8 +358,6 @@ def identify(shown: Shown) -> Caller:
 
 
 class Naming(run_pb2_grpc.RunServiceServicer, blob_pb2_grpc.BlobServiceServicer):
-    """Answers with who calls."""
-
     def __init__(self) -> None:
         self.requests: list[Any] = []
         self.several = asyncio.Barrier(2)

@@ -41,7 +41,6 @@ from tests.coordinator.made_up_runs import made_up_run
 
 
 def context(*secrets: str) -> Any:
-    """A call that shows a secret, or none."""
     metadata = tuple(("lipt-worker-secret", secret) for secret in secrets)
     return SimpleNamespace(invocation_metadata=lambda: metadata)
 
@@ -93,7 +92,6 @@ class Bench:
         )
 
     def put(self, *values: float) -> BlobName:
-        """Receive weights from a worker."""
         content = encode_sparse({"w": torch.tensor(values, dtype=torch.float32).reshape(2, -1)})
         upload = self.blobs.open_upload(BlobName.of(content), 0)
         upload.write(content)

@@ -27,7 +27,6 @@ from tests.properties import at_most
 
 @pytest.fixture
 async def store(database: Database) -> RunStore:
-    """A store with a run "r"."""
     store = RunStore(database)
     await store.add(made_up_run())
     return store
@@ -235,7 +234,6 @@ class Disk:
 
 
 async def settle() -> None:
-    """Let everything happen that waits for nothing but its turn."""
     for _ in range(10):
         await asyncio.sleep(0)
 

@@ -98,7 +98,6 @@ def silent_end(step: int) -> SilentEnd:
 
 
 def handed_in(learner: LearnerRecord, content: bytes = b"x") -> LearnerRecord:
-    """The learner once worker "w" has handed it in."""
     out = leased(learner, worker_id="w", worker_name="box", device="cpu")
     return done(out, LearnerResult(BlobName.of(content), 1.0, 1.0, bytes_received=0))
 

@@ -25,7 +25,6 @@ NUM_EXAMPLES = 2
 
 
 def execute(path: Path, *statements: str) -> None:
-    """Change a database behind the coordinator's back."""
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         for statement in statements:
             connection.execute(statement)
@@ -62,8 +61,6 @@ def diagnosis_of(run_id: str, key: str) -> DiagnosisRecord:
 
 
 class StateBench:
-    """A directory, and what was put into it."""
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.blobs = BlobStore(directory, max_blob_bytes=2**20)
@@ -78,7 +75,6 @@ class StateBench:
         return self.blobs.has(BlobName.of(text.encode()))
 
     def with_blobs(self, run: RunRecord, *states: LearnerState) -> RunRecord:
-        """The run with blobs of its own: theta*, a shard per learner, results where done."""
         name = run.run_id
         run = run.changed(initial_weights=self.put(f"{name} theta*"))
         if run.state is RunState.READY:

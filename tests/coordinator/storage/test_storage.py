@@ -37,13 +37,10 @@ QUOTA = {"max_bytes": 1000, "max_bytes_per_peer": 700}
 
 
 class Peer:
-    """One connection."""
-
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.blobs: Any = blob_pb2_grpc.BlobServiceStub(channel)
 
     async def send(self, content: bytes, *, up_to: int | None = None) -> BlobName:
-        """Send a content, or no more than its beginning."""
         name = BlobName.of(content)
         request = blob_pb2.WriteBlobRequest(blob=blob_to_proto(name))
         fill_chunk(request.chunk, 0, content[:up_to])
@@ -54,14 +51,11 @@ class Peer:
         return name
 
     async def cut(self, content: bytes) -> None:
-        """Send one byte, and leave."""
         with pytest.raises(WrongOffsetError):
             await self.send(content, up_to=1)
 
 
 class Served:
-    """A coordinator, and as many peers as a test wants."""
-
     def __init__(self, app: App, address: str, stack: AsyncExitStack) -> None:
         self.app = app
         self._address = address
@@ -89,7 +83,6 @@ async def served(directory: Path, **storage: object) -> AsyncIterator[Served]:
 
 
 async def in_training(app: App) -> RunRecord:
-    """A run whose learners can be had."""
     run = await app.requests.create("q", "mine", config_pb2.RunConfig())
     return await until(app, run.run_id, lambda run: run.state is RunState.TRAINING)
 

@@ -14,7 +14,6 @@ collect_ignore_glob = [] if all(map(find_spec, _NEEDED)) else ["test_*.py"]
 
 @pytest.fixture
 def given(way: str) -> list[dict[str, Any]]:
-    """The objects of one of the ways."""
     from tests.deploy.kubernetes.test_objects import objects
 
     return objects(way)
