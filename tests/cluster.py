@@ -21,7 +21,7 @@ from tests.played_worker import PlayedWorker
 COORDINATOR = ("-m", "lipt.coordinator")
 WORKER = ("-m", "lipt.worker")
 # Small enough for two busy cores, large enough to be the whole pipeline.
-SMALL_RUN: Mapping[str, object] = {
+SMALL_RUN: dict[str, Any] = {
     "model": "resnet8",
     "learners": {"num_learners": 4, "num_steps": 2, "batch_size": 32},
     "soup": {"num_alphas": 3, "batch_norm_examples": 64},

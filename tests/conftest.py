@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.cluster import SMALL_RUN, Cluster
+from tests.cluster import Cluster
 from tests.processes import end_template
 from tests.properties import register_profiles
 
@@ -56,8 +56,3 @@ def cifar10_jpeg() -> Path:
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def small_run() -> dict[str, object]:
-    return dict(SMALL_RUN)

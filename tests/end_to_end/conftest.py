@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -31,13 +30,11 @@ def client(ready: Cluster) -> Iterator[Client]:
 
 
 @contextmanager
-def one_of_two_in(
-    cluster: Cluster, small_run: Mapping[str, Any]
-) -> Iterator[tuple[Client, str, PlayedWorker]]:
+def one_of_two_in(cluster: Cluster) -> Iterator[tuple[Client, str, PlayedWorker]]:
     """A client, a run of two learners of which learner 0 is in, and the worker that did it."""
-    learners = {**small_run["learners"], "num_learners": 2}
+    learners = {**SMALL_RUN["learners"], "num_learners": 2}
     with cluster.client() as client:
-        run = client.start_run({**small_run, "learners": learners})
+        run = client.start_run({**SMALL_RUN, "learners": learners})
         worker = cluster.play_worker("w")
         first = worker.take()
         assert first.learner_index == 0

@@ -18,7 +18,7 @@ from lipt.common.states import RunState
 from lipt.trainer import Client
 from tests.blob_files import blob_file
 from tests.certificates import Certificates
-from tests.cluster import Cluster
+from tests.cluster import SMALL_RUN, Cluster
 from tests.faults.proxy import Proxy
 
 
@@ -29,14 +29,14 @@ def certificates(tmp_path: Path) -> Certificates:
 
 @pytest.mark.smoke
 def test_certified_peers_work_and_others_do_not_get_in(
-    cluster: Cluster, small_run: dict[str, Any], certificates: Certificates
+    cluster: Cluster, certificates: Certificates
 ) -> None:
     coordinator = cluster.start_coordinator(*certificates.flags("coordinator"))
     coordinator.wait_for("mTLS")
     cluster.start_worker("certified", *certificates.flags("worker"))
     stranger = cluster.start_worker("stranger", "--tls-ca", str(certificates.folder / "ca.pem"))
     with Client(cluster.address, tls=certificates.files("trainer")) as client:
-        run = client.wait(client.start_run(small_run).run_id)
+        run = client.wait(client.start_run(SMALL_RUN).run_id)
         assert {learner.worker for learner in run.learners} == {"certified"}
     stranger.wait_for("asks for a client certificate: give --tls-cert and --tls-key.*Trying again")
     with Client(cluster.address) as plain, pytest.raises(UnreachableError):
@@ -44,7 +44,7 @@ def test_certified_peers_work_and_others_do_not_get_in(
 
 
 def test_an_authority_is_exchanged_under_a_coordinator_that_serves(
-    cluster: Cluster, small_run: dict[str, Any], certificates: Certificates, tmp_path: Path
+    cluster: Cluster, certificates: Certificates, tmp_path: Path
 ) -> None:
     copied = certificates.copied(tmp_path / "copied")
     coordinator = cluster.start_coordinator(*certificates.flags("coordinator"))
@@ -55,7 +55,7 @@ def test_an_authority_is_exchanged_under_a_coordinator_that_serves(
         certificates.make("init", "--force", "--host", "127.0.0.1")
         certificates.make("trainer", "--force")
         with Client(cluster.address, tls=certificates.files("trainer")) as client:
-            run = client.start_run(small_run)
+            run = client.start_run(SMALL_RUN)
             coordinator.wait_for(r"new connections use the new content of .*coordinator\.pem")
             # Connections of before go on.
             assert client.wait(run.run_id).state is RunState.READY
@@ -77,7 +77,7 @@ def elsewhere(directory: Path) -> dict[str, str]:
 
 
 def test_who_finds_no_local_token_is_refused_until_it_has_a_token(
-    cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
+    cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster.start_coordinator().wait_for("lets in this user's processes, and who shows a token")
     outside = elsewhere(tmp_path / "elsewhere")
@@ -91,7 +91,7 @@ def test_who_finds_no_local_token_is_refused_until_it_has_a_token(
     token.write_text(made.stdout)
     cluster.start_worker("guest", "--token-file", str(token), environment=outside)
     with cluster.client() as client:
-        run = client.wait(client.start_run(small_run).run_id)
+        run = client.wait(client.start_run(SMALL_RUN).run_id)
         assert {learner.worker for learner in run.learners} == {"guest"}
     text = cluster.start("list", [*command, "--token-file", str(token)], outside).refused()
     assert "(guest) has the role worker, and RunService/ListRuns takes the role trainer" in text
@@ -102,7 +102,7 @@ def test_who_finds_no_local_token_is_refused_until_it_has_a_token(
 
 @pytest.mark.smoke
 def test_worker_whose_token_is_revoked_stops_and_goes_on_with_another(
-    cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
+    cluster: Cluster, tmp_path: Path
 ) -> None:
     cluster.start_coordinator("--insecure", "--require-token")
     file = tmp_path / "worker.token"
@@ -113,7 +113,7 @@ def test_worker_whose_token_is_revoked_stops_and_goes_on_with_another(
         worker = cluster.start_worker("one", "--token-file", str(file))
         worker.wait_for("joined")
         client.revoke_token(given.token.token_id)
-        run = client.start_run(small_run)
+        run = client.start_run(SMALL_RUN)
         worker.wait_for(f"the token {given.token.token_id} was revoked on .*Trying again")
         assert client.run(run.run_id).state is not RunState.READY
         file.write_text(client.create_token("worker").secret)
@@ -122,7 +122,7 @@ def test_worker_whose_token_is_revoked_stops_and_goes_on_with_another(
 
 
 def test_next_coordinator_on_a_port_is_found_whatever_became_of_the_last(
-    cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
+    cluster: Cluster, tmp_path: Path
 ) -> None:
     first = cluster.start_coordinator()
     worker = cluster.start_worker("one")
@@ -133,7 +133,7 @@ def test_next_coordinator_on_a_port_is_found_whatever_became_of_the_last(
         # Of another state, so with another token of its own.
         other = ("--listen", cluster.address, "--state-dir", str(tmp_path / "other"))
         cluster.start_coordinator(*other)
-        run = client.wait(client.start_run(small_run).run_id)
+        run = client.wait(client.start_run(SMALL_RUN).run_id)
     assert {learner.worker for learner in run.learners} == {"one"}
 
 
@@ -198,10 +198,8 @@ def images() -> list[bytes]:
     return [image.numpy().tobytes() for image in data.images(torch.arange(len(data)))]
 
 
-def test_without_tls_the_wire_shows_weights_and_images(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
-    recording = record(cluster, small_run)
+def test_without_tls_the_wire_shows_weights_and_images(cluster: Cluster) -> None:
+    recording = record(cluster, SMALL_RUN)
     for weights in recording.weights:
         pieces = windows(weights)
         assert len(pieces) > _WINDOWS_PER_BLOB / 2
@@ -212,10 +210,10 @@ def test_without_tls_the_wire_shows_weights_and_images(
 
 
 def test_with_mtls_the_wire_shows_nothing_of_weights_or_images(
-    cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
+    cluster: Cluster, tmp_path: Path
 ) -> None:
     certificates = Certificates.made(tmp_path / "certs")
-    recording = record(cluster, small_run, certificates)
+    recording = record(cluster, SMALL_RUN, certificates)
     assert len(recording.weights) == 2
     assert sum(map(len, recording.wire)) > sum(map(len, recording.weights))
     for blob in recording.blobs:

@@ -41,7 +41,6 @@ linger_seconds = 0.0
 calls_per_second = 0.0
 max_streams = 1000
 """
-FEW = "[compute]\nmax_waiting_per_caller = 2\nlinger_seconds = 0.0\n"
 
 
 @contextmanager
@@ -90,14 +89,14 @@ def num_subsets(cluster: Cluster) -> int:
         )
 
 
-def start(cluster: Cluster, settings: str, small_run: dict[str, Any]) -> tuple[Any, list[int]]:
+def start(cluster: Cluster, settings: str) -> tuple[Any, list[int]]:
     """A coordinator with a run "r" that is ready, and the process of its dear lane."""
     coordinator = cluster.start_coordinator(*cluster.config(settings))
     dear = coordinator.computing()
     worker = cluster.play_worker("w")
     with cluster.client() as client:
-        learners = {**small_run["learners"], "num_learners": 1}
-        run = client.start_run({**small_run, "learners": learners}, name="r")
+        learners = {**SMALL_RUN["learners"], "num_learners": 1}
+        run = client.start_run({**SMALL_RUN, "learners": learners}, name="r")
         worker.submit(worker.take())
         client.wait(run.run_id)
         client.subset("r", "grand", budget=10)
@@ -105,9 +104,9 @@ def start(cluster: Cluster, settings: str, small_run: dict[str, Any]) -> tuple[A
 
 
 def test_cheap_requests_are_answered_while_a_dear_one_runs_and_600_are_asked_and_cancelled(
-    cluster: Cluster, small_run: dict[str, Any]
+    cluster: Cluster,
 ) -> None:
-    coordinator, dear_lane = start(cluster, MANY, small_run)
+    coordinator, dear_lane = start(cluster, MANY, SMALL_RUN)
 
     async def ask() -> None:
         async with asking(cluster) as honest, asking(cluster) as flooding:
@@ -132,45 +131,6 @@ def test_cheap_requests_are_answered_while_a_dear_one_runs_and_600_are_asked_and
     assert dropped == NUM_OTHERS
     # The first one, and those of `ask` that somebody waited for.
     assert num_subsets(cluster) == 1 + 5
-
-
-def test_job_under_way_ends_when_nobody_waits_for_it_any_more(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
-    coordinator, dear_lane = start(cluster, MANY, small_run)
-
-    async def ask() -> None:
-        async with asking(cluster) as honest:
-            with standing_still(dear_lane):
-                abandoned = honest(20)
-                await until(abandoned, waiting=False)
-                # Asked for only now: two calls of one connection may arrive in either order.
-                wanted = honest(21)
-                await until(wanted, waiting=True)
-                abandoned.cancel()
-                # It does not hear that it is dropped: its process is replaced.
-                assert await size(wanted) == 21
-
-    asyncio.run(ask())
-    coordinator.wait_for("event=job_dropped detail=computing job=SelectSubset")
-    assert num_subsets(cluster) == 2
-
-
-def test_cancelled_run_takes_what_is_computed_for_it_along(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
-    coordinator, _ = start(cluster, FEW, small_run)
-    endless = {**small_run, "initialization": {"steps": 300_000}}
-    with cluster.client() as client:
-        run = client.start_run(endless, name="endless")
-        coordinator.wait_for("run endless: initializing")
-        for view in client.watch(run.run_id):
-            if view.progress is not None and view.progress.total:
-                break
-        client.cancel(run.run_id)
-        # The next dear one has its turn, in the process that has the data open.
-        assert len(client.subset("r", "facility_location", budget=20)) == 20
-    coordinator.wait_for("event=job_dropped detail=computing job=InitializeWeights")
 
 
 pytest.importorskip("sklearn")

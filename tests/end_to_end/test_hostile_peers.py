@@ -19,7 +19,7 @@ from lipt.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
-from tests.cluster import Cluster
+from tests.cluster import SMALL_RUN, Cluster
 
 CALL_SECONDS = 60.0
 # One density, so that a learner of one run passes for one of the other.
@@ -91,13 +91,11 @@ def test_what_is_published_of_a_worker_is_of_no_use_to_others(cluster: Cluster, 
     assert replayed not in [learner.result for learner in final.learners]
 
 
-def test_a_liar_is_named_and_the_soup_is_the_one_without_it(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
+def test_a_liar_is_named_and_the_soup_is_the_one_without_it(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator()
-    learners = {**small_run["learners"], "num_learners": 2, "redundancy": 2}
+    learners = {**SMALL_RUN["learners"], "num_learners": 2, "redundancy": 2}
     with cluster.client() as client:
-        run = client.start_run({**small_run, "learners": learners})
+        run = client.start_run({**SMALL_RUN, "learners": learners})
         liar = cluster.play_worker("liar")
         # On such a device as the honest ones have, or so it says.
         like_theirs = versions() | {"cpu": processor_name()}
@@ -118,7 +116,7 @@ def test_a_liar_is_named_and_the_soup_is_the_one_without_it(
     with cluster.client() as client:
         final = client.wait(run.run_id)
         alone = {**learners, "redundancy": 1}
-        once = client.wait(client.start_run({**small_run, "learners": alone}).run_id)
+        once = client.wait(client.start_run({**SMALL_RUN, "learners": alone}).run_id)
     for worker in workers:
         assert worker.stop() == 0
     assert [learner.attempts for learner in final.learners] == [3, 2]
@@ -146,9 +144,7 @@ def require_harmless(text: str) -> None:
 SECRET = "0123456789abcdef" * 2
 
 
-def test_a_peers_texts_forge_no_line_and_steer_no_terminal(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
+def test_a_peers_texts_forge_no_line_and_steer_no_terminal(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator()
     with open_channel(cluster.address) as channel, cluster.client() as client:
         workers = worker_pb2_grpc.WorkerServiceStub(
@@ -176,7 +172,7 @@ def test_a_peers_texts_forge_no_line_and_steer_no_terminal(
             ),
             timeout=CALL_SECONDS,
         )
-        run = client.start_run({**small_run, "learners": {"num_learners": 1, "num_steps": 1}})
+        run = client.start_run({**SMALL_RUN, "learners": {"num_learners": 1, "num_steps": 1}})
         polling = worker_pb2.AcquireAssignmentRequest(worker_id=registered.worker_id)
         polling.wait_seconds = 60.0
         held = workers.AcquireAssignment(polling).assignment

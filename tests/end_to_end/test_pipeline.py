@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load, load_file
+from safetensors.torch import load
 from torch.utils.data import DataLoader
 
 from lipt.common.config.tasks import LearnerTask
@@ -23,17 +23,17 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack, read_specs
-from lipt.common.weights.specs import Weights, specs_of
+from lipt.common.weights.specs import specs_of
 from lipt.trainer import Client, Recipe, ReselectingSampler, fit
-from tests.cluster import Cluster
+from tests.cluster import SMALL_RUN, Cluster
 
 
 @pytest.mark.smoke
 def test_two_workers_carry_a_run_to_its_subsets(
-    ready: Cluster, client: Client, small_run: dict[str, Any], tmp_path: Path
+    ready: Cluster, client: Client, tmp_path: Path
 ) -> None:
     ready.start_worker("two").wait_for("joined")
-    run = client.wait(client.start_run(small_run, name="of-two").run_id)
+    run = client.wait(client.start_run(SMALL_RUN, name="of-two").run_id)
     assert sorted(learner.index for learner in run.learners) == [0, 1, 2, 3]
     assert all(learner.ingredient for learner in run.learners)
     assert run.soup is not None
@@ -62,18 +62,16 @@ def test_two_workers_carry_a_run_to_its_subsets(
     assert json.loads(shown.stdout)["state"] == "ready"
 
 
-def test_one_seed_gives_one_soup_and_one_subset_whatever_the_workers(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
+def test_one_seed_gives_one_soup_and_one_subset_whatever_the_workers(cluster: Cluster) -> None:
     cluster.start_coordinator()
     cluster.start_worker("alone")
     with cluster.client() as client:
-        alone = client.wait(client.start_run(small_run, name="alone").run_id)
+        alone = client.wait(client.start_run(SMALL_RUN, name="alone").run_id)
         # Four more; the one that was alone may or may not get a learner.
         more = [cluster.start_worker(f"more-{number}") for number in range(4)]
         for worker in more:
             worker.wait_for("joined")
-        crowd = client.wait(client.start_run(small_run, name="crowd").run_id)
+        crowd = client.wait(client.start_run(SMALL_RUN, name="crowd").run_id)
         # More workers than learners do no harm.
         assert [learner.attempts for learner in crowd.learners] == [1, 1, 1, 1]
         assert {learner.worker for learner in alone.learners} == {"alone"}
@@ -82,13 +80,11 @@ def test_one_seed_gives_one_soup_and_one_subset_whatever_the_workers(
         assert alone.initial_weights == crowd.initial_weights
         subsets = [client.subset(name, "grand", fraction=0.1) for name in ("alone", "crowd")]
         assert subsets[0].digest == subsets[1].digest
-        other = client.wait(client.start_run({**small_run, "seed": 1}).run_id)
+        other = client.wait(client.start_run({**SMALL_RUN, "seed": 1}).run_id)
         assert other.pretrained_weights != alone.pretrained_weights
 
 
-def test_user_s_own_data_and_model_from_one_short_file(
-    cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
-) -> None:
+def test_user_s_own_data_and_model_from_one_short_file(cluster: Cluster, tmp_path: Path) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     source = readme.split("```python mine.py\n")[1].split("```")[0]
     assert len(source.splitlines()) <= 15
@@ -96,7 +92,7 @@ def test_user_s_own_data_and_model_from_one_short_file(
     paths = {"PYTHONPATH": str(tmp_path)}
     cluster.start_coordinator("--model", "mine:model", "--data", "mine:data", environment=paths)
     with cluster.client() as client:
-        overrides = {key: value for key, value in small_run.items() if key != "model"}
+        overrides = {key: value for key, value in SMALL_RUN.items() if key != "model"}
         run = client.start_run(overrides)
         next(view for view in client.watch(run.run_id) if view.state is RunState.TRAINING)
         stranger = cluster.start_worker("stranger", environment=paths)
@@ -113,9 +109,7 @@ def test_user_s_own_data_and_model_from_one_short_file(
     assert friend.stop() == 0
 
 
-def test_the_command_line_takes_a_file_and_lists_what_is_needed(
-    ready: Cluster, tmp_path: Path
-) -> None:
+def test_the_command_line_takes_a_file_of_features(ready: Cluster, tmp_path: Path) -> None:
     pixels_ND = open_dataset("digits").images(torch.arange(1797)).flatten(1).float() / 255
     path, out = tmp_path / "f.safetensors", tmp_path / "s.npy"
     path.write_bytes(pack({"features": pixels_ND}))
@@ -125,45 +119,6 @@ def test_the_command_line_takes_a_file_and_lists_what_is_needed(
     )
     assert got.returncode == 0, got.stderr
     assert len(np.load(out)) == 30
-    listed = ready.lipt("strategies", "--json")
-    needs = {strategy["name"]: strategy["needs"] for strategy in json.loads(listed.stdout)}
-    assert needs["uniform"] == ["nothing"]
-    assert needs["glister"] == ["signals", "validation split"]
-    assert needs["clipcov"] == ["paired features"]
-    assert needs["herding"] == ["features"]
-    text = ready.lipt("strategies")
-    assert text.returncode == 0
-    assert "crest: " in text.stdout
-
-
-def test_the_previous_subset_stays_until_the_weights_have_moved(
-    client: Client, tmp_path: Path
-) -> None:
-    path = tmp_path / "theta_p.safetensors"
-    client.save_weights(path, "first")
-    theta_p = load_file(path)
-    first = client.subset("first", "crest", budget=60)
-    assert not first.kept
-
-    near = client.subset("first", "crest", budget=60, weights=path, previous=first)
-    assert near.kept
-    assert near == first
-    assert near.digest == first.digest
-
-    moved = pack(scaled(theta_p, 30.0))
-    far = client.subset("first", "crest", budget=60, weights=moved, previous=first)
-    assert not far.kept
-    assert far.manifest["weights_sha256"] != first.manifest["weights_sha256"]
-    # From here on it is the second subset that is asked about.
-    again = client.subset("first", "crest", budget=60, weights=moved, previous=far.digest)
-    assert again.kept
-    assert again.digest == far.digest
-
-
-def scaled(weights: Weights, factor: float) -> Weights:
-    """The same model with other logits: its last layer is larger."""
-    (head,) = (name for name, values in weights.items() if values.ndim == 2)
-    return weights | {head: weights[head] * factor}
 
 
 @pytest.mark.smoke

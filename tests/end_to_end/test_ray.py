@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lipt.common.states import LearnerState
-from tests.cluster import Cluster
+from tests.cluster import SMALL_RUN, Cluster
 from tests.ray_nodes import RayNodes, two_nodes
 
 pytest.importorskip("ray")
@@ -25,9 +25,9 @@ def nodes() -> Iterator[RayNodes]:
 
 
 def test_node_that_vanishes_with_its_learners_costs_nothing_but_time(
-    cluster: Cluster, nodes: RayNodes, small_run: dict[str, Any]
+    cluster: Cluster, nodes: RayNodes
 ) -> None:
-    run = {**small_run, "learners": LEARNERS, "seed": 7}
+    run = {**SMALL_RUN, "learners": LEARNERS, "seed": 7}
     coordinator = cluster.start_coordinator(*cluster.leases_of(2.0))
     with cluster.client() as client:
         plain_worker = cluster.start_worker("plain")

@@ -37,9 +37,7 @@ def ends_in_time(process: LoggedProcess) -> int:
     return process.process.wait(GRACE_SECONDS)
 
 
-def test_coordinator_with_stalled_readers_polls_and_watchers_ends_in_time(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
+def test_coordinator_with_stalled_readers_polls_and_watchers_ends_in_time(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator(*cluster.config("drain_seconds = 2.0\n"))
     polling = cluster.start_worker("polling")
     polling.wait_for("joined")
@@ -54,7 +52,7 @@ def test_coordinator_with_stalled_readers_polls_and_watchers_ends_in_time(
         stalled = [stub.ReadBlob(blob_pb2.ReadBlobRequest(blob=large)) for _ in range(5)]
         for reader in stalled:
             next(reader)
-        run = client.start_run({**small_run, "learners": LONG_RUN})
+        run = client.start_run({**SMALL_RUN, "learners": LONG_RUN})
         watch = client.watch(run.run_id)
         next(iter(watch))
         watching = open_channel(cluster.address)
@@ -93,13 +91,11 @@ def test_service_that_is_still_importing_ends_with_status_0(
     assert not (cluster.directory / "lipt.db").exists()
 
 
-def test_worker_whose_coordinator_does_not_answer_ends_in_time(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
+def test_worker_whose_coordinator_does_not_answer_ends_in_time(cluster: Cluster) -> None:
     # A long lease has long heartbeats, which must not hold a worker up.
     coordinator = cluster.start_coordinator(*cluster.leases_of(3600.0))
     with cluster.client() as client:
-        client.start_run({**small_run, "learners": LONG_RUN})
+        client.start_run({**SMALL_RUN, "learners": LONG_RUN})
         training = cluster.start_worker("training")
         training.wait_for("density")
         polling = cluster.start_worker("polling")

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from lipt.common.data import open_dataset
 from lipt.common.errors import OtherDataError, OverLimitError, StateError
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.commands import app
-from tests.cluster import Cluster, LoggedProcess
+from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
 from tests.end_to_end.conftest import one_of_two_in
 
 
@@ -39,11 +38,9 @@ def full(coordinator: LoggedProcess) -> Iterator[None]:
         limit(resource.RLIM_INFINITY)
 
 
-def test_full_disk_is_said_loses_nothing_and_is_got_over(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
+def test_full_disk_is_said_loses_nothing_and_is_got_over(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator()
-    with one_of_two_in(cluster, small_run) as (client, run_id, worker):
+    with one_of_two_in(cluster) as (client, run_id, worker):
         second = worker.take()
         learner = worker.learner(second)
 
@@ -53,13 +50,13 @@ def test_full_disk_is_said_loses_nothing_and_is_got_over(
             with pytest.raises(
                 (StateError, OverLimitError), match=r"Nothing .*was lost|ree space there"
             ):
-                client.start_run(small_run, name="never")
+                client.start_run(SMALL_RUN, name="never")
             assert client.run(run_id).learners[0].state is LearnerState.DONE
             assert [item.run_id for item in client.runs()] == [run_id]
         worker.submit(second, learner)
         final = client.wait(run_id)
         assert [item.attempts for item in final.learners] == [1, 1]
-        assert client.start_run(small_run, name="later").run_id
+        assert client.start_run(SMALL_RUN, name="later").run_id
     coordinator.stop(signal.SIGKILL)
     cluster.start_coordinator()
     with cluster.client() as client:
@@ -72,12 +69,10 @@ def state(*arguments: object) -> str:
     return str(done.output)
 
 
-def test_backup_of_a_coordinator_that_serves_goes_on_where_it_was_made(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
+def test_backup_of_a_coordinator_that_serves_goes_on_where_it_was_made(cluster: Cluster) -> None:
     directory, copy = cluster.state, cluster.directory / "copy"
     coordinator = cluster.start_coordinator()
-    with one_of_two_in(cluster, small_run) as (client, run_id, worker):
+    with one_of_two_in(cluster) as (client, run_id, worker):
         result = client.run(run_id).learners[0].result
         state("backup", copy, "--state-dir", directory)
         second = worker.take()
@@ -113,12 +108,12 @@ def test_metrics_are_not_shown_to_other_machines_unasked(cluster: Cluster) -> No
 
 @pytest.mark.parametrize("other", ["relabelled", "enlarged"])
 def test_run_is_held_while_other_data_is_served_and_goes_on_with_its_own(
-    cluster: Cluster, small_run: dict[str, Any], other: str
+    cluster: Cluster, other: str
 ) -> None:
     own, source = open_dataset("digits").fingerprint, f"tests.other_digits:{other}"
     coordinator = cluster.start_coordinator()
     served_again = ("--listen", cluster.address)
-    with one_of_two_in(cluster, small_run) as (client, run_id, worker):
+    with one_of_two_in(cluster) as (client, run_id, worker):
         second = worker.take()
         coordinator.stop(signal.SIGKILL)
         coordinator = cluster.start_coordinator(*served_again, "--data", source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
 import sys
@@ -14,60 +13,14 @@ import pytest
 
 from lipt.common.states import LearnerState, RunState
 from tests.cluster import SMALL_RUN, Cluster
-from tests.end_to_end.doomed_worker import DEADLY
-
-SMALL = {"num_learners": 1, "num_steps": 1, "batch_size": 16}
-RUN = {"model": "resnet8", "soup": {"num_alphas": 1, "batch_norm_examples": 16}}
-DOOMED_WORKER = (str(Path(__file__).with_name("doomed_worker.py")),)
 
 
-def test_run_that_ends_its_workers_does_not_starve_the_one_behind_it(cluster: Cluster) -> None:
-    coordinator = cluster.start_coordinator(*cluster.leases_of(1.0))
-    with cluster.client() as client:
-        # So many that there is always one of them to be had.
-        deadly = {**SMALL, "num_learners": 50, "learning_rate": DEADLY}
-        client.start_run({**RUN, "learners": deadly}, name="deadly")
-        client.start_run({**RUN, "learners": SMALL}, name="good")
-        workers = cluster.start_worker("box", program=DOOMED_WORKER)
-        client.wait("good")
-        coordinator.wait_for("event=learner_quarantined run=deadly .*3 workers in a row")
-        run = client.run("deadly")
-    assert run.state is RunState.TRAINING
-    assert re.search(r"in quarantine: \d+ workers in a row \(last box", run.waiting)
-    assert "in quarantine: " in cluster.lipt("run", "show", "deadly").stdout
-    # Nobody's failures; and some were never tried.
-    assert {item.state for item in run.learners} <= {LearnerState.QUEUED, LearnerState.LEASED}
-    assert workers.text().count("a worker ended with 9") < 50
-
-
-def test_learner_that_is_too_much_for_a_worker_goes_to_another(cluster: Cluster) -> None:
-    cluster.start_coordinator()
-    small = cluster.start_worker("small", "--max-threads", "1")
-    small.wait_for("joined")
-    with cluster.client() as client:
-        learners = {**SMALL, "num_learners": 2, "cpu_threads": 2}
-        run = client.start_run({**RUN, "learners": learners})
-        small.wait_for(r"is not for this worker: .* 2 threads, over .*--max-threads = 1 thr")
-        small.wait_for("gave .* back")
-        waiting = client.run(run.run_id).learners[0]
-        assert "worker small gave it back: learners.cpu_threads = 2" in waiting.message
-        large = cluster.play_worker("large")
-        for _ in range(2):
-            large.submit(large.take())
-        final = client.wait(run.run_id)
-    # No attempt of its own, and it was not asked again.
-    assert small.text().count("is not for this worker") == 1
-    assert [learner.worker for learner in final.learners] == ["large"] * 2
-
-
-def test_worker_gives_its_learner_back_when_it_is_told_to_stop(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
+def test_worker_gives_its_learner_back_when_it_is_told_to_stop(cluster: Cluster) -> None:
     cluster.start_coordinator()
     # So long that only giving it back can end it.
     learners = {"num_learners": 1, "num_steps": 100_000, "batch_size": 64}
     with cluster.client() as client:
-        client.start_run({**small_run, "learners": learners})
+        client.start_run({**SMALL_RUN, "learners": learners})
         leaving = cluster.start_worker("leaving")
         leaving.wait_for("density")
         heir = cluster.play_worker("heir")
@@ -79,16 +32,16 @@ def test_worker_gives_its_learner_back_when_it_is_told_to_stop(
 
 
 def test_worker_of_a_batch_system_says_by_its_status_whether_its_share_is_done(
-    cluster: Cluster, small_run: dict[str, Any]
+    cluster: Cluster,
 ) -> None:
     cluster.start_coordinator()
-    learners = {**small_run["learners"], "num_learners": 1}
+    learners = {**SMALL_RUN["learners"], "num_learners": 1}
     batch = ("--max-learners", "1", "--stopped-status", "143")
     with cluster.client() as client:
         told = cluster.start_worker("told", *batch)
         told.wait_for("joined")
         assert told.stop() == 143
-        client.start_run({**small_run, "learners": learners})
+        client.start_run({**SMALL_RUN, "learners": learners})
         assert cluster.start_worker("done", *batch).wait() == 0
         client.wait()
 
@@ -114,7 +67,7 @@ UP = (str(Path(sys.executable).with_name("lipt")), "up")
 
 
 def test_up_s_workers_come_with_a_run_and_go_after_it_and_ctrl_c_ends_the_rest(
-    cluster: Cluster, small_run: dict[str, Any]
+    cluster: Cluster,
 ) -> None:
     flags = ["--data", "digits", "--model", "resnet8", "--listen", "127.0.0.1:0"]
     flags += ["--state-dir", str(cluster.state), "--workers", "2", "--idle-seconds", "1"]
@@ -124,7 +77,7 @@ def test_up_s_workers_come_with_a_run_and_go_after_it_and_ctrl_c_ends_the_rest(
     up.wait_for(f"lipt run start --watch --coordinator {cluster.address}")
     assert len(up.children()) == 1  # no worker before there are learners
     with cluster.client() as client:
-        client.wait(client.start_run(small_run).run_id)
+        client.wait(client.start_run(SMALL_RUN).run_id)
     up.wait_for("starting 2 workers: learners: 4")
     up.wait_for("; 0 workers left|ending [12] workers?: there is no learner")
     assert up.stop(signal.SIGINT) == 0

@@ -28,7 +28,7 @@ from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import Assignment
 from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
 from tests.faults.conftest import Record
-from tests.faults.power_cut import cut_power
+from tests.faults.dying_coordinator import cut_power
 from tests.played_worker import PlayedWorker
 
 NUM_LEARNERS = 4
