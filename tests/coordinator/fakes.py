@@ -30,14 +30,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.messages import (
-    Asked,
-    OnData,
-    OnProgress,
-    Progressed,
-    Timed,
-    Took,
-)
+from lipt.coordinator.compute.messages import Asked, OnData, OnProgress, Progressed, Timed, Took
 from lipt.coordinator.compute.process import Resident
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.dispatch.leases import AssignmentKey

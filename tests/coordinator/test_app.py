@@ -113,13 +113,7 @@ async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> Non
 
 
 QUERY = SubsetQuery(
-    run="mine",
-    strategy="grand",
-    fraction=0.1,
-    budget=None,
-    balanced=None,
-    options={},
-    weights=None,
+    run="mine", strategy="grand", fraction=0.1, budget=None, balanced=None, options={}, weights=None
 )
 
 

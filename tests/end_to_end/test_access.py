@@ -156,9 +156,7 @@ class Recording:
 
 
 def record(
-    cluster: Cluster,
-    run: dict[str, Any],
-    certificates: Certificates | None = None,
+    cluster: Cluster, run: dict[str, Any], certificates: Certificates | None = None
 ) -> Recording:
     def flags(name: str) -> tuple[str, ...]:
         return () if certificates is None else certificates.flags(name)

@@ -13,12 +13,7 @@ from lipt.common.blobs.blob import blob_to_proto
 from lipt.common.errors import ForeignWorkerError, from_rpc_error
 from lipt.common.process.devices import processor_name, versions
 from lipt.common.rpc.channel import open_channel, with_metadata
-from lipt.v1 import (
-    run_pb2,
-    run_pb2_grpc,
-    worker_pb2,
-    worker_pb2_grpc,
-)
+from lipt.v1 import run_pb2, run_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tests.cluster import SMALL_RUN, Cluster
 
 CALL_SECONDS = 60.0

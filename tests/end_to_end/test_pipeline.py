@@ -15,10 +15,7 @@ from torch.utils.data import DataLoader
 
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import open_dataset
-from lipt.common.errors import (
-    LearnerRejectedError,
-    RunNotReadyError,
-)
+from lipt.common.errors import LearnerRejectedError, RunNotReadyError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.states import RunState

@@ -151,9 +151,7 @@ def paint(folder: Path, *, brightness: int) -> None:
         path.with_suffix(".part").replace(path)
 
 
-def test_run_is_held_while_its_files_are_replaced_under_the_coordinator(
-    cluster: Cluster,
-) -> None:
+def test_run_is_held_while_its_files_are_replaced_under_the_coordinator(cluster: Cluster) -> None:
     images = cluster.directory / "images"
     paint(images, brightness=100)
     coordinator = cluster.start_coordinator("--data", f"imagefolder:{images}")

@@ -15,22 +15,6 @@ from lipt.common.states import LearnerState, RunState
 from tests.cluster import SMALL_RUN, Cluster
 
 
-def test_worker_gives_its_learner_back_when_it_is_told_to_stop(cluster: Cluster) -> None:
-    cluster.start_coordinator()
-    # So long that only giving it back can end it.
-    learners = {"num_learners": 1, "num_steps": 100_000, "batch_size": 64}
-    with cluster.client() as client:
-        client.start_run({**SMALL_RUN, "learners": learners})
-        leaving = cluster.start_worker("leaving")
-        leaving.wait_for("density")
-        heir = cluster.play_worker("heir")
-        assert leaving.stop() == 0
-        heir.submit(heir.take())
-        final = client.wait()
-    assert final.learners[0].attempts == 2
-    assert "gave" in leaving.text()
-
-
 def test_worker_of_a_batch_system_says_by_its_status_whether_its_share_is_done(
     cluster: Cluster,
 ) -> None:

@@ -409,8 +409,7 @@ async def fuzz(address: str, num_cases: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    "num_cases",
-    [1000, pytest.param(20_000, marks=[pytest.mark.faults, pytest.mark.timeout(1800)])],
+    "num_cases", [1000, pytest.param(20_000, marks=[pytest.mark.faults, pytest.mark.timeout(1800)])]
 )
 def test_every_call_with_hostile_messages_ends_with_a_named_status(
     cluster: Cluster, num_cases: int, record: Record

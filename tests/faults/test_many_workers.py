@@ -143,8 +143,7 @@ RUN = {
 
 
 @pytest.mark.parametrize(
-    "num_workers",
-    [48, pytest.param(1000, marks=[pytest.mark.faults, pytest.mark.timeout(1200)])],
+    "num_workers", [48, pytest.param(1000, marks=[pytest.mark.faults, pytest.mark.timeout(1200)])]
 )
 def test_every_worker_is_served_and_every_learner_comes_in(
     cluster: Cluster, num_workers: int, record: Record

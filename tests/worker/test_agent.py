@@ -66,11 +66,7 @@ class World:
         max_idle_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Agent:
-        flags = {
-            "name": "one",
-            "max_learners": max_learners,
-            "max_idle_seconds": max_idle_seconds,
-        }
+        flags = {"name": "one", "max_learners": max_learners, "max_idle_seconds": max_idle_seconds}
         worker = make_worker(self.fake, self.fake.blobs.store, **flags)
         worker = replace(worker, events=self.events, metering=self.metering)
         worker.carry_out = self.carry_out  # type: ignore[method-assign]

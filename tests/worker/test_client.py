@@ -119,9 +119,7 @@ def test_heartbeat_brings_the_progress_and_a_commit_its_snapshots_in_order(
     assert [blob_from_proto(blob) for blob in committed.snapshots] == [early, late]
 
 
-def test_assignment_of_a_newer_version_is_given_back_with_the_reason(
-    served: Served,
-) -> None:
+def test_assignment_of_a_newer_version_is_given_back_with_the_reason(served: Served) -> None:
     fake, client = served
     fake.assignment.task.pruning_method = 99  # type: ignore[assignment]
     with pytest.raises(ConfigError, match="pruning_method = '99'"):

@@ -182,9 +182,7 @@ def test_a_worker_whose_file_the_disk_has_damaged_is_not_trusted_for_it(world: W
     assert [said.worker_id for said in world.news if isinstance(said, WorkerDistrusted)] == ["w1"]
 
 
-def test_values_of_another_kind_of_machine_may_differ_in_their_last_digits(
-    world: World,
-) -> None:
+def test_values_of_another_kind_of_machine_may_differ_in_their_last_digits(world: World) -> None:
     near = linear(num_classes=10)
     near.load_state_dict({name: value * (1 + 1e-6) for name, value in _state(world.model)})
     compute = world.settings.compute.model_copy(

@@ -14,12 +14,7 @@ from lipt.common.errors import (
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.access.caller import NO_EVIDENCE, Caller, Evidence
 from lipt.coordinator.dispatch import workers as worker_registry
-from lipt.coordinator.dispatch.leases import (
-    AssignmentKey,
-    LeaseTable,
-    require_lease,
-    steady_clock,
-)
+from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable, require_lease, steady_clock
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.transitions import leased
 from lipt.coordinator.state.records import RunRecord

@@ -144,9 +144,7 @@ async def status_with(page: ServedPage, cookie: str) -> int:
         return (await me(browser)).status_code
 
 
-async def test_who_tries_tokens_is_slowed_down_and_told_when_to_try_again(
-    page: ServedPage,
-) -> None:
+async def test_who_tries_tokens_is_slowed_down_and_told_when_to_try_again(page: ServedPage) -> None:
     async with page.browser() as browser:
         wrong = [{"token": f"token {number}"} for number in range(12)]
         answers = [await browser.post("/api/sign-in", json=token) for token in wrong]

@@ -100,10 +100,7 @@ async def events(answer: httpx.Response) -> AsyncGenerator[dict[str, Any], None]
 
 
 async def test_runs_are_told_in_full_and_then_as_they_change(page: ServedPage) -> None:
-    async with (
-        page.signed_in(Role.ADMIN) as browser,
-        watch(browser) as answer,
-    ):
+    async with page.signed_in(Role.ADMIN) as browser, watch(browser) as answer:
         assert answer.headers["content-type"].startswith("application/x-ndjson")
         told = events(answer)
         assert (await anext(told))["num_runs"] == 0
@@ -114,10 +111,7 @@ async def test_runs_are_told_in_full_and_then_as_they_change(page: ServedPage) -
 
 
 async def test_stream_ends_with_its_session(page: ServedPage) -> None:
-    async with (
-        page.signed_in(Role.TRAINER) as browser,
-        watch(browser) as told,
-    ):
+    async with page.signed_in(Role.TRAINER) as browser, watch(browser) as told:
         each = events(told)
         await anext(each)
         (record,) = page.app.tokens.listed()

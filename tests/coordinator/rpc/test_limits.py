@@ -30,13 +30,7 @@ from lipt.common.errors import (
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Histogram, Meters
 from lipt.common.rpc.channel import open_channel
-from lipt.coordinator.access.caller import (
-    ANYBODY,
-    Caller,
-    Evidence,
-    current_caller,
-    note_caller,
-)
+from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence, current_caller, note_caller
 from lipt.coordinator.access.tokens import OWN_USER, Shown
 from lipt.coordinator.app import App
 from lipt.coordinator.instruments import PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG

@@ -331,11 +331,7 @@ async def test_every_strategy_says_what_it_needs_and_costs(service: SubsetServic
     assert all(preset.summary for strategy in listed.values() for preset in strategy.presets)
     assert [
         list(listed[name].needs) for name in ("uniform", "uniform_per_class", "forgetting")
-    ] == [
-        ["nothing"],
-        ["labels"],
-        ["learners"],
-    ]
+    ] == [["nothing"], ["labels"], ["learners"]]
     assert [preset.name for preset in listed["ccs"].presets] == ["paper"]
     for name, strategy in STRATEGIES.items():
         assert listed[name].default_proxy == strategy.proxy

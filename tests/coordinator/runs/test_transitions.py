@@ -29,12 +29,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.messages import Asked, Progressed
-from lipt.coordinator.runs.holding import (
-    find_ready,
-    hold_runs_of_other_data,
-    how_far,
-    why_held,
-)
+from lipt.coordinator.runs.holding import find_ready, hold_runs_of_other_data, how_far, why_held
 from lipt.coordinator.runs.repair import restore, restore_inputs
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import (
@@ -285,10 +280,7 @@ async def test_weights_that_cannot_be_made_again_are_said_to_be_lost(
     ],
 )
 async def test_inputs_that_are_not_whole_are_made_again(
-    blobs: BlobStore,
-    compute: FakeCompute,
-    damaged: tuple[bytes, ...],
-    made: list[str],
+    blobs: BlobStore, compute: FakeCompute, damaged: tuple[bytes, ...], made: list[str]
 ) -> None:
     for content in damaged:
         blobs.path(BlobName.of(content)).write_bytes(content.swapcase() + b"!")

@@ -13,12 +13,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import (
-    DataRecord,
-    DiagnosisRecord,
-    RunRecord,
-    SubsetRecord,
-)
+from lipt.coordinator.state.records import DataRecord, DiagnosisRecord, RunRecord, SubsetRecord
 from tests.coordinator.made_up_runs import made_up_run
 
 NUM_EXAMPLES = 2

@@ -281,9 +281,7 @@ def needed_by(directory: Path) -> set[str]:
     return {need.blob.sha256 for record in read_records(directory, []) for need in needs_of(record)}
 
 
-def test_named_digests_are_those_of_needs_and_of_what_is_needed_no_more(
-    state: StateBench,
-) -> None:
+def test_named_digests_are_those_of_needs_and_of_what_is_needed_no_more(state: StateBench) -> None:
     named = set(named_digests(state.directory))
     over = ["ready shard 0", "ready shard 1", "training shard 0"]
     over += [f"cancelled {what}" for what in ("shard 0", "shard 1", "result 0", "snapshot 0")]

@@ -46,16 +46,8 @@ from lipt.v1 import blob_pb2, blob_pb2_grpc, config_pb2
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
 from tests.coordinator.dispatch.test_scans import OPENED, THETA_P, VERSIONS
-from tests.coordinator.fakes import (
-    THETA as WEIGHTS,
-)
-from tests.coordinator.fakes import (
-    complete,
-    make_settings,
-    opened,
-    pretraining,
-    until,
-)
+from tests.coordinator.fakes import THETA as WEIGHTS
+from tests.coordinator.fakes import complete, make_settings, opened, pretraining, until
 from tests.coordinator.made_up_runs import made_up_run
 from tests.serving import own_user_channel
 
@@ -373,11 +365,7 @@ class Served:
 @asynccontextmanager
 async def served(directory: Path, **storage: object) -> AsyncIterator[Served]:
     settings = make_settings(directory, storage={**LIMITS, **storage})
-    async with (
-        opened(settings) as app,
-        serving(app) as address,
-        AsyncExitStack() as stack,
-    ):
+    async with opened(settings) as app, serving(app) as address, AsyncExitStack() as stack:
         yield Served(app, address, stack)
 
 

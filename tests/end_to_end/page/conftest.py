@@ -66,9 +66,7 @@ class Watcher:
     ) -> Page:
         """A page of a browser that has signed in, at `#/path`; nobody has without a role."""
         context = self.browser.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme=scheme,
-            reduced_motion="reduce",
+            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
         )
         self._contexts.append(context)
         context.set_default_timeout(PATIENCE_MS)

@@ -15,12 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.config.settings import load_settings
-from lipt.common.errors import (
-    ConfigError,
-    LiptError,
-    ProcessEndedError,
-    UnreachableError,
-)
+from lipt.common.errors import ConfigError, LiptError, ProcessEndedError, UnreachableError
 from lipt.common.rpc.channel import open_channel
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.pool import Ended, LocalEngine, ray_engine

@@ -137,9 +137,7 @@ def test_without_a_validation_split_it_says_so(
     empty = torch.empty(0, dtype=torch.int64)
     split = Context.split
     monkeypatch.setattr(
-        Context,
-        "split",
-        lambda self, config: replace(split(self, config), validation_ids=empty),
+        Context, "split", lambda self, config: replace(split(self, config), validation_ids=empty)
     )
     with pytest.raises(SignalsError, match=r"needs a validation split.*validation\.fraction"):
         select(Probe(SIGNALS | {Need.VALIDATION}))
