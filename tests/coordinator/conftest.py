@@ -1,5 +1,3 @@
-"""Records for the coordinator's tests, with only what matters in a test to be said."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

@@ -1,5 +1,3 @@
-"""Records of runs, with only what matters in a test to be said."""
-
 from __future__ import annotations
 
 from lipt.common.blobs.blob import BlobName

@@ -1,5 +1,3 @@
-"""The coordinator's parts around a compute process that the test plays."""
-
 from __future__ import annotations
 
 import logging

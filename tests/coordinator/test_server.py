@@ -1,5 +1,3 @@
-"""The contract on a real port of this process; jobs are answered by the test."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Fixtures of the tests that run real processes."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

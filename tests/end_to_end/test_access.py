@@ -1,5 +1,3 @@
-"""Who gets in at a coordinator, by tokens and certificates, and what the wire shows."""
-
 from __future__ import annotations
 
 import random

@@ -1,5 +1,3 @@
-"""The compute queue, and passes over the data that workers share."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Each kind of data, its faults and broken images, with real processes."""
-
 from __future__ import annotations
 
 import csv

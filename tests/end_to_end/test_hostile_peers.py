@@ -1,5 +1,3 @@
-"""Workers that lie, and peers with hostile names."""
-
 from __future__ import annotations
 
 import signal
@@ -13,7 +11,7 @@ from lipt.common.blobs.blob import blob_to_proto
 from lipt.common.errors import ForeignWorkerError, from_rpc_error
 from lipt.common.process.devices import processor_name, versions
 from lipt.common.rpc.channel import open_channel, with_metadata
-from lipt.v1 import run_pb2, run_pb2_grpc, worker_pb2, worker_pb2_grpc
+from lipt.v1 import worker_pb2, worker_pb2_grpc
 from tests.cluster import SMALL_RUN, Cluster
 
 CALL_SECONDS = 60.0
@@ -145,18 +143,6 @@ def test_a_peers_texts_forge_no_line_and_steer_no_terminal(cluster: Cluster) -> 
         workers = worker_pb2_grpc.WorkerServiceStub(
             with_metadata(channel, lambda: ((WORKER_SECRET, SECRET),))
         )
-        require_refused(
-            workers.Register,
-            worker_pb2.RegisterRequest(instance_id="i", name="x" * 3_900_000, protocol=PROTOCOL),
-            "RegisterRequest.name has 3900000 characters; at most 80 are taken",
-        )
-        require_refused(
-            run_pb2_grpc.RunServiceStub(channel).CreateRun,
-            run_pb2.CreateRunRequest(request_id="x" * 3_900_000),
-            "CreateRunRequest.request_id has 3900000 characters; at most 100 are taken",
-        )
-        assert len(coordinator.text()) < 10_000
-
         registered = workers.Register(
             worker_pb2.RegisterRequest(
                 instance_id=SECRET,
@@ -191,10 +177,3 @@ def test_a_peers_texts_forge_no_line_and_steer_no_terminal(cluster: Cluster) -> 
     assert r"worker x\n2026-01-01" in log
     assert "event=learner_failed" in log
     require_harmless(log)
-
-
-def require_refused(call: Any, request: Any, words: str) -> None:
-    with pytest.raises(grpc.RpcError) as caught:
-        call(request, timeout=CALL_SECONDS)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT  # type: ignore[attr-defined]
-    assert words in str(from_rpc_error(caught.value))

@@ -1,5 +1,3 @@
-"""Runs from their start to their subsets, with real processes."""
-
 from __future__ import annotations
 
 import json

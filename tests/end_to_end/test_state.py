@@ -1,5 +1,3 @@
-"""A coordinator's state directory: full disk, backup, and data that is not its runs' own."""
-
 from __future__ import annotations
 
 import resource

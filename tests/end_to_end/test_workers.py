@@ -1,5 +1,3 @@
-"""Workers that come early, leave, lag or ask for too much; pools of them; `lipt up`."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""Seeded fuzzing of files, messages and every RPC: refused by name, in bounded memory."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Memory stays bounded: stalled readers, uploads and commits at once, many learners in a soup."""
-
 from __future__ import annotations
 
 import gc

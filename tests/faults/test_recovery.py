@@ -1,5 +1,3 @@
-"""Clocks that jump, processes that die or stand still, bits that flip on a disk."""
-
 from __future__ import annotations
 
 import os
@@ -204,7 +202,7 @@ def test_theta_p_and_subsets_that_the_coordinator_s_disk_damages_or_loses_are_ma
     assert again.indices.tolist() == subset.indices.tolist()
     assert again.digest == subset.digest
     assert len(other) == len(subset)
-    coordinator.wait_for("theta_p of run .* is not whole: it is made again")
+    coordinator.wait_for("1 files of run .* are not whole: they are made again")
 
 
 @pytest.mark.smoke
@@ -221,7 +219,7 @@ def test_theta_star_and_shards_that_were_damaged_are_made_again_after_a_restart(
     for path in blobs_in(cluster):
         flip_the_middle(path)
     coordinator = cluster.start_coordinator()
-    coordinator.wait_for("3 inputs of run .* are not whole: they are made again")
+    coordinator.wait_for("3 files of run .* are not whole: they are made again")
     cluster.start_worker("worker")
     with cluster.client() as client:
         disturbed = client.wait(run.run_id)

@@ -1,5 +1,3 @@
-"""A worker's life against a coordinator that the test plays; its learners cost nothing."""
-
 from __future__ import annotations
 
 import time

@@ -1,5 +1,3 @@
-"""What a worker takes on, on a machine that the test makes up."""
-
 from __future__ import annotations
 
 import os

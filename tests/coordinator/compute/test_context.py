@@ -1,5 +1,3 @@
-"""The data of a compute process: compared with what a job is for, opened anew when it changes."""
-
 from __future__ import annotations
 
 import errno

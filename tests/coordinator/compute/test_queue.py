@@ -1,5 +1,3 @@
-"""Who is computed next, dropped and refused, with played processes and with real ones."""
-
 from __future__ import annotations
 
 import asyncio

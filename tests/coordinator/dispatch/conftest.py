@@ -1,5 +1,3 @@
-"""A dispatcher over a real database, with a clock that the test moves."""
-
 from __future__ import annotations
 
 import asyncio

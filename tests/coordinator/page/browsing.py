@@ -1,5 +1,3 @@
-"""A page on a real port of this process, and browsers as httpx plays them."""
-
 from __future__ import annotations
 
 import json

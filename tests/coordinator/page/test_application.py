@@ -1,5 +1,3 @@
-"""The page over HTTP, on a real port of this process; its requests and scripts."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""What listens for browsers, and their sessions."""
-
 from __future__ import annotations
 
 import asyncio

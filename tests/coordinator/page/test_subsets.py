@@ -1,5 +1,3 @@
-"""Subsets and pictures over HTTP, with jobs that the test answers."""
-
 from __future__ import annotations
 
 import ast

@@ -1,5 +1,3 @@
-"""Answers of the smaller services, on a real state."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Commits of learners with snapshots, on the service's own methods over a real state."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""A state directory with a run of every kind, made by the coordinator's own parts."""
-
 from __future__ import annotations
 
 import contextlib

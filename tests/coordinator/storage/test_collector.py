@@ -1,5 +1,3 @@
-"""Runs that are too old or too many go, and files that nobody needs; what is in use stays."""
-
 from __future__ import annotations
 
 import asyncio

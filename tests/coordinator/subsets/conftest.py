@@ -1,5 +1,3 @@
-"""Answers of a coordinator whose jobs a test plays."""
-
 from __future__ import annotations
 
 import asyncio

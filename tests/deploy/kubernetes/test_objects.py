@@ -1,5 +1,3 @@
-"""Every object of chart and overlay: valid, secure, and wired to what it names."""
-
 from __future__ import annotations
 
 import copy

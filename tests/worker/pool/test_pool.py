@@ -1,5 +1,3 @@
-"""A pool from its settings, its calls, and its life with workers that a test ends."""
-
 from __future__ import annotations
 
 import logging

@@ -1,5 +1,3 @@
-"""Processes of a pool: children that do not outlive it, and Ray as a test plays it."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""Trainers' jobs: what strategies are given, without labels too; diagnoses, pictures and maps."""
-
 from __future__ import annotations
 
 import base64
