@@ -29,13 +29,13 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.config.values import run_config_from_proto, validate
 from lipt.common.data.shard import open_shard
-from lipt.common.errors import LiptError, WeightsError, from_rpc_error
+from lipt.common.errors import LiptError, from_rpc_error
 from lipt.common.images.formats import ImageFormat
 from lipt.common.rpc.messages import message_to_dict
 from lipt.common.targets.values import SingleLabel
-from lipt.common.weights.encodings import SPARSE_KEY, encode_planes, encode_sparse, open_weights
+from lipt.common.weights.encodings import encode_planes, encode_sparse, open_weights
 from lipt.common.weights.files import pack, read_weights
-from lipt.common.weights.specs import TensorSpec, specs_of
+from lipt.common.weights.specs import specs_of
 from lipt.trainer.views import InfoView, RunView, StrategyView, view_of
 from lipt.v1 import blob_pb2, config_pb2, info_pb2, run_pb2, run_pb2_grpc, subset_pb2, worker_pb2
 from tests.cluster import Cluster
@@ -222,17 +222,6 @@ def test_damaged_file_is_refused_by_name_or_still_the_model_s(reader: str, num_c
     # Damage to values alone cannot be seen here: the blob's digest is for that.
     assert outcomes["fine"] < num_cases / 2
     assert outcomes.total() == num_cases
-
-
-def test_bitmask_that_claims_2_60_elements_is_refused_from_its_header() -> None:
-    claims = '{"version":1,"shapes":{"w":[1152921504606846976]}}'
-    stored = {"mask/w": torch.ones(1, dtype=torch.uint8), "values/w": torch.ones(1)}
-    like = {"w": TensorSpec((2**60,), torch.float32)}
-    with (
-        memory_growth(2**20),
-        pytest.raises(WeightsError, match=r"needs uint8\[144115188075855872\]"),
-    ):
-        dict(open_weights(pack(stored, {SPARSE_KEY: claims}), like=like))
 
 
 @contextmanager

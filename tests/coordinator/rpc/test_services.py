@@ -18,7 +18,6 @@ from lipt.coordinator.access.caller import Caller, Evidence
 from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import Computation
-from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.rpc import subsets as module
 from lipt.coordinator.rpc.access import AccessService
@@ -34,6 +33,7 @@ from lipt.core.selection.registry import STRATEGIES
 from lipt.v1 import access_pb2, diagnosis_pb2, info_pb2, run_pb2, worker_pb2
 from lipt.v1 import subset_pb2 as pb
 from tests.clock import Clock
+from tests.coordinator.dispatch.conftest import Bench
 from tests.coordinator.made_up_runs import made_up_run
 from tests.coordinator.state.conftest import diagnosis_of, subset_of
 
@@ -154,34 +154,22 @@ async def test_a_run_says_why_it_is_held_or_has_failed(
 LEARNER = LearnerResult(BlobName.of(b"learner"), loss=0.1, train_seconds=6.0, bytes_received=1)
 
 
-class Bench:
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self.clock = clock
-        self.store = RunStore(database)
-        self.dispatcher = Dispatcher(self.store, lease_seconds=30.0, clock=clock, wall_clock=clock)
+class Watched(Bench):
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
         self.jobs: list[Computation] = []
         self.stopping = asyncio.Event()
         compute = cast("Any", SimpleNamespace(computations=lambda: self.jobs))
         self.watching = InfoService(
-            cast("Any", None),
+            NOBODY,
             self.store,
             self.dispatcher,
             compute,
             self.stopping,
             default_run=RunConfig(),
             device="cpu",
-            wall_clock=clock,
+            wall_clock=lambda: 1000.0 + self.clock.now,
         )
-
-    def join(self, instance_id: str, shown: Evidence | None = None) -> str:
-        return self.dispatcher.workers.register(
-            instance_id,
-            name=f"worker-{instance_id}",
-            device="cpu",
-            versions={},
-            allowed_modules=(),
-            shown=shown or Evidence(secret=instance_id),
-        ).worker_id
 
     def watch(self, interval_seconds: float = 0.01, num_runs: int = 20) -> Any:
         request = info_pb2.WatchServiceRequest(interval_seconds=interval_seconds, num_runs=num_runs)
@@ -199,11 +187,11 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(database: Database, clock: Clock) -> Bench:
-    return Bench(database, clock)
+async def bench(database: Database) -> Watched:
+    return Watched(database)
 
 
-async def test_first_answer_has_all_and_the_next_what_has_changed(bench: Bench) -> None:
+async def test_first_answer_has_all_and_the_next_what_has_changed(bench: Watched) -> None:
     for name in "abc":
         await bench.store.add(made_up_run(name))
     first, second = await bench.next_two(lambda: bench.store.hold("b", "its data is away."))
@@ -212,7 +200,7 @@ async def test_first_answer_has_all_and_the_next_what_has_changed(bench: Bench) 
     assert first.num_runs == 3
 
 
-async def test_learner_is_shown_with_its_times_and_what_its_worker_does(bench: Bench) -> None:
+async def test_learner_is_shown_with_its_times_and_what_its_worker_does(bench: Watched) -> None:
     await bench.store.add(made_up_run("r", num_learners=1))
     worker_id = bench.join("i" * 32)
     await bench.dispatcher.next_work(worker_id, wait_seconds=0.0)
@@ -223,32 +211,34 @@ async def test_learner_is_shown_with_its_times_and_what_its_worker_does(bench: B
     bench.dispatcher.heartbeat(worker_id, key, 1, said)
     (out,) = (await anext(answers)).runs[0].learners
     assert (out.phase, out.step, out.num_steps) == (worker_pb2.LEARNER_PHASE_TRAINING, 2, 10)
-    assert out.leased_at.ToSeconds() == 100
+    assert out.leased_at.ToSeconds() == 1000
     assert not out.HasField("committed_at")
     bench.clock.now += 7.0
     await bench.dispatcher.commit(worker_id, key, 1, LEARNER)
     (done,) = (await anext(answers)).runs[0].learners
-    assert (done.committed_at.ToSeconds(), done.phase) == (107, 0)
+    assert (done.committed_at.ToSeconds(), done.phase) == (1007, 0)
 
 
-async def test_worker_is_shown_with_when_it_joined_and_its_certificate_s_end(bench: Bench) -> None:
+async def test_worker_is_shown_with_when_it_joined_and_its_certificate_s_end(
+    bench: Watched,
+) -> None:
     caller = Caller("certificate:1", "box", frozenset(), certificate="1", expires_at=5000.0)
 
     def later() -> None:
         bench.clock.now += 50.0
         bench.join("j" * 32)
 
-    bench.join("i" * 32, Evidence(caller, secret="i" * 32))
+    bench.join("i" * 32, shown=Evidence(caller, secret="i" * 32))
     first, second = await bench.next_two(later)
     (worker,) = first.workers
     assert worker.certificate_expires_at.ToSeconds() == 5000
-    assert worker.joined_at.ToSeconds() == 100
-    assert [one.joined_at.ToSeconds() for one in second.workers] == [100, 150]
+    assert worker.joined_at.ToSeconds() == 1000
+    assert [one.joined_at.ToSeconds() for one in second.workers] == [1000, 1050]
     assert not second.workers[1].HasField("certificate_expires_at")
     assert second.num_workers == 2
 
 
-async def test_queue_is_shown_and_time_alone_is_no_news(bench: Bench) -> None:
+async def test_queue_is_shown_and_time_alone_is_no_news(bench: Watched) -> None:
     def job(seconds: float, done: int) -> Computation:
         progress = Progressed("merging learners", done, 9)
         return Computation("dear", "MakeSoup", "r", 0, True, seconds, progress)
@@ -265,7 +255,7 @@ async def test_queue_is_shown_and_time_alone_is_no_news(bench: Bench) -> None:
     assert (await waiting).computations[0].progress.done == 4
 
 
-async def test_stream_ends_when_the_service_stops(bench: Bench) -> None:
+async def test_stream_ends_when_the_service_stops(bench: Watched) -> None:
     answers = bench.watch(60.0)
     await anext(answers)
     bench.stopping.set()
@@ -276,7 +266,7 @@ async def test_stream_ends_when_the_service_stops(bench: Bench) -> None:
     ("interval_seconds", "num_runs"), [(float("nan"), 1), (61.0, 1), (1.0, -1), (1.0, 201)]
 )
 async def test_more_than_is_answered_is_refused(
-    bench: Bench, interval_seconds: float, num_runs: int
+    bench: Watched, interval_seconds: float, num_runs: int
 ) -> None:
     answers = bench.watch(interval_seconds, num_runs)
     with pytest.raises(InvalidRequestError, match=r"outside 1\.\.200"):
