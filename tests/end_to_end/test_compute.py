@@ -24,7 +24,6 @@ from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
 from lipt.worker.client import Assignment
 from tests.cluster import COORDINATOR, SMALL_RUN, Cluster, LoggedProcess
-from tests.end_to_end.patient_coordinator import PATIENT
 from tests.played_worker import PlayedWorker
 from tests.serving import own_user_channel
 
@@ -200,16 +199,6 @@ def scored(worker: PlayedWorker, assignment: Assignment) -> Weights:
     model.load_state_dict(worker.weights(assignment))
     data = open_dataset("digits", image_size=32)
     return score_range(model.eval(), data, task, device=torch.device("cpu"))
-
-
-def test_workers_that_have_the_data_take_ranges_and_the_subset_is_the_same(
-    cluster: Cluster, digest: str
-) -> None:
-    coordinator = serve(cluster, program=PATIENT)
-    cluster.start_worker("blind").wait_for("joined")
-    cluster.start_worker("seeing", "--worker-data", "digits").wait_for("joined")
-    assert subset_digest(cluster) == digest
-    assert int(coordinator.wait_for(r"of 15 ranges, (\d+) by 1 workers")[1]) > 0
 
 
 def test_a_worker_that_vanishes_and_one_that_lies_change_nothing(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, cast
 
+import grpc
 import torch
 
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, chunk_data, fill_chunk
@@ -23,7 +26,8 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.images.formats import ImageFormat
 from lipt.common.observability.logs import Events
 from lipt.common.process.machine import Machine
-from lipt.v1 import blob_pb2, worker_pb2
+from lipt.common.rpc.channel import open_channel
+from lipt.v1 import blob_pb2, worker_pb2, worker_pb2_grpc
 from lipt.worker.assignment import Worker, WorkerLimits
 from lipt.worker.client import Assignment, CoordinatorClient
 from lipt.worker.settings import WorkerSettings
@@ -171,6 +175,18 @@ class FakeClient:
     def _answer(self, call: str) -> None:
         if refusals := self.refusals.get(call):
             raise refusals.pop(0)
+
+
+@contextmanager
+def serving(servicer: Any) -> Iterator[grpc.Channel]:
+    """A channel to this servicer of workers' calls."""
+    server = grpc.server(ThreadPoolExecutor(2))
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with open_channel(f"127.0.0.1:{port}") as channel:
+        yield channel
+    server.stop(None).wait()
 
 
 def make_worker(fake: FakeClient, cache: BlobStore, **settings: Any) -> Worker:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,10 @@ from lipt.common.errors import (
     UnreachableError,
 )
 from lipt.common.observability.logs import EventKind, Events
-from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, fill_message
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import CoordinatorClient, LeaseKeeper
-from tests.worker.fake_client import TASK, FakeClient, make_assignment
+from tests.worker.fake_client import TASK, FakeClient, make_assignment, serving
 
 
 class Fake(worker_pb2_grpc.WorkerServiceServicer):
@@ -73,13 +71,8 @@ Served = tuple[Fake, CoordinatorClient]
 @pytest.fixture
 def served() -> Iterator[Served]:
     fake = Fake()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
-    server = grpc.server(ThreadPoolExecutor(2))
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(fake, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    with open_channel(f"127.0.0.1:{port}") as channel:
+    with serving(fake) as channel:
         yield fake, CoordinatorClient(channel)
-    server.stop(None).wait()
 
 
 def test_worker_says_who_it_is_and_proves_it_from_then_on(served: Served) -> None:
