@@ -87,9 +87,10 @@ async def open_app(
         blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
         compute = make_compute(settings, events, meters)
         stack.push_async_callback(compute.stop)
-        backbone = settings.backbone and await asyncio.to_thread(
-            backbone_identity, settings.backbone
-        )
+        with talking(f"reading the backbone {settings.backbone}", logger.info):
+            backbone = settings.backbone and await asyncio.to_thread(
+                backbone_identity, settings.backbone
+            )
         with talking(f"opening {settings.dataset.source}", logger.info):
             data = await compute.run(DescribeData(), logging_progress(clock=monotonic))
         compute.open_light(data)
