@@ -26,7 +26,7 @@ from lipt.coordinator.compute.jobs.selecting import (
     RecheckSubset,
     SelectSubset,
 )
-from lipt.coordinator.compute.messages import Asked, Cost, OnData, OnProgress
+from lipt.coordinator.compute.messages import Asked, OnData, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.instruments import SELECTION
 from lipt.coordinator.runs.holding import require_going_on
@@ -42,12 +42,11 @@ from lipt.coordinator.state.records import DataRecord, DiagnosisRecord, RunRecor
 from lipt.coordinator.subsets.questions import (
     DiagnosisQuery,
     asked_the_same,
-    find_begun,
-    find_finished,
     find_named,
     find_ready,
     manifest_of,
     request_key,
+    require_trained,
 )
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.proxies.proxy import Kind, Proxy
@@ -56,8 +55,8 @@ from lipt.core.stages.question import (
     Sources,
     SubsetQuery,
     initial_for,
-    needs_no_learners,
     question_of,
+    training_for,
 )
 
 logger = logging.getLogger(__name__)
@@ -166,15 +165,16 @@ class Answers:
     async def _subset(
         self, query: SubsetQuery, on_progress: OnProgress, callers: Callers
     ) -> Answer:
-        find = find_begun if needs_no_learners(query) else find_finished
-        run = find(self._store, query.run)
+        run = find_named(self._store, query.run)
         log_about(run=run.run_id)
         held = self._store.held(run.run_id)
+        num_examples = await self._num_examples(run, held)
+        require_trained(self._store, run, training_for(query, num_examples))
         job = SelectSubset.answering(
             question_of(
                 run.outcome,
                 query,
-                await self._num_examples(run, held),
+                num_examples,
                 backbone=self._backbone,
                 kind=self._data.target.kind,
                 max_warm_up_epochs=self._max_warm_up_epochs,
@@ -255,8 +255,7 @@ class Answers:
         # A span in the caller's trace, linked to the run's.
         with span("selection", link=run.traceparent, run_id=run.run_id) as selection:
             selection.note(run_name=run.name, strategy=job.strategy, budget=job.budget)
-            # Strategies on labels need no theta_p.
-            if job.weights == run.pretrained_weights and job.cost is not Cost.LABELS:
+            if job.weights == run.pretrained_weights:
                 await self._restore(run, "theta_p", report, callers)
             if job.initial is not None:
                 await self._restore(run, "theta*", report, callers)

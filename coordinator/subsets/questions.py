@@ -8,15 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.errors import RunNotReadyError
 from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.runs.holding import require_going_on, require_own_data
-from lipt.coordinator.runs.requests import how_far, require_ready
+from lipt.coordinator.runs.requests import require_ready
 from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord, SubsetRecord
-from lipt.core.stages.question import Labels, Sources
+from lipt.core.stages.question import Labels, Sources, Training
 
 
 @dataclass(frozen=True)
@@ -40,28 +39,19 @@ def find_named(store: RunStore, name: str) -> RunRecord:
     return store.find(name) if newest is None else store.record(newest.run_id)
 
 
-def find_finished(store: RunStore, name: str) -> RunRecord:
-    """The named run (`find_named`) with its theta_p; an error before it has one."""
-    run = find_named(store, name)
-    require_going_on(store, run)
-    require_ready(run, store.activity(run.run_id))
-    return run
-
-
-def find_begun(store: RunStore, name: str) -> RunRecord:
-    """The named run with its theta*; an error before it has one."""
-    run = store.find(name)
-    if run.initial_weights is None:
+def require_trained(store: RunStore, run: RunRecord, training: Training) -> None:
+    """Refuse a query before its run has theta_p, or theta* where no learner is needed."""
+    if training is Training.LEARNERS or run.initial_weights is None:
         require_going_on(store, run)
-        raise RunNotReadyError(how_far(run, store.activity(run.run_id)))
-    return run
+        require_ready(run, store.activity(run.run_id))
 
 
 def find_ready(
     store: RunStore, name: str, data: DataDescription, *, or_else: str = ""
 ) -> RunRecord:
     """The named run with theta_p, on the served data; `or_else` ends the error's remedy."""
-    run = find_finished(store, name)
+    run = find_named(store, name)
+    require_trained(store, run, Training.LEARNERS)
     require_own_data(run, data, or_else=or_else)
     return run
 

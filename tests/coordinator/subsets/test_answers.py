@@ -365,6 +365,41 @@ async def test_theta_star_alone_is_asked_before_its_learners_have_trained(
     assert world.compute.kinds == ["SelectSubset"]
 
 
+@pytest.mark.parametrize("name", ["early", "latest"])
+@pytest.mark.parametrize(
+    ("strategy", "asked"),
+    [
+        ("auto", {"proxy": "ridge:patches"}),
+        ("auto", {"proxy": "ridge:columns"}),
+        ("uniform_per_class", {}),
+        ("kcenter", {"labels": "none"}),
+        ("kcenter", {"features": BlobName.of(b"mine"), "options": {"space": "features"}}),
+        ("crest", {"weights": BlobName.of(b"own weights")}),
+    ],
+)
+async def test_what_needs_no_learner_is_answered_before_they_have_trained(
+    world: World, make_run: MakeRun, strategy: str, asked: dict[str, Any], name: str
+) -> None:
+    for content in (b"mine", b"own weights"):
+        world.upload(content)
+    await world.store.remove("r")
+    await world.store.add(make_run("early").changed(fingerprint=DATA.fingerprint))
+    early = (await world.ask(run=name, strategy=strategy, **asked)).subset
+    assert early.run_id == "early"
+    # The ready run has the same answer.
+    ready = {"state": RunState.READY, "pretrained_weights": world.upload(THETA_P)}
+    await world.store.update("early", lambda run: run.changed(**ready))
+    assert (await world.ask(run=name, strategy=strategy, **asked)).subset == early
+    assert world.compute.kinds == ["SelectSubset"]
+
+
+async def test_nothing_is_answered_before_theta_star(world: World, make_run: MakeRun) -> None:
+    young = {"state": RunState.PENDING, "inputs": None, "initial_weights": None}
+    await world.store.add(make_run("young").changed(fingerprint=DATA.fingerprint, **young))
+    with pytest.raises(RunNotReadyError, match="run name-young is pending"):
+        await world.ask(run="young", strategy="uniform")
+
+
 async def test_a_choice_among_proxies_looks_at_theta_star_where_it_was_given(
     world: World, make_run: MakeRun
 ) -> None:
