@@ -118,12 +118,10 @@ class StorageSettings(Section):
 
 
 def compute_memory_bytes(limits: LimitSettings, machine: Machine) -> int:
-    """The compute process's memory limit: configured, or the machine's."""
     return machine.max_memory_bytes if limits.compute_memory is None else limits.compute_memory
 
 
 def compute_threads(limits: LimitSettings, machine: Machine) -> int:
-    """The limit of a run's threads in the compute process."""
     return machine.max_threads if limits.compute_threads is None else limits.compute_threads
 
 
