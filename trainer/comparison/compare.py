@@ -91,7 +91,7 @@ def compare(
     _check(known, plan, train, test)
     resolve_device(device)
     steps = plan.recipe.num_steps(round(max(plan.fractions) * len(train)))
-    recipe = plan.recipe.model_copy(update={"steps": steps})
+    recipe = plan.recipe.model_copy(update={"steps": steps}).fitted_to(train.inputs)
     identity = {
         "model": plan.model,
         "recipe": recipe.model_dump(mode="json"),
@@ -104,6 +104,7 @@ def compare(
     trials = TrialFile(out, identity)
     if trials.trials:
         say(f"{out}: {len(trials.trials)} trainings are in it; the comparison goes on after them")
+    say(f"main training: {steps} steps of {recipe.batch_size}; {recipe.augmentation_text}")
     where: dict[str, Any] = {"device": device, "allowed_modules": allowed_modules}
     training = partial(fit, plan.model, train, test=test, on_step=on_step, **where)
     for seed in plan.seeds:

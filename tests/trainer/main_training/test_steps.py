@@ -45,7 +45,14 @@ def test_randaugment_of_what_are_no_bytes_is_refused() -> None:
         augmented(Recipe(augmentation="randaugment"), 0, pictures().float())
 
 
-RECIPE = Recipe(batch_size=16, steps=4, label_smoothing=0.1, nesterov=True, warmup_steps=2)
+RECIPE = Recipe(
+    batch_size=16,
+    steps=4,
+    augmentation="crop_flip",
+    label_smoothing=0.1,
+    nesterov=True,
+    warmup_steps=2,
+)
 
 
 def stepped(dataset: Dataset, device: torch.device, there: Pretended | None = None) -> Weights:
