@@ -49,6 +49,9 @@ class Recipe(BaseModel):
     """Whether the momentum is Nesterov's."""
     weight_decay: float = Field(default=5e-4, ge=0)
     """Weight decay of SGD, on all parameters."""
+    max_gradient_norm: float = Field(default=5.0, ge=0)
+    """Norm that a step's gradient is scaled down to if it is larger; 0 never scales. Networks
+    without batch norm need it: a large first step stops their units from learning."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of the target, soft label included, that is spread over all classes."""
     soft_labels: float = Field(default=0.0, ge=0, le=1)

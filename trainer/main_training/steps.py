@@ -270,6 +270,7 @@ class Steps:
         self._graphs = recipe.compile and recipe.cuda_graphs
         self.sgd = Sgd(
             model,
+            max_norm=recipe.max_gradient_norm,
             lr=recipe.learning_rate,
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
