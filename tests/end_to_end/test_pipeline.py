@@ -82,8 +82,7 @@ def test_one_seed_gives_one_soup_and_one_subset_whatever_the_workers(cluster: Cl
 
 
 def test_user_s_own_data_and_model_from_one_short_file(cluster: Cluster, tmp_path: Path) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    source = readme.split("```python mine.py\n")[1].split("```")[0]
+    source = (Path(__file__).parents[2] / "examples" / "mine.py").read_text()
     assert len(source.splitlines()) <= 15
     (tmp_path / "mine.py").write_text(source)
     paths = {"PYTHONPATH": str(tmp_path)}
@@ -297,3 +296,24 @@ def plan(size: Size, source: str, environment: dict[str, str]) -> Any:
     done = processes.run(["-m", "lipt.trainer.cli", *words], os.environ | environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def test_what_needs_no_learner_is_answered_without_a_worker(cluster: Cluster) -> None:
+    cluster.start_coordinator()
+    with cluster.client() as client:
+        client.start_run({**SMALL_RUN, "seed": 5}, name="alone")
+        next(view for view in client.watch("alone") if view.state is RunState.TRAINING)
+        served = client.info().dataset
+        assert served is not None
+        features_ND = np.zeros((served.num_examples, 2), np.float32)
+        asked: list[dict[str, Any]] = [
+            {"strategy": "auto", "proxy": "ridge:patches"},
+            {"strategy": "uniform_per_class"},
+            {"strategy": "kcenter", "labels": "none"},
+            {"strategy": "kcenter", "proxy": "ridge:user", "features": features_ND},
+        ]
+        # Of "latest", the default.
+        found = [client.subset(budget=50, **one) for one in asked]
+        assert {subset.manifest["run_name"] for subset in found} == {"alone"}
+        with pytest.raises(RunNotReadyError, match="0 of 4 learners are in"):
+            client.subset(budget=50)
