@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 import lipt
@@ -111,6 +112,84 @@ def test_what_needs_no_learners_trains_none(strategy: str, asked: dict[str, Any]
     pretrained = lipt.Pretrained(few_digits(), "resnet8", run=QUICK, progress=False)
     assert len(pretrained.select(strategy, 0.1, **asked)) == 24
     assert pretrained.seconds == {}
+
+
+NO_LEARNER, ONE_SEED = "no learner was used", "any seed and model give this subset"
+OTHER_SEED = "another seed may give another subset; no model was used"
+OTHER_MODEL = "another seed or model may give another subset"
+OWN_HEAD = "judged by a model with its own head"
+
+
+def few_rows() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """A table of three classes that do not quite overlap."""
+    draw = np.random.default_rng(0)
+    labels_N = draw.integers(0, 3, 150)
+    return (draw.normal(size=(150, 4)) + 2 * labels_N[:, None]).astype(np.float32), labels_N
+
+
+@pytest.mark.parametrize(
+    ("make", "strategy", "asked", "expected"),
+    [
+        (few_rows, "uniform", {}, ["judged by no features", NO_LEARNER, OTHER_SEED]),
+        (
+            *(few_rows, "auto", {"proxy": "ridge:columns", "fraction": 0.05}),
+            ["columns", NO_LEARNER, ONE_SEED],
+        ),
+        (
+            *(few_rows, "kcenter", {"labels": "none"}),
+            ["judged by features (columns) without any label", NO_LEARNER, ONE_SEED],
+        ),
+        (
+            *(few_rows, "kcenter", {"features": few_rows()[0], "options": {"space": "features"}}),
+            ["judged by the request's own features", NO_LEARNER, ONE_SEED],
+        ),
+        # Its validation split is drawn.
+        (few_rows, "glister", {"proxy": "ridge:columns"}, ["columns", NO_LEARNER, OTHER_SEED]),
+        (few_digits, "auto", {"proxy": "ridge:patches"}, ["patches", NO_LEARNER, OTHER_SEED]),
+        (few_digits, "auto", {}, ["patches", f"{NO_LEARNER}; 2 were tried", OTHER_MODEL]),
+        (
+            *(few_digits, "auto", {"proxy": "ridge:learners+patches"}),
+            ["patches+learners", "2 learners took part", OTHER_MODEL],
+        ),
+        (
+            *(few_digits, "kcenter", {}),
+            [OWN_HEAD, "2 learners took part, merged into theta_p", OTHER_MODEL],
+        ),
+        (
+            *(few_digits, "grand", {"options": {"pretraining": "epochs:1"}}),
+            [OWN_HEAD, NO_LEARNER, OTHER_MODEL],
+        ),
+        (
+            *(few_digits, "forgetting", {}),
+            ["judged by outputs of the learners in training", "2 learners took part", OTHER_MODEL],
+        ),
+    ],
+)
+def test_findings_say_what_was_used_and_what_mattered(
+    make: Callable[[], Any], strategy: str, asked: dict[str, Any], expected: list[str]
+) -> None:
+    asked = {"fraction": 0.1, **asked}
+    subset = lipt.Pretrained(make(), run=QUICK, progress=False).select(strategy, **asked)
+    judged, *others = expected
+    if "judged" not in judged:
+        accuracy = subset.manifest["proxy"]["accuracy"]
+        right = f"right on {accuracy:.1%} of the labels that it has not seen"
+        judged = f"judged by a ridge head on {judged}, {right}"
+    assert subset.findings[:3] == (judged, *others)
+    if expected[-1] == ONE_SEED:
+        other = lipt.Pretrained(make(), seed=1, run=QUICK, progress=False)
+        assert other.select(strategy, **asked).digest == subset.digest
+
+
+def test_the_recommended_alpha_says_what_it_follows_from() -> None:
+    pretrained = lipt.Pretrained(few_digits(), run=QUICK, progress=False)
+    subset = pretrained.select("uniform", 0.1, proxy="ridge:patches", soft_labels=True)
+    soft = subset.manifest["soft_labels"]
+    of_all, alone = soft["accuracy_on_others"], soft["accuracy_of_chosen_alone"]
+    assert subset.findings[3] == (
+        f"recommended alpha {subset.recommended_alpha:.2g}: of the labels not chosen, the head of "
+        f"all (patches) is right on {of_all:.1%}, one of the chosen alone on {alone:.1%}"
+    )
 
 
 def test_a_module_is_where_learners_begin_and_stays_as_it_is() -> None:

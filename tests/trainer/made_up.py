@@ -101,7 +101,11 @@ def trials(
 ) -> list[Trial]:
     return [
         made_up_trial(
-            seed=seed, strategy=strategy, fraction=fraction, test_accuracy=accuracy, **changes
+            seed=seed,
+            strategy=strategy,
+            fraction=fraction,
+            test_accuracy=accuracy,
+            **{"digest": f"d{seed}", **changes},
         )
         for seed, accuracy in enumerate(accuracies)
     ]

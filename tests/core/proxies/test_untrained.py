@@ -16,6 +16,7 @@ from lipt.core.proxies.untrained import (
     PatchFilters,
     column_values,
     draw_filters,
+    is_projected,
     patch_features,
     side_for,
 )
@@ -108,6 +109,20 @@ def test_images_are_scaled_to_one_of_two_sides(shape: tuple[int, int, int], side
 def of_column(column: Column, values: torch.Tensor) -> torch.Tensor:
     tensors = {column.name: values}
     return column_values([column], tensors, seed=3)(tensors)
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_values", "projected"),
+    [((), None, False), ((1024,), None, False), ((1025,), None, True), ((64,), 2000, True)],
+)
+def test_wide_columns_alone_are_projected(
+    shape: tuple[int, ...], num_values: int | None, projected: bool
+) -> None:
+    kind = ColumnType.FLOAT32 if num_values is None else ColumnType.INT64
+    values_N = torch.zeros(2, *shape, dtype=kind.dtype)
+    column = Column("x", kind, shape, num_values or 0)
+    assert is_projected(column, values_N) == projected
+    assert (of_column(column, values_N).shape[1] == 512) == projected
 
 
 @pytest.mark.parametrize(

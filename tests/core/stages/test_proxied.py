@@ -271,6 +271,6 @@ def test_features_alone_need_neither_a_head_nor_a_label(
     assert signals.labels_N.tolist() == [0] * len(features_ND)
     assert signals.errors_NC.shape == (len(features_ND), 0)
     facts = given(signals.facts, "facts")
-    assert set(facts) == {"proxy", "features", "num_features", "seconds"}
+    assert set(facts) == {"proxy", "features", "num_features", "drawn", "seconds"}
     assert (facts["proxy"], facts["features"]) == ("ridge:patches", "patches")
     assert facts["num_features"] == 2048

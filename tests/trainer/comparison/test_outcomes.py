@@ -142,3 +142,15 @@ LOOKS = (Look(10, 1.0, 0.70), Look(20, 2.0, 0.80))
 def test_without_random_there_is_no_target_and_no_difference() -> None:
     (row,) = outcomes(trials("craig", [0.8] * 2, looks=LOOKS))
     assert (row.target, row.reached, row.difference) == (None, None, None)
+
+
+def test_strategies_whose_seeds_gave_the_same_subset_are_named() -> None:
+    accuracies = [0.6, 0.6, 0.6]
+    random, craig = trials("uniform", accuracies), trials("craig", accuracies)
+    rows = outcomes([*random, *craig, *trials("auto", accuracies, digest="d")])
+    assert {row.strategy: row.num_subsets for row in rows} == {"uniform": 3, "auto": 1, "craig": 3}
+    assert (
+        verdict(rows)
+        .splitlines()[0]
+        .endswith(" Some seeds gave the same subset; distinct ones: auto 1 of 3.")
+    )

@@ -81,7 +81,12 @@ class FakeClient:
         count = budget or round(fraction * len(DIGITS))
         first = len(DIGITS) - count if strategy == "grand" else 0
         rows = range(first, first + count)
-        return made_up_subset(rows, fingerprint=DIGITS.fingerprint, strategy=strategy)
+        return made_up_subset(
+            rows,
+            fingerprint=DIGITS.fingerprint,
+            strategy=strategy,
+            findings={"words": ["judged by <b>", "no learner was used"]},
+        )
 
     def weights(self, run: str) -> bytes:
         assert run == "r-1"
@@ -126,6 +131,7 @@ def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
     assert "craig +soft 96.1% ± 0.1 +1.0 (+1.0 to +1.0) to without" in text
     assert "theta* 10.0%" in text
     assert "1 of 2 learners kept" in text
+    assert "judged by &lt;b&gt; no learner was used" in text
     assert "craig and grand 0 " in text
     # In the order of the soup: learner 1 was tried first.
     first = "learner 1: 51.0%, kept, alpha 0.3; soup 60.0%"
