@@ -1,7 +1,5 @@
 """Trainings at once: each is what plain SGD makes of the same batches."""
 
-from __future__ import annotations
-
 import copy
 from typing import cast
 

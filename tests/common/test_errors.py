@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 
 from lipt.common.errors import LiptError, QueueFullError, error_class, error_classes

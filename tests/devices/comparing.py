@@ -1,7 +1,5 @@
 """Comparing what a device came to with what the CPU came to."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

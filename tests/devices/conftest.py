@@ -3,8 +3,6 @@
 Every test here compares what a device comes to with what the CPU comes to.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The whole pipeline by real processes, everything of it on a CUDA device."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

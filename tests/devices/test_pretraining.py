@@ -1,7 +1,5 @@
 """Initialization, the soup and batch norm on a device."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

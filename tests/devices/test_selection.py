@@ -1,7 +1,5 @@
 """Every strategy chooses of signals on a device what it chooses of them on the CPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Signals, gradient norms, dynamics, the ridge head and patch features on a device."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """A learner, and main training, on a device."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What the pages say of the sources: names, files, reasons and events that are there."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -4,8 +4,6 @@ A refactoring leaves all digests of `digests.json` as they are. Where the file h
 kind of machine, only the stages are compared that are the same on every machine.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Values that nobody has computed: each test changes what it is about."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

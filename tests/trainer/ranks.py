@@ -1,7 +1,5 @@
 """Ranks: a test's function in two processes of one group, each of which leaves a record."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 from collections.abc import Callable

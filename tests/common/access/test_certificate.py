@@ -1,7 +1,5 @@
 """Whom a client certificate names, as gRPC shows it to a server."""
 
-from __future__ import annotations
-
 import hashlib
 import ssl
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import random
 from asyncio import to_thread
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Made-up rows of columns, and folders of files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

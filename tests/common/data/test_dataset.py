@@ -3,8 +3,6 @@
 Shapes: N examples, B ids, C channels.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from dataclasses import replace

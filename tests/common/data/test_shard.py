@@ -1,7 +1,5 @@
 """Shapes: n examples, C x H x W pixels."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import json

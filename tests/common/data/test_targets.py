@@ -1,7 +1,5 @@
 """Data sets whose examples have labels or numbers: sources, fingerprints, shards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Shapes: B examples, C classes, D features.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shapes: N images, C classes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Shapes: N images, C classes, D features."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from functools import partial

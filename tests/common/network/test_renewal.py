@@ -1,7 +1,5 @@
 """Files that change under a process: what it uses then, and what its peers see."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

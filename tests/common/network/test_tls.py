@@ -1,7 +1,5 @@
 """TLS files that cannot work are refused before anything listens, by file and reason."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

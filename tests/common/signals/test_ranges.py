@@ -1,7 +1,5 @@
 """Ranges of a small network's pass over made-up images."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

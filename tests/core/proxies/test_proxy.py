@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from lipt.common.errors import ProxyError

@@ -1,7 +1,5 @@
 """The command line, run against the service, or on digits."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Digits, settings that take a second, and subsets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pages as their tests read them."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 

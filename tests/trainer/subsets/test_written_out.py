@@ -1,7 +1,5 @@
 """A subset's images in files: what lies at the source, whole, and read back as it was."""
 
-from __future__ import annotations
-
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path

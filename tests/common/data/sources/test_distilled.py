@@ -1,7 +1,5 @@
 """Distilled sets: what is read, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Pairs are found in folders and tables, embedded once, and chosen from."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

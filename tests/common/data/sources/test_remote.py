@@ -1,7 +1,5 @@
 """Against a real server of S3's kind, on loopback."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What fsspec is asked for, without a server."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 from pathlib import Path

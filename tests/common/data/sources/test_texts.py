@@ -1,7 +1,5 @@
 """Texts as tokens: the same in memory and in a mapped file, and across chunks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
