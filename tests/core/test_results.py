@@ -37,7 +37,7 @@ def test_theta_s_file_says_what_is_frozen_and_is_the_plain_one_where_nothing_is(
 
 
 @pytest.mark.parametrize("encoding", list(WeightEncoding))
-def test_a_learner_is_opened_as_a_whole_state_without_a_copy_of_what_is_frozen(
+def test_a_learner_opens_as_a_whole_state_uncopied(
     tmp_path: Path, encoding: WeightEncoding
 ) -> None:
     path = tmp_path / "learner"
@@ -56,10 +56,6 @@ def test_a_learner_with_more_or_less_than_what_is_trained_is_refused(tmp_path: P
         path.write_bytes(encode_weights(weights, WeightEncoding.BITMASK))
         with pytest.raises(WeightsError, match="differ from the model's"):
             opened(path)
-
-
-def test_without_frozen_layers_a_learner_is_all_of_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "learner"
     path.write_bytes(encode_weights(THETA, WeightEncoding.BITMASK))
     whole = open_learner(path, specs_of(THETA), {})
     assert all(torch.equal(whole[name], tensor) for name, tensor in THETA.items())

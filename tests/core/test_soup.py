@@ -55,17 +55,6 @@ def test_two_learners_by_hand() -> None:
     ]
 
 
-def test_every_ratio_below_1_is_tried() -> None:
-    tried: list[float] = []
-
-    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
-        tried.append(weights["w"].item())
-        return Scored(0.5, {})
-
-    greedy([vector(0.0), vector(1.0)], evaluate, num_alphas=4)
-    assert tried == [0.0, 1.0, 0.25, 0.5, 0.75]
-
-
 def test_statistics_of_the_winner_replace_those_that_were_mixed() -> None:
     # The estimate says which weights it was made for.
     def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:

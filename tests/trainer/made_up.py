@@ -130,8 +130,6 @@ def made_up_subset(
 
 
 def described(**changes: Any) -> Fault:
-    """The coordinator's answer with a subset, in another description."""
-
     def edit(message: subset_pb2.GetSubsetResponse) -> None:
         if message.HasField("subset"):
             for name, value in changes.items():

@@ -46,9 +46,6 @@ def test_columns_are_given_by_name_and_only_standardized_ones_change() -> None:
     alone = ColumnsFormat((ColumnFormat(Column("", ColumnType.BOOL, (2,))),))
     values = torch.tensor([[True, False]])
     assert to_model_input({"": values}, alone, "cpu") is values
-
-
-def test_standardized_numbers_are_at_least_single_precision() -> None:
     for kind in (ColumnType.FLOAT16, ColumnType.BFLOAT16, ColumnType.FLOAT64):
         number = ColumnFormat(Column("x", kind, (), standardized=True), (2.0,), (4.0,))
         stored = {"x": torch.tensor([6.0, 2.0], dtype=kind.dtype)}
@@ -72,7 +69,7 @@ def test_standardized_numbers_are_at_least_single_precision() -> None:
         (torch.zeros(1, 1, 2, 2, dtype=torch.uint8), FORMAT, "are not those of the run"),
     ],
 )
-def test_other_examples_than_the_runs_are_refused(
+def test_other_examples_refused(
     stored: Stored, inputs: ImageFormat | ColumnsFormat, words: str
 ) -> None:
     with pytest.raises(DataError, match=f"{words}.*the data set that the run was made with"):

@@ -22,7 +22,7 @@ def check(name: str, protocol: tuple[int, int] = (1, 0), **changes: Any) -> Chec
     return only
 
 
-def test_a_healthy_coordinator_has_no_complaint() -> None:
+def test_protocols_fail_versions_are_noted_and_else_all_is_well() -> None:
     checks = coordinator_checks(INFO, protocol=(1, 0), versions={"torch": "2.15.0"})
     assert [(check.name, check.ok) for check in checks] == [
         ("protocol", True),
@@ -30,17 +30,11 @@ def test_a_healthy_coordinator_has_no_complaint() -> None:
         ("data", True),
         ("worker worker-1", True),
     ]
-
-
-def test_protocols_of_different_majors_fail_and_the_older_side_is_named() -> None:
     assert check("protocol", (1, 3)).ok
     assert "Update the coordinator" in check("protocol", (2, 0)).remedy
     ours_is_old = check("protocol", (0, 4))
     assert ours_is_old.ok is False
     assert "Update this side" in ours_is_old.remedy
-
-
-def test_different_versions_are_noted_with_who_has_which() -> None:
     note = check("versions", workers=(replace(WORKER, versions={"torch": "2.11.0"}),))
     assert note.ok is None
     assert note.detail == (
@@ -64,7 +58,7 @@ def test_missing_data_fails_and_missing_silent_or_unfit_workers_are_noted() -> N
     assert "that flag" in note.remedy
 
 
-def test_the_doctor_shows_its_token_and_names_a_refusal(
+def test_the_doctor_shows_its_token(
     relay: Relay, client: Client, lipt: Any, tmp_path: Path
 ) -> None:
     given = client.create_token("trainer", name="ci")
@@ -79,15 +73,12 @@ def test_the_doctor_shows_its_token_and_names_a_refusal(
     assert f"FAILED coordinator: the token {token_id} (ci) was revoked" in result.stdout
 
 
-def test_libraries_of_extras_that_are_missing_are_noted() -> None:
+def test_missing_extras_and_classes_without_examples_are_noted() -> None:
     _, note, _ = local_checks({"lipt": "0.1.0", "scikit-learn": "1.6.0"})
     assert str(note) == (
         "note   installed: pyarrow is not, and only lipt[parquet] needs it. "
         "pip install 'lipt[parquet]'"
     )
-
-
-def test_classes_without_examples_are_noted() -> None:
     named = replace(DATASET, class_names=("ant", "bee"), class_counts=(0, 9))
     found = check("data", dataset=named)
     assert found.ok is None
@@ -108,7 +99,7 @@ def test_the_doctor_is_content_with_a_coordinator(relay: Relay, lipt: Any) -> No
     assert {"name", "ok", "detail", "remedy"} == set(report["checks"][0])
 
 
-def test_the_doctor_fails_with_a_remedy_where_nobody_or_another_server_listens(
+def test_the_doctor_fails_where_no_coordinator_listens(
     lipt: Any, dead_address: str, stranger: str
 ) -> None:
     for address, told in (

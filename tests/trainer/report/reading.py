@@ -30,5 +30,4 @@ class Page(HTMLParser):
 
 
 def words(page: str) -> str:
-    """The text between the tags, on one line."""
     return " ".join(re.sub(r"<[^>]*>", " ", page).split())

@@ -43,7 +43,6 @@ class Comparison:
     again: Any
 
     def run(self, *arguments: str) -> Any:
-        """`lipt compare` with the common arguments and these."""
         given = ("compare", *ARGUMENTS, "--coordinator", self.cluster.address, *arguments)
         return CliRunner().invoke(main, list(given))
 
@@ -100,9 +99,7 @@ def test_it_goes_on_after_the_trials_that_a_kill_has_left(comparison: Comparison
 
 
 @pytest.mark.slow
-def test_soft_labels_are_rows_beside_the_same_without(
-    comparison: Comparison, tmp_path: Path
-) -> None:
+def test_soft_labels_are_rows_beside_others(comparison: Comparison, tmp_path: Path) -> None:
     out = tmp_path / "soft.jsonl"
     result = comparison.run(
         *("--steps", "3", "--out", str(out), "--soft-labels", "--seeds", "1", "--fractions", "0.1"),
