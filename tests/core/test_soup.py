@@ -177,6 +177,7 @@ def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics(
             "a": torch.tensor([a]),
             "b": torch.tensor([b, 0.0]),
             "c": torch.tensor([b] * 3),
+            "d": torch.tensor([b] * 4),
             "mean": torch.tensor(99.0),
             "counter": torch.tensor(int(b)),
         }
@@ -189,7 +190,7 @@ def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics(
         on_progress=lambda *done: told.append(done),
     )
     found = {name: tensor.tolist() for name, tensor in soup.weights.items()}
-    means = {"a": [(2**24 + 2) / 3], "b": [30.0, 0.0], "c": [30.0] * 3}
+    means = {"a": [(2**24 + 2) / 3], "b": [30.0, 0.0], "c": [30.0] * 3, "d": [30.0] * 4}
     assert found == means | {"mean": 7.0, "counter": 10}
     parts = soup.ingredients.values()
     assert [part.accuracy for part in parts] == pytest.approx([0.1, 0.2, 0.6])
