@@ -306,7 +306,7 @@ def test_each_thread_computes_alone() -> None:
     ("threads", "num_learners", "num_alphas", "together"),
     [(1, 10, 10, 1), (2, 10, 10, 2), (64, 10, 10, 10), (64, 3, 21, 20), (64, 1, 1, 1)],
 )
-def test_few_are_scored_at_once(
+def test_no_more_are_scored_at_a_time_than_are_asked_for(
     threads: int, num_learners: int, num_alphas: int, together: int
 ) -> None:
     given = {

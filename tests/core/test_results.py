@@ -37,7 +37,7 @@ def test_theta_s_file_says_what_is_frozen_and_is_the_plain_one_where_nothing_is(
 
 
 @pytest.mark.parametrize("encoding", list(WeightEncoding))
-def test_a_learner_opens_as_a_whole_state_uncopied(
+def test_a_learner_is_opened_as_a_whole_state_without_a_copy_of_what_is_frozen(
     tmp_path: Path, encoding: WeightEncoding
 ) -> None:
     path = tmp_path / "learner"

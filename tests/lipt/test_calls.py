@@ -175,7 +175,7 @@ def test_every_program_says_its_version_at_once_and_h_is_help(module: str) -> No
     assert text == printed("-m", module, "--help")
 
 
-def test_long_work_is_told(
+def test_what_takes_long_is_said_every_ten_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with showing(asked=False) as show:

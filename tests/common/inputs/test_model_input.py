@@ -69,7 +69,7 @@ def test_columns_are_given_by_name_and_only_standardized_ones_change() -> None:
         (torch.zeros(1, 1, 2, 2, dtype=torch.uint8), FORMAT, "are not those of the run"),
     ],
 )
-def test_other_examples_refused(
+def test_other_examples_than_the_runs_are_refused(
     stored: Stored, inputs: ImageFormat | ColumnsFormat, words: str
 ) -> None:
     with pytest.raises(DataError, match=f"{words}.*the data set that the run was made with"):

@@ -216,7 +216,7 @@ def test_calls_after_a_change_show_the_new_certificate_and_those_before_go_on(
     assert len(listener.peers) == 2
 
 
-def test_old_connections_close(
+def test_a_connection_is_closed_at_the_second_change(
     server: Bound, files: TlsFiles, authority: trustme.CA, tmp_path: Path
 ) -> None:
     server[0].start()

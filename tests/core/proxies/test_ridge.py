@@ -96,7 +96,7 @@ def test_outputs_are_leave_one_out(num_examples: int, num_features: int, penalty
 
 
 @pytest.mark.parametrize(("num_examples", "num_features"), [(40, 5), (12, 30)])
-def test_distrusted_examples_teach_little_and_are_judged(
+def test_whom_little_is_believed_teaches_little_and_is_judged_like_the_others(
     num_examples: int, num_features: int
 ) -> None:
     features_ND, labels_N = made_up(num_examples, num_features)
@@ -181,7 +181,7 @@ def test_penalties_are_compared_on_many_examples(seed: int) -> None:
 
 
 @pytest.mark.parametrize("num_features", [20, 300])
-def test_blocks_and_threads_change_next_to_nothing(
+def test_neither_blocks_nor_threads_change_more_than_a_millionth(
     num_features: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features_ND, labels_N = made_up(200, num_features)

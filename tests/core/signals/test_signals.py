@@ -256,7 +256,7 @@ def test_factored_norms_and_inner_products_are_those_of_autograd(*, bias: bool) 
     torch.testing.assert_close(products_NN, gradients_NP @ gradients_NP.T, rtol=1e-5, atol=1e-5)
 
 
-def test_signals_in_a_mapped_file_are_the_same(
+def test_signals_in_a_mapped_file_are_the_same_and_outlive_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, dataset = made_up_network(), made_up_dataset()

@@ -170,7 +170,7 @@ def test_learners_are_side_by_side_and_silent_about_their_own_shards(
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_mirror_images_count_where_they_help(
+def test_mirror_images_count_where_they_help_to_tell_the_labels(
     tmp_path: Path, weights: BlobName, *, mirrored: bool
 ) -> None:
     context = Context(digits_settings(tmp_path, "digits-test"), send=lambda _: None)
@@ -245,7 +245,7 @@ def test_data_that_is_no_pictures_has_no_patches(context: Context) -> None:
         proxied_signals(rows, Sources(CONFIG, IMAGE, NOWHERE), PATCHES)
 
 
-def test_features_alone(
+def test_features_alone_need_neither_a_head_nor_a_label(
     context: Context, monkeypatch: pytest.MonkeyPatch, patches_ND: Tensor
 ) -> None:
     monkeypatch.setattr(proxying, "leave_one_out", None)

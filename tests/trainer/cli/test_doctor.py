@@ -58,7 +58,7 @@ def test_missing_data_fails_and_missing_silent_or_unfit_workers_are_noted() -> N
     assert "that flag" in note.remedy
 
 
-def test_the_doctor_shows_its_token(
+def test_the_doctor_shows_its_token_and_names_a_refusal(
     relay: Relay, client: Client, lipt: Any, tmp_path: Path
 ) -> None:
     given = client.create_token("trainer", name="ci")
@@ -99,7 +99,7 @@ def test_the_doctor_is_content_with_a_coordinator(relay: Relay, lipt: Any) -> No
     assert {"name", "ok", "detail", "remedy"} == set(report["checks"][0])
 
 
-def test_the_doctor_fails_where_no_coordinator_listens(
+def test_the_doctor_fails_with_a_remedy_where_nobody_or_another_server_listens(
     lipt: Any, dead_address: str, stranger: str
 ) -> None:
     for address, told in (

@@ -154,7 +154,7 @@ def test_a_watch_goes_on_while_the_run_is_held(relay: Relay, client: Client) -> 
 AMBIGUOUS = struct.pack("<Q", 640) + b"{}".ljust(640)
 
 
-def test_pickle_like_weights(
+def test_weights_that_look_like_a_pickle_are_uploaded_once(
     service: Service, relay: Relay, client: Client, tmp_path: Path
 ) -> None:
     path = tmp_path / "w.safetensors"

@@ -86,7 +86,7 @@ def test_epochs_of_other_lengths_go_on_in_the_same_order(lightning: Loop, worker
     torch.testing.assert_close(again.net.state_dict(), whole.net.state_dict())
 
 
-def test_nothing_is_asked_in_vain(
+def test_what_no_epoch_would_use_is_not_asked_for(
     loop: Loop, make_sampler: MakeSampler, fake_client: FakeClient
 ) -> None:
     model, again = Model(), Model()
@@ -118,7 +118,7 @@ def test_checkpoints_resume_its_epoch(huggingface: Loop, make_sampler: MakeSampl
     assert second.seen[:12] == first.seen[20:32]
 
 
-def test_whole_states_are_needed(
+def test_a_checkpoint_s_sampler_state_has_to_be_there_whole(
     huggingface: Loop, make_sampler: MakeSampler, tmp_path: Path
 ) -> None:
     from lipt.trainer.integrations.huggingface import SamplerStateWarning

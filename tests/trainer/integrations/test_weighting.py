@@ -98,7 +98,7 @@ def by_hand() -> Tensor:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_frameworks_weigh_losses(
+def test_a_framework_weighs_losses(
     loop: Loop, caplog: pytest.LogCaptureFixture, workers: int
 ) -> None:
     model = Model()

@@ -172,7 +172,7 @@ def test_it_tells_verdict_soup_classes_wishes_learners_and_map(report: Report) -
         ("resnet8", raising(RunNotReadyError("there are none yet.")), "there are none yet."),
     ],
 )
-def test_pixels_place_examples_without_a_model(
+def test_without_the_model_pixels_place_the_examples_and_it_is_said_why(
     model: str, give: Callable[[], bytes], why: str
 ) -> None:
     run = replace(RUN, config=RunConfig(model=model))

@@ -30,7 +30,7 @@ def test_a_cell_cannot_begin_a_row_or_shift_a_column() -> None:
         ({"b": 1}, {"a": 2}, "its a is None, now it is 2; its b is 1, now it is None"),
     ],
 )
-def test_differing_settings_are_named(
+def test_every_setting_that_differs_is_named_with_both_values(
     found: dict[str, Any], wanted: dict[str, Any], words: str
 ) -> None:
     assert differences(found, wanted) == words

@@ -60,7 +60,7 @@ def test_levels_by_hand() -> None:
 
 @precisions
 @pytest.mark.parametrize("kind", [proximity, scaled_cosine])
-def test_levels_are_even(
+def test_levels_are_evenly_spaced_and_symmetric(
     precision: Precision, kind: Callable[[Vectors], PairwiseSimilarity]
 ) -> None:
     similarity = kind(make_vectors(50))

@@ -280,7 +280,7 @@ def test_state_of_a_token_is_said_in_words(
     assert token_state(shown, now) == words
 
 
-def test_token_of_a_file_or_variable(
+def test_token_is_shown_that_the_file_or_the_environment_has(
     relay: Relay, client: Client, lipt: Any, tmp_path: Path
 ) -> None:
     one, other = (client.create_token("admin").secret for _ in range(2))

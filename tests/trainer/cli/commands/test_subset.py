@@ -96,7 +96,7 @@ def test_weights_written(service: Service, lipt: Any, tmp_path: Path, name: str,
     }
 
 
-def test_a_run_goes_to_mlflow(
+def test_a_run_and_its_subset_go_to_mlflow(
     relay: Relay, lipt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mlflow = pytest.importorskip("mlflow")
