@@ -83,7 +83,8 @@ class App:
         """Describe the data, and hold the runs of other data."""
         await self.tokens.load()
         source, backbone = self.settings.dataset.source, self.settings.backbone
-        self._backbone = backbone and await asyncio.to_thread(backbone_identity, backbone)
+        with talking(f"reading the backbone {backbone}", logger.info):
+            self._backbone = backbone and await asyncio.to_thread(backbone_identity, backbone)
         with talking(f"opening {source}", logger.info):
             progress = logging_progress(clock=monotonic)
             self.data = await self.compute.run(DescribeData(), progress)

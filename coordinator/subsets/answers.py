@@ -21,6 +21,7 @@ from lipt.common.observability.logs import log_about
 from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import versions
+from lipt.common.states import RunState
 from lipt.common.subsets import Examples, unpack
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.selecting import (
@@ -29,7 +30,7 @@ from lipt.coordinator.compute.jobs.selecting import (
     Selected,
     SelectSubset,
 )
-from lipt.coordinator.compute.messages import Asked, Cost, OnData, OnProgress
+from lipt.coordinator.compute.messages import Asked, OnData, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.instruments import SELECTION
 from lipt.coordinator.runs.holding import find_named, find_ready, not_ready
@@ -43,9 +44,10 @@ from lipt.core.selection.registry import find_strategy
 from lipt.core.stages.question import (
     Sources,
     SubsetQuery,
+    Training,
     initial_for,
-    needs_no_learners,
     question_of,
+    training_for,
 )
 
 logger = logging.getLogger(__name__)
@@ -97,10 +99,13 @@ class Answers:
         """The subset for a query: stored, the previous one, or computed now."""
         callers = _always(caller)
         with self._holding(query.weights, query.features):
-            run = self._run_of(query)
+            run = find_named(self.store, query.run)
             log_about(run=run.run_id)
             held = self.store.held(run.run_id)
             num_examples = await self._num_examples(run, held)
+            waits = training_for(query, num_examples) is Training.LEARNERS
+            if run.state is not RunState.READY if waits else run.initial_weights is None:
+                raise not_ready(self.store, run)
             key, job = self._job(run, query, num_examples)
             previous = None if held else await self._find_previous(run, query, num_examples)
             if previous is not None and await self._still_serves(
@@ -201,14 +206,6 @@ class Answers:
         # They may be read much later, and must not expire meanwhile.
         return self.blobs.expiry.holding(*(blob.sha256 for blob in uploaded if blob))
 
-    def _run_of(self, query: SubsetQuery) -> RunRecord:
-        if not needs_no_learners(query):
-            return find_ready(self.store, query.run)
-        run = self.store.find(query.run)
-        if run.initial_weights is None:
-            raise not_ready(self.store, run)
-        return run
-
     def _job(
         self, run: RunRecord, query: SubsetQuery, num_examples: int
     ) -> tuple[str, SelectSubset]:
@@ -285,8 +282,7 @@ class Answers:
         # A span in the caller's trace, linked to the run's.
         with span("selection", link=run.traceparent, run_id=run.run_id) as selection:
             selection.note(run_name=run.name, strategy=job.strategy, budget=job.budget)
-            # Strategies on labels need no theta_p.
-            if job.weights == run.pretrained_weights and job.cost is not Cost.LABELS:
+            if job.weights == run.pretrained_weights:
                 await self._restore(run, job.weights, report, callers)
             await self._restore(run, job.initial, report, callers)
             selected = await self.compute.run(OnData(run.fingerprint, job), report, asked)

@@ -280,6 +280,40 @@ async def test_theta_star_alone_is_asked_before_its_learners_have_trained(world:
     assert world.compute.kinds == ["SelectSubset"]
 
 
+@pytest.mark.parametrize("name", ["young", "latest"])
+@pytest.mark.parametrize(
+    ("strategy", "asked"),
+    [
+        ("auto", {"proxy": "ridge:patches"}),
+        ("auto", {"proxy": "ridge:columns"}),
+        ("uniform_per_class", {}),
+        ("kcenter", {"labels": "none"}),
+        ("kcenter", {"features": BlobName.of(b"mine"), "options": {"space": "features"}}),
+        ("crest", {"weights": BlobName.of(b"own weights")}),
+    ],
+)
+async def test_what_needs_no_learner_is_answered_before_they_have_trained(
+    world: World, strategy: str, asked: dict[str, Any], name: str
+) -> None:
+    for content in (b"mine", b"own weights"):
+        world.upload(content)
+    await world.store.remove("r")
+    early = (await world.ask(run=name, strategy=strategy, **asked)).subset
+    assert early.run_id == "young"
+    # The ready run has the same answer.
+    ready = {"state": RunState.READY, "pretrained_weights": world.upload(THETA_P)}
+    await world.store.update("young", lambda run: run.changed(**ready))
+    assert (await world.ask(run=name, strategy=strategy, **asked)).subset == early
+    assert world.compute.kinds == ["SelectSubset"]
+
+
+async def test_nothing_is_answered_before_theta_star(world: World) -> None:
+    pending = {"state": RunState.PENDING, "inputs": None, "initial_weights": None}
+    await world.store.update("young", lambda run: run.changed(**pending))
+    with pytest.raises(RunNotReadyError, match="run name-young is pending"):
+        await world.ask(run="young", strategy="uniform")
+
+
 async def test_a_choice_among_proxies_looks_at_theta_star_where_it_was_given(world: World) -> None:
     theta = world.upload(b"theta*")
     given = {"initialization": InitializationConfig(weights_sha256=theta.sha256)}

@@ -118,6 +118,15 @@ def test_what_comes_from_peers_has_no_marks_that_act(report: Report) -> None:
     assert {mark for mark in text if not mark.isprintable()} == {"\n"}
 
 
+def test_it_has_no_verdict_where_a_baseline_learned_nothing() -> None:
+    lost = [replace(trial, chance=0.9) for trial in TRIALS]
+    found = gather(FakeClient(), RUN, DIGITS, [], (COMPARISON, lost))  # type: ignore[arg-type]
+    page = render(found)
+    assert "At 10% this recipe does not learn here: random (uniform) reaches 90.0%" in words(page)
+    assert '<div class="verdict bad">' in page
+    assert "What did choosing cost?" not in page
+
+
 def test_it_tells_verdict_soup_classes_wishes_learners_and_map(report: Report) -> None:
     text = words(render(report))
     assert "At 10% craig beats random by 4.0 points" in text
