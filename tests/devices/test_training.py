@@ -1,6 +1,5 @@
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,7 +24,7 @@ from lipt.core.signals.signals import moved
 from lipt.core.soup import Soup, greedy_soup, uniform_soup
 from lipt.core.training import initialize
 from lipt.trainer.main_training import Recipe, Trained, TrainingPaused, fit
-from tests.cluster import Cluster
+from tests.cluster import SMALL_RUN, Cluster
 from tests.core.selection.builders import full_signals
 from tests.core.selection.test_conformance import LABELS, Options, choose, variants
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
@@ -222,11 +221,11 @@ def test_the_choice_is_the_cpus(device: torch.device, strategy: Strategy, option
 
 
 @pytest.mark.cuda
-def test_everything_is_computed_on_the_device(cluster: Cluster, small_run: dict[str, Any]) -> None:
+def test_everything_is_computed_on_the_device(cluster: Cluster) -> None:
     cluster.start_coordinator("--device", "cuda")
     cluster.start_worker("one", "--device", "cuda").wait_for("joined")
     with cluster.client() as client:
-        run = client.wait(client.start_run(small_run, name="there").run_id)
+        run = client.wait(client.start_run(SMALL_RUN, name="there").run_id)
         assert run.soup is not None
         path = client.subset("there", "auto", fraction=0.1).save(cluster.directory / "subset.npy")
         for strategy in ("craig", "gradmatch", "glister", "grand"):
