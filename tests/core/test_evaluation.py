@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, cast
@@ -34,8 +32,6 @@ PIXEL = ImageFormat(3, 1, 1, mean=(0.0,) * 3, std=(1.0,) * 3)
 
 
 class Channels(nn.Module):
-    """Three logits: an image's three values."""
-
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1)
 
@@ -54,9 +50,6 @@ def test_counts_the_largest_logits() -> None:
     shown = images((9, 1, 1), (1, 9, 1), (1, 1, 9), (0, 0, 1))
     labels = torch.tensor([0, 1, 2, 0])
     assert accuracy(Channels(), shown, labels) == 0.75
-
-
-def test_no_examples_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"over 0 examples.*validation\.fraction"):
         accuracy(Channels(), images()[:0], torch.empty(0).long())
 
@@ -99,15 +92,12 @@ def test_mended_statistics_are_those_that_the_accuracy_was_reached_with() -> Non
     assert plain(weights | scored.mended).accuracy == scored.accuracy
 
 
-def test_the_switch_evaluates_weights_as_they_come() -> None:
+def test_the_switch_and_a_last_batch_of_one() -> None:
     fresh, plain = make_evaluator(reestimate=True), make_evaluator(reestimate=False)
     scored = plain(stale(plain))
     assert scored.mended == {}
     assert scored.accuracy < 0.5
     assert fresh(stale(fresh)).accuracy > 0.8
-
-
-def test_no_estimate_is_made_from_a_last_batch_of_one() -> None:
     # 129 images in batches of 128 are taken as 65 + 64; one value has no variance.
     scored = make_evaluator(reestimate=True)(stale(make_evaluator(reestimate=True)))
     assert scored.mended["0.num_batches_tracked"].item() == 2
@@ -217,7 +207,7 @@ def statistics(layer: nn.Module) -> tuple[list[float], list[float]]:
     return mean.tolist(), variance.tolist()
 
 
-def test_a_smaller_last_batch_weighs_less() -> None:
+def test_a_smaller_last_batch_weighs_less_and_only_statistics_change() -> None:
     # (0, 0, 3, 3) and (9, 11): mean 26 / 6; variances 3 and 2, weighted 4 : 2, so 16 / 6.
     layer = nn.BatchNorm1d(1)
     batches = [torch.tensor([[0.0], [0.0], [3.0], [3.0]]), torch.tensor([[9.0], [11.0]])]
@@ -225,9 +215,6 @@ def test_a_smaller_last_batch_weighs_less() -> None:
     mean, variance = statistics(layer)
     assert mean == pytest.approx([26 / 6])
     assert variance == pytest.approx([16 / 6])
-
-
-def test_nothing_but_statistics_changes() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, momentum=0.3), nn.Dropout(0.5))
     model.train()
     model[1].eval()
@@ -254,9 +241,6 @@ def test_statistics_are_copies_under_the_names_of_the_state_dict() -> None:
     assert set(taken) == {name for name in state if name.startswith(("0.r", "2.r", "0.n", "2.n"))}
     stale_layer(shared)
     assert 7.0 not in taken["0.running_mean"].tolist()
-
-
-def test_frozen_statistics_stay_and_are_not_told() -> None:
     layers = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
     for layer in layers:
         stale_layer(layer)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -55,17 +53,6 @@ def test_two_learners_by_hand() -> None:
         (1, Ingredient(position=0, accuracy=0.9, alpha=1.0, kept=True, soup_accuracy=0.9)),
         (0, Ingredient(position=1, accuracy=0.5, alpha=0.25, kept=True, soup_accuracy=0.95)),
     ]
-
-
-def test_every_ratio_below_1_is_tried() -> None:
-    tried: list[float] = []
-
-    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
-        tried.append(weights["w"].item())
-        return Scored(0.5, {})
-
-    greedy([vector(0.0), vector(1.0)], evaluate, num_alphas=4)
-    assert tried == [0.0, 1.0, 0.25, 0.5, 0.75]
 
 
 def test_statistics_of_the_winner_replace_those_that_were_mixed() -> None:
@@ -190,6 +177,7 @@ def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics(
             "a": torch.tensor([a]),
             "b": torch.tensor([b, 0.0]),
             "c": torch.tensor([b] * 3),
+            "d": torch.tensor([b] * 4),
             "mean": torch.tensor(99.0),
             "counter": torch.tensor(int(b)),
         }
@@ -202,7 +190,7 @@ def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics(
         on_progress=lambda *done: told.append(done),
     )
     found = {name: tensor.tolist() for name, tensor in soup.weights.items()}
-    means = {"a": [(2**24 + 2) / 3], "b": [30.0, 0.0], "c": [30.0] * 3}
+    means = {"a": [(2**24 + 2) / 3], "b": [30.0, 0.0], "c": [30.0] * 3, "d": [30.0] * 4}
     assert found == means | {"mean": 7.0, "counter": 10}
     parts = soup.ingredients.values()
     assert [part.accuracy for part in parts] == pytest.approx([0.1, 0.2, 0.6])

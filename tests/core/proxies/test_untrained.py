@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -84,9 +82,6 @@ def test_filters_are_whitened_patches_of_unit_length() -> None:
         rtol=0,
         atol=0.1,
     )
-
-
-def test_patches_are_windows_of_the_images() -> None:
     # The pixel at row r and column c is 32 r + c, modulo 256: it says where a patch is from.
     places_HW = torch.arange(32 * 32).view(1, 1, 32, 32) % 256
     images_NCHW = places_HW.to(torch.uint8).repeat(3, 1, 1, 1)
@@ -161,9 +156,6 @@ def test_words_count_wherever_they_are() -> None:
     words = torch.zeros(1, places, dtype=torch.int64)
     words[0, [3, 30]] = 2
     assert of_column(column, words).tolist() == [[places - 2, 0, 2, 0]]
-
-
-def test_a_projection_is_that_of_the_counts() -> None:
     kinds, places = 5000, 40
     column = Column("x", ColumnType.INT64, (places,), num_values=kinds)
     words = torch.randint(kinds, (3, places), generator=torch.Generator().manual_seed(0))
