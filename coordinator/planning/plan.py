@@ -8,7 +8,7 @@ from typing import Self
 
 import torch
 
-from lipt.common.config.run_config import RunConfig, SoupMethod
+from lipt.common.config.run_config import RunConfig, SoupMethod, SoupSearch
 from lipt.common.data import Dataset
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES
 from lipt.common.inputs.specs import ImageSpec, InputSpec
@@ -28,8 +28,9 @@ from lipt.common.planning import (
     training_bytes_per_example,
 )
 from lipt.common.targets.values import OtherTarget, SingleLabel, Target
-from lipt.core.evaluation import num_evaluated_together
+from lipt.core.evaluation import num_evaluated_together, num_norm_examples
 from lipt.core.sharding import num_validation_examples
+from lipt.core.soup import slice_sizes
 from lipt.core.training import num_initialization_steps
 
 # A shard's examples, the file's parts, and the file.
@@ -222,8 +223,13 @@ class _Planner:
         num_learners, soup = self.config.learners.num_learners, self.config.soup
         each = self.held_out + self.num_batch_norm
         alone = Part("learners.num_learners", num_learners, each, "learners on their own")
-        tried = (num_learners - 1) * each
-        mixed = Part("soup.num_alphas", soup.num_alphas, tried, "mixtures of learners")
+        images, tried = 0, soup.num_alphas
+        if soup.search is SoupSearch.HALVING:
+            for size in slice_sizes(self.held_out, tried):
+                images += tried * (size + min(num_norm_examples(size), self.num_batch_norm))
+                tried = -(-tried // 2)
+        per_ratio = -(-(images + tried * each) // soup.num_alphas) * (num_learners - 1)
+        mixed = Part("soup.num_alphas", soup.num_alphas, per_ratio, "mixtures of learners")
         parts = (alone, mixed) if soup.method is SoupMethod.GREEDY else (alone,)
         return Cost("evaluation for the soup", Unit.IMAGES, parts)
 
