@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -289,3 +290,22 @@ class RunConfig(Section):
     evaluation_threads: int = Field(default=2, ge=1)
     """Threads for the signals on a CPU, and mixtures scored at a time for the soup, each with a
     copy of the model; raise it on a large head node. Sums in the signals depend on it."""
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        # Ro et al. 2023; M = 1 is that of CIFAR-10, with 5 for CIFAR-100 and 10 for ImageNet.
+        "paper": {
+            "learners": {
+                "num_learners": 10,
+                "num_minibatches": 1,
+                "num_steps": 10,
+                "batch_size": 256,
+            },
+            "augmentation": {"method": "randaugment", "magnitude": 9},
+            "pruning": {"method": "magnitude", "density_min": 0.85, "density_max": 0.95},
+            "soup": {"method": "greedy", "search": "grid", "num_alphas": 10},
+        }
+    }
+)
+"""Named settings of a run, nested as in `RunConfig`; a user's own go over them with `merge`."""

@@ -4,7 +4,13 @@ import pytest
 from pydantic import ValidationError
 
 from lipt.common.config.knobs import sections
-from lipt.common.config.run_config import FingerprintKind, LearnersConfig, RunConfig
+from lipt.common.config.run_config import (
+    PRESETS,
+    FingerprintKind,
+    LearnersConfig,
+    RunConfig,
+    SoupSearch,
+)
 from lipt.common.config.values import validate
 from lipt.common.errors import ConfigError
 
@@ -56,3 +62,11 @@ def test_figure_that_no_record_could_hold_is_refused(path: str, value: float) ->
 def test_kind_is_told_from_the_value() -> None:
     assert FingerprintKind.of("f" * 64) is FingerprintKind.of("") is FingerprintKind.SAMPLED
     assert FingerprintKind.of("full-" + "f" * 64) is FingerprintKind.FULL
+
+
+def test_the_papers_preset_has_its_learners_and_its_search() -> None:
+    config = validate(RunConfig, PRESETS["paper"])
+    learners = config.learners
+    sizes = (learners.num_learners, learners.num_minibatches, learners.num_steps)
+    assert (*sizes, learners.batch_size) == (10, 1, 10, 256)
+    assert (config.soup.search, config.soup.num_alphas) == (SoupSearch.GRID, 10)
