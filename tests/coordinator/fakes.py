@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 from pathlib import Path
@@ -34,7 +34,6 @@ from lipt.coordinator.compute.messages import (
     OnData,
     OnProgress,
     Progressed,
-    ScanNews,
     Timed,
     Took,
 )
@@ -109,23 +108,14 @@ class FakeCompute:
 
     memory_limit_bytes = 2**30
 
-    def oldest_seconds(self) -> Mapping[str, float]:
-        return {"cheap": 0.0, "dear": 0.0}
-
     def resident(self) -> Mapping[str, Resident]:
         return {"dear": Resident(now_bytes=5, peak_bytes=7)}
 
     def open_light(self, known: object) -> None:
         self.known = known
 
-    def share_scans(self, tell_board: Callable[[ScanNews], None]) -> None:
-        self.tell_board = tell_board
-
     def warm(self) -> None:
         self.warmed = True
-
-    def waiting(self) -> Mapping[str, int]:
-        return {}
 
     def computations(self) -> tuple[Computation, ...]:
         return ()

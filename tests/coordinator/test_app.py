@@ -26,7 +26,7 @@ from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.messages import Asked, Cost, Progressed
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.subsets.questions import DiagnosisQuery
+from lipt.coordinator.subsets.answers import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import config_pb2
 from tests.clock import Clock
@@ -50,62 +50,41 @@ async def until(app: App, run_id: str, reached: Callable[[RunRecord], bool]) -> 
     return run
 
 
-def is_training(run: RunRecord) -> bool:
-    return run.state is RunState.TRAINING
-
-
 def has_ended(run: RunRecord) -> bool:
     return run.state.ended
 
 
-async def complete(app: App) -> None:
-    """A run "mine", until it is ready."""
-    run = await app.requests.create("q", "mine", NOTHING)
+async def complete(app: App, run_id: str) -> None:
     worker = FakeWorker(app)
     for _ in range(2):
         await worker.hand_in(await worker.take())
-    final = await until(app, run.run_id, has_ended)
+    final = await until(app, run_id, has_ended)
     assert final.state is RunState.READY, final.message
 
 
-async def test_run_goes_from_its_request_to_its_soup(tmp_path: Path) -> None:
-    settings = make_settings(tmp_path)
-    compute = pretraining(settings.state_dir)
-    async with opened(settings, compute) as app:
-        await complete(app)
-        final = app.store.find("mine")
-    assert [learner.state for learner in final.learners] == [LearnerState.DONE] * 2
-    kinds = ["DescribeData", "InitializeWeights", "CutShards", "MakeSoup"]
-    assert compute.kinds == kinds
-
-
-async def test_what_cheap_subsets_need_is_there_before_a_run_is_ready(tmp_path: Path) -> None:
+async def test_run_goes_from_its_request_to_its_soup_and_subset(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     compute = pretraining(settings.state_dir)
     async with opened(settings, compute) as app:
         assert compute.known == DATA
         assert not compute.warmed
         run = await app.requests.create("q", "mine", NOTHING)
-        await until(app, run.run_id, is_training)
+        # What cheap subsets need is there before the run is ready.
+        await until(app, run.run_id, lambda run: run.state is RunState.TRAINING)
         assert compute.warmed
+        await complete(app, run.run_id)
+        final = app.store.find("mine")
+        assert compute.asked[1:] == [Asked(run.run_id)] * 3
+        await app.answers.subset(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
+        asked = compute.asked[-1]
+    assert [learner.state for learner in final.learners] == [LearnerState.DONE] * 2
+    stages = ["DescribeData", "InitializeWeights", "CutShards", "MakeSoup"]
+    assert compute.kinds == [*stages, "SelectSubset"]
+    assert (asked.run, asked.cost) == (run.run_id, Cost.LABELS)
+    assert asked.callers is not None
     compute = pretraining(settings.state_dir)
     async with opened(settings, compute):
         assert compute.warmed
-
-
-async def test_jobs_of_a_run_are_asked_for_by_it_and_those_of_a_trainer_by_its_callers(
-    tmp_path: Path,
-) -> None:
-    settings = make_settings(tmp_path)
-    compute = pretraining(settings.state_dir)
-    async with opened(settings, compute) as app:
-        await complete(app)
-        run_id = app.store.find("mine").run_id
-        assert compute.asked[1:] == [Asked(run_id)] * 3
-        await app.answers.subset(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
-        asked = compute.asked[-1]
-    assert (asked.run, asked.cost) == (run_id, Cost.LABELS)
-    assert asked.callers is not None
 
 
 async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> None:
@@ -159,7 +138,7 @@ async def test_what_a_replaced_backbone_may_have_seen_is_computed_again(tmp_path
         compute.answers[DiagnoseData] = diagnose
         async with opened(settings, compute) as app:
             if not app.store.runs():
-                await complete(app)
+                await complete(app, (await app.requests.create("q", "mine", NOTHING)).run_id)
             await app.answers.diagnosis(DiagnosisQuery(), lambda _: None, "caller")
             await app.answers.subset(replace(QUERY, proxy="auto"), lambda _: None, "caller")
         kinds.append(compute.kinds[-2:])

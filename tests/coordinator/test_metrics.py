@@ -21,8 +21,8 @@ from lipt.coordinator.instruments import (
 from lipt.coordinator.metrics import measure_stages, of_the_machine, of_the_state
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import CostRecord, RunRecord, SoupRecord
-from tests.coordinator.fakes import FakeCompute
+from lipt.coordinator.state.records import CostRecord, RunRecord
+from tests.coordinator.fakes import SOUP_RECORD, FakeCompute
 from tests.meters import observed
 
 
@@ -56,22 +56,13 @@ async def test_the_soup_is_the_newest_ready_run_s(
     store = RunStore(database)
     dispatcher = dispatcher_of(store)
 
-    def soup(accuracy: float) -> SoupRecord:
-        return SoupRecord(
-            initial_accuracy=0.1,
-            mean_learner_accuracy=0.2,
-            best_learner_accuracy=0.3,
-            soup_accuracy=accuracy,
-            num_kept=2,
-            num_validation_examples=10,
-        )
-
     shown = of_the_state(store, dispatcher, FakeCompute().queue)
     assert SOUP_ACCURACY not in shown
     assert shown[WORKERS_WAITING] == {(): 0}
     for run_id, ended_at, accuracy in (("r", 5.0, 0.5), ("s", 9.0, 0.9), ("t", 7.0, 0.7)):
         ready = make_run(run_id, state=RunState.READY)
-        await store.add(ready.changed(soup=soup(accuracy), ended_at=ended_at))
+        soup = SOUP_RECORD.changed(soup_accuracy=accuracy, best_learner_accuracy=0.3, num_kept=2)
+        await store.add(ready.changed(soup=soup, ended_at=ended_at))
     shown = of_the_state(store, dispatcher, FakeCompute().queue)
     assert shown[SOUP_ACCURACY][("soup",)] == 0.9
     assert shown[SOUP_ACCURACY][("best_learner",)] == 0.3

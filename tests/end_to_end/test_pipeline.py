@@ -78,8 +78,7 @@ def test_one_seed_gives_one_soup_and_one_subset_whatever_the_workers(
 def test_user_s_own_data_and_model_from_one_short_file(
     cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
 ) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    source = readme.split("```python mine.py\n")[1].split("```")[0]
+    source = (Path(__file__).parents[2] / "examples" / "mine.py").read_text()
     assert len(source.splitlines()) <= 15
     (tmp_path / "mine.py").write_text(source)
     paths = {"PYTHONPATH": str(tmp_path)}

@@ -1,11 +1,16 @@
-"""Ordinary warm-ups of a real coordinator: without a worker, through kill -9, from the shell."""
+"""Subsets of a real coordinator that need no learner: without a worker, and through kill -9."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pytest
+
+from lipt.common.errors import RunNotReadyError
 from lipt.common.states import RunState
 from lipt.trainer import Client, Subset
 from lipt.trainer.views import ProgressView
@@ -59,3 +64,24 @@ def test_a_coordinator_killed_in_a_warm_up_chooses_the_same_afterwards(tmp_path:
         assert choose(cluster, None).digest == found.digest
     # It went on at an epoch's end, and did not begin again.
     assert min(killer.steps) > STEPS_PER_EPOCH
+
+
+def test_what_needs_no_learner_is_answered_without_a_worker(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start_coordinator()
+        with cluster.client() as client:
+            begin(client)
+            served = client.info().dataset
+            assert served is not None
+            features_ND = np.zeros((served.num_examples, 2), np.float32)
+            asked: list[dict[str, Any]] = [
+                {"strategy": "auto", "proxy": "ridge:patches"},
+                {"strategy": "uniform_per_class"},
+                {"strategy": "kcenter", "labels": "none"},
+                {"strategy": "kcenter", "proxy": "ridge:user", "features": features_ND},
+            ]
+            # Of "latest", the default.
+            found = [client.subset(budget=50, **one) for one in asked]
+            assert {subset.manifest["run_name"] for subset in found} == {"alone"}
+            with pytest.raises(RunNotReadyError, match="0 of 4 learners are in"):
+                client.subset(budget=50)

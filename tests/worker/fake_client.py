@@ -71,12 +71,7 @@ class _Call:
 
 
 class FakeBlobs:
-    """The stub of a blob service whose store is in this process; for blobs of one chunk.
-
-    Attributes:
-        reads: what was read, in order.
-        failures: raised by the next reads and writes, one each.
-    """
+    """The stub of a blob service for blobs of one chunk; the next calls raise `failures`."""
 
     def __init__(self, directory: Path) -> None:
         self.store = BlobStore(directory, max_blob_bytes=2**24)
@@ -111,16 +106,7 @@ class FakeBlobs:
 class FakeClient:
     """Answers from lists that a test fills, and keeps what it was told.
 
-    Attributes:
-        assignments: what `acquire` gives next; an error is raised.
-        when_idle: called when there is nothing to give any more.
-        refusals: by the name of a call: the errors that its next calls raise.
-        stop_learner: what heartbeats are answered with.
-        idle_reason: what `acquire` says besides.
-        registered, released, declined, committed: what was said, in order.
-        waits: how long each `acquire` wanted to wait.
-        beats: the progress that each heartbeat brought.
-        given_back: set once a learner was.
+    `refusals` has the errors that the next calls raise, by the name of a call.
     """
 
     def __init__(self, directory: Path) -> None:

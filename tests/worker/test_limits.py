@@ -45,20 +45,22 @@ def task(**learners: Any) -> LearnerTask:
     return replace(TASK, learners=LearnersConfig(**learners))
 
 
-def test_what_is_not_configured_follows_from_the_machine() -> None:
-    found = limits()
-    assert found.threads.at_most == 12
-    assert found.memory is not None
-    assert found.memory.at_most == 8 * 2**30
-    # A CUDA device refuses by itself what it has no room for.
-    assert limits(torch.device("cuda", 0)).memory is None
-
-
-def test_flags_are_the_limits() -> None:
-    found = limits(torch.device("cuda", 0), max_threads=5, max_memory="2GiB")
-    assert found.threads.at_most == 5
-    assert found.memory is not None
-    assert found.memory.at_most == 2 * 2**30
+@pytest.mark.parametrize(
+    ("device", "flags", "threads", "memory"),
+    [
+        ("cpu", {}, 12, 8 * 2**30),
+        # A CUDA device refuses by itself what it has no room for.
+        ("cuda:0", {}, 12, None),
+        ("cuda:0", {"max_threads": 5, "max_memory": "2GiB"}, 5, 2 * 2**30),
+    ],
+    ids=["machine", "device", "flags"],
+)
+def test_limits_follow_from_the_flags_or_from_the_machine(
+    device: str, flags: dict[str, Any], threads: int, memory: int | None
+) -> None:
+    found = limits(torch.device(device), **flags)
+    assert found.threads.at_most == threads
+    assert (found.memory and found.memory.at_most) == memory
 
 
 def test_too_many_threads_are_refused_with_the_flag() -> None:

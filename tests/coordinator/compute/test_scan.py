@@ -116,16 +116,6 @@ def test_a_coordinator_alone_goes_from_the_end_to_the_beginning_to_the_same_bits
     assert not world.folder.path.exists()
 
 
-def test_what_workers_have_done_is_not_done_here(world: World) -> None:
-    def send(_: Scan) -> None:
-        for index in (0, 2, 7):
-            world.sent("w1", index)
-
-    world.when_opened = send
-    assert same(world.signals(), world.alone())
-    assert world.done_here() == [6, 5, 4, 3, 1]
-
-
 def test_a_pass_that_was_cut_goes_on_with_what_is_missing(world: World) -> None:
     def end(said: RangeDone) -> None:
         if said.index == 4:

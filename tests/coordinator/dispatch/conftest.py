@@ -10,8 +10,7 @@ import pytest
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerState
 from lipt.coordinator.dispatch.dispatcher import Dispatcher, Held
-from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.dispatch.scans import RangeGrant
+from lipt.coordinator.dispatch.leases import AssignmentKey, RangeGrant
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -23,8 +23,8 @@ from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import after_failure, requeued
 from lipt.coordinator.state.records import RunRecord, SilentEnd
+from tests.coordinator.made_up_runs import made_up_run
 
-MakeRun = Callable[..., RunRecord]
 NOW = 1000.0
 
 
@@ -56,12 +56,14 @@ def chosen(
     return None if opening is None else opening.key
 
 
-def test_lowest_index_of_the_oldest_run_goes_first(make_run: MakeRun) -> None:
-    old = having(make_run("old"), LearnerState.DONE, LearnerState.LEASED)
-    assert chosen(worker(), [old, make_run("new")]) == ("old", 2)
+def test_lowest_index_of_the_oldest_run_goes_first_unless_it_is_being_handed_out() -> None:
+    old = having(made_up_run("old"), LearnerState.DONE)
+    runs = [old, made_up_run("new")]
+    assert chosen(worker(), runs) == ("old", 1)
+    assert chosen(worker(), runs, reserved={AssignmentKey("old", 1)}) == ("old", 2)
 
 
-def test_a_free_worker_looks_no_further_than_its_learner(make_run: MakeRun) -> None:
+def test_a_free_worker_looks_no_further_than_its_learner() -> None:
     looked_at: list[int] = []
 
     def watched(runs: Sequence[RunRecord]) -> Iterator[Opening]:
@@ -69,7 +71,7 @@ def test_a_free_worker_looks_no_further_than_its_learner(make_run: MakeRun) -> N
             looked_at.append(opening.learner.index)
             yield opening
 
-    offers = Offers(watched([make_run(num_learners=1000)]))
+    offers = Offers(watched([made_up_run(num_learners=1000)]))
     for expected in (0, 1):
         opening = choose_learner(worker(), offers, alive=list)
         assert opening is not None
@@ -78,8 +80,8 @@ def test_a_free_worker_looks_no_further_than_its_learner(make_run: MakeRun) -> N
     assert looked_at == [0, 1]
 
 
-def test_what_one_worker_may_not_train_is_offered_to_the_next(make_run: MakeRun) -> None:
-    run = make_run("mine", model="mine:build", num_learners=1)
+def test_what_one_worker_may_not_train_is_offered_to_the_next() -> None:
+    run = made_up_run("mine", model="mine:build", num_learners=1)
     offers = Offers(openings([waiting(run)], now=NOW))
     assert choose_learner(worker(), offers, alive=list) is None
     opening = choose_learner(worker("w", "mine"), offers, alive=list)
@@ -88,13 +90,8 @@ def test_what_one_worker_may_not_train_is_offered_to_the_next(make_run: MakeRun)
     assert not offers
 
 
-def test_learner_that_is_being_handed_out_is_passed_over(make_run: MakeRun) -> None:
-    key = chosen(worker(), [make_run()], alive=[], reserved={AssignmentKey("r", 0)})
-    assert key == ("r", 1)
-
-
-def test_failed_learner_goes_to_another_worker_while_there_is_one(make_run: MakeRun) -> None:
-    run = make_run(num_learners=1)
+def test_failed_learner_goes_to_another_worker_while_there_is_one() -> None:
+    run = made_up_run(num_learners=1)
     run = run.with_learner(
         after_failure(run.learners[0], worker_id="bad", reason="NaN", max_attempts=3)
     )
@@ -129,9 +126,9 @@ SILENT = [f"w{number}" for number in range(20)]
     ],
 )
 def test_learner_is_in_quarantine_after_three_silent_ends_in_a_row_at_one_step(
-    make_run: MakeRun, steps: list[int], suspected: bool
+    steps: list[int], suspected: bool
 ) -> None:
-    run = ended(make_run(), *((step, place) for place, step in enumerate(steps)))
+    run = ended(made_up_run(), *((step, place) for place, step in enumerate(steps)))
     ends = ends_in_a_row(run.learners[0], SILENT)
     assert ends == ends_of_run(run, SILENT)
     assert (tried_again_at(ends) is not None) is suspected
@@ -141,27 +138,23 @@ def test_learner_is_in_quarantine_after_three_silent_ends_in_a_row_at_one_step(
     assert tried_again_at(ends_in_a_row(run.learners[0], others)) is None
 
 
-def test_one_that_failed_with_a_reason_has_not_ended_its_worker(make_run: MakeRun) -> None:
-    run = ended(make_run(), (0, 1), (0, 2))
+def test_one_that_failed_with_a_reason_has_not_ended_its_worker() -> None:
+    run = ended(made_up_run(), (0, 1), (0, 2))
     failed = after_failure(run.learners[0], worker_id="w", reason="NaN", max_attempts=9)
     run = ended(run.with_learner(failed), (0, 3))
     assert tried_again_at(ends_in_a_row(run.learners[0], SILENT)) is None
 
 
 @pytest.mark.parametrize(("num_ends", "pause"), [(3, 60), (4, 120), (5, 240), (8, 1920), (9, 3600)])
-def test_learner_in_quarantine_is_tried_after_pauses_that_double(
-    make_run: MakeRun, num_ends: int, pause: int
-) -> None:
-    run = ended(make_run(), *((0, place) for place in range(num_ends)))
+def test_learner_in_quarantine_is_tried_after_pauses_that_double(num_ends: int, pause: int) -> None:
+    run = ended(made_up_run(), *((0, place) for place in range(num_ends)))
     assert tried_again_at(ends_of_run(run, SILENT)) == num_ends - 1 + pause
 
 
-def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come(
-    make_run: MakeRun,
-) -> None:
-    old = ended(make_run("old", num_learners=3), (0, 1), (0, 2), (0, 3))
+def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come() -> None:
+    old = ended(made_up_run("old", num_learners=3), (0, 1), (0, 2), (0, 3))
     old = old.with_learner(old.learners[2].changed(state=LearnerState.DONE))
-    runs = [Waiting(old, range(2)), waiting(make_run("new", num_learners=1))]
+    runs = [Waiting(old, range(2)), waiting(made_up_run("new", num_learners=1))]
 
     def keys_at(now: float) -> list[AssignmentKey]:
         return [opening.key for opening in openings(runs, now=now, silent=SILENT)]
@@ -170,10 +163,8 @@ def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come(
     assert keys_at(63.0) == [("old", 1), ("new", 0), ("old", 0)]
 
 
-def test_silent_ends_of_a_run_count_together_until_one_of_its_learners_is_in(
-    make_run: MakeRun,
-) -> None:
-    run = make_run("old", num_learners=4)
+def test_silent_ends_of_a_run_count_together_until_one_of_its_learners_is_in() -> None:
+    run = made_up_run("old", num_learners=4)
     for index, at in enumerate((5, 6, 7)):
         run = ended(run, (0, at), index=index)
     run = ended(run, (0, 4), index=1)
@@ -194,8 +185,8 @@ def test_silent_ends_of_a_run_count_together_until_one_of_its_learners_is_in(
     assert why_quarantined(Waiting(is_in, range(3)), SILENT) == ""
 
 
-def test_run_names_its_learner_in_quarantine_and_the_last_workers(make_run: MakeRun) -> None:
-    run = ended(make_run(), (7, 1), (7, 2), (7, 3), (7, 4))
+def test_run_names_its_learner_in_quarantine_and_the_last_workers() -> None:
+    run = ended(made_up_run(), (7, 1), (7, 2), (7, 3), (7, 4))
     said = why_waiting(waiting(run), alive=[worker()], silent=SILENT)
     assert said.startswith(
         "3 learners are in quarantine: 4 workers in a row (last vm-1, vm-2, vm-3)"
@@ -203,12 +194,12 @@ def test_run_names_its_learner_in_quarantine_and_the_last_workers(make_run: Make
     assert "fell silent after step 7" in said
 
 
-def test_worker_is_not_offered_a_run_that_it_found_too_much(make_run: MakeRun) -> None:
+def test_worker_is_not_offered_a_run_that_it_found_too_much() -> None:
     small = replace(worker("small"), declined=frozenset({"r"}))
-    assert chosen(small, [make_run()]) is None
-    assert chosen(small, [make_run(), make_run("other")]) == ("other", 0)
+    assert chosen(small, [made_up_run()]) is None
+    assert chosen(small, [made_up_run(), made_up_run("other")]) == ("other", 0)
     # Nor does it keep a learner from one on which it failed.
-    failed = make_run(num_learners=1)
+    failed = made_up_run(num_learners=1)
     failed = failed.with_learner(
         after_failure(failed.learners[0], worker_id="w", reason="NaN", max_attempts=3)
     )
@@ -226,15 +217,16 @@ def test_worker_is_not_offered_a_run_that_it_found_too_much(make_run: MakeRun) -
         ("mine.models:build", ("min",), False),
     ],
 )
-def test_factory_models_need_a_worker_that_allows_their_module(
-    make_run: MakeRun, model: str, allowed: tuple[str, ...], may: bool
-) -> None:
-    run = make_run(model=model)
+def test_factory_models_need_their_module(model: str, allowed: tuple[str, ...], may: bool) -> None:
+    run = made_up_run(model=model)
     assert (chosen(worker("w", *allowed), [run]) is not None) is may
 
 
-def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train(make_run: MakeRun) -> None:
-    mine, other = make_run("mine", model="mine.nets:build"), make_run("other", model="other:build")
+def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train() -> None:
+    mine, other = (
+        made_up_run("mine", model="mine.nets:build"),
+        made_up_run("other", model="other:build"),
+    )
     expected = (
         "cannot train run name-mine, for it does not allow `mine.nets` (--allow-module mine.nets)"
     )
@@ -260,10 +252,8 @@ def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train(make_run: M
         ([], [], ""),
     ],
 )
-def test_run_that_waits_in_vain_says_what_its_workers_lack(
-    make_run: MakeRun, workers: list[str], busy: list[str], said: str
-) -> None:
-    run = make_run(model="mine:build")
+def test_waiting_run_says_what_workers_lack(workers: list[str], busy: list[str], said: str) -> None:
+    run = made_up_run(model="mine:build")
     alive = [worker(name) for name in workers]
     assert why_waiting(waiting(run), alive=alive, busy=busy) == said
     # One that may is enough, and a run of which all is out or in waits for nobody.

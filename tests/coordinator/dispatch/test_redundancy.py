@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -14,20 +13,19 @@ from lipt.coordinator.access.caller import Binding, Caller
 from lipt.coordinator.dispatch.choosing import (
     Waiting,
     choose_learner,
+    may_train,
     openings,
     why_idle,
     why_waiting,
 )
 from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.dispatch.redundancy import Judgement, Verdict, judge, may_train
 from lipt.coordinator.dispatch.workers import WorkerRecord
-from lipt.coordinator.runs.transitions import LearnerResult
+from lipt.coordinator.runs.transitions import Judgement, LearnerResult, Verdict, judge
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.maintenance import needs_of
 from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord
 from tests.coordinator.dispatch.conftest import Bench
-
-MakeRun = Callable[..., RunRecord]
+from tests.coordinator.made_up_runs import made_up_run
 
 
 def result(content: str) -> LearnerResult:
@@ -102,8 +100,8 @@ def test_on_two_kinds_of_devices_workers_may_differ_and_are_not_blamed() -> None
     assert (settled.verdict, settled.suspects) == (Verdict.TAKE, ("a",))
 
 
-def test_never_the_same_party_twice_and_first_the_same_kind_of_device(make_run: MakeRun) -> None:
-    run = with_copies(twice(make_run(num_learners=1)), 0, copy("a", "x"))
+def test_never_the_same_party_twice_and_first_the_same_kind_of_device() -> None:
+    run = with_copies(twice(made_up_run(num_learners=1)), 0, copy("a", "x"))
     learner = run.learners[0]
     a, b, other = worker("a"), worker("b"), worker("c", kind="H100")
     assert not may_train(a, run, learner, alive=[a, b])
@@ -116,18 +114,18 @@ def test_never_the_same_party_twice_and_first_the_same_kind_of_device(make_run: 
     assert choose_learner(b, offered, alive=lambda: [a, b]) == offered[0]
 
 
-def test_two_processes_with_one_certificate_are_one_party(make_run: MakeRun) -> None:
+def test_two_processes_with_one_certificate_are_one_party() -> None:
     box = Caller("k", "box", frozenset({Role.WORKER}), certificate="aa")
     first, second = (worker(name, caller=box) for name in "ab")
     assert first.party == second.party == "box"
     held = copy("a", "x").changed(party=first.party)
-    run = with_copies(twice(make_run(num_learners=1)), 0, held)
+    run = with_copies(twice(made_up_run(num_learners=1)), 0, held)
     assert not may_train(second, run, run.learners[0], alive=[first, second])
     assert may_train(worker("c"), run, run.learners[0], alive=[])
 
 
-def test_a_run_says_which_worker_it_waits_for(make_run: MakeRun) -> None:
-    run = twice(make_run(num_learners=2))
+def test_a_run_says_which_worker_it_waits_for() -> None:
+    run = twice(made_up_run(num_learners=2))
     a, b, c = worker("a"), worker("b"), worker("c")
     words = (
         "worker a is not enough: learners.redundancy = 2 wants another, with a certificate or "
@@ -148,12 +146,12 @@ def test_a_run_says_which_worker_it_waits_for(make_run: MakeRun) -> None:
     )
     assert why_idle(b, [waiting(run)]) == why_idle(c, [waiting(run)]) == ""
     # Without redundancy one worker is enough.
-    assert why_waiting(waiting(make_run()), alive=[a]) == ""
+    assert why_waiting(waiting(made_up_run()), alive=[a]) == ""
 
 
-def test_what_is_held_back_is_not_taken_for_rubbish(make_run: MakeRun) -> None:
+def test_what_is_held_back_is_not_taken_for_rubbish() -> None:
     held = copy("a", "x", snapshot="s")
-    run = with_copies(twice(make_run(num_learners=1)), 0, held)
+    run = with_copies(twice(made_up_run(num_learners=1)), 0, held)
 
     def needed(run: RunRecord) -> set[BlobName]:
         return {need.blob for need in needs_of(run)}
@@ -181,14 +179,14 @@ def learner_of(bench: Bench) -> LearnerRecord:
 
 
 @pytest.fixture
-async def bench(database: Database, make_run: MakeRun) -> Bench:
+async def bench(database: Database) -> Bench:
     bench = Bench(database)
-    await bench.store.add(twice(make_run(num_learners=1)))
+    await bench.store.add(twice(made_up_run(num_learners=1)))
     return bench
 
 
 @pytest.mark.parametrize("restarting", [False, True])
-async def test_a_learner_is_in_once_another_worker_has_handed_in_the_same(
+async def test_a_learner_is_in_once_another_hands_in_the_same(
     bench: Bench, restarting: bool
 ) -> None:
     first = await train(bench, "a", "x")
@@ -219,9 +217,7 @@ async def test_a_learner_is_in_once_another_worker_has_handed_in_the_same(
 
 
 @pytest.mark.parametrize("liar", ["a", "b"])
-async def test_a_third_worker_settles_it_and_the_one_who_disagreed_is_named(
-    bench: Bench, liar: str
-) -> None:
+async def test_a_third_worker_settles_it_and_the_other_is_named(bench: Bench, liar: str) -> None:
     for name in "ab":
         await train(bench, name, "lie" if name == liar else "truth")
     assert learner_of(bench).state is LearnerState.QUEUED

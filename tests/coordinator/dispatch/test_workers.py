@@ -67,8 +67,8 @@ def test_a_worker_that_was_silent_for_an_hour_is_forgotten_and_may_join_again(
     registry.heard(heard.worker_id)
     clock.now += 601.0
     join(registry, "next")
-    assert registry.knows(heard.worker_id)
-    assert not registry.knows(silent.worker_id)
+    assert registry.find(heard.worker_id)
+    assert not registry.find(silent.worker_id)
     assert registry.name(silent.worker_id) == silent.worker_id
     with pytest.raises(UnknownWorkerError, match="Register again"):
         registry.heard(silent.worker_id)
@@ -85,4 +85,5 @@ def test_of_too_many_workers_those_that_were_silent_for_longest_are_forgotten(
         workers.append(join(registry, name))
     registry.heard(workers[0].worker_id)
     join(registry, "d")
-    assert [registry.knows(worker.worker_id) for worker in workers] == [True, False, True]
+    known = [registry.find(worker.worker_id) is not None for worker in workers]
+    assert known == [True, False, True]

@@ -67,12 +67,11 @@ async def page_served(
     """Serve until the block ends."""
     settings = make_settings(directory, dashboard_listen="127.0.0.1:0", **flags)
     async with opened(settings, compute) as app:
-        data = replace(app.data, labels=LABELS.astype("<i4").tobytes())
-        labelled = replace(app, data=data)
-        async with serving(labelled) as address, own_user_channel(address) as channel:
+        app.data = replace(app.data, labels=LABELS.astype("<i4").tobytes())
+        async with serving(app) as address, own_user_channel(address) as channel:
             stub: Any = access_pb2_grpc.AccessServiceStub(channel)
             opened_page = await stub.OpenPage(access_pb2.OpenPageRequest())
-            yield ServedPage(labelled, address, opened_page.url)
+            yield ServedPage(app, address, opened_page.url)
 
 
 def lines_of(answer: httpx.Response) -> list[dict[str, Any]]:

@@ -2,22 +2,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncGenerator
+from types import SimpleNamespace
+from typing import Any, cast
 
-import grpc.aio
 import pytest
 
 from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.coordinator.compute.messages import OnProgress, Progressed
-from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
+from lipt.coordinator.rpc import subsets as module
+from lipt.coordinator.rpc.subsets import Answering, DiagnosisService, SubsetService
 from lipt.coordinator.state.records import DiagnosisRecord, SubsetRecord
-from lipt.coordinator.subsets.answers import Answer
-from lipt.coordinator.subsets.questions import DiagnosisQuery
+from lipt.coordinator.subsets.answers import Answer, DiagnosisQuery
 from lipt.core.selection.registry import STRATEGIES
-from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, subset_pb2_grpc
+from lipt.v1 import diagnosis_pb2
 from lipt.v1 import subset_pb2 as pb
-from tests.serving import serving
 
 RECORD = SubsetRecord(
     key="k",
@@ -46,6 +45,9 @@ DIAGNOSIS = DiagnosisRecord(
 )
 
 
+CONTEXT = cast("Any", SimpleNamespace(peer=lambda: "peer"))
+
+
 class Fake:
     """Reports once, waits to be let go, and answers every query with one value."""
 
@@ -67,14 +69,6 @@ class Fake:
 
     diagnosis = subset
 
-    async def asked(self, stub: Any, request: pb.GetSubsetRequest) -> list[pb.GetSubsetResponse]:
-        """All responses; the answer comes once progress was seen."""
-        self.let_go.clear()
-        call = aiter(stub.GetSubset(request))
-        first = await anext(call)
-        self.let_go.set()
-        return [first, *[response async for response in call]]
-
 
 @pytest.fixture
 def subsets() -> Fake:
@@ -82,49 +76,48 @@ def subsets() -> Fake:
 
 
 @pytest.fixture
-async def stub(subsets: Fake) -> AsyncIterator[Any]:
-    service = SubsetService(subsets)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    async with (
-        serving((subset_pb2_grpc.add_SubsetServiceServicer_to_server, service)) as address,
-        grpc.aio.insecure_channel(address) as channel,
-    ):
-        yield subset_pb2_grpc.SubsetServiceStub(channel)
+def service(subsets: Fake) -> SubsetService:
+    return SubsetService(cast("Any", subsets))
 
 
-async def test_every_strategy_says_what_it_needs_and_costs(stub: Any) -> None:
-    answer = await stub.ListStrategies(pb.ListStrategiesRequest())
+async def test_every_strategy_says_what_it_needs_and_costs(service: SubsetService) -> None:
+    answer = await service.ListStrategies(pb.ListStrategiesRequest(), CONTEXT)
     listed = {strategy.name: strategy for strategy in answer.strategies}
     assert list(listed) == list(STRATEGIES)
     assert all(strategy.needs and strategy.cost for strategy in listed.values())
     assert all(option.help for strategy in listed.values() for option in strategy.options)
-    assert list(listed["uniform"].needs) == ["nothing"]
-    assert list(listed["uniform_per_class"].needs) == ["labels"]
-    assert list(listed["grand"].needs) == ["signals"]
-    assert list(listed["forgetting"].needs) == ["learners"]
-    assert [preset.name for preset in listed["ccs"].presets] == ["paper"]
     assert all(preset.summary for strategy in listed.values() for preset in strategy.presets)
-    assert listed["crest"].returns_weights
+    assert [
+        list(listed[name].needs) for name in ("uniform", "uniform_per_class", "forgetting")
+    ] == [
+        ["nothing"],
+        ["labels"],
+        ["learners"],
+    ]
+    assert [preset.name for preset in listed["ccs"].presets] == ["paper"]
     for name, strategy in STRATEGIES.items():
         assert listed[name].default_proxy == strategy.proxy
+        assert listed[name].returns_weights == strategy.returns_weights
+        assert [option.name for option in listed[name].options] == [
+            option.name for option in strategy.options
+        ]
     assert listed["kcenter"].works_without_labels
     assert not listed["auto"].works_without_labels
-    assert [option.name for option in listed["crest"].options] == [
-        "random_fraction",
-        "batch_size",
-        "learned_loss",
-        "pretraining",
-    ]
-    assert not listed["uniform"].options
 
 
-async def test_features_and_the_previous_subset_are_passed_on(stub: Any, subsets: Fake) -> None:
+async def test_features_and_the_previous_subset_are_passed_on(
+    service: SubsetService, subsets: Fake
+) -> None:
     features = BlobName.of(b"features")
     request = pb.GetSubsetRequest(
         run_id="r", strategy="crest", budget=2, features=blob_to_proto(features), previous="d"
     )
     request.proxy, request.preset, request.labels = "ridge:user", "paper", "none"
     request.soft_labels = True
-    responses = await subsets.asked(stub, request)
+    answering = service.GetSubset(request, CONTEXT)
+    first = await anext(answering)
+    subsets.let_go.set()
+    responses = [first, *[response async for response in answering]]
     (query,) = subsets.queries
     assert (query.features, query.previous, query.weights) == (features, "d", None)
     assert (query.proxy, query.preset, query.labels) == ("ridge:user", "paper", "none")
@@ -136,36 +129,23 @@ async def test_features_and_the_previous_subset_are_passed_on(stub: Any, subsets
     assert (responses[1].subset.num_examples, responses[1].subset.num_classes) == (2, 10)
 
 
-async def test_a_client_that_leaves_is_not_waited_for(stub: Any, subsets: Fake) -> None:
-    call = stub.GetSubset(pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2))
-    await anext(aiter(call))
-    call.cancel()
+async def test_a_client_that_leaves_is_not_waited_for(
+    service: SubsetService, subsets: Fake
+) -> None:
+    request = pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2)
+    answering = cast("AsyncGenerator[Any, None]", service.GetSubset(request, CONTEXT))
+    await anext(answering)
+    await answering.aclose()
     await subsets.left.wait()
 
 
-@pytest.fixture
-def diagnoses() -> Fake:
-    return Fake(DIAGNOSIS)
-
-
-@pytest.fixture
-async def diagnosis_stub(diagnoses: Fake) -> AsyncIterator[Any]:
-    service = DiagnosisService(diagnoses)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
-    async with (
-        serving((diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server, service)) as address,
-        grpc.aio.insecure_channel(address) as channel,
-    ):
-        yield diagnosis_pb2_grpc.DiagnosisServiceStub(channel)
-
-
-async def test_progress_comes_first_and_then_where_the_file_is(
-    diagnosis_stub: Any, diagnoses: Fake
-) -> None:
+async def test_progress_comes_first_and_then_where_the_file_is() -> None:
+    diagnoses = Fake(DIAGNOSIS)
     features = BlobName.of(b"features")
     request = diagnosis_pb2.DiagnoseRequest(
         run_id="latest", proxy="ridge:learners", features=blob_to_proto(features)
     )
-    call = aiter(diagnosis_stub.Diagnose(request))
+    call = DiagnosisService(cast("Any", diagnoses)).Diagnose(request, CONTEXT)
     progress = diagnosis_pb2.DiagnosisProgress(activity="computing", done=1, total=2, ahead=3)
     assert await anext(call) == diagnosis_pb2.DiagnoseResponse(progress=progress)
     diagnoses.let_go.set()
@@ -179,3 +159,31 @@ async def test_progress_comes_first_and_then_where_the_file_is(
         proxy="ridge:learners",
         manifest_json=json.dumps(DIAGNOSIS.manifest),
     )
+
+
+async def test_only_the_latest_report_is_told() -> None:
+    let_go = asyncio.Event()
+
+    async def answer(report: OnProgress) -> str:
+        report(Progressed("first", 1, 3))
+        report(Progressed("second", 2, 3))
+        await let_go.wait()
+        return "done"
+
+    with Answering(answer) as answering:
+        assert await answering.next_report() == Progressed("second", 2, 3)
+        let_go.set()
+        assert await answering.next_report() is None
+        assert answering.result() == "done"
+
+
+async def test_silence_is_broken_by_what_was_told_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SIGN_OF_LIFE_SECONDS", 0.01)
+
+    async def answer(report: OnProgress) -> None:
+        report(Progressed("thinking", 0, 0))
+        await asyncio.Event().wait()
+
+    with Answering(answer) as answering:
+        told = [await answering.next_report() for _ in range(3)]
+    assert told == [Progressed("thinking", 0, 0)] * 3

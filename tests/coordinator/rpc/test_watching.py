@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,7 +15,7 @@ from lipt.common.errors import InvalidRequestError
 from lipt.common.states import LearnerPhase
 from lipt.coordinator.access.caller import Caller, Evidence
 from lipt.coordinator.compute.messages import Progressed
-from lipt.coordinator.compute.queue import Computation, ComputeQueue
+from lipt.coordinator.compute.queue import Computation
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.rpc.info import InfoService
@@ -29,22 +30,14 @@ MakeRun = Callable[..., RunRecord]
 LEARNER = LearnerResult(BlobName.of(b"learner"), loss=0.1, train_seconds=6.0, bytes_received=1)
 
 
-class PlayedQueue:
-    def __init__(self) -> None:
-        self.jobs: list[Computation] = []
-
-    def computations(self) -> tuple[Computation, ...]:
-        return tuple(self.jobs)
-
-
 class Bench:
     def __init__(self, database: Database, clock: Clock) -> None:
         self.clock = clock
         self.store = RunStore(database)
         self.dispatcher = Dispatcher(self.store, lease_seconds=30.0, clock=clock, wall_clock=clock)
-        self.queue = PlayedQueue()
+        self.jobs: list[Computation] = []
         self.stopping = asyncio.Event()
-        compute = cast("ComputeQueue", cast("Any", self.queue))
+        compute = cast("Any", SimpleNamespace(computations=lambda: self.jobs))
         self.watching = InfoService(
             cast("Any", None),
             self.store,
@@ -141,15 +134,15 @@ async def test_queue_is_shown_and_time_alone_is_no_news(bench: Bench) -> None:
         progress = Progressed("merging learners", done, 9)
         return Computation("dear", "MakeSoup", "r", 0, True, seconds, progress)
 
-    bench.queue.jobs = [job(1.0, 3)]
+    bench.jobs = [job(1.0, 3)]
     answers = bench.watch(num_runs=1)
     (shown,) = (await anext(answers)).computations
     assert (shown.job, shown.seconds, shown.progress.done) == ("MakeSoup", 1.0, 3)
     waiting = asyncio.ensure_future(anext(answers))
-    bench.queue.jobs = [job(2.0, 3)]
+    bench.jobs = [job(2.0, 3)]
     done, _ = await asyncio.wait({waiting}, timeout=0.5)
     assert not done
-    bench.queue.jobs = [job(3.0, 4)]
+    bench.jobs = [job(3.0, 4)]
     assert (await waiting).computations[0].progress.done == 4
 
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from lipt.common.blobs.blob import BlobName
 from lipt.common.states import LearnerState
 from lipt.coordinator.runs.transitions import (
@@ -18,8 +16,7 @@ from lipt.coordinator.runs.transitions import (
     without_results,
 )
 from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord, SilentEnd
-
-MakeRun = Callable[..., RunRecord]
+from tests.coordinator.made_up_runs import made_up_run
 
 
 def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecord:
@@ -29,23 +26,19 @@ def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecor
     return run
 
 
-def test_waits_while_learners_are_out_and_there_is_no_deadline(make_run: MakeRun) -> None:
-    run = having(make_run(), LearnerState.DONE, LearnerState.LEASED)
-    decision = decide_closing(run, now=1e9)
-    assert (decision.verdict, decision.seconds_left) == (Closing.WAIT, None)
-    begun = decide_closing(run.changed(training_started_at=0.0), now=1e9)
-    assert (begun.verdict, begun.seconds_left) == (Closing.WAIT, None)
-
-
-def test_merges_once_every_learner_has_ended(make_run: MakeRun) -> None:
-    run = having(make_run(), LearnerState.DONE, LearnerState.DONE, LearnerState.FAILED)
+def test_closes_once_every_learner_has_ended_where_there_is_no_deadline() -> None:
+    run = having(made_up_run(), LearnerState.DONE, LearnerState.LEASED)
+    for waiting in (run, run.changed(training_started_at=0.0)):
+        decision = decide_closing(waiting, now=1e9)
+        assert (decision.verdict, decision.seconds_left) == (Closing.WAIT, None)
+    run = having(made_up_run(), LearnerState.DONE, LearnerState.DONE, LearnerState.FAILED)
     decision = decide_closing(run, now=0.0)
     assert decision.verdict is Closing.MERGE
     assert "2 of 3 learners" in decision.reason
 
 
-def test_fails_when_too_few_can_still_arrive_and_says_which_are_missing(make_run: MakeRun) -> None:
-    run = make_run(num_learners=2, min_learners=2)
+def test_fails_when_too_few_can_still_arrive_and_says_which_are_missing() -> None:
+    run = made_up_run(num_learners=2, min_learners=2)
     run = having(run, LearnerState.FAILED, message="attempt 3 of 3: loss is nan")
     run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
     decision = decide_closing(run, now=0.0)
@@ -53,17 +46,17 @@ def test_fails_when_too_few_can_still_arrive_and_says_which_are_missing(make_run
     assert "learner 0 (failed: attempt 3 of 3: loss is nan)" in decision.reason
 
 
-def test_deadline_counts_from_the_first_assignment(make_run: MakeRun) -> None:
-    run = having(make_run(deadline_seconds=10.0), LearnerState.DONE, LearnerState.LEASED)
+def test_deadline_counts_from_the_first_assignment() -> None:
+    run = having(made_up_run(deadline_seconds=10.0), LearnerState.DONE, LearnerState.LEASED)
     assert decide_closing(run, now=1e9).verdict is Closing.WAIT
     started = run.changed(training_started_at=100.0)
     assert decide_closing(started, now=107.0).seconds_left == 3.0
     assert decide_closing(started, now=110.0).verdict is Closing.MERGE
 
 
-def test_deadline_with_too_few_fails_and_says_where_the_others_are(make_run: MakeRun) -> None:
+def test_deadline_with_too_few_fails_and_says_where_the_others_are() -> None:
     run = having(
-        make_run(deadline_seconds=10.0, min_learners=2), LearnerState.DONE, LearnerState.LEASED
+        made_up_run(deadline_seconds=10.0, min_learners=2), LearnerState.DONE, LearnerState.LEASED
     ).changed(training_started_at=0.0)
     decision = decide_closing(run, now=10.0)
     assert decision.verdict is Closing.FAIL
@@ -72,34 +65,27 @@ def test_deadline_with_too_few_fails_and_says_where_the_others_are(make_run: Mak
     assert "deadline_seconds" in decision.reason
 
 
-def test_learner_is_given_up_after_max_attempts(make_run: MakeRun) -> None:
-    learner = make_run().learners[0]
+def test_learner_is_given_up_after_max_attempts_and_its_reasons_stay() -> None:
+    learner = made_up_run().learners[0].changed(worker_name="liar")
     once = after_failure(learner, worker_id="a", reason="NaN", max_attempts=2)
-    twice = after_failure(once, worker_id="b", reason="NaN", max_attempts=2)
+    twice = after_failure(once, worker_id="b", reason="too dense", max_attempts=2)
     assert (once.state, twice.state) == (LearnerState.QUEUED, LearnerState.FAILED)
     assert twice.failed_on == ("a", "b")
-    assert twice.message == "attempt 2 of 2: NaN"
+    assert twice.message == "attempt 2 of 2 on liar: too dense"
+    at_last = twice.changed(state=LearnerState.DONE, message="")
+    assert at_last.account == f"attempt 1 of 2 on liar: NaN; {twice.message}"
 
 
-def test_reasons_of_failed_attempts_stay_after_a_success(make_run: MakeRun) -> None:
-    learner = make_run().learners[0].changed(worker_name="liar")
-    for reason in ("NaN", "too dense"):
-        learner = after_failure(learner, worker_id="w", reason=reason, max_attempts=9)
-    assert learner.account == "attempt 1 of 9 on liar: NaN; attempt 2 of 9 on liar: too dense"
-    at_last = learner.changed(state=LearnerState.DONE, message="")
-    assert at_last.account == learner.account
-
-
-def test_record_does_not_grow_with_the_number_of_attempts(make_run: MakeRun) -> None:
-    learner = make_run().learners[0]
+def test_record_does_not_grow_with_the_number_of_attempts() -> None:
+    learner = made_up_run().learners[0]
     for _ in range(50):
         learner = after_failure(learner, worker_id="w", reason="x" * 9999, max_attempts=99)
     assert len(learner.account) < 3000
     assert "attempt 50 of 99" in learner.account
 
 
-def test_deadline_of_a_run_that_was_held_begins_anew_when_it_goes_on(make_run: MakeRun) -> None:
-    run = having(make_run(deadline_seconds=10.0), LearnerState.DONE, LearnerState.LEASED)
+def test_deadline_of_a_run_that_was_held_begins_anew_when_it_goes_on() -> None:
+    run = having(made_up_run(deadline_seconds=10.0), LearnerState.DONE, LearnerState.LEASED)
     out = run.with_learner(run.learners[1].changed(epoch=1)).changed(training_started_at=100.0)
     held = out.changed(training_started_at=None)
     assert decide_closing(held, now=1e9).verdict is Closing.WAIT
@@ -107,8 +93,8 @@ def test_deadline_of_a_run_that_was_held_begins_anew_when_it_goes_on(make_run: M
     assert decide_closing(again, now=504.0).seconds_left == 6.0
 
 
-def test_deadline_that_runs_goes_on_and_never_began_in_the_future(make_run: MakeRun) -> None:
-    waiting = make_run(deadline_seconds=10.0)
+def test_deadline_that_runs_goes_on_and_never_began_in_the_future() -> None:
+    waiting = made_up_run(deadline_seconds=10.0)
     assert with_deadline_running(waiting, now=107.0) is waiting
     run = waiting.changed(training_started_at=100.0)
     assert with_deadline_running(run, now=107.0) is run
@@ -136,16 +122,16 @@ def copy_of(learner: LearnerRecord) -> CopyRecord:
     )
 
 
-def test_the_latest_ten_silent_ends_are_kept_until_a_learner_is_in(make_run: MakeRun) -> None:
-    learner = make_run().learners[0]
+def test_the_latest_ten_silent_ends_are_kept_until_a_learner_is_in() -> None:
+    learner = made_up_run().learners[0]
     for step in range(50):
         learner = requeued(learner, "silent", silent_end(step))
     assert [end.step for end in learner.silent_ends] == list(range(40, 50))
     assert handed_in(learner).silent_ends == ()
 
 
-def test_only_the_same_result_of_the_same_lease_is_in_already(make_run: MakeRun) -> None:
-    learner, x = handed_in(make_run().learners[0]), BlobName.of(b"x")
+def test_only_the_same_result_of_the_same_lease_is_in_already() -> None:
+    learner, x = handed_in(made_up_run().learners[0]), BlobName.of(b"x")
     held_back = requeued(learner, "").changed(copies=(copy_of(learner),), result=None)
     for there in (learner, held_back):
         assert is_in(there, x, "w", 1)
@@ -154,9 +140,9 @@ def test_only_the_same_result_of_the_same_lease_is_in_already(make_run: MakeRun)
         assert not is_in(there, BlobName.of(b"y"), "w", 1)
 
 
-def test_only_open_learners_are_dropped_when_a_run_closes(make_run: MakeRun) -> None:
+def test_only_open_learners_are_dropped_when_a_run_closes() -> None:
     states = (LearnerState.DONE, LearnerState.FAILED, LearnerState.LEASED, LearnerState.QUEUED)
-    closed = without_open_learners(having(make_run(num_learners=4), *states), "closed")
+    closed = without_open_learners(having(made_up_run(num_learners=4), *states), "closed")
     assert [learner.state for learner in closed.learners] == [
         LearnerState.DONE,
         LearnerState.FAILED,
@@ -166,8 +152,8 @@ def test_only_open_learners_are_dropped_when_a_run_closes(make_run: MakeRun) -> 
     assert [learner.message for learner in closed.learners] == ["", "", "closed", "closed"]
 
 
-def test_a_damaged_result_goes_with_all_that_was_handed_in_for_it(make_run: MakeRun) -> None:
-    run = make_run(num_learners=2)
+def test_a_damaged_result_goes_with_all_that_was_handed_in_for_it() -> None:
+    run = made_up_run(num_learners=2)
     for learner in run.learners:
         whole = handed_in(learner)
         run = run.with_learner(whole.changed(copies=(copy_of(whole),)))

@@ -15,20 +15,18 @@ import pytest
 
 from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
 from lipt.common.errors import (
-    ForeignBlobError,
     StorageFullError,
     WrongOffsetError,
     from_rpc_error,
 )
-from lipt.common.rpc.messages import PROTOCOL_MAJOR
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData, SelectSubset
 from lipt.coordinator.server import serving
-from lipt.coordinator.subsets.questions import DiagnosisQuery
+from lipt.coordinator.subsets.answers import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
-from lipt.v1 import blob_pb2, blob_pb2_grpc, config_pb2, worker_pb2, worker_pb2_grpc
+from lipt.v1 import blob_pb2, blob_pb2_grpc, config_pb2
 from tests.coordinator.fakes import THETA, FakeWorker, make_settings, opened, pretraining
 from tests.serving import own_user_channel
 
@@ -37,27 +35,19 @@ _OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 QUOTA = {"max_bytes": 1000, "max_bytes_per_peer": 700}
 
 
-SECRET = "0123456789abcdef" * 2
-SHOWN = (("lipt-worker-secret", SECRET),)
-
-
 class Peer:
     """One connection."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.blobs: Any = blob_pb2_grpc.BlobServiceStub(channel)
-        self.workers: Any = worker_pb2_grpc.WorkerServiceStub(channel)
 
-    async def send(
-        self, content: bytes, *, up_to: int | None = None, worker: bool = False
-    ) -> BlobName:
-        """Send a content, or no more than its beginning, with the worker's secret or without."""
+    async def send(self, content: bytes, *, up_to: int | None = None) -> BlobName:
+        """Send a content, or no more than its beginning."""
         name = BlobName.of(content)
         request = blob_pb2.WriteBlobRequest(blob=blob_to_proto(name))
         fill_chunk(request.chunk, 0, content[:up_to])
         try:
-            shown = SHOWN if worker else ()
-            await self.blobs.WriteBlob(iter([request]), metadata=shown, timeout=60)
+            await self.blobs.WriteBlob(iter([request]), timeout=60)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
         return name
@@ -66,20 +56,6 @@ class Peer:
         """Send one byte, and leave."""
         with pytest.raises(WrongOffsetError):
             await self.send(content, up_to=1)
-
-    async def register(self) -> str:
-        request = worker_pb2.RegisterRequest(
-            instance_id=SECRET,
-            name="one",
-            protocol=worker_pb2.ProtocolVersion(major=PROTOCOL_MAJOR),
-            allowed_modules=["tests.tiny"],
-        )
-        return str((await self.workers.Register(request)).worker_id)
-
-    async def take(self, worker_id: str) -> None:
-        request = worker_pb2.AcquireAssignmentRequest(worker_id=worker_id, wait_seconds=60.0)
-        answer = await self.workers.AcquireAssignment(request, metadata=SHOWN, timeout=60)
-        assert answer.HasField("assignment")
 
 
 class Served:
@@ -119,34 +95,18 @@ async def in_training(app: App) -> None:
         await app.store.wait_for_change(run.run_id, revision, timeout_seconds=60.0)
 
 
-async def test_peer_over_its_quota_is_refused_with_the_figures_and_others_notice_nothing(
-    tmp_path: Path,
-) -> None:
-    async with served(tmp_path) as coordinator:
-        greedy, modest = await coordinator.peer(), await coordinator.peer()
-        await greedy.cut(b"g" * 700)
-        with pytest.raises(StorageFullError, match=r"would take 701 bytes.*at most 700"):
-            await greedy.send(b"x")
-        assert await modest.send(b"m" * 300)
-        with pytest.raises(StorageFullError, match="all peers together would take 1001 bytes"):
-            await modest.send(b"y")
-        # What is refused has left no file.
-        assert len(list((tmp_path / "state" / "uploads").iterdir())) == 1
-        assert coordinator.figures("lipt_storage_bytes") == {
-            "needed": 0,
-            "spare": 0,
-            "uploaded": 300,
-            "reserved": 700,
-        }
-        assert coordinator.figures("lipt_unfinished_uploads") == {"": 1}
-
-
 async def test_restart_counts_what_is_there(tmp_path: Path) -> None:
     async with served(tmp_path) as coordinator:
         await in_training(coordinator.app)
         peer = await coordinator.peer()
         await peer.send(b"a" * 600)
-        await peer.cut(b"b" * 100)
+        greedy = await coordinator.peer()
+        await greedy.cut(b"b" * 100)
+        with pytest.raises(StorageFullError, match=r"this peer would take 701.*at most 700"):
+            await greedy.send(b"c" * 601)
+        # What is refused has left no file, and no other peer notices.
+        assert len(list((tmp_path / "state" / "uploads").iterdir())) == 1
+        assert coordinator.figures("lipt_storage_bytes")["reserved"] == 100
     async with served(tmp_path) as coordinator:
         # Of the beginning one byte: what else is to come is declared when it goes on. What the
         # coordinator made for its run is nobody's upload.
@@ -156,29 +116,6 @@ async def test_restart_counts_what_is_there(tmp_path: Path) -> None:
         with pytest.raises(StorageFullError, match="all peers together would take 1001 bytes"):
             await peer.send(b"c" * 400)
         assert await peer.send(b"c" * 399)
-
-
-async def test_trainers_that_filled_the_quota_keep_no_worker_from_handing_in(
-    tmp_path: Path,
-) -> None:
-    async with served(tmp_path) as coordinator:
-        await in_training(coordinator.app)
-        worker = await coordinator.peer()
-        worker_id = await worker.register()
-        await worker.take(worker_id)
-        for content in (b"t" * 700, b"u" * 300):
-            await (await coordinator.peer()).send(content)
-        with pytest.raises(StorageFullError):
-            await (await coordinator.peer()).send(b"another trainer")
-        assert await worker.send(b"learner" * 1000, worker=True)
-        # After a cut it is another connection, and the secret says whose.
-        again = await coordinator.peer()
-        with pytest.raises(StorageFullError):
-            await again.send(b"snapshot" * 1000)
-        assert await again.send(b"snapshot" * 1000, worker=True)
-        # A learner has two files at most, where it is trained twice.
-        with pytest.raises(ForeignBlobError, match="allows 2 files"):
-            await again.send(b"a third", worker=True)
 
 
 async def test_what_a_run_is_made_of_counts_no_more(tmp_path: Path) -> None:
@@ -229,7 +166,7 @@ async def test_what_a_request_is_about_is_not_removed_before_it_is_answered(
         blob = app.blobs.put_bytes(b"findings")
         compute.answers[SelectSubset] = lambda job: (expire(), select(job))[1]
         compute.answers[DiagnoseData] = lambda job: (expire(), Diagnosed(blob, "cpu"))[1]
-        monkeypatch.setattr(app.requests._admission, "_check_weights", lambda *_: (expire(), "")[1])
+        monkeypatch.setattr(app.requests.admission, "_check_weights", lambda *_: (expire(), "")[1])
         given = config_pb2.RunConfig(initialization={"weights_sha256": name.sha256})
         run = await app.requests.create("q", "mine", given)
         worker = FakeWorker(app)
