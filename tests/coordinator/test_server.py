@@ -1,5 +1,3 @@
-"""The contract on a real port of this process; jobs are answered by the test."""
-
 from __future__ import annotations
 
 import asyncio
@@ -42,14 +40,13 @@ from lipt.v1 import (
 )
 from tests.coordinator.fakes import DATA, FakeCompute, Hanging, make_settings, opened
 from tests.serving import own_user_channel
+from tests.tls_files import write_files
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Served:
-    """A coordinator that serves, and a connection to it."""
-
     def __init__(self, app: App, address: str, channel: grpc.aio.Channel) -> None:
         self.app = app
         self.address = address
@@ -124,9 +121,7 @@ async def test_who_looks_for_a_coordinator_finds_it_for_as_long_as_it_serves(
         assert find_local_token(split_address(coordinator.address)[1]) is None
 
 
-async def test_end_sends_polls_away_and_waits_for_uploads_under_way(
-    tmp_path: Path,
-) -> None:
+async def test_end_sends_polls_away_and_waits_for_uploads_under_way(tmp_path: Path) -> None:
     data = bytes(range(256)) * 100
     blob, half = blob_to_proto(BlobName.of(data)), len(data) // 2
     go_on = asyncio.Event()
@@ -219,16 +214,13 @@ async def test_probes_without_a_certificate_hear_how_a_coordinator_with_mtls_sta
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    issued = trustme.CA().issue_cert("127.0.0.1")
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    issued.cert_chain_pems[0].write_to_path(str(cert))
-    issued.private_key_pem.write_to_path(str(key))
+    tls = write_files(tmp_path / "tls", trustme.CA())
     asked, opening, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
     settings = make_settings(
         tmp_path,
-        tls_cert=cert,
-        tls_key=key,
-        tls_ca=cert,
+        tls_cert=tls.cert,
+        tls_key=tls.key,
+        tls_ca=tls.ca,
         address_file=tmp_path / "address",
         health_listen="127.0.0.1:0",
     )

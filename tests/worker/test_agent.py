@@ -1,5 +1,3 @@
-"""A worker's life against a coordinator that the test plays; its learners cost nothing."""
-
 from __future__ import annotations
 
 import time
@@ -33,8 +31,7 @@ PATIENCE_SECONDS = 60.0
 Work = Callable[[LeaseKeeper, Callable[[], bool]], None]
 
 
-def succeed(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> None:
-    """A learner that is in at once."""
+def succeed(lease: LeaseKeeper, should_stop: Callable[[], bool]) -> None: ...
 
 
 def fail(error: BaseException) -> Work:
@@ -46,10 +43,7 @@ def fail(error: BaseException) -> Work:
 
 @dataclass
 class World:
-    """An agent that ends when its coordinator has nothing to do any more.
-
-    `work` is what becomes of the learners, in turn; the last goes for all others.
-    """
+    """An agent that ends when it is idle; `work` is what becomes of the learners, in turn."""
 
     fake: FakeClient
     events: Events = field(default_factory=Events)
@@ -70,11 +64,7 @@ class World:
         max_idle_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Agent:
-        flags = {
-            "name": "one",
-            "max_learners": max_learners,
-            "max_idle_seconds": max_idle_seconds,
-        }
+        flags = {"name": "one", "max_learners": max_learners, "max_idle_seconds": max_idle_seconds}
         worker = make_worker(self.fake, self.fake.blobs.store, **flags)
         worker = replace(worker, events=self.events, metering=self.metering)
         worker.carry_out = self.carry_out  # type: ignore[method-assign]

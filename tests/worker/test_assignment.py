@@ -111,8 +111,6 @@ class FakeTraining:
 
 
 class NotedLease(LeaseKeeper):
-    """Writes down what it is told."""
-
     def __init__(self, said: list[tuple[int, int, float]], *arguments: Any) -> None:
         self._said = said
         super().__init__(*arguments)
@@ -298,8 +296,6 @@ def test_result_that_the_coordinator_s_disk_has_changed_is_sent_again_and_not_tr
 
 
 class Scorer:
-    """A worker that has the digits before it, and the coordinator that the test plays."""
-
     def __init__(self, directory: Path) -> None:
         self.fake = FakeClient(directory / "coordinator")
         self.metering = Metering()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,10 @@ from lipt.common.errors import (
     UnreachableError,
 )
 from lipt.common.observability.logs import EventKind, Events
-from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, fill_message
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import CoordinatorClient, LeaseKeeper
-from tests.worker.fake_client import TASK, FakeClient, make_assignment
+from tests.worker.fake_client import TASK, FakeClient, make_assignment, serving
 
 
 class Fake(worker_pb2_grpc.WorkerServiceServicer):
@@ -73,13 +71,8 @@ Served = tuple[Fake, CoordinatorClient]
 @pytest.fixture
 def served() -> Iterator[Served]:
     fake = Fake()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
-    server = grpc.server(ThreadPoolExecutor(2))
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(fake, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    with open_channel(f"127.0.0.1:{port}") as channel:
+    with serving(fake) as channel:
         yield fake, CoordinatorClient(channel)
-    server.stop(None).wait()
 
 
 def test_worker_says_who_it_is_and_proves_it_from_then_on(served: Served) -> None:
@@ -119,9 +112,7 @@ def test_heartbeat_brings_the_progress_and_a_commit_its_snapshots_in_order(
     assert [blob_from_proto(blob) for blob in committed.snapshots] == [early, late]
 
 
-def test_assignment_of_a_newer_version_is_given_back_with_the_reason(
-    served: Served,
-) -> None:
+def test_assignment_of_a_newer_version_is_given_back_with_the_reason(served: Served) -> None:
     fake, client = served
     fake.assignment.task.pruning_method = 99  # type: ignore[assignment]
     with pytest.raises(ConfigError, match="pruning_method = '99'"):
@@ -132,8 +123,6 @@ def test_assignment_of_a_newer_version_is_given_back_with_the_reason(
 
 
 class Poll:
-    """A long poll that is never answered."""
-
     def __init__(self) -> None:
         self.cancelled = False
 
@@ -165,8 +154,6 @@ TRAINING = worker_pb2.LEARNER_PHASE_TRAINING
 
 
 class Kept:
-    """A lease whose coordinator the test plays."""
-
     def __init__(self, directory: Path, heartbeat_seconds: float, *errors: Exception) -> None:
         self.fake, self.events = FakeClient(directory), Events()
         self.fake.refusals["heartbeat"] = list(errors)

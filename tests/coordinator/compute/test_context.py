@@ -1,5 +1,3 @@
-"""The data of a compute process: compared with what a job is for, opened anew when it changes."""
-
 from __future__ import annotations
 
 import errno
@@ -22,12 +20,7 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute import light as lights
 from lipt.coordinator.compute import messages
-from lipt.coordinator.compute.context import (
-    Context,
-    find_cached,
-    keep_cached,
-    with_kept_quarantine,
-)
+from lipt.coordinator.compute.context import Context, find_cached, keep_cached, with_kept_quarantine
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.light import LightContext
@@ -40,6 +33,7 @@ from lipt.coordinator.compute.messages import (
     Took,
 )
 from lipt.core.workspace import Key
+from tests.coordinator.compute.jobs.test_selecting import job_of
 from tests.digits import digits_context, digits_settings
 
 
@@ -260,17 +254,8 @@ def theta_p(dear: Context) -> BlobName:
 @pytest.fixture
 def select(theta_p: BlobName) -> Callable[..., SelectSubset]:
     def job(strategy: str, **changes: Any) -> SelectSubset:
-        balanced = strategy != "uniform"
-        asked = SelectSubset(
-            CONFIG,
-            inputs=IMAGE,
-            weights=theta_p,
-            strategy=strategy,
-            budget=20,
-            balanced=balanced,
-            options=(),
-        )
-        return replace(asked, **changes)
+        own = {"config": CONFIG, "weights": theta_p, "budget": 20}
+        return job_of(strategy, **{**own, "balanced": strategy != "uniform", **changes})
 
     return job
 

@@ -20,9 +20,7 @@ from lipt.common.observability.logs import EventKind, Events
 from lipt.coordinator.compute import children, process
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import DroppedError, News, Progressed
-from lipt.coordinator.compute.process import (
-    ComputeProcess,
-)
+from lipt.coordinator.compute.process import ComputeProcess
 from tests import processes
 from tests.digits import digits_settings
 

@@ -1,5 +1,3 @@
-"""Who is computed next, dropped and refused, with played processes and with real ones."""
-
 from __future__ import annotations
 
 import asyncio
@@ -82,7 +80,6 @@ class PlayedProcess:
         return await self._end
 
     async def end(self, result: object = "done") -> None:
-        """Let the present job end, with an error where that is given."""
         if isinstance(result, BaseException):
             self._end.set_exception(result)
         else:
@@ -97,7 +94,6 @@ class PlayedProcess:
 
 
 async def settled() -> None:
-    """All that can go on has done so."""
     for _ in range(6):
         await asyncio.sleep(0)
 

@@ -143,14 +143,15 @@ async def test_restart_renews_leases_and_ends_those_of_silent_workers(bench: Ben
     assert bench.state() is LearnerState.QUEUED
 
 
+async def refuse(*_: object) -> None:
+    raise StateError("the disk is full.")
+
+
 async def test_lease_whose_end_cannot_be_written_is_looked_at_a_second_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await bench.leased(made_up_run())
     bench.clock.now = 31.0
-
-    async def refuse(*_: object) -> None:
-        raise StateError("the disk is full.")
 
     with monkeypatch.context() as patched:
         patched.setattr(bench.database, "save_run", refuse)
@@ -243,14 +244,15 @@ async def test_only_who_has_no_learner_is_idle(bench: Bench) -> None:
 
 
 async def lose(bench: Bench, name: str) -> AssignmentKey:
-    """Have a new worker take a learner, and fall silent over it."""
     key, _ = await bench.take(bench.join(name))
     bench.clock.now += 31.0
     await bench.expire()
     return key
 
 
-async def test_learner_that_ends_worker_after_worker_goes_last_and_is_said(bench: Bench) -> None:
+async def test_learner_that_ends_worker_after_worker_goes_last_and_is_said(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     await bench.store.add(made_up_run(num_learners=1))
     await bench.store.add(made_up_run("later", num_learners=1))
     assert [(await lose(bench, name)).run_id for name in ("a", "b")] == ["r", "r"]
@@ -260,6 +262,7 @@ async def test_learner_that_ends_worker_after_worker_goes_last_and_is_said(bench
     run = bench.store.find("r")
     assert run.learners[0].failures == 0
     assert "learner 0 is in quarantine: 3 workers" in bench.dispatcher.why_waiting(run)
+    assert "learner 0 is in quarantine: 3 workers in a row (last a, b, c)" in caplog.text
 
     healthy = bench.join("healthy")
     key, epoch = await bench.take(healthy)
@@ -269,18 +272,6 @@ async def test_learner_that_ends_worker_after_worker_goes_last_and_is_said(bench
     assert await bench.acquire(healthy) is None
     bench.clock.now += 60.0
     assert (await bench.take(healthy))[0] == ("r", 0)
-
-
-async def test_the_event_names_the_learner_whose_quarantine_begins(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    await bench.store.add(made_up_run(num_learners=2))
-    one_is_in = bench.join("done")
-    await bench.dispatcher.commit(one_is_in, *(await bench.take(one_is_in)), RESULT)
-    for name in ("a", "b", "c"):
-        assert (await lose(bench, name)).learner == 1
-    assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 1
-    assert "learner 1 is in quarantine: 3 workers in a row (last a, b, c)" in caplog.text
 
 
 async def test_learners_that_end_three_workers_are_quarantined_together(bench: Bench) -> None:
@@ -332,10 +323,6 @@ async def test_learner_that_is_too_large_for_a_worker_goes_to_another(bench: Ben
 OTHER_RESULT = LearnerResult(BlobName.of(b"other"), loss=1.0, train_seconds=2.0, bytes_received=3)
 
 
-def kinds_of(outcomes: list[Any]) -> list[type]:
-    return [type(outcome) for outcome in outcomes]
-
-
 @pytest.mark.parametrize(
     ("first", "second", "refused"),
     [
@@ -352,7 +339,7 @@ async def test_of_two_results_or_failures_at_once_the_first_counts(
     ways: dict[type, Any] = {str: bench.dispatcher.fail, LearnerResult: bench.dispatcher.commit}
     calls = (ways[type(it)](*lease, it) for it in (first, second))
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert kinds_of(outcomes) == [type(None), refused]
+    assert [type(outcome) for outcome in outcomes] == [type(None), refused]
     assert bench.state() is (LearnerState.DONE if first == RESULT else LearnerState.QUEUED)
     learner = bench.store.find("r").learners[0]
     assert (learner.result, learner.failures) == (
@@ -383,9 +370,6 @@ async def test_result_that_the_disk_refuses_leaves_the_lease_to_be_committed_aga
 ) -> None:
     worker, key, epoch = await bench.leased(made_up_run())
 
-    async def refuse(*_: object) -> None:
-        raise StateError("the disk is full.")
-
     with monkeypatch.context() as patched:
         patched.setattr(bench.database, "save_run", refuse)
         calls = [
@@ -394,7 +378,7 @@ async def test_result_that_the_disk_refuses_leaves_the_lease_to_be_committed_aga
             bench.dispatcher.commit(worker, key, epoch, OTHER_RESULT),
         ]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert kinds_of(outcomes) == [StateError, StateError]
+    assert [type(outcome) for outcome in outcomes] == [StateError, StateError]
     assert bench.state() is LearnerState.LEASED
     assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress()) is False
     await bench.dispatcher.commit(worker, key, epoch, RESULT)

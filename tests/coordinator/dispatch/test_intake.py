@@ -11,11 +11,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import LearnerRejectedError
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.specs import specs_of
-from lipt.coordinator.dispatch.intake import (
-    check_learner,
-    require_report,
-    trained_norm,
-)
+from lipt.coordinator.dispatch.intake import check_learner, require_report, trained_norm
 from lipt.coordinator.runs.transitions import LearnerResult
 
 WEIGHTS = {"w": torch.tensor([[1.0, 0.0], [0.0, 2.0]]), "steps": torch.tensor(3)}

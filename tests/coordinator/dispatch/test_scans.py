@@ -21,13 +21,7 @@ from lipt.common.signals.passes import encode_range, range_specs
 from lipt.common.states import RunState
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.messages import ScanClosed, ScanNews
-from lipt.coordinator.compute.scan import (
-    RangeDone,
-    RangeFolder,
-    Scan,
-    ScanOpened,
-    WorkerDistrusted,
-)
+from lipt.coordinator.compute.scan import RangeDone, RangeFolder, Scan, ScanOpened, WorkerDistrusted
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable, RangeGrant, Scans

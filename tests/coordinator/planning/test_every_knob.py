@@ -157,9 +157,7 @@ def require_within_limits(config: RunConfig) -> None:
 
 
 @given(wanted=drawn(RunConfig))
-def test_extreme_values_are_refused_or_planned_within_limits(
-    wanted: dict[str, Any],
-) -> None:
+def test_extreme_values_are_refused_or_planned_within_limits(wanted: dict[str, Any]) -> None:
     config = admitted(wanted)
     event("refused" if config is None else "admitted")
     if config is not None:

@@ -30,18 +30,12 @@ from lipt.common.errors import (
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Histogram, Meters
 from lipt.common.rpc.channel import open_channel
-from lipt.coordinator.access.caller import (
-    ANYBODY,
-    Caller,
-    Evidence,
-    current_caller,
-    note_caller,
-)
+from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence, current_caller, note_caller
 from lipt.coordinator.access.tokens import OWN_USER, Shown
 from lipt.coordinator.app import App
 from lipt.coordinator.instruments import PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
 from lipt.coordinator.rpc import limits as module
-from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits, peer_of, shown_by, used
+from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits, peer_of, shown_by
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import LimitSettings
 from lipt.trainer.client.connection import Connection
@@ -73,17 +67,6 @@ def call(limits: PeerLimits, peer: str = "one", *, registers: bool = False) -> f
     waits = limits.enter(peer, streams=False, registers=registers)
     limits.leave(peer, streams=False)
     return waits
-
-
-def test_a_rate_is_used_call_by_call_and_comes_back_with_time() -> None:
-    # Ten a second, a second of them ahead of time: from 100.0 on, ten calls, each 0.1 s.
-    until = 0.0
-    for number in range(10):
-        until, waits = used(until, 100.0, per_second=10.0, burst_seconds=1.0)
-        assert (until, waits) == (pytest.approx(100.1 + number / 10), pytest.approx(0.0, abs=1e-9))
-    assert used(until, 100.0, per_second=10.0, burst_seconds=1.0)[1] == pytest.approx(0.1)
-    assert used(until, 100.1, per_second=10.0, burst_seconds=1.0)[1] == pytest.approx(0.0)
-    assert used(until, 500.0, per_second=10.0, burst_seconds=1.0)[0] == pytest.approx(500.1)
 
 
 def test_calls_beyond_the_burst_wait_up_to_a_second_and_are_refused_beyond_that(
@@ -158,7 +141,6 @@ PEER = "ipv4:10.0.0.7:40123"
 
 
 def context(*metadata: tuple[str, str | bytes]) -> Any:
-    """A call's connection, and what it shows."""
     return SimpleNamespace(peer=lambda: PEER, invocation_metadata=lambda: metadata or None)
 
 
@@ -230,7 +212,6 @@ async def info(channel: grpc.aio.Channel) -> Any:
 
 
 async def poll(channel: grpc.aio.Channel) -> Any:
-    """A long poll that is under way."""
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
     secret = secrets.token_hex(16)
     registered = await stub.Register(
@@ -371,8 +352,6 @@ def identify(shown: Shown) -> Caller:
 
 
 class Naming(run_pb2_grpc.RunServiceServicer, blob_pb2_grpc.BlobServiceServicer):
-    """Answers with who calls."""
-
     def __init__(self) -> None:
         self.requests: list[Any] = []
         self.several = asyncio.Barrier(2)

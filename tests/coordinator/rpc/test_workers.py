@@ -1,10 +1,8 @@
-"""Commits of learners with snapshots, on the service's own methods over a real state."""
-
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,12 +35,10 @@ from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.results import CommittedLearner
 from lipt.v1 import worker_pb2 as pb
 from tests.blob_files import flip_a_bit
-
-MakeRun = Callable[..., RunRecord]
+from tests.coordinator.made_up_runs import made_up_run
 
 
 def context(*secrets: str) -> Any:
-    """A call that shows a secret, or none."""
     metadata = tuple(("lipt-worker-secret", secret) for secret in secrets)
     return SimpleNamespace(invocation_metadata=lambda: metadata)
 
@@ -94,7 +90,6 @@ class Bench:
         )
 
     def put(self, *values: float) -> BlobName:
-        """Receive weights from a worker."""
         content = encode_sparse({"w": torch.tensor(values, dtype=torch.float32).reshape(2, -1)})
         upload = self.blobs.open_upload(BlobName.of(content), 0)
         upload.write(content)
@@ -120,9 +115,9 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path, database: Database, make_run: MakeRun) -> Bench:
+async def bench(tmp_path: Path, database: Database) -> Bench:
     bench = Bench(tmp_path, database)
-    await bench.begin(make_run())
+    await bench.begin(made_up_run())
     return bench
 
 

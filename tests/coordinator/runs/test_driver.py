@@ -1,5 +1,3 @@
-"""A run's way through its stages, with a scripted compute process and moved clocks."""
-
 from __future__ import annotations
 
 import asyncio

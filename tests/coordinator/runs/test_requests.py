@@ -73,12 +73,7 @@ class World:
         )
 
     async def create(
-        self,
-        name: str = "",
-        *,
-        request_id: str = "",
-        model: str = "",
-        **learners: Any,
+        self, name: str = "", *, request_id: str = "", model: str = "", **learners: Any
     ) -> RunRecord:
         overrides = config_pb2.RunConfig(learners=config_pb2.LearnersConfig(**learners))
         if model:
@@ -227,10 +222,7 @@ def ids(runs: object) -> list[str]:
     return [run.run_id for run in runs]  # type: ignore[attr-defined]
 
 
-@given(
-    times=st.lists(st.floats(1.0, 2e9), max_size=12),
-    size=st.integers(1, 5),
-)
+@given(times=st.lists(st.floats(1.0, 2e9), max_size=12), size=st.integers(1, 5))
 def test_pages_follow_each_other_to_the_oldest(times: list[float], size: int) -> None:
     runs, seen, token = runs_at(times), list[RunSummary](), ""
     while True:

@@ -12,13 +12,7 @@ from lipt.common.errors import StateError, UnknownRunError
 from lipt.common.states import RunState
 from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.runs import store as run_store
-from lipt.coordinator.runs.store import (
-    Change,
-    LearnerProgress,
-    LiveRun,
-    RunStore,
-    changed_learners,
-)
+from lipt.coordinator.runs.store import Change, LearnerProgress, LiveRun, RunStore, changed_learners
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
 from tests.coordinator.made_up_runs import made_up_run
@@ -27,7 +21,6 @@ from tests.properties import at_most
 
 @pytest.fixture
 async def store(database: Database) -> RunStore:
-    """A store with a run "r"."""
     store = RunStore(database)
     await store.add(made_up_run())
     return store
@@ -235,7 +228,6 @@ class Disk:
 
 
 async def settle() -> None:
-    """Let everything happen that waits for nothing but its turn."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -302,9 +294,7 @@ ASK, REFUSED, NOTHING, LEAVE, TAKEN, FULL = range(6)
 
 @settings(max_examples=at_most(60))
 @given(st.lists(st.integers(ASK, FULL), max_size=30))
-def test_shown_is_what_single_writes_would_show(
-    events: list[int],
-) -> None:
+def test_shown_is_what_single_writes_would_show(events: list[int]) -> None:
     asyncio.run(compare(events))
 
 

@@ -1,7 +1,37 @@
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
 from lipt.common.blobs.blob import BlobName
-from lipt.common.states import LearnerState
+from lipt.common.blobs.store import BlobStore
+from lipt.common.errors import CorruptBlobError, OtherDataError, RunNotReadyError
+from lipt.common.inputs.specs import (
+    Column,
+    ColumnFormat,
+    ColumnsFormat,
+    ColumnsSpec,
+    ColumnType,
+    ImageSpec,
+)
+from lipt.common.observability.logs import EventKind, Events
+from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.compute.jobs.pretraining import (
+    CutShards,
+    DamagedLearners,
+    DataDescription,
+    InitializeWeights,
+    MakeSoup,
+    SoupResult,
+)
+from lipt.coordinator.compute.messages import Asked, Progressed
+from lipt.coordinator.runs.holding import find_ready, hold_runs_of_other_data, how_far, why_held
+from lipt.coordinator.runs.repair import restore, restore_inputs
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import (
     Closing,
     LearnerResult,
@@ -15,15 +45,16 @@ from lipt.coordinator.runs.transitions import (
     without_open_learners,
     without_results,
 )
-from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord, SilentEnd
-from tests.coordinator.made_up_runs import made_up_run
-
-
-def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecord:
-    for index, state in enumerate(states):
-        learner = run.learners[index].changed(state=state, message=message, worker_name="box")
-        run = run.with_learner(learner)
-    return run
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import (
+    CopyRecord,
+    DataRecord,
+    LearnerRecord,
+    RunRecord,
+    SilentEnd,
+)
+from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
+from tests.coordinator.made_up_runs import having, made_up_run
 
 
 def test_closes_once_every_learner_has_ended_where_there_is_no_deadline() -> None:
@@ -55,9 +86,8 @@ def test_deadline_counts_from_the_first_assignment() -> None:
 
 
 def test_deadline_with_too_few_fails_and_says_where_the_others_are() -> None:
-    run = having(
-        made_up_run(deadline_seconds=10.0, min_learners=2), LearnerState.DONE, LearnerState.LEASED
-    ).changed(training_started_at=0.0)
+    run = made_up_run(deadline_seconds=10.0, min_learners=2).changed(training_started_at=0.0)
+    run = having(run, LearnerState.DONE, LearnerState.LEASED)
     decision = decide_closing(run, now=10.0)
     assert decision.verdict is Closing.FAIL
     assert "learner 1 (at worker box)" in decision.reason
@@ -106,7 +136,6 @@ def silent_end(step: int) -> SilentEnd:
 
 
 def handed_in(learner: LearnerRecord, content: bytes = b"x") -> LearnerRecord:
-    """The learner once worker "w" has handed it in."""
     out = leased(learner, worker_id="w", worker_name="box", device="cpu")
     return done(out, LearnerResult(BlobName.of(content), 1.0, 1.0, bytes_received=0))
 
@@ -160,3 +189,217 @@ def test_a_damaged_result_goes_with_all_that_was_handed_in_for_it() -> None:
     lost, kept = without_results(run, (0,)).learners
     assert (lost.state, lost.result, lost.copies) == (LearnerState.QUEUED, None, ())
     assert kept == run.learners[1]
+
+
+# What `made_up_run` names.
+THETA, SHARDS, THETA_P = b"theta*", (b"0", b"1", b"2"), b"theta_p"
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> BlobStore:
+    """All files of `made_up_run`'s run, and a theta_p."""
+    blobs = BlobStore(tmp_path, max_blob_bytes=1000)
+    for content in (THETA, *SHARDS, THETA_P):
+        blobs.put_bytes(content)
+    return blobs
+
+
+@pytest.fixture
+def compute(blobs: BlobStore) -> FakeCompute:
+    """Makes all of them again, as they were."""
+    return FakeCompute(
+        {
+            InitializeWeights: lambda _: blobs.put_bytes(THETA),
+            CutShards: lambda _: [blobs.put_bytes(content) for content in SHARDS],
+            MakeSoup: lambda _: SoupResult(blobs.put_bytes(THETA_P), SOUP_RECORD, {}),
+        }
+    )
+
+
+@pytest.fixture
+def ready() -> RunRecord:
+    made = made_up_run(num_learners=2, state=RunState.READY)
+    learner = made.learners[1].changed(state=LearnerState.DONE, result=BlobName.of(b"learner"))
+    return made.with_learner(learner).changed(pretrained_weights=BlobName.of(THETA_P))
+
+
+async def restore_theta_p(run: RunRecord, blobs: BlobStore, compute: FakeCompute) -> list[str]:
+    wanted = [BlobName.of(THETA_P)]
+    await restore(run, wanted, blobs, compute.queue, lambda _: None, Asked(run.run_id))
+    return compute.kinds
+
+
+@pytest.mark.parametrize(
+    ("damage", "also", "made"),
+    [
+        (THETA_P, (), []),
+        (b"theta_q", (), ["MakeSoup"]),
+        (b"", (), ["MakeSoup"]),
+        (None, (), ["MakeSoup"]),
+        (None, (THETA,), ["InitializeWeights", "MakeSoup"]),
+    ],
+)
+async def test_weights_that_are_not_whole_are_made_of_the_learners_that_were_in(
+    ready: RunRecord,
+    blobs: BlobStore,
+    compute: FakeCompute,
+    damage: bytes | None,
+    also: tuple[bytes, ...],
+    made: list[str],
+) -> None:
+    path = blobs.path(BlobName.of(THETA_P))
+    path.unlink() if damage is None else path.write_bytes(damage)
+    for content in also:
+        blobs.path(BlobName.of(content)).unlink()
+    assert await restore_theta_p(ready, blobs, compute) == made
+    assert blobs.read_bytes(BlobName.of(THETA_P)) == THETA_P
+    if made:
+        assert compute.jobs[-1].learners == ((1, BlobName.of(b"learner")),)
+
+
+@pytest.mark.parametrize(
+    "answer", [DamagedLearners((0, 1)), SoupResult(BlobName.of(b"other"), SOUP_RECORD, {})]
+)
+async def test_weights_that_cannot_be_made_again_are_said_to_be_lost(
+    ready: RunRecord, blobs: BlobStore, compute: FakeCompute, answer: object
+) -> None:
+    blobs.path(BlobName.of(THETA_P)).unlink()
+    compute.answers[MakeSoup] = answer
+    lost = rf"1 files of run name-r .*{BlobName.of(THETA_P).sha256[:12]}.*Start the run again\."
+    with pytest.raises(CorruptBlobError, match=lost):
+        await restore_theta_p(ready, blobs, compute)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "made"),
+    [
+        ((), []),
+        ((THETA,), ["InitializeWeights"]),
+        ((SHARDS[1],), ["CutShards"]),
+        ((SHARDS[0], THETA, SHARDS[2]), ["InitializeWeights", "CutShards"]),
+    ],
+)
+async def test_inputs_that_are_not_whole_are_made_again(
+    blobs: BlobStore, compute: FakeCompute, damaged: tuple[bytes, ...], made: list[str]
+) -> None:
+    for content in damaged:
+        blobs.path(BlobName.of(content)).write_bytes(content.swapcase() + b"!")
+    await restore_inputs(made_up_run(), blobs, compute.queue, lambda _: None)
+    assert compute.kinds == made
+    assert all(blobs.is_whole(BlobName.of(content)) for content in (THETA, *SHARDS))
+
+
+async def test_inputs_without_need_are_left_alone(blobs: BlobStore, compute: FakeCompute) -> None:
+    blobs.path(BlobName.of(SHARDS[2])).unlink()
+    run = made_up_run()
+    done = run.with_learner(run.learners[2].changed(state=LearnerState.DONE))
+    for quiet in (done, run.changed(initial_weights=None, learners=())):
+        await restore_inputs(quiet, blobs, compute.queue, lambda _: None)
+    assert compute.kinds == []
+
+
+OWN, FULL = "f" * 64, "full-" + "a" * 64
+OTHER = replace(DATA, source="other", fingerprint="e" * 64)
+
+
+COLUMN = Column("x", ColumnType.FLOAT32, (4,))
+DOUBLES = replace(COLUMN, type=ColumnType.FLOAT64)
+COLUMNS = {"inputs": ColumnsFormat((ColumnFormat(COLUMN),))}
+BOTH = replace(DATA, fingerprint=FULL, sampled_fingerprint=OWN)
+
+
+@pytest.mark.parametrize(
+    ("changed", "data", "words"),
+    [
+        ({}, BOTH, ""),
+        ({"fingerprint": FULL}, BOTH, ""),
+        ({}, replace(BOTH, sampled_fingerprint="e" * 64), f"serves fake with {'e' * 64}"),
+        ({"fingerprint": FULL}, DATA, f"full fingerprint {FULL}.* with --fingerprint full\\.$"),
+        (
+            {},
+            replace(DATA, inputs=ImageSpec(3, 16, 16)),
+            "looks at 1x8x8 images, and this .* has fake as 3x16x16 images.*--image-size",
+        ),
+        (COLUMNS, replace(DATA, inputs=ColumnsSpec((COLUMN,))), ""),
+        (
+            COLUMNS,
+            replace(DATA, inputs=ColumnsSpec((DOUBLES,))),
+            r"looks at x float32\[4\], and .* fake as x float64\[4\].* as the run began\.$",
+        ),
+    ],
+)
+def test_a_run_is_held_by_its_kind_of_fingerprint_and_by_its_inputs(
+    changed: dict[str, Any], data: DataDescription, words: str
+) -> None:
+    reason = why_held(made_up_run().changed(**changed), data)
+    assert re.search(words, reason) if words else reason == ""
+
+
+def test_a_run_of_other_data_is_told_both_fingerprints_both_sources_and_the_remedy() -> None:
+    told = (
+        f"run name-r was made on data with fingerprint {OWN} (mine:data), this coordinator now "
+        f"serves other with {'e' * 64}. Start the coordinator with the run's own data"
+    )
+    for or_else in ("", ", or leave the run out"):
+        reason = why_held(made_up_run(), OTHER, source="mine:data", or_else=or_else)
+        assert reason == f"{told}{or_else}."
+
+
+async def test_runs_of_other_data_are_held_and_counted_unless_ended(database: Database) -> None:
+    store, events = RunStore(database), Events()
+    for run_id, state in (("r", RunState.MERGING), ("done", RunState.READY)):
+        await store.add(made_up_run(run_id, state=state))
+    await store.add(made_up_run("own").changed(fingerprint=OTHER.fingerprint))
+    known = DataRecord(fingerprint=OWN, source="mine:data", num_examples=9, served_at=1.0)
+    await database.save(known)
+    await hold_runs_of_other_data(store, OTHER, database, events)
+    assert "(mine:data)" in store.held("r")
+    assert "(mine:data)" in store.held("done")
+    assert store.held("own") == ""
+    shown = [store.shown_state(run) for run in store.runs()]
+    assert shown == [RunState.HELD, RunState.READY, RunState.TRAINING]
+    assert events.count(EventKind.RUN_HELD) == 1
+
+
+async def test_what_waits_for_a_run_that_is_held_is_refused(database: Database) -> None:
+    store = RunStore(database)
+    await store.add(made_up_run())
+    with pytest.raises(RunNotReadyError, match="is training"):
+        find_ready(store, "r")
+    store.hold("r", "other data.")
+    with pytest.raises(OtherDataError, match="other data"):
+        find_ready(store, "r")
+    ended = await store.update("r", lambda run: run.changed(state=RunState.READY))
+    assert find_ready(store, "r") == ended
+
+
+def test_run_under_way_says_how_far_it_is_and_how_to_follow_it() -> None:
+    run = made_up_run()
+    run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
+    assert how_far(run, Progressed()) == (
+        "run name-r is training (1 of 3 learners are in). Follow it with: lipt run watch name-r"
+    )
+    merging = made_up_run(state=RunState.MERGING)
+    assert how_far(merging, Progressed("merging learners", 2, 3)) == (
+        "run name-r is merging (merging learners, 2 of 3). Follow it with: lipt run watch name-r"
+    )
+    assert "(waiting for its turn, 3 ahead)" in how_far(
+        merging, Progressed("waiting for its turn", ahead=3)
+    )
+    pending = made_up_run(state=RunState.PENDING)
+    assert "run name-r is pending. " in how_far(pending, Progressed())
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "said"),
+    [
+        (RunState.FAILED, "its workers went home.", "has failed: its workers went home."),
+        (RunState.FAILED, "no sentence", "has failed: no sentence."),
+        # As the driver's record has it.
+        (RunState.CANCELLED, "cancelled", "was cancelled."),
+    ],
+)
+def test_run_that_will_never_be_ready_says_why(state: RunState, message: str, said: str) -> None:
+    run = made_up_run(state=state).changed(message=message)
+    expected = f"run name-r {said} Start another: lipt run start"
+    assert how_far(run, Progressed("merging", 1, 2)) == expected

@@ -1,11 +1,7 @@
-"""Runs that are too old or too many go, and files that nobody needs; what is in use stays."""
-
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import sqlite3
 import threading
 from dataclasses import replace
 from typing import Any
@@ -31,7 +27,7 @@ from lipt.coordinator.storage.storage import Storage, overdue
 from tests.clock import Clock
 from tests.coordinator.fakes import FakeCompute
 from tests.coordinator.made_up_runs import made_up_run
-from tests.coordinator.state.conftest import StateBench
+from tests.coordinator.state.conftest import StateBench, execute
 from tests.uploading import PLENTY
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -148,9 +144,8 @@ async def test_what_a_request_holds_or_a_backup_reads_stays(bench: Bench) -> Non
 
 
 async def test_record_that_cannot_be_read_removes_nothing(bench: Bench) -> None:
-    database = bench.state.directory / "lipt.db"
-    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
-        connection.execute("UPDATE learners SET body = '{' WHERE run_id = 'training'")
+    broken = "UPDATE learners SET body = '{' WHERE run_id = 'training'"
+    execute(bench.state.directory / "lipt.db", broken)
     await bench.storage.collect()
     assert bench.there(SPARE) == SPARE
     assert bench.events.counts() == {(EventKind.RETRIED, "collection"): 1}

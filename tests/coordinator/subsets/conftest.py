@@ -1,7 +1,6 @@
-"""Answers of a coordinator whose jobs a test plays."""
-
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from itertools import count
@@ -39,10 +38,7 @@ HOLDS = Recheck(1.0, 1.0)
 
 
 class World:
-    """A run "r" that is ready, and a younger one, "young", that has theta* alone.
-
-    The first examples are selected, or others for other weights.
-    """
+    """A run "r" that is ready, and a younger one, "young", that has theta* alone."""
 
     def __init__(self, database: Database, directory: Path) -> None:
         self.store, self.database = RunStore(database), database
@@ -87,6 +83,18 @@ class World:
 
     async def diagnose(self, **query: Any) -> DiagnosisRecord:
         return await self.answers.diagnosis(DiagnosisQuery(**query), lambda _: None, "caller")
+
+    def merge_slowly(self) -> tuple[asyncio.Event, asyncio.Event]:
+        """Set when a soup has begun, and to be set for it to go on."""
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def merge(_: MakeSoup) -> SoupResult:
+            begun.set()
+            await go_on.wait()
+            return SoupResult(self.upload(THETA_P), SOUP_RECORD, {})
+
+        self.compute.answers[MakeSoup] = merge
+        return begun, go_on
 
     def upload(self, content: bytes) -> BlobName:
         return self.blobs.put_bytes(content)

@@ -39,8 +39,6 @@ class Work:
 
 
 class Naps:
-    """Pauses that end when the test says so."""
-
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.over = asyncio.Event()
@@ -76,7 +74,6 @@ async def leave(*asking: tuple[asyncio.Task[int], list[Progressed]]) -> None:
 
 
 async def settled() -> None:
-    """All that can go on has done so."""
     for _ in range(5):
         await asyncio.sleep(0)
 

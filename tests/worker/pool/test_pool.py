@@ -1,32 +1,23 @@
-"""A pool from its settings, its calls, and its life with workers that a test ends."""
-
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
-import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.config.settings import load_settings
-from lipt.common.errors import (
-    ConfigError,
-    LiptError,
-    ProcessEndedError,
-    UnreachableError,
-)
-from lipt.common.rpc.channel import open_channel
+from lipt.common.errors import ConfigError, LiptError, ProcessEndedError, UnreachableError
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.pool import Ended, LocalEngine, ray_engine
 from lipt.worker.pool.pool import Demand, DemandSource, Pool, opened, own_arguments
 from lipt.worker.settings import PoolSettings
 from tests.clock import Clock
+from tests.worker.fake_client import serving
 
 IDLE_SECONDS = 60.0
 
@@ -160,11 +151,7 @@ class Fake(worker_pb2_grpc.WorkerServiceServicer):
 
 def test_demand_is_asked_for_with_what_is_known_until_that_is_interrupted() -> None:
     fake = Fake()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
-    server = grpc.server(ThreadPoolExecutor(2))
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(fake, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    with open_channel(f"127.0.0.1:{port}") as channel:
+    with serving(fake) as channel:
         source = DemandSource(channel)
         fake.may_answer.set()
         first = source.wait(None, wait_seconds=2.0)
@@ -177,8 +164,7 @@ def test_demand_is_asked_for_with_what_is_known_until_that_is_interrupted() -> N
         fake.when_asked = source.interrupt
         assert source.wait(Demand(num_queued=4), wait_seconds=60.0) == Demand(num_queued=4)
         assert source.wait(None, wait_seconds=60.0) == Demand()
-    fake.may_answer.set()
-    server.stop(None).wait()
+        fake.may_answer.set()
 
 
 TOKEN = "lipt_0123456789abcdef_" + "A" * 43

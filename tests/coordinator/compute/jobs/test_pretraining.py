@@ -1,5 +1,3 @@
-"""The pipeline's stages as jobs: what they refuse, and what a disk does to what they read."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Trainers' jobs: what strategies are given, without labels too; diagnoses, pictures and maps."""
-
 from __future__ import annotations
 
 import base64
@@ -60,7 +58,7 @@ class Probe:
 
     needs: frozenset[Need]
     stopped_early: str = ""
-    seen: Signals | None = None
+    seen: Any = None
     num_threads: int = 0
 
     def __call__(self, signals: Signals, budget: int) -> Selection:
@@ -93,16 +91,7 @@ def select(
     def run(probe: Probe, **job: Any) -> Selected:
         for module in (choice, question):
             monkeypatch.setattr(module, "find_strategy", lambda _: probe.strategy())
-        wanted = SelectSubset(
-            config=CONFIG,
-            inputs=IMAGE,
-            weights=weights,
-            strategy="probe",
-            budget=10,
-            balanced=False,
-            options=(),
-        )
-        return replace(wanted, **job).run(context)
+        return job_of("probe", **{"weights": weights, "budget": 10, **job}).run(context)
 
     return run
 
@@ -134,8 +123,6 @@ def test_the_run_s_threads_are_used_and_given_back(select: Any) -> None:
 def test_validation_signals_are_those_of_the_split(context: Context, select: Any) -> None:
     probe = Probe(SIGNALS | {Need.VALIDATION})
     select(probe)
-    assert probe.seen is not None
-    assert probe.seen.validation is not None
     ids = context.split(CONFIG).validation_ids
     assert len(probe.seen.validation) == len(ids) > 0
     assert torch.equal(probe.seen.validation.errors_NC, probe.seen.errors_NC[ids])
@@ -148,9 +135,7 @@ def test_without_a_validation_split_it_says_so(
     empty = torch.empty(0, dtype=torch.int64)
     split = Context.split
     monkeypatch.setattr(
-        Context,
-        "split",
-        lambda self, config: replace(split(self, config), validation_ids=empty),
+        Context, "split", lambda self, config: replace(split(self, config), validation_ids=empty)
     )
     with pytest.raises(SignalsError, match=r"needs a validation split.*validation\.fraction"):
         select(Probe(SIGNALS | {Need.VALIDATION}))
@@ -161,13 +146,10 @@ def test_own_features_take_the_place_of_the_model_s(context: Context, select: An
     pairs = torch.rand(NUM_EXAMPLES, 2)
     probe = Probe(SIGNALS | {Need.VALIDATION})
     select(probe, features=put(context, features=own.half(), paired_features=pairs))
-    assert probe.seen is not None
     assert torch.equal(probe.seen.features_ND, own.half().float())
-    assert probe.seen.paired_features_NP is not None
     assert torch.equal(probe.seen.paired_features_NP, pairs)
     # Errors are still the model's, and the validation split is seen with the same features.
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 10)
-    assert probe.seen.validation is not None
     assert probe.seen.validation.features_ND.shape[1] == 3
 
 
@@ -179,7 +161,6 @@ def test_a_strategy_on_own_features_needs_no_model(
     probe = Probe(needs)
     blob = put(context, features=own, paired_features=own)
     select(probe, weights=NOWHERE, features=blob)
-    assert probe.seen is not None
     assert torch.equal(probe.seen.features_ND, own)
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
 
@@ -188,8 +169,6 @@ def test_without_own_features_they_are_the_model_s(select: Any) -> None:
     probe, both = Probe(FEATURES), Probe(SIGNALS)
     select(probe)
     select(both)
-    assert probe.seen is not None
-    assert both.seen is not None
     assert torch.equal(probe.seen.features_ND, both.seen.features_ND)
     with pytest.raises(UnknownBlobError):
         select(Probe(FEATURES), weights=NOWHERE)
@@ -223,7 +202,6 @@ def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
 ) -> None:
     probe = Probe(FEATURES | {Need.COPIES})
     selected = select(probe, weights=NOWHERE, labels=Labels.NONE, proxy="ridge:patches")
-    assert probe.seen is not None
     assert probe.seen.labels_N.tolist() == [0] * NUM_EXAMPLES
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
     assert probe.seen.features_ND.shape == (NUM_EXAMPLES, 2048)
@@ -232,8 +210,6 @@ def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
     assert selected.told["proxy"]["features"] == "patches"
     plain = Probe(frozenset({Need.COPIES}))
     select(plain)
-    assert plain.seen is not None
-    assert plain.seen.pictures_N is not None
     assert torch.equal(plain.seen.pictures_N, probe.seen.pictures_N)
 
 
