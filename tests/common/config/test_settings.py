@@ -8,6 +8,7 @@ from pydantic import BaseModel, ByteSize, Field, ValidationError
 from docs.make.configuration import markdown_tables
 from lipt.common.config.knobs import example_toml, option_help, sections
 from lipt.common.config.run_config import (
+    PRESETS,
     AugmentationConfig,
     FingerprintKind,
     LearnersConfig,
@@ -15,6 +16,7 @@ from lipt.common.config.run_config import (
     PruningConfig,
     PruningMethod,
     RunConfig,
+    SoupSearch,
 )
 from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import LearnerTask
@@ -398,3 +400,11 @@ def test_figure_that_no_record_could_hold_is_refused(path: str, value: float) ->
 def test_kind_is_told_from_the_value() -> None:
     assert FingerprintKind.of("f" * 64) is FingerprintKind.of("") is FingerprintKind.SAMPLED
     assert FingerprintKind.of("full-" + "f" * 64) is FingerprintKind.FULL
+
+
+def test_the_papers_preset_has_its_learners_and_its_search() -> None:
+    config = validate(RunConfig, PRESETS["paper"])
+    learners = config.learners
+    sizes = (learners.num_learners, learners.num_minibatches, learners.num_steps)
+    assert (*sizes, learners.batch_size) == (10, 1, 10, 256)
+    assert (config.soup.search, config.soup.num_alphas) == (SoupSearch.GRID, 10)

@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from lipt.common.access.tokens import Token
+from lipt.common.config.run_config import PRESETS, merge
 from lipt.trainer.cli.options import (
     collect_overrides,
     grouped,
@@ -132,6 +133,17 @@ def test_flags_and_assignments_lie_over_the_file(tmp_path: Path) -> None:
         "seed": 1,
         "learners": {"num_steps": 7, "batch_size": 64, "momentum": 0.5},
     }
+
+
+def test_a_preset_lies_under_what_the_user_gives(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text("[run.soup]\nnum_alphas = 4\n[run.learners]\nnum_steps = 3\n")
+    found = collect_overrides({"learners.num_steps": 7}, ["seed=2"], config, "paper")
+    over = {"seed": 2, "soup": {"num_alphas": 4}, "learners": {"num_steps": 7}}
+    assert found == merge(PRESETS["paper"], over)
+    assert (found["soup"]["search"], found["learners"]["batch_size"]) == ("grid", 256)
+    with pytest.raises(typer.BadParameter, match=r"no preset 'cifar' of a run\. Choose .*: paper"):
+        collect_overrides({}, [], None, "cifar")
 
 
 @pytest.mark.parametrize(
