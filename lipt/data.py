@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 from torch import nn
@@ -13,7 +13,7 @@ from torch import nn
 from lipt.common.data import Dataset, dataset_of, open_pairs
 from lipt.common.data import open_dataset as open_by_name
 from lipt.common.imports import modules_of
-from lipt.trainer.subsets.data import map_style
+from lipt.trainer.subsets.data import as_numbers, map_style, rows_of
 
 __all__ = ["open_dataset", "open_pairs"]
 
@@ -49,7 +49,11 @@ def __getattr__(attribute: str) -> Any:
 
 
 def open_dataset(
-    data: Any, *, image_size: int | None = None, allow_modules: Sequence[str] = ()
+    data: Any,
+    *,
+    image_size: int | None = None,
+    allow_modules: Sequence[str] = (),
+    target: Literal["number"] | None = None,
 ) -> Dataset:
     """Open labelled data and check every example.
 
@@ -59,12 +63,16 @@ def open_dataset(
             `package.module:factory`. A `Dataset` is returned unchanged.
         image_size: pixels a side to scale images to; None keeps small images.
         allow_modules: more modules that a name may import.
+        target: "number" for regression on whole numbers, which are classes otherwise; a name says
+            it itself, `csv:train.csv?target=COLUMN`.
 
     Raises:
         UnknownNameError: no data has that name.
         ConfigError: unknown form of data, or an unusable `image_size`.
         DataError: the data is empty, or an example or a label is unusable.
     """
+    if target is not None:
+        data = as_numbers(rows_of(data))
     if isinstance(data, Dataset):
         return data
     if isinstance(data, str):

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.config.run_config import FingerprintKind
-from lipt.common.errors import DataError, LiptError, SubsetError
+from lipt.common.errors import ConfigError, DataError, LiptError, SubsetError
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")
 _LABELS = ("label", "labels", "fine_label", "target", "class")
@@ -69,7 +69,7 @@ class Pairs:
                 "each example: (X, y) of one length."
             )
         texts = np.asarray(values) if not hasattr(values, "dtype") else values
-        if getattr(texts.dtype, "kind", "") in "UO":
+        if getattr(texts.dtype, "kind", "") in ("U", "O"):  # tensors have no kind
             names, numbers = np.unique(np.asarray(texts).astype(str), return_inverse=True)
             self.classes = tuple(names.tolist())
             values = numbers.reshape(-1)
@@ -138,6 +138,19 @@ def rows_of(data: Any) -> Any:
         and hasattr(data[1], "__len__")
     )
     return Pairs(*data) if columns else data
+
+
+def as_numbers(rows: Any) -> Any:
+    """Return a copy of a data set whose targets are numbers, whole ones included."""
+    found = copy.copy(rows)
+    try:
+        found.target = "number"
+    except AttributeError:
+        raise ConfigError(
+            f"target='number' cannot be set on a {type(rows).__name__}. Give (X, y), or a data set "
+            'with the attribute target = "number".'
+        ) from None
+    return found
 
 
 def is_table(data: Any) -> bool:
@@ -221,6 +234,8 @@ def _candidates(dataset: Any) -> Iterator[Callable[[str], str]]:
             yield partial(_of_files, dataset)
         plain = without_transforms(dataset)
         yield partial(_of_pairs, plain)
+        if isinstance(plain, Pairs):
+            yield lambda like: _of_pairs(as_numbers(plain), like)
         if plain is not dataset:
             # The user's data set may not work without its transform.
             yield partial(_of_pairs, dataset)
