@@ -29,7 +29,16 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
 from lipt.core.proxies.features import Extractor, Loader, model_bank, side_by_side
-from lipt.core.proxies.proxy import MAX_SAMPLE, Kind, Proxy, Tried, candidates, choose, passes_of
+from lipt.core.proxies.proxy import (
+    MAX_SAMPLE,
+    Kind,
+    Proxy,
+    Tried,
+    can_win,
+    candidates,
+    choose,
+    passes_of,
+)
 from lipt.core.proxies.ridge import (
     HeadTargets,
     LeaveOneOut,
@@ -158,12 +167,14 @@ def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Tried
         ids_N = torch.randperm(len(dataset), generator=generator)[:MAX_SAMPLE].sort().values
         activity, parts, heads = "trying proxies on a sample", dict[Kind, Tensor](), {}
         for kinds in possible:
+            price = passes_of(kinds, features.sources.num_learners)
+            if not can_win(price, tried):
+                continue
             for kind in kinds:
                 if kind not in parts:
                     parts[kind] = features.of((kind,), ids_N, activity)
             sample_ND = torch.cat([parts[kind] for kind in kinds], dim=1)
             heads[kinds] = features.head(sample_ND, activity, some=ids_N)
-            price = passes_of(kinds, features.sources.num_learners)
             tried.append(Tried(kinds, heads[kinds].accuracy, price))
         kinds = choose(tried).features
         if len(ids_N) == len(dataset):

@@ -1,7 +1,7 @@
 import pytest
 
 from lipt.common.errors import ProxyError
-from lipt.core.proxies.proxy import Kind, Proxy, Tried, candidates, choose
+from lipt.core.proxies.proxy import Kind, Proxy, Tried, can_win, candidates, choose
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,12 @@ def test_each_gain_is_counted_from_the_last_one_taken() -> None:
     # From 0.50 the learners would pay; from the patches' 0.60 they do not.
     tried = [Tried(OF_SOUP, 0.5, 1), Tried(LEARNERS, 0.6, 10), Tried(PATCHES, 0.6, 1)]
     assert choose(tried).features == PATCHES
+
+
+@pytest.mark.parametrize(("accuracy", "wins"), [(0.979, True), (0.981, False)])
+def test_a_proxy_too_costly_even_for_a_flawless_head_is_not_tried(
+    accuracy: float, wins: bool
+) -> None:
+    # Eight further passes have to gain two points.
+    assert can_win(10, [Tried(PATCHES, accuracy, 2), Tried(OF_SOUP, 0.5, 1)]) is wins
+    assert can_win(10, [])

@@ -197,6 +197,9 @@ def test_the_users_features_are_the_requests(context: Context, ask: Any) -> None
     signals, facts = ask("ridge:user", features=features, weights=NOWHERE)
     assert facts["accuracy"] == 1.0
     assert facts["num_features"] == signals.features_ND.shape[1] == 10
+    # Nothing that costs a pass can be better.
+    _, facts = ask("auto", features=features)
+    assert [one["features"] for one in facts["tried"]] == ["user"]
 
 
 def test_the_backbone_is_the_operators(weights: BlobName, context: Context, tmp_path: Path) -> None:

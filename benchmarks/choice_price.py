@@ -1,0 +1,161 @@
+"""The price of `auto`: its choice from theta_p on, in training epochs of the run's model.
+
+One process and one thread time some steps of an epoch, and then the choice by its reported
+activities, in CPU seconds. Learners take one step each, as theta_p's own price is not measured.
+
+    python -m benchmarks.choice_price [--only images look-alikes texts table] [--examples 20000]
+
+Images are those of $LIPT_DATA/cifar10-jpeg (or ../shared/data), else random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch.nn import functional
+
+import lipt
+from lipt.common.data import Dataset, open_dataset
+from lipt.core.pipeline import choose, pretrain
+from lipt.core.stages.question import SubsetQuery
+from lipt.core.workspace import InMemory
+from lipt.pretraining import Pretrained
+from lipt.trainer.main_training import Recipe, Schedule, fit
+from tests.golden.datasets import cifar10_folder
+from tests.in_memory import in_memory
+
+BATCH_SIZE = 64
+# Timed steps of an epoch, after some that are not.
+STEPS, WARM_UP_STEPS = 30, 5
+# Of the texts: words of each subject, and common ones.
+SUBJECTS, WORDS, COMMON = 10, 60, 400
+
+
+class Parts:
+    """CPU seconds by activity, each up to its last report."""
+
+    def __init__(self) -> None:
+        self.seconds = defaultdict[str, float](float)
+        self._before = time.process_time()
+
+    def __call__(self, activity: str, _done: int = 1, _total: int = 1) -> None:
+        now = time.process_time()
+        self.seconds[activity] += now - self._before
+        self._before = now
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The price of a choice, in epochs.")
+    parser.add_argument("--only", nargs="+", default=list(DATA), choices=list(DATA))
+    parser.add_argument("--examples", type=int, default=20_000, help="images (default 20,000)")
+    parser.add_argument("--tiny", action="store_true", help="a few examples, to try the script")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    shown = Table("data", "part", "CPU s", "epochs", title="from theta_p to a tenth by auto")
+    for name in arguments.only:
+        with tempfile.TemporaryDirectory() as folder:
+            count = 400 if arguments.tiny else COUNTS.get(name, arguments.examples)
+            data = DATA[name](count, Path(folder))
+            for part, seconds, epochs in priced(data, 2 if arguments.tiny else 10):
+                shown.add_row(f"{name}, {count:,}", part, f"{seconds:.1f}", f"{epochs:.2f}")
+        shown.add_section()
+    Console(width=110).print(shown)
+
+
+def priced(data: Dataset, num_learners: int) -> list[tuple[str, float, float]]:
+    """The parts of the choice and their sum: CPU seconds, and epochs."""
+    learners = {"num_learners": num_learners, "num_steps": 1}
+    run = Pretrained(data, run={"learners": learners, "soup": {"method": "uniform"}})
+    epoch = epoch_seconds(data, run.model)
+    parts = Parts()
+    workspace = InMemory(data, torch.device("cpu"), on_progress=parts)
+    trained = pretrain(workspace, run.config)
+    parts("")
+    parts.seconds.clear()
+    _, chosen = choose(trained, SubsetQuery("", "auto", 0.1, None, None, {}, None))
+    parts("selecting")
+    assert chosen.proxy is not None
+    print(f"{chosen.proxy['features']}: {chosen.selection.findings['words'][-1]}")
+    rows = [
+        ("training epoch", epoch),
+        *parts.seconds.items(),
+        ("choice", sum(parts.seconds.values())),
+    ]
+    return [(name, seconds, seconds / epoch) for name, seconds in rows]
+
+
+def epoch_seconds(data: Dataset, model: str) -> float:
+    """CPU seconds of an epoch of main training, by some of its steps."""
+    ends = list[float]()
+    fit(
+        model,
+        data,
+        recipe=Recipe(steps=WARM_UP_STEPS + STEPS, batch_size=BATCH_SIZE),
+        schedule=Schedule(test_at=(), subset_at=()),
+        device="cpu",
+        on_step=lambda *_: ends.append(time.process_time()),
+    )
+    return (ends[-1] - ends[WARM_UP_STEPS - 1]) / STEPS * len(data) / BATCH_SIZE
+
+
+def images(count: int, _folder: Path) -> Dataset:
+    """Images of cifar10-jpeg in memory."""
+    path = cifar10_folder() / "train.parquet"
+    if not path.is_file():
+        noise_NCHW = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8)
+        return lipt.open_dataset((noise_NCHW, torch.arange(count) % 10))
+    encoded = open_dataset(f"parquet:{path}")
+    pixels_NCHW, labels_N = encoded.images(torch.arange(count)), encoded.labels_N[:count]
+    return in_memory("cifar10-jpeg", encoded.class_names, labels_N, "images", pixels_NCHW)
+
+
+def look_alikes(count: int, _folder: Path) -> Dataset:
+    """Digits at 28 x 28 pixels, each some ten times, shifted, scaled and noisy."""
+    digits, generator = open_dataset("digits"), torch.Generator().manual_seed(0)
+    rows_N = torch.randint(len(digits), (count,), generator=generator)
+    pixels_NCHW = functional.interpolate(digits.images(rows_N).float(), 20, mode="bilinear")
+    pixels_NCHW = functional.pad(pixels_NCHW, (4, 4, 4, 4))
+    shifts_N2 = torch.randint(-3, 4, (count, 2), generator=generator)
+    for image, shift in zip(pixels_NCHW, shifts_N2.tolist(), strict=True):
+        image.copy_(image.roll(shift, (1, 2)))
+    pixels_NCHW *= 0.7 + 0.3 * torch.rand(count, 1, 1, 1, generator=generator)
+    pixels_NCHW += 12 * torch.randn(pixels_NCHW.shape, generator=generator)
+    images_NCHW, labels_N = pixels_NCHW.clamp(0, 255).to(torch.uint8), digits.labels_N[rows_N]
+    return in_memory("look-alikes", digits.class_names, labels_N, "look-alikes", images_NCHW)
+
+
+def texts(count: int, folder: Path) -> Dataset:
+    """Sentences of twenty words: one in seven is of the subject, the others are common."""
+    random, path = np.random.default_rng(0), folder / "texts.csv"
+    subjects_N1 = random.integers(SUBJECTS, size=(count, 1))
+    own_NW = random.integers(WORDS, size=(count, 20)) + WORDS * subjects_N1
+    common_NW = random.integers(COMMON, size=(count, 20)) + WORDS * SUBJECTS
+    words_NW = np.where(random.random((count, 20)) < 1 / 7, own_NW, common_NW)
+    rows = np.hstack([words_NW, subjects_N1]).tolist()
+    lines = [f"{' '.join(f'w{word}' for word in words)},{label}" for *words, label in rows]
+    path.write_text("\n".join(["text,label", *lines]), encoding="utf-8")
+    return open_dataset(f"csv:{path}?text=text&label=label")
+
+
+def table(count: int, _folder: Path) -> Dataset:
+    """Fifteen numbers; the class follows from one of them, a product, and noise."""
+    random = np.random.default_rng(0)
+    numbers_NV = random.normal(size=(count, 15)).astype(np.float32)
+    scores_N = numbers_NV[:, 0] + numbers_NV[:, 1] * numbers_NV[:, 2] + random.normal(size=count)
+    return lipt.open_dataset((numbers_NV, np.digitize(scores_N, (-2, -1, 1, 2))))
+
+
+DATA = {"images": images, "look-alikes": look_alikes, "texts": texts, "table": table}
+COUNTS = {"texts": 10_000, "table": 100_000}
+
+
+if __name__ == "__main__":
+    main()
