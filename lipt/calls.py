@@ -57,6 +57,7 @@ def select(
     model: str | nn.Module | Callable[..., nn.Module] | None = None,
     fraction: float | None = None,
     *,
+    target: str | None = None,
     budget: int | None = None,
     strategy: str = "auto",
     seed: int = 0,
@@ -96,6 +97,7 @@ def select(
     pretrained = Pretrained(
         data,
         model,
+        target=target,
         seed=seed,
         run=run,
         image_size=image_size,
@@ -120,6 +122,7 @@ def select(
 def diagnose(
     data: Any,
     *,
+    target: str | None = None,
     proxy: str | None = None,
     features: Features | None = None,
     image_size: int | None = None,
@@ -134,7 +137,9 @@ def diagnose(
         proxy: proxy model as HEAD:FEATURES ("ridge:patches"); None for the default.
         features: your own features: {"features": N x d}.
     """
-    looked_at = Pretrained(data, image_size=image_size, device=device, progress=progress)
+    looked_at = Pretrained(
+        data, target=target, image_size=image_size, device=device, progress=progress
+    )
     return looked_at.diagnose(proxy, features=features)
 
 
@@ -143,6 +148,7 @@ def compare(
     test: Any,
     model: str | nn.Module | Callable[..., nn.Module] | None = None,
     *,
+    target: str | None = None,
     strategies: Sequence[str] = ("auto",),
     fractions: Sequence[float] = (DEFAULT_FRACTION,),
     baselines: Sequence[str] = BASELINES,
@@ -176,7 +182,9 @@ def compare(
     # Fail now, not after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
     made = recipe if isinstance(recipe, Recipe) else validate(Recipe, dict(recipe or {}))
-    train, held_out = (open_dataset(given, image_size=image_size) for given in (data, test))
+    train, held_out = (
+        open_dataset(given, target=target, image_size=image_size) for given in (data, test)
+    )
 
     @functools.cache
     def pretrain(seed: int) -> Pretrained:

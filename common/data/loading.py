@@ -24,6 +24,7 @@ from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.sources.bundled import BUNDLED, bundled_rows
 from lipt.common.data.sources.feature_file import features_rows
+from lipt.common.data.sources.frames import rows_in_memory
 from lipt.common.data.sources.image_files import (
     EncodedRows,
     cifar_rows,
@@ -36,7 +37,6 @@ from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows
 from lipt.common.data.sources.storage import is_url
 from lipt.common.data.sources.table_files import parquet_rows
 from lipt.common.data.sources.tables import table_rows
-from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, UnknownNameError
 from lipt.common.images.formats import Header
@@ -113,7 +113,7 @@ def open_rows(
         return _WITH_PATH[name](source, path)
     if is_factory_spec(source):
         data = call_factory(source, load_factory(source, allowed_modules=allowed_modules))
-        return data if isinstance(data, Dataset) else rows_of_data(source, data, progress)
+        return data if isinstance(data, Dataset) else rows_in_memory(source, data, progress)
     raise UnknownNameError(
         f"there is no data set {source!r}. There are: {', '.join(known_sources())}."
     )
@@ -165,9 +165,9 @@ def open_dataset(
     )
 
 
-def dataset_of(data: Any, *, image_size: int | None = None) -> Dataset:
-    """A program's own map-style data set, as `open_dataset` opens a factory's."""
-    again = partial(rows_of_data, "data", data)
+def dataset_of(data: Any, *, target: str | None = None, image_size: int | None = None) -> Dataset:
+    """A program's own table or map-style data set, as `open_dataset` opens a factory's."""
+    again = partial(rows_in_memory, "data", data, target=target)
     return load(again(), image_size=image_size, again=again)
 
 
@@ -235,7 +235,7 @@ def load(
         stamp=rows.stamp,
         again=again,
         progress=progress,
-        scaling=_scaling_note(look["sizes"], inputs, len(rows), in_memory=loaded is not rows),
+        note=_scaling_note(look["sizes"], inputs, len(rows), in_memory=loaded is not rows),
         quarantined=ids,
     )
 
@@ -391,7 +391,15 @@ def _load_columns(
         _require_values(rows.tensors[column.name], column, rows.source)
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     inputs, stamp = ColumnsSpec(rows.columns), rows.stamp
-    return Dataset(rows, rows.fingerprint(), inputs, stamp=stamp, again=again, progress=progress)
+    return Dataset(
+        rows,
+        rows.fingerprint(),
+        inputs,
+        stamp=stamp,
+        again=again,
+        progress=progress,
+        note=rows.note,
+    )
 
 
 def _require_values(values_N: Tensor, column: Column, source: str) -> None:

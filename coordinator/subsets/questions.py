@@ -9,6 +9,7 @@ from typing import Any
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import RunNotReadyError
+from lipt.common.inputs.specs import standardized_columns
 from lipt.common.states import RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
@@ -106,6 +107,8 @@ def manifest_of(
             "source": data.source,
             "fingerprint": run.fingerprint,
             "num_examples": data.num_rows,
+            "standardized": standardized_columns(data.inputs),
+            "note": data.note,
             "quarantined": list(data.quarantined),
         },
         **selected.told,

@@ -92,7 +92,7 @@ def test_images_that_stay_encoded_are_looked_at_once_until_one_changes(
     checked.clear()
     second = open_dataset(source, memory_budget_bytes=0)
     assert checked == [0]
-    assert (second.inputs, second.scaling) == (first.inputs, first.scaling)
+    assert (second.inputs, second.note) == (first.inputs, first.note)
     assert torch.equal(second.images(torch.arange(5)), first.images(torch.arange(5)))
     checked.clear()
     (image_folder / "cat" / "1.png").write_bytes(encode(1, (30, 40)))
@@ -118,7 +118,7 @@ def test_the_cost_of_scaling_is_told(
 ) -> None:
     write_folder(tmp_path, {"a/0.png": encode(0, (20, 40)), "b/0.png": encode(0, (30, 30))})
     source = f"imagefolder:{tmp_path}"
-    assert open_dataset(source, image_size=size, memory_budget_bytes=0).scaling == note
+    assert open_dataset(source, image_size=size, memory_budget_bytes=0).note == note
 
 
 def holed(image: bytes) -> bytes:
