@@ -42,6 +42,7 @@ from lipt.core.stages.question import Sources, SubsetQuery, Training, training_f
 from lipt.core.workspace import InMemory
 from lipt.data import MODULE, Given, open_dataset
 from lipt.progress import showing
+from lipt.trainer.arguments import require_seed, require_size
 from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
@@ -85,6 +86,7 @@ class Pretrained:
         allow_modules: Sequence[str] = (),
         progress: bool | None = None,
     ) -> None:
+        require_seed(seed)
         self.data = open_dataset(
             data, target=target, image_size=image_size, allow_modules=allow_modules
         )
@@ -93,7 +95,7 @@ class Pretrained:
         # Kept, because the name is valid only while the object lives.
         self._given = None if isinstance(model, str) else Given(model)
         self.model = str(model) if self._given is None else self._given.name
-        settings: dict[str, Any] = {"model": self.model, "seed": seed}
+        settings: dict[str, Any] = {"model": self.model, "seed": int(seed)}
         self._begins_with: bytes | None = None
         if isinstance(model, nn.Module):
             self._begins_with = pack(copy_to_cpu(model.state_dict()))
@@ -165,14 +167,16 @@ class Pretrained:
         soft_labels: bool = False,
     ) -> Subset:
         """Select examples; arguments as in `lipt.select`, errors as in `Client.subset`."""
+        require_size(fraction, budget)
         if fraction is None and budget is None:
             fraction = DEFAULT_FRACTION
         with self._showing():
             query = SubsetQuery(
                 run="",
                 strategy=strategy,
-                fraction=fraction,
-                budget=budget,
+                # NumPy's numbers are no JSON.
+                fraction=None if fraction is None else float(fraction),
+                budget=None if budget is None else int(budget),
                 balanced=balanced,
                 options={name: option_text(value) for name, value in (options or {}).items()},
                 weights=None,

@@ -42,7 +42,7 @@ from lipt.common.errors import ConfigError, DataError, UnknownNameError
 from lipt.common.images.formats import Header
 from lipt.common.imports import call_factory, is_factory_spec, load_factory
 from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec
-from lipt.common.text import format_bytes
+from lipt.common.text import did_you_mean, format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +81,17 @@ _WITH_PATH: Mapping[str, Callable[[str, str], _Rows]] = MappingProxyType(
     }
 )
 _WEBDATASET, _PAIRS = "webdataset", "pairs"
+# How files are named that were given as a path.
+_BY_SUFFIX: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys((".csv", ".csv.gz"), "csv:{}?label=COLUMN"),
+        ".tsv": "csv:{}?label=COLUMN&delimiter=%09",
+        **dict.fromkeys((".jsonl", ".ndjson"), "jsonl:{}?label=COLUMN"),
+        ".parquet": "parquet:{}?label=COLUMN",
+        ".safetensors": "features:{}",
+        ".tar": "webdataset:{}",
+    }
+)
 
 
 def known_sources() -> tuple[str, ...]:
@@ -115,8 +126,20 @@ def open_rows(
         data = call_factory(source, load_factory(source, allowed_modules=allowed_modules))
         return data if isinstance(data, Dataset) else rows_in_memory(source, data, progress)
     raise UnknownNameError(
-        f"there is no data set {source!r}. There are: {', '.join(known_sources())}."
+        f"there is no data set {source!r}.{_meant(source)} There are: {', '.join(known_sources())}."
     )
+
+
+def _meant(source: str) -> str:
+    """A question with the name that opens a path, or with names that are alike; or ""."""
+    for suffix, name in _BY_SUFFIX.items():
+        if source.lower().endswith(suffix):
+            return f" Did you mean {name.format(source)}?"
+    if "/" not in source.partition(":")[0] and ":" in source:
+        return did_you_mean(source.partition(":")[0], (*_WITH_PATH, _WEBDATASET, _PAIRS))
+    if source and Path(source).expanduser().is_dir():
+        return f" Did you mean imagefolder:{source}?"
+    return did_you_mean(source, BUNDLED)
 
 
 @dataclass(frozen=True)

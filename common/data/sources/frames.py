@@ -29,7 +29,7 @@ from torch import Tensor
 
 from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.data.sources.storage import Query, did_you_mean
+from lipt.common.data.sources.storage import Query
 from lipt.common.data.sources.table_files import Cell, Table, cell_of, require_columns
 from lipt.common.data.sources.tables import (
     are_too_many,
@@ -42,6 +42,7 @@ from lipt.common.data.sources.user_data import FactoryRows, labels_of_rows, rows
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
 from lipt.common.targets.values import TargetValues, number_values
+from lipt.common.text import did_you_mean
 
 logger = logging.getLogger(__name__)
 

@@ -32,9 +32,10 @@ import torch
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import is_texts, numbered_classes
-from lipt.common.data.sources.storage import did_you_mean, is_url, open_remote, storage_of
+from lipt.common.data.sources.storage import is_url, open_remote, storage_of
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
+from lipt.common.text import did_you_mean
 
 # None for a null, NaN or absent value.
 Cell = str | int | float | None

@@ -246,3 +246,21 @@ def test_paths_and_sizes_that_cannot_be_used_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         open_dataset(source, image_size=image_size)
+
+
+@pytest.mark.parametrize(
+    ("source", "meant"),
+    [
+        ("data.csv", r"csv:data\.csv\?label=COLUMN\?"),
+        ("/x/train.parquet", r"parquet:/x/train\.parquet\?label=COLUMN\?"),
+        ("train.safetensors", r"features:train\.safetensors\?"),
+        (".", r"imagefolder:\.\?"),
+        ("digit", "digits"),
+        ("cifar-10:/data", "cifar10"),
+    ],
+)
+def test_a_path_or_a_misspelt_name_is_answered_with_the_name_that_opens_it(
+    source: str, meant: str
+) -> None:
+    with pytest.raises(UnknownNameError, match=f"Did you mean {meant}"):
+        open_dataset(source)
