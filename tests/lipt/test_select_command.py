@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ QUICK = ("--set", "learners.num_learners=2", "--set", "learners.num_steps=1")
 
 @pytest.fixture
 def wine(tmp_path: Path) -> str:
-    data = load_wine(as_frame=True)
+    data: Any = load_wine(as_frame=True)
     data.frame.to_csv(tmp_path / "wine.csv", index=False)
     return f"csv:{tmp_path / 'wine.csv'}?label=target"
 

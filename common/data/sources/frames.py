@@ -335,7 +335,7 @@ def _with_targets(
     return ColumnRows(source, names, labels_N, columns, tensors, targets=targets, note=note)
 
 
-def _texts(table: FrameTable, used: Sequence[str]) -> list[str]:
+def _texts(table: FrameTable, used: list[str]) -> list[str]:
     """The columns of texts; empty for a table of numbers and categories."""
     wordy = [name for name in used if _is_wordy(table.cells(name))]
     if wordy and len(wordy) == len(used):

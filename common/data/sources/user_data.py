@@ -414,6 +414,7 @@ def _columns_of(stacked: Mapping[str, Tensor], data: Any, source: str) -> tuple[
     standardize: Any = getattr(data, "standardize", None)
     num_values: Any = getattr(data, "num_values", 0)
     given = set(standardize) if isinstance(standardize, list | tuple | set) else set()
+    named = frozenset(given)
     given |= set(num_values) if isinstance(num_values, Mapping) else set()
     if unknown := sorted(given - set(stacked)):
         raise DataError(
@@ -430,10 +431,8 @@ def _columns_of(stacked: Mapping[str, Tensor], data: Any, source: str) -> tuple[
             tuple(tensor.shape[1:]),
             num_values=0 if floating else int(by_name),
         )
-        usual = standardize is None and _is_vector(column)
-        asked = usual or standardize is True
-        wanted = floating if asked else name in (standardize or ())
-        columns.append(replace(column, standardized=wanted))
+        usual = _is_vector(column) if standardize is None else standardize is True
+        columns.append(replace(column, standardized=(usual and floating) or name in named))
     return ColumnsSpec(tuple(columns)).columns
 
 
