@@ -56,8 +56,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
 )
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.dispatch.intake import check_learner, trained_norm
-from lipt.coordinator.dispatch.redundancy import Verdict, handed_in
-from lipt.coordinator.runs.transitions import LearnerResult, done, leased
+from lipt.coordinator.runs.transitions import LearnerResult, Verdict, done, handed_in, leased
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.learner.learner import train_learner

@@ -6,7 +6,6 @@ from lipt.common.process import end_at_signals
 
 
 def main() -> None:
-    """Entry point of the console script."""
     end_at_signals("lipt-coordinator")
     from lipt.coordinator.cli import main as run
 

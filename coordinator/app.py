@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from time import monotonic, time
 from typing import Any
 
@@ -24,10 +23,9 @@ from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.scan import scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
+from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import steady_clock
-from lipt.coordinator.planning.admission import Admission
-from lipt.coordinator.planning.plan import DataFigures
+from lipt.coordinator.planning.admission import Admission, DataFigures
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.holding import hold_runs_of_other_data
 from lipt.coordinator.runs.repair import restore_inputs
@@ -37,7 +35,7 @@ from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
 from lipt.coordinator.state.records import DataRecord, RunRecord, RunSummary
-from lipt.coordinator.storage.storage import Retention, Storage, open_storage
+from lipt.coordinator.storage.storage import open_storage
 from lipt.coordinator.subsets.answers import Answers
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import backbone_identity
@@ -48,27 +46,6 @@ logger = logging.getLogger(__name__)
 _REPORT_EVERY_SECONDS = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class App:
-    """The parts that the servicers call."""
-
-    settings: CoordinatorSettings
-    events: Events
-    meters: Meters
-    data: DataDescription
-    lock: StateLock
-    blobs: BlobStore
-    store: RunStore
-    compute: ComputeQueue
-    dispatcher: Dispatcher
-    intake: LearnerIntake
-    ranges: RangeIntake
-    requests: RunRequests
-    answers: Answers
-    tokens: Tokens
-    storage: Storage
-
-
 @asynccontextmanager
 async def open_app(
     settings: CoordinatorSettings,
@@ -76,142 +53,119 @@ async def open_app(
     make_compute: Callable[[CoordinatorSettings, Events, Meters], ComputeQueue] = ComputeQueue,
 ) -> AsyncIterator[App]:
     """Open the state and the data, and resume unfinished work."""
-    events, meters = Events(), Meters()
     async with AsyncExitStack() as stack:
-        lock = StateLock(settings.state_dir)
-        stack.callback(lock.release)
-        database = Database.open(settings.state_dir / "lipt.db")
-        stack.push_async_callback(database.close)
-        tokens = Tokens(database, keep_own_token(settings.state_dir), wall_clock=time)
-        await tokens.load()
-        blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
-        compute = make_compute(settings, events, meters)
-        stack.push_async_callback(compute.stop)
-        backbone = settings.backbone and await asyncio.to_thread(
-            backbone_identity, settings.backbone
-        )
-        with talking(f"opening {settings.dataset.source}", logger.info):
-            data = await compute.run(DescribeData(), logging_progress(clock=monotonic))
-        compute.open_light(data)
-        store = RunStore(database)
-        await store.load()
-        await hold_runs_of_other_data(store, data, database, events)
-        await _note_served(data, database)
-        _warm_for_subsets(store, compute)
-        dispatcher, driver = _make_runs_go(settings, store, blobs, compute, events, meters)
-        stack.push_async_callback(driver.stop)
-        admission = await _open_admission(stack, settings, blobs, data)
-        storage = await _keep_storage(stack, settings, blobs, store, dispatcher, compute, events)
-        dispatcher.restore()
-        driver.resume_all()
-        _begin(stack, dispatcher.expire_leases(), "lease expiry")
-        app = App(
-            settings=settings,
-            events=events,
-            meters=meters,
-            data=data,
-            lock=lock,
-            blobs=blobs,
-            store=store,
-            compute=compute,
-            dispatcher=dispatcher,
-            intake=LearnerIntake(dispatcher, blobs, meters),
-            ranges=RangeIntake(dispatcher.scans, blobs, scans_dir(settings.state_dir)),
-            requests=RunRequests(
-                store, driver, admission, blobs, data, defaults=settings.run, wall_clock=time
-            ),
-            answers=Answers(
-                store,
-                database,
-                blobs,
-                compute,
-                data,
-                defaults=settings.run,
-                wall_clock=time,
-                linger_seconds=settings.compute.linger_seconds,
-                backbone=backbone,
-                max_warm_up_epochs=settings.limits.warm_up_epochs,
-                meters=meters,
-            ),
-            tokens=tokens,
-            storage=storage,
-        )
-        stack.push_async_callback(app.answers.stop)
-        stack.callback(app.intake.stop)
-        stack.callback(app.ranges.stop)
+        app = App(settings, stack)
+        app.compute = make_compute(settings, app.events, app.meters)
+        stack.push_async_callback(app.compute.stop)
+        await app.open_data()
+        await app.resume()
         yield app
 
 
-def _make_runs_go(
-    settings: CoordinatorSettings,
-    store: RunStore,
-    blobs: BlobStore,
-    compute: ComputeQueue,
-    events: Events,
-    meters: Meters,
-) -> tuple[Dispatcher, RunDriver]:
-    # Both count the same deadline.
-    deadline_clock = steady_clock(time, monotonic)
-    dispatcher = Dispatcher(
-        store,
-        lease_seconds=settings.lease.duration_seconds,
-        clock=monotonic,
-        wall_clock=deadline_clock,
-        events=events,
-        meters=meters,
-    )
-    compute.share_scans(dispatcher.scans.note)
-    driver = RunDriver(
-        store,
-        compute,
-        restore=lambda run, report: restore_inputs(run, blobs, compute, report),
-        wall_clock=time,
-        deadline_clock=deadline_clock,
-        events=events,
-    )
-    return dispatcher, driver
+class App:
+    """The parts that the servicers call; the stack closes them."""
 
+    compute: ComputeQueue
 
-async def _open_admission(
-    stack: AsyncExitStack, settings: CoordinatorSettings, blobs: BlobStore, data: DataDescription
-) -> Admission:
-    admission = Admission(
-        blobs,
-        DataFigures(data.class_counts, data.inputs, data.other_target),
-        limits=settings.limits,
-        machine=this_machine(),
-        allowed_modules=settings.allow_modules,
-        evaluation_batch_size=batch_size_for(data.inputs, resolve_device(settings.device)),
-    )
-    stack.callback(admission.stop)
-    await admission.look_at(settings.run)
-    return admission
+    def __init__(self, settings: CoordinatorSettings, stack: AsyncExitStack) -> None:
+        self.settings, self._stack = settings, stack
+        self.events, self.meters = Events(), Meters()
+        self.lock = StateLock(settings.state_dir)
+        stack.callback(self.lock.release)
+        self.database = Database.open(settings.state_dir / "lipt.db")
+        stack.push_async_callback(self.database.close)
+        own_token = keep_own_token(settings.state_dir)
+        self.tokens = Tokens(self.database, own_token, wall_clock=time)
+        self.blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
+        self.store = RunStore(self.database)
 
+    async def open_data(self) -> None:
+        """Describe the data, and hold the runs of other data."""
+        await self.tokens.load()
+        source, backbone = self.settings.dataset.source, self.settings.backbone
+        with talking(f"reading the backbone {backbone}", logger.info):
+            self._backbone = backbone and await asyncio.to_thread(backbone_identity, backbone)
+        with talking(f"opening {source}", logger.info):
+            progress = logging_progress(clock=monotonic)
+            self.data = await self.compute.run(DescribeData(), progress)
+        self.compute.open_light(self.data)
+        await self.store.load()
+        await hold_runs_of_other_data(self.store, self.data, self.database, self.events)
+        await _note_served(self.data, self.database)
 
-async def _keep_storage(
-    stack: AsyncExitStack,
-    settings: CoordinatorSettings,
-    blobs: BlobStore,
-    store: RunStore,
-    dispatcher: Dispatcher,
-    compute: ComputeQueue,
-    events: Events,
-) -> Storage:
-    """Open the storage, and remove unused blobs and old runs from now on."""
-    storage = await open_storage(
-        settings.state_dir,
-        blobs,
-        settings.storage,
-        events,
-        is_live=lambda lease: dispatcher.leases.has(*lease),
-        wall_clock=time,
-        clock=monotonic,
-    )
-    store.listen_to_learners(storage.forget_named)
-    _begin(stack, storage.run(), "collection")
-    retention = Retention(store, compute, settings.storage, events, time)
-    _begin(stack, retention.run(), "retention")
-    return storage
+    async def resume(self) -> None:
+        """Open the other parts, and let unfinished runs go on."""
+        settings, stack, store, blobs = self.settings, self._stack, self.store, self.blobs
+        compute, data = self.compute, self.data
+        _warm_for_subsets(store, compute)
+        # Dispatcher and driver count the same deadline.
+        deadline_clock = steady_clock(time, monotonic)
+        self.dispatcher = Dispatcher(
+            store,
+            lease_seconds=settings.lease.duration_seconds,
+            clock=monotonic,
+            wall_clock=deadline_clock,
+            events=self.events,
+            meters=self.meters,
+        )
+        compute.on_scan = self.dispatcher.scans.note
+        driver = RunDriver(
+            store,
+            compute,
+            restore=lambda run, report: restore_inputs(run, blobs, compute, report),
+            wall_clock=time,
+            deadline_clock=deadline_clock,
+            events=self.events,
+        )
+        stack.push_async_callback(driver.stop)
+        admission = Admission(
+            blobs,
+            DataFigures(data.class_counts, data.inputs, data.other_target),
+            limits=settings.limits,
+            machine=this_machine(),
+            allowed_modules=settings.allow_modules,
+            evaluation_batch_size=batch_size_for(data.inputs, resolve_device(settings.device)),
+        )
+        stack.callback(admission.stop)
+        await admission.look_at(settings.run)
+        await self._keep_storage()
+        self.dispatcher.restore()
+        driver.resume_all()
+        _begin(stack, self.dispatcher.expire_leases(), "lease expiry")
+        self.intake = Intake(self.dispatcher, blobs, scans_dir(settings.state_dir), self.meters)
+        self.requests = RunRequests(
+            store, driver, admission, blobs, data, defaults=settings.run, wall_clock=time
+        )
+        self.answers = Answers(
+            store,
+            self.database,
+            blobs,
+            compute,
+            data,
+            defaults=settings.run,
+            wall_clock=time,
+            linger_seconds=settings.compute.linger_seconds,
+            backbone=self._backbone,
+            max_warm_up_epochs=settings.limits.warm_up_epochs,
+            meters=self.meters,
+        )
+        stack.push_async_callback(self.answers.stop)
+        stack.callback(self.intake.stop)
+
+    async def _keep_storage(self) -> None:
+        """Remove unused blobs and old runs from now on."""
+        self.storage = await open_storage(
+            self.settings.state_dir,
+            self.blobs,
+            self.settings.storage,
+            self.events,
+            self.store,
+            self.compute,
+            is_live=lambda lease: self.dispatcher.leases.has(*lease),
+            wall_clock=time,
+            clock=monotonic,
+        )
+        _begin(self._stack, self.storage.run(), "collection")
 
 
 def _begin(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> None:
@@ -264,6 +218,6 @@ def _warm_for_subsets(store: RunStore, compute: ComputeQueue) -> None:
         if run.state in {RunState.TRAINING, RunState.MERGING, RunState.READY}:
             compute.warm()
 
-    store.listen(warm)
+    store.listen(lambda run, _: warm(run))
     for run in store.runs():
         warm(run)

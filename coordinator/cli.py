@@ -74,5 +74,4 @@ def _serve(config: Path | None, flags: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Entry point of the console script."""
     app()

@@ -128,10 +128,6 @@ STORAGE_FREE = Gauge(
 )
 UNFINISHED_UPLOADS = Gauge("lipt_unfinished_uploads", "Uploads that have begun and are not whole.")
 
-COORDINATOR: tuple[Instrument, ...] = (
-    *(RUNS, LEARNERS, WORKERS, WORKERS_WAITING, LEASES, LEARNER_TRAIN, LEARNER_BYTES, BLOB_BYTES),
-    *(STAGES, SOUP_ACCURACY, SOUP_KEPT, SELECTION, SCORED_EXAMPLES),
-    *(QUEUE, QUEUE_OLDEST, QUEUE_WAIT, JOB, COMPUTE_RESIDENT, COMPUTE_PEAK, COMPUTE_LIMIT),
-    *(RPC, RPC_LONG, RPC_IN_FLIGHT, PEER_REFUSALS),
-    *(STORAGE, STORAGE_FREE, UNFINISHED_UPLOADS),
+COORDINATOR: tuple[Instrument, ...] = tuple(
+    one for one in list(vars().values()) if isinstance(one, Instrument)
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from lipt.common.errors import LiptError, StateError
 from lipt.common.observability.metrics import Meters, Readings
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.compute.queue import ComputeQueue
+from lipt.coordinator.compute.queue import HEAVY, LIGHT, ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.instruments import (
     COMPUTE_LIMIT,
@@ -55,7 +55,10 @@ def of_the_state(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueue)
     for run in store.live():
         if store.shown_state(run) is RunState.TRAINING:
             learners += run.count()
-    waiting, oldest = compute.waiting(), compute.oldest_seconds()
+    waits: dict[str, list[float]] = {HEAVY: [], LIGHT: []}
+    for job in compute.computations():
+        if not job.computing:
+            waits[job.lane].append(job.seconds)
     return {
         RUNS: {(it.value,): by_state[it] for it in RunState if it is not RunState.UNKNOWN},
         LEARNERS: {
@@ -64,8 +67,8 @@ def of_the_state(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueue)
         WORKERS: {(): len(dispatcher.alive())},
         WORKERS_WAITING: {(): dispatcher.num_waiting()},
         LEASES: {(): dispatcher.leases.num_learners()},
-        QUEUE: {(lane,): number for lane, number in waiting.items()},
-        QUEUE_OLDEST: {(lane,): seconds for lane, seconds in oldest.items()},
+        QUEUE: {(lane,): len(seconds) for lane, seconds in waits.items()},
+        QUEUE_OLDEST: {(lane,): max(seconds, default=0.0) for lane, seconds in waits.items()},
         **_of_the_newest_soup(store),
     }
 
@@ -110,7 +113,7 @@ def measure_stages(store: RunStore, meters: Meters) -> None:
     """Record the durations of each run's stages once it is ready."""
     measured = {run.run_id for run in store.runs() if run.state is RunState.READY}
 
-    def measure(run: RunRecord) -> None:
+    def measure(run: RunRecord, _: object) -> None:
         if run.state is not RunState.READY or run.run_id in measured:
             return
         measured.add(run.run_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -43,7 +43,6 @@ from lipt.coordinator.access.tokens import (
 )
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.dispatch.worker_blobs import WorkerBlobs
 from lipt.coordinator.instruments import COORDINATOR
 from lipt.coordinator.metrics import (
     from_other_threads,
@@ -62,6 +61,7 @@ from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
 from lipt.coordinator.rpc.workers import WorkerService, unless
 from lipt.coordinator.settings import CoordinatorSettings
+from lipt.coordinator.storage.accounts import WorkerBlobs
 from lipt.v1 import (
     access_pb2_grpc,
     blob_pb2_grpc,
@@ -99,6 +99,8 @@ _SPARE_CALLS = 1024
 # Those of the access table, which includes reflection.
 _SERVICES = sorted({method.split("/")[1] for method in ALLOWED_ROLES})
 
+# Adds a servicer to a server, and the servicer.
+_Service = tuple[Callable[[Any, grpc.aio.Server], None], Any]
 OpenApp = Callable[[CoordinatorSettings], AbstractAsyncContextManager[App]]
 
 
@@ -157,7 +159,8 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
         await server.start()
         try:
             if page is not None:
-                await open_page(app, services, sessions, page, tls, limits=limits, address=address)
+                by_name = {type(one).__name__: one for _, one in services}
+                await open_page(app, by_name, sessions, page, tls, limits=limits, address=address)
             await _announce(app, address, tls, admitted)
             if page is not None:
                 logger.info("the page is at %s: `lipt dashboard` opens it", page.url)
@@ -234,48 +237,43 @@ def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.
     )
 
 
-def _services(app: App, stopping: asyncio.Event, sessions: Sessions) -> dict[str, Any]:
+def _services(app: App, stopping: asyncio.Event, sessions: Sessions) -> list[_Service]:
     settings, dispatcher = app.settings, app.dispatcher
-    return {
-        "AccessService": AccessService(app.tokens, sessions.link),
-        "BlobService": BlobService(
-            app.blobs, app.storage.uploads, of_workers=WorkerBlobs(dispatcher), meters=app.meters
+    blobs = BlobService(
+        app.blobs, app.storage.uploads, of_workers=WorkerBlobs(dispatcher), meters=app.meters
+    )
+    info = InfoService(
+        app.data,
+        app.store,
+        dispatcher,
+        app.compute,
+        stopping,
+        default_run=settings.run,
+        device=device_name(resolve_device(settings.device)),
+        wall_clock=time,
+    )
+    runs = RunService(app.store, app.requests, app.answers, stopping, dispatcher.why_waiting)
+    workers = WorkerService(dispatcher, app.intake, stopping)
+    access = AccessService(app.tokens, sessions.link)
+    return [
+        (access_pb2_grpc.add_AccessServiceServicer_to_server, access),
+        (blob_pb2_grpc.add_BlobServiceServicer_to_server, blobs),
+        (
+            diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server,
+            DiagnosisService(app.answers),
         ),
-        "DiagnosisService": DiagnosisService(app.answers),
-        "InfoService": InfoService(
-            app.data,
-            app.store,
-            dispatcher,
-            app.compute,
-            stopping,
-            default_run=settings.run,
-            device=device_name(resolve_device(settings.device)),
-            wall_clock=time,
-        ),
-        "RunService": RunService(
-            app.store, app.requests, app.answers, stopping, why_waiting=dispatcher.why_waiting
-        ),
-        "SubsetService": SubsetService(app.answers),
-        "WorkerService": WorkerService(dispatcher, app.intake, app.ranges, stopping),
-    }
-
-
-_ADD: dict[str, Callable[[Any, grpc.aio.Server], None]] = {
-    "AccessService": access_pb2_grpc.add_AccessServiceServicer_to_server,
-    "BlobService": blob_pb2_grpc.add_BlobServiceServicer_to_server,
-    "DiagnosisService": diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server,
-    "InfoService": info_pb2_grpc.add_InfoServiceServicer_to_server,
-    "RunService": run_pb2_grpc.add_RunServiceServicer_to_server,
-    "SubsetService": subset_pb2_grpc.add_SubsetServiceServicer_to_server,
-    "WorkerService": worker_pb2_grpc.add_WorkerServiceServicer_to_server,
-}
+        (info_pb2_grpc.add_InfoServiceServicer_to_server, info),
+        (run_pb2_grpc.add_RunServiceServicer_to_server, runs),
+        (subset_pb2_grpc.add_SubsetServiceServicer_to_server, SubsetService(app.answers)),
+        (worker_pb2_grpc.add_WorkerServiceServicer_to_server, workers),
+    ]
 
 
 def _add_services(
-    server: grpc.aio.Server, services: Mapping[str, Any]
+    server: grpc.aio.Server, services: Sequence[_Service]
 ) -> health.aio.HealthServicer:
-    for name, add in _ADD.items():
-        add(services[name], server)
+    for add, servicer in services:
+        add(servicer, server)
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME), server)

@@ -118,12 +118,10 @@ class StorageSettings(Section):
 
 
 def compute_memory_bytes(limits: LimitSettings, machine: Machine) -> int:
-    """The compute process's memory limit: configured, or the machine's."""
     return machine.max_memory_bytes if limits.compute_memory is None else limits.compute_memory
 
 
 def compute_threads(limits: LimitSettings, machine: Machine) -> int:
-    """The limit of a run's threads in the compute process."""
     return machine.max_threads if limits.compute_threads is None else limits.compute_threads
 
 
@@ -194,11 +192,10 @@ class CoordinatorSettings(Section):
     device: str = "auto"
     """Where the soup and the signals are computed: `cpu`, `cuda`, `cuda:N`, or `auto` for the first
     CUDA device if there is one."""
-    backbone: str | None = Field(
-        default=None, examples=["torchvision:resnet18@/srv/resnet18.safetensors"]
-    )
+    backbone: str | None = Field(default=None, examples=["torchvision:resnet18"])
     """A trained network whose features the proxies `ridge:backbone` and `auto` may use:
-    `torchvision:NAME@FILE`, its weights as safetensors or as `torch.save` wrote a state dict."""
+    `torchvision:NAME` with torchvision's own weights, from torch hub's folder or else downloaded;
+    or `torchvision:NAME@FILE`, weights as safetensors or as `torch.save` wrote a state dict."""
     allow_modules: tuple[str, ...] = ()
     """Modules in which a run may name a model factory (`package.module:factory`)."""
     drain_seconds: float = Field(default=20.0, ge=0.0)

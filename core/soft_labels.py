@@ -48,28 +48,34 @@ def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
         trust_N = torch.ones_like(labels_N, dtype=torch.float64)
     if signals.second_errors_NC is not None:
         errors_NC, head = signals.second_errors_NC, {**head, **head["second"]}
-    alone = _accuracy_alone(signals, places_K, trust_N, seed)
+    on_others, alone = _accuracies_on_others(signals, errors_NC, places_K, trust_N, seed)
     distrusted = float((trust_N[places_K] < 1).double().mean())
     facts = {
         "features": head["features"],
         "tried": head["tried"],
         "accuracy": head["accuracy"],
         "temperature": 1 / head["sharpness"],
+        "accuracy_on_others": on_others,
         "accuracy_of_chosen_alone": alone,
         "distrusted": distrusted,
-        "recommended_alpha": recommended_alpha(head["accuracy"], alone, distrusted),
+        "recommended_alpha": recommended_alpha(on_others, alone, distrusted),
     }
     return SoftLabels(_probabilities(errors_NC, labels_N, places_K), facts)
 
 
-def _accuracy_alone(signals: Signals, places_K: Tensor, trust_N: Tensor, seed: int) -> float:
-    """Accuracy of a head of the chosen examples on a sample of the others, weighted by trust."""
+def _accuracies_on_others(
+    signals: Signals, errors_NC: Tensor, places_K: Tensor, trust_N: Tensor, seed: int
+) -> tuple[float, float]:
+    """Accuracies on a sample of the others, weighted by trust: of the head, of one of the chosen.
+
+    The same examples judge both, as a strategy may choose the easy ones.
+    """
     labels_N, generator = signals.labels_N, derive_generator(seed, "soft labels")
     others = torch.ones(len(labels_N), dtype=torch.bool)
     others[places_K] = False
     others_M = torch.nonzero(others).flatten()
     if not len(others_M):
-        return 1.0
+        return 1.0, 1.0
     others_M = others_M[torch.randperm(len(others_M), generator=generator)[:_MAX_SAMPLE]]
     rows, num_chosen = torch.cat([places_K, others_M]), len(places_K)
     # The others are scored, and have no weight in the fit.
@@ -84,7 +90,9 @@ def _accuracy_alone(signals: Signals, places_K: Tensor, trust_N: Tensor, seed: i
     )
     labels_M = labels_N[others_M]
     weights_M = class_weights(labels_M, trust_N[others_M])
-    return weighted_accuracy(head.outputs_NC[num_chosen:], labels_M, weights_M)
+    known_MC = probabilities_of(errors_NC[others_M], labels_M)
+    on_others = weighted_accuracy(known_MC, labels_M, weights_M)
+    return on_others, weighted_accuracy(head.outputs_NC[num_chosen:], labels_M, weights_M)
 
 
 def _probabilities(errors_NC: Tensor, labels_N: Tensor, places_K: Tensor) -> Tensor:

@@ -61,10 +61,13 @@ class ForwardPass:
 
 
 class Sgd:
-    """SGD with momentum and `torch.optim.SGD`'s options; frozen parameters stay."""
+    """SGD with momentum and `torch.optim.SGD`'s options; frozen parameters stay.
 
-    def __init__(self, model: nn.Module, **options: Any) -> None:
-        self._model = model
+    A larger gradient is scaled down to the norm `max_norm`, over all parameters; with 0, none is.
+    """
+
+    def __init__(self, model: nn.Module, *, max_norm: float = 0.0, **options: Any) -> None:
+        self._model, self._max_norm = model, max_norm
         self._optimizer = torch.optim.SGD(model.parameters(), **options)
 
     def step(self, loss: Tensor, learning_rate: float | None = None) -> None:
@@ -74,6 +77,8 @@ class Sgd:
                 group["lr"] = learning_rate
         self._optimizer.zero_grad()
         torch.autograd.backward(loss)
+        if self._max_norm:
+            nn.utils.clip_grad_norm_(self._model.parameters(), self._max_norm)
         self._optimizer.step()
 
     def momentum(self) -> Weights:

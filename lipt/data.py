@@ -65,6 +65,7 @@ def open_dataset(
             name: `csv:train.csv?label=COLUMN`, `imagefolder:/data`, `package.module:factory`. A
             `Dataset` is returned unchanged.
         target: a table's column of labels, or of numbers to predict; None for one called label.
+            "number" for regression on whole numbers, which are classes otherwise.
         image_size: pixels a side to scale images to; None keeps small images.
         allow_modules: more modules that a name may import.
 

@@ -26,8 +26,7 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.common.text import format_bytes
 from lipt.common.weights.specs import copy_to_cpu
-from lipt.coordinator.planning.admission import plan_here
-from lipt.coordinator.planning.plan import DataFigures, RunPlan, result_bytes
+from lipt.coordinator.planning.admission import DataFigures, RunPlan, plan_here, result_bytes
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.evaluation import Evaluator, num_evaluated_together
 from lipt.core.pipeline import model_inputs, one_learner

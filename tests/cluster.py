@@ -21,7 +21,7 @@ from tests.played_worker import PlayedWorker
 COORDINATOR = ("-m", "lipt.coordinator")
 WORKER = ("-m", "lipt.worker")
 # Small enough for two busy cores, large enough to be the whole pipeline.
-SMALL_RUN: Mapping[str, object] = {
+SMALL_RUN: dict[str, Any] = {
     "model": "resnet8",
     "learners": {"num_learners": 4, "num_steps": 2, "batch_size": 32},
     "soup": {"num_alphas": 3, "batch_norm_examples": 64},
@@ -92,12 +92,10 @@ class LoggedProcess:
                     raise AssertionError(f"no line like {pattern!r} in:\n{text}")
 
     def text(self) -> str:
-        """All output so far."""
         with self._news:
             return "".join(self._lines)
 
     def children(self) -> list[int]:
-        """The processes that it has started and that are there now."""
         return children_of(self.process.pid)
 
     def computing(self) -> list[int]:
@@ -105,7 +103,6 @@ class LoggedProcess:
         return [child for server in self.children() for child in children_of(server)]
 
     def kill_computing(self) -> int:
-        """End the processes that run a coordinator's jobs; how many there were."""
         computing = self.computing()
         for child in computing:
             with suppress(ProcessLookupError):
@@ -113,7 +110,6 @@ class LoggedProcess:
         return len(computing)
 
     def send(self, number: int) -> None:
-        """Send a signal, and do not wait for what it does."""
         self.process.send_signal(number)
 
     def refused(self) -> str:
@@ -124,23 +120,18 @@ class LoggedProcess:
         return text
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and wait; the exit status."""
         if self.process.poll() is None:
             self.send(number)
         return self.wait()
 
     def wait(self) -> int:
-        """Wait for the end; the exit status."""
         status = self.process.wait(_PATIENCE_SECONDS)
         self._reader.join(_PATIENCE_SECONDS)
         return status
 
 
 class Cluster:
-    """The processes of one test; leaving the block ends them all.
-
-    `address` is where the coordinator that was started last listens.
-    """
+    """The processes of one test; `address` is that of the coordinator that was started last."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -168,7 +159,6 @@ class Cluster:
         *,
         fresh: bool = False,
     ) -> LoggedProcess:
-        """Start `python ARGUMENTS`."""
         clean = {key: value for key, value in os.environ.items() if not key.startswith("LIPT_")}
         process = LoggedProcess(
             arguments,
@@ -202,13 +192,11 @@ class Cluster:
         return process
 
     def config(self, text: str) -> list[str]:
-        """The flags of a coordinator with this configuration file."""
         file = self.directory / "config.toml"
         file.write_text(text)
         return ["--config", str(file)]
 
     def leases_of(self, seconds: float) -> list[str]:
-        """The flags of a coordinator whose leases last so long."""
         return self.config(f"[lease]\nduration_seconds = {seconds}\n")
 
     def start_worker(
@@ -219,7 +207,6 @@ class Cluster:
         environment: Mapping[str, str] | None = None,
         fresh: bool = False,
     ) -> LoggedProcess:
-        """Start a worker; it joins by itself."""
         own = ["--coordinator", self.address, "--device", "cpu", "--name", name]
         own += ["--cache-dir", str(self.directory / f"cache-{name}")]
         return self.start(name, [*program, *own, *flags], environment, fresh=fresh)
@@ -230,7 +217,6 @@ class Cluster:
         return PlayedWorker(self.directory, channel, name, has_data=has_data)
 
     def client(self) -> Client:
-        """A trainer's client."""
         return Client(self.address)
 
     def lipt(self, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -56,12 +56,10 @@ class Collector(TraceServiceServicer):
         return pb.ExportTraceServiceResponse()
 
     def spans(self) -> list[Spanned]:
-        """All that have come so far, in the order of their beginnings."""
         with self._news:
             return sorted(self._spans, key=lambda span: span.start)
 
     def wait_for(self, enough: Callable[[list[Spanned]], object]) -> list[Spanned]:
-        """All spans, once they are enough."""
         with self._news:
             assert self._news.wait_for(lambda: enough(self._spans), _PATIENCE_SECONDS), tree(
                 self._spans
@@ -71,7 +69,6 @@ class Collector(TraceServiceServicer):
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """A collector on a port of its own."""
     collector = Collector()
     server = grpc.server(ThreadPoolExecutor(2), options=(("grpc.so_reuseport", 0),))
     add_TraceServiceServicer_to_server(collector, server)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.cluster import SMALL_RUN, Cluster
+from tests.cluster import Cluster
 from tests.processes import end_template
 from tests.properties import register_profiles
 
@@ -30,10 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure() -> None:
-    """One torch thread a process; processes that tests start hear Ctrl-C.
-
-    A shell has its background jobs ignore it.
-    """
+    """One torch thread a process; processes that tests start hear Ctrl-C."""
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -41,7 +38,6 @@ def pytest_configure() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """End what all tests of this process shared."""
     end_template()
 
 
@@ -58,12 +54,5 @@ def cifar10_jpeg() -> Path:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Processes that end with the test."""
     with Cluster(tmp_path) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def small_run() -> dict[str, object]:
-    """A run's overrides that are done in seconds."""
-    return dict(SMALL_RUN)

@@ -12,11 +12,9 @@ from lipt.coordinator.settings import CoordinatorSettings
 def digits_settings(
     state_dir: Path, source: str = "digits", **dataset: object
 ) -> CoordinatorSettings:
-    """What a compute process is started with."""
     given = {"state_dir": state_dir, "dataset": {"source": source, **dataset}, "device": "cpu"}
     return load_settings(CoordinatorSettings, config=None, flags=given)
 
 
 def digits_context(state_dir: Path) -> Context:
-    """What a job is given; nobody is told how far it is."""
     return Context(digits_settings(state_dir), send=lambda _: None)

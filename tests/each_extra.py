@@ -53,7 +53,6 @@ TRIALS = {
 
 
 def main(names: list[str]) -> None:
-    """Try the extras that are named, or all."""
     with tempfile.TemporaryDirectory(prefix="lipt-extras-") as folder:
         wheel = built_wheel(Path(folder))
         links = link(required(metadata_of(wheel), {"test"}), Path(folder, "core"))
@@ -111,7 +110,6 @@ def environment(folder: Path, links: Path) -> Path:
 
 
 def attempt(name: str, python: Path, wheel: Path) -> None:
-    """Install the extra, import what it brings, and run its tests."""
     install = ("-m", "pip", "--python", str(python), "install", "--quiet")
     run(*install, "--constraint", str(CONSTRAINTS), f"lipt[{name}] @ {wheel.as_uri()}")
     trial = TRIALS[name]

@@ -23,15 +23,12 @@ def _people() -> list[tuple[torch.Tensor, float]]:
 
 
 def people() -> list[tuple[torch.Tensor, float]]:
-    """Ten measurements of each person, and how ill they were."""
     return [person for row, person in enumerate(_people()) if row % _HELD_OUT]
 
 
 def people_held_out() -> list[tuple[torch.Tensor, float]]:
-    """Those of others."""
     return _people()[::_HELD_OUT]
 
 
 def regressor(*, num_classes: int) -> nn.Module:
-    """For the ten measurements."""
     return nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, num_classes))

@@ -6,12 +6,10 @@ from lipt.common.observability.metrics import Histogram, Instrument, Meters
 
 
 def sums(meters: Meters, instrument: Instrument) -> dict[tuple[str, ...], float]:
-    """The values of a counter, or of a gauge that was counted."""
     return _samples(meters, instrument, instrument.name)
 
 
 def observed(meters: Meters, histogram: Histogram) -> dict[tuple[str, ...], tuple[float, float]]:
-    """Each number of observations, and their sum."""
     counts = _samples(meters, histogram, f"{histogram.name}_count")
     totals = _samples(meters, histogram, f"{histogram.name}_sum")
     return {labels: (count, totals[labels]) for labels, count in counts.items()}

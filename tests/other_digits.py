@@ -17,12 +17,10 @@ def _pairs(images_NCHW: Tensor, labels_N: Tensor) -> Pairs:
 
 
 def low() -> Pairs:
-    """The digits 0 to 4."""
     return _pairs(_IMAGES_NCHW[_LABELS_N < 5], _LABELS_N[_LABELS_N < 5])
 
 
 def high() -> Pairs:
-    """The digits 5 to 9, with labels from 0."""
     return _pairs(_IMAGES_NCHW[_LABELS_N >= 5], _LABELS_N[_LABELS_N >= 5] - 5)
 
 

@@ -40,18 +40,15 @@ class PlayedWorker:
         self._store = BlobStore(directory / f"cache-{name}", max_blob_bytes=2**30)
 
     def take(self) -> Assignment:
-        """The next learner, or range of examples, however long that takes."""
         while (assignment := self.client.acquire()) is None:
             pass
         return assignment
 
     def weights(self, assignment: Assignment) -> Weights:
-        """What the assignment begins with."""
         path = Transfers(self.client.blobs).download(assignment.initial_weights, self._store)
         return read_weights(path, like=read_specs(path), max_bytes=2**30)
 
     def submit_range(self, assignment: Assignment, scored: Weights) -> None:
-        """Upload and hand in these values of a range's examples."""
         name = Transfers(self.client.blobs).upload(encode_range(scored))
         self.client.commit(assignment, name, REPORT)
 
@@ -61,11 +58,9 @@ class PlayedWorker:
         return pruned(self.weights(assignment), assignment.task.density, factor)
 
     def upload(self, weights: Weights) -> BlobName:
-        """Send a result, without handing it in."""
         return Transfers(self.client.blobs).upload(encode_sparse(weights))
 
     def commit(self, assignment: Assignment, result: BlobName) -> None:
-        """Hand in what is uploaded."""
         self.client.commit(assignment, result, REPORT)
 
     def submit(self, assignment: Assignment, weights: Weights | None = None) -> None:

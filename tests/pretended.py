@@ -59,7 +59,6 @@ class There(Tensor):
         return f"There({self.held})"
 
     def tolist(self) -> Any:
-        """Brought to the CPU, which torch does unseen."""
         return self.cpu().tolist()
 
     @classmethod
@@ -82,13 +81,11 @@ class Pretended(TorchDispatchMode):
         self.waits: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
-        """Begin."""
         self._autocast.start()
         self._making.__enter__()
         return super().__enter__()  # type: ignore[no-any-return]
 
     def __exit__(self, *error: object) -> None:
-        """End."""
         super().__exit__(*error)
         self._making.__exit__(*error)
         self._autocast.stop()

@@ -113,22 +113,18 @@ class ForkedProcess:
 
     @property
     def returncode(self) -> int | None:
-        """The exit status as `Popen` has it; None while the process is there."""
         return self._status
 
     def poll(self) -> int | None:
-        """The exit status if it has ended."""
         return self._receive(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit status; `subprocess.TimeoutExpired` where it goes on for longer."""
         status = self._receive(timeout)
         if status is None:
             raise subprocess.TimeoutExpired("a forked process", timeout or 0.0)
         return status
 
     def send_signal(self, sig: int) -> None:
-        """Send a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, sig)
 
@@ -161,7 +157,6 @@ class _Template:
         theirs.close()
 
     def end(self) -> None:
-        """End the template; its forks end with the tests that started them."""
         self._control.close()
         self._process.wait()
 
@@ -179,7 +174,6 @@ def _template() -> _Template:
 
 
 def end_template() -> None:
-    """End the template where one was started."""
     if _template.cache_info().currsize:
         _template().end()
         _template.cache_clear()

@@ -47,14 +47,11 @@ def promtool(*arguments: str, given: str | None = None, folder: Path = OBSERVABI
 
 
 class Prometheus:
-    """The API of one that runs."""
-
     def __init__(self, address: str) -> None:
         self.address = address
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def get(self, path: str, **query: str) -> Any:
-        """The data of an answer of its HTTP API."""
         url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         with self._opener.open(url, timeout=60) as answer:
             return json.load(answer)["data"]
@@ -65,7 +62,6 @@ class Prometheus:
         return [value for value in found if value == value]  # noqa: PLR0124 - as NaN is told
 
     def wait_for(self, expression: str, holds: Callable[[list[float]], object]) -> list[float]:
-        """An expression's values once they are as they should be."""
         until = time.monotonic() + _PATIENCE_SECONDS
         while not holds(values := self.values(expression)):
             assert time.monotonic() < until, f"{expression} is {values}"

@@ -6,10 +6,7 @@ from hypothesis import settings
 
 
 def register_profiles() -> None:
-    """Make `--hypothesis-profile` take `quick` and `thorough`, which is the default.
-
-    No example has a deadline: machines are shared. `quick` tries the same examples every time.
-    """
+    """Make `--hypothesis-profile` take `quick` and `thorough`, which is the default."""
     settings.register_profile("thorough", max_examples=100, deadline=None)
     settings.register_profile("quick", max_examples=15, deadline=None, derandomize=True)
     settings.load_profile("thorough")

@@ -143,11 +143,9 @@ class Relay(grpc.GenericRpcHandler):
 
     @property
     def requests(self) -> list[Any]:
-        """The first message of every call."""
         return [call.request for call in self.calls]
 
     def requests_of(self, kind: type[Any]) -> list[Any]:
-        """The requests of one kind."""
         return [request for request in self.requests if isinstance(request, kind)]
 
     def __enter__(self) -> Self:

@@ -14,22 +14,17 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 
 class Remembered:
-    """What has ended so far."""
-
     def __init__(self, exporter: InMemorySpanExporter) -> None:
         self._exporter = exporter
 
     def __getitem__(self, name: str) -> Any:
-        """The one span of a name."""
         (found,) = (span for span in self._exporter.get_finished_spans() if span.name == name)
         return found
 
     def all(self) -> tuple[Any, ...]:
-        """In the order of their ends."""
         return self._exporter.get_finished_spans()
 
     def names(self) -> list[str]:
-        """Of all spans, in the order of their ends."""
         return [span.name for span in self._exporter.get_finished_spans()]
 
 

@@ -48,14 +48,12 @@ def contract_methods() -> Iterator[Any]:
 
 
 def all_methods() -> Iterator[Any]:
-    """Those, and the methods of health and reflection."""
     yield from contract_methods()
     yield from _methods(health_pb2)
     yield from _methods(reflection_pb2)
 
 
 def path_of(method: Any) -> str:
-    """The method's full name, as it goes over the wire."""
     return f"/{method.containing_service.full_name}/{method.name}"
 
 

@@ -35,7 +35,6 @@ class Reader(nn.Module):
         self.head = nn.Linear(32, num_classes)
 
     def forward(self, tokens: Tensor, figures: Tensor) -> Tensor:
-        """Logits of B sentences."""
         words_BE = self.embedding(tokens).mean(dim=1)
         both = torch.cat([words_BE, figures], dim=1)
         logits_BC: Tensor = self.head(torch.relu(self.norm(self.hidden(both))))
@@ -43,7 +42,6 @@ class Reader(nn.Module):
 
 
 def reader(*, num_classes: int) -> nn.Module:
-    """The model."""
     return Reader(num_classes)
 
 

@@ -41,18 +41,15 @@ class Service:
     ready: RunView
 
     def store(self, content: bytes) -> BlobName:
-        """Store a blob."""
         with open_channel(self.address) as channel:
             return Transfers(blob_pb2_grpc.BlobServiceStub(channel)).upload(content)
 
     def blob(self, sha256: str) -> bytes:
-        """The content of a blob."""
         return blob_file(self.state, sha256).read_bytes()
 
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Service]:
-    """Serve from a folder during the block."""
     settings = load_settings(
         CoordinatorSettings,
         config=None,

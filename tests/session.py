@@ -45,12 +45,10 @@ _given: dict[str, Any] = {}
 
 
 def data() -> Any:
-    """The data set that was given."""
     return _given["data"]
 
 
 def model(*, num_classes: int) -> Any:
-    """The model that was given, made anew."""
     return _given["model"](num_classes=num_classes)
 
 

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 
 def linear(*, num_classes: int) -> nn.Module:
-    """A linear classifier of digits."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
 
 
@@ -17,30 +16,12 @@ class Shifted(nn.Module):
     shift: Tensor
 
     def __init__(self) -> None:
-        """Draw it."""
         super().__init__()
         self.register_buffer("shift", torch.randn(1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """B x C x H x W as B x CHW."""
         return images.flatten(1) + self.shift
 
 
 def shifted(*, num_classes: int) -> nn.Module:
-    """A linear classifier of digits, of shifted ones."""
     return nn.Sequential(Shifted(), nn.Linear(64, num_classes))
-
-
-class Greedy(nn.Flatten):
-    """Asks for 4 GiB on a batch of more than it was tried on; never writes to them."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """B x C x H x W as B x CHW."""
-        if len(images) > 4:
-            torch.empty(4 * 2**30, dtype=torch.uint8)
-        return super().forward(images)
-
-
-def greedy(*, num_classes: int) -> nn.Module:
-    """A linear classifier of digits, for which there is not enough memory."""
-    return nn.Sequential(Greedy(), nn.Linear(64, num_classes))

@@ -19,5 +19,4 @@ def uploads_into(store: BlobStore, quota: Quota = PLENTY) -> Uploads:
 
 
 def blob_service(store: BlobStore, **options: Any) -> BlobService:
-    """The servicer of a store."""
     return BlobService(store, uploads_into(store), **options)

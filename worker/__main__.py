@@ -6,7 +6,6 @@ from lipt.common.process import end_at_signals
 
 
 def main() -> None:
-    """Entry point of the console script."""
     end_at_signals("lipt-worker", status_variable="LIPT_STOPPED_STATUS")
     from lipt.worker.cli import main as run
 

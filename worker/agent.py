@@ -75,7 +75,6 @@ class Agent:
         return self._stopping.is_set() and self._learners_left != 0
 
     def run(self) -> None:
-        """Work until `stop`, `max_learners` or the idle limit."""
         retry(
             self._join_and_work,
             on=(LiptError,),

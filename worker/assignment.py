@@ -318,7 +318,6 @@ class Exchange:
             return self.downloaded(name)
 
     def downloaded(self, name: BlobName) -> bytes:
-        """A blob's content."""
         max_bytes = self._worker.settings.max_blob_bytes
         content = self._insist(
             lambda: self._downloads.download_bytes(name, max_bytes=max_bytes), _AWAY
@@ -329,12 +328,10 @@ class Exchange:
     # Uploads and commits wait for the coordinator without limit: a result is expensive.
 
     def upload(self, content: bytes) -> BlobName:
-        """Store content at the coordinator; retries without limit."""
         with span("upload", bytes=len(content)):
             return self._insist(lambda: self._uploads.upload(content), (UnavailableError,))
 
     def commit(self, action: Callable[[], None]) -> None:
-        """Commit uploaded content; retries without limit."""
         with span("commit"):
             self._insist(action, (UnavailableError,))
 
@@ -380,7 +377,6 @@ class WorkerLimits:
         self._figures: dict[tuple[object, ...], ModelFigures] = {}
 
     def require(self, task: LearnerTask) -> None:
-        """Raise `OverLimitError` if a learner exceeds the limits."""
         _require(learner_threads(task.learners), self.threads)
         if self.memory is not None:
             figures, example_bytes = self._figures_of(task), spec_of(task.inputs).num_bytes
@@ -388,7 +384,6 @@ class WorkerLimits:
             _require(cost, self.memory)
 
     def require_threads(self, task: ScoringTask) -> None:
-        """Raise `OverLimitError` if a range exceeds the thread limit."""
         if task.threads > self.threads.at_most:
             raise OverLimitError(
                 f"the range asks for {task.threads} threads, and {self.threads.name} allows "

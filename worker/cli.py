@@ -111,5 +111,4 @@ def _worked(settings: WorkerSettings) -> int:
 
 
 def main() -> None:
-    """Entry point of the console script."""
     app()

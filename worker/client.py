@@ -204,7 +204,6 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=keep, name="lease", daemon=True)
 
     def report(self, phase: worker_pb2.LearnerPhase, step: int = 0, loss: float = 0.0) -> None:
-        """Send the learner's progress now."""
         self._progress = worker_pb2.LearnerProgress(
             phase=phase, step=step, num_steps=self._num_steps, loss=loss
         )

@@ -90,9 +90,8 @@ DEVICE_MEMORY = Gauge(
     ("kind",),
 )
 
-WORKER: tuple[Instrument, ...] = (
-    *(LEARNERS, RANGES, SCORED, SECONDS, STEPS, EXAMPLES, WAITED, LEARNER),
-    *(BLOB_BYTES, RESULT_BYTES, DEVICE_MEMORY),
+WORKER: tuple[Instrument, ...] = tuple(
+    one for one in list(vars().values()) if isinstance(one, Instrument)
 )
 
 
@@ -104,7 +103,6 @@ class Metering:
     phases: Phases = field(default_factory=lambda: Phases(*Phase))
 
     def readings(self, device: torch.device) -> Readings:
-        """The current values, with the training device's memory."""
         memory: dict[tuple[str, ...], float] = {}
         if device.type == "cuda":
             memory = {

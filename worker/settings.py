@@ -128,7 +128,6 @@ class PoolSettings(Section):
 
     @property
     def where(self) -> str:
-        """Where the workers run, for messages."""
         return "on this machine" if self.ray is None else f"on Ray at {self.ray}"
 
     @model_validator(mode="after")

@@ -25,7 +25,6 @@ from benchmarks.value.cells import (
     FIELDS,
     PROXIES,
     RECIPES,
-    SEARCH,
     SOFT,
     STRATEGIES,
     UNLABELLED,
@@ -57,7 +56,7 @@ def main() -> int:
             fractions=arguments.fractions,
             strategies=arguments.strategies,
             proxies=arguments.proxies,
-            recipes=[name for recipe in arguments.recipes for name in _meant(recipe)],
+            recipes=arguments.recipes,
             models=arguments.models,
             seeds=range(arguments.seeds),
         )
@@ -79,10 +78,6 @@ def main() -> int:
     if not arguments.estimate and not arguments.of > 1:
         tables.write(PAGE, tables.page(results.read(), planned))
     return 0
-
-
-def _meant(recipe: str) -> Sequence[str]:
-    return tuple(SEARCH) if recipe == "search" else (recipe,)
 
 
 def _estimate(results: Results, missing: Sequence[Cell], jobs: int) -> str:
@@ -116,8 +111,7 @@ def _arguments() -> argparse.Namespace:
     strategies = [*STRATEGIES, *SOFT, *UNLABELLED]
     parser.add_argument("--strategies", nargs="+", choices=strategies, default=DECIDING)
     parser.add_argument("--proxies", nargs="+", choices=PROXIES, default=["auto"])
-    recipes = [*RECIPES, "search"]
-    parser.add_argument("--recipes", nargs="+", choices=recipes, default=["converged"])
+    parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=["converged"])
     parser.add_argument("--models", nargs="+", default=["resnet8"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument(

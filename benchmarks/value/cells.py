@@ -19,14 +19,6 @@ RECIPES: Mapping[str, Mapping[str, Any]] = {
     "converged": {"steps": 6000, "batch_size": 64},
 }
 _STEPS_OF_20K = 2500
-# Configurations of main training to search among: all rows get as many steps as a user would
-# give them, subsets a quarter.
-SEARCH: Mapping[str, Mapping[str, Any]] = {
-    f"lr{rate:g}-wd{decay:g}": {"learning_rate": rate, "weight_decay": decay, "batch_size": 64}
-    for rate, decay in product((0.01, 0.03, 0.1, 0.3), (0.0, 5e-4, 5e-3))
-}
-SEARCH_STEPS = 500
-STEPS_OF_EVERYTHING = 2000
 BASELINE = "uniform_per_class"
 RANDOM = ("uniform", BASELINE)
 # Those that only the bench can make: they need no service.
@@ -41,7 +33,6 @@ UNLABELLED = ("facility_location:unlabelled", "stratified:unlabelled", "zcore:un
 SOFT = ("uniform_per_class:soft", "auto:soft", "everything:soft")
 # What decides whether a subset is worth its price.
 DECIDING = ("uniform_per_class", "auto", "everything", "redrawn", *SOFT)
-_SEARCHED_ON = ("everything", "uniform_per_class", "auto")
 PROXIES = ("auto", "soup", "ridge:learners", "ridge:patches")
 
 
@@ -102,9 +93,6 @@ def recipe_of(cell: Cell) -> Recipe:
     # Compiled for half a minute, then a quarter faster; the smallest images gain nothing.
     compiled = {"compile": cell.data != "digits"}
     given = {"augmentation": augmentation, "padding": padding, "precision": "float32", **compiled}
-    if cell.recipe in SEARCH:
-        steps = STEPS_OF_EVERYTHING if cell.strategy == "everything" else SEARCH_STEPS
-        return Recipe(**SEARCH[cell.recipe], **given, steps=steps, seed=cell.seed)
     recipe = Recipe(**RECIPES[cell.recipe], **given, seed=cell.seed)
     fewer = cell.data == "cifar10-20k" and cell.recipe == "converged"
     return recipe.model_copy(update={"steps": _STEPS_OF_20K}) if fewer else recipe
@@ -142,9 +130,5 @@ def all_cells(
             continue
         if strategy in UNLABELLED and setting != "clean":
             continue
-        if recipe in SEARCH and (strategy not in _SEARCHED_ON or fraction != fractions[0]):
-            continue
-        # What is searched with is what a user gets who says nothing of a proxy.
         for proxy in proxies_of(strategy, proxies):
-            if recipe not in SEARCH or proxy in ("", "auto"):
-                yield Cell(name, setting, fraction, strategy, proxy, recipe, model, seed)
+            yield Cell(name, setting, fraction, strategy, proxy, recipe, model, seed)

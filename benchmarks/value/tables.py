@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from benchmarks.value import searching
-from benchmarks.value.cells import BASELINE, SEARCH, Cell
+from benchmarks.value.cells import BASELINE, Cell
 from benchmarks.value.settings import HELD_OUT
 from lipt.trainer.comparison.outcomes import paired_difference
 
@@ -55,14 +54,11 @@ def page(results: Mapping[Cell, Mapping[str, Any]], wanted: Sequence[Cell]) -> s
     parts = [_INTRODUCTION]
     groups: dict[tuple[str, str, str], list[Cell]] = defaultdict(list)
     for cell in results:
-        if cell.recipe in SEARCH:
-            continue
         groups[cell.data, cell.recipe, cell.model].append(cell)
     for (data, recipe, model), cells in sorted(groups.items(), key=lambda group: group[0][1]):
         held = " (held out of every decision)" if data in HELD_OUT else ""
         parts.append(f"## {data}, {recipe} main training of {model}{held}\n\n")
         parts.append("\n".join(_table(cells, results)) + "\n\n")
-    parts.append(searching.section(results))
     parts.append(f"## Missing\n\n{_missing(wanted, results)}\n")
     return "".join(parts)
 
@@ -133,8 +129,7 @@ def _missing(wanted: Iterable[Cell], results: Mapping[Cell, Mapping[str, Any]]) 
     """What was planned and is not there, by table."""
     planned: dict[str, list[Cell]] = defaultdict(list)
     for cell in wanted:
-        kind = "a search's" if cell.recipe in SEARCH else cell.recipe
-        planned[f"{cell.data}, {kind} main training of {cell.model}"].append(cell)
+        planned[f"{cell.data}, {cell.recipe} main training of {cell.model}"].append(cell)
     lines = [
         f"- {title}: {missing:,} of {len(cells):,} trainings"
         for title, cells in planned.items()

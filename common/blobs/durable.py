@@ -115,6 +115,13 @@ def remove_stale_temporaries(folder: Path) -> None:
             continue
 
 
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file into an existing folder, under its name once it is whole."""
+    with temporary_file(path.parent) as (file, temporary):
+        write_all(file, data)
+        publish(file, temporary, path)
+
+
 def write_all(file: FileIO, data: bytes | memoryview) -> None:
     """Write all data: an unbuffered file may accept parts."""
     rest = memoryview(data)

@@ -11,6 +11,7 @@ import difflib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -358,6 +359,23 @@ _WITH_PARTS = {"googlenet", "inception_v3"}
 
 def build_torchvision(name: str, *, num_classes: int, in_channels: int) -> nn.Module:
     """`torchvision.models.NAME` with random weights; grayscale images get three equal channels."""
+    models = _torchvision_with(name)
+    # The defaults add auxiliary outputs, or warn of a change.
+    parts = {"aux_logits": False, "init_weights": True} if name in _WITH_PARTS else {}
+    model: nn.Module = models.get_model(name, weights=None, num_classes=num_classes, **parts)
+    if in_channels == 1:
+        model.register_forward_pre_hook(_repeat_channel)
+    return model
+
+
+def torchvision_weights(name: str) -> str:
+    """The URL of the default weights of `torchvision.models.NAME`."""
+    url: str = _torchvision_with(name).get_model_weights(name).DEFAULT.url
+    return url
+
+
+def _torchvision_with(name: str) -> Any:
+    """Torchvision's models; UnknownNameError if NAME is not among its classifiers."""
     from torchvision import models  # noqa: PLC0415 - slow to import, and not always needed
 
     classifiers = models.list_models(module=models)
@@ -366,12 +384,7 @@ def build_torchvision(name: str, *, num_classes: int, in_channels: int) -> nn.Mo
         names = ", ".join(close or classifiers)
         hint = f"Did you mean {names}?" if close else f"There are {names}."
         raise UnknownNameError(f"torchvision has no image classifier {name!r}. {hint}")
-    # The defaults add auxiliary outputs, or warn of a change.
-    parts = {"aux_logits": False, "init_weights": True} if name in _WITH_PARTS else {}
-    model: nn.Module = models.get_model(name, weights=None, num_classes=num_classes, **parts)
-    if in_channels == 1:
-        model.register_forward_pre_hook(_repeat_channel)
-    return model
+    return models
 
 
 def _repeat_channel(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

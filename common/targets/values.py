@@ -81,6 +81,10 @@ class Target(ABC):
     def score_of(self, counts: Sequence[Tensor]) -> float:
         """The score of at least one batch; larger is better, at most 1."""
 
+    @abstractmethod
+    def chance(self, targets_N: Tensor) -> float:
+        """The score of the best constant answer to at least one example."""
+
 
 class Tally:
     """A score's counts over batches; independent of batch sizes."""
@@ -145,6 +149,10 @@ class SingleLabel(Target):
         right, seen = torch.stack(list(counts)).sum(dim=0).tolist()
         return float(right / seen)
 
+    def chance(self, targets_N: Tensor) -> float:
+        """The share of the largest class."""
+        return int(targets_N.bincount().max()) / len(targets_N)
+
     def __str__(self) -> str:
         return f"{self.num_classes} classes"
 
@@ -188,6 +196,12 @@ class MultiLabel(Target):
     def score_of(self, counts: Sequence[Tensor]) -> float:
         found, wrong = torch.stack(list(counts)).sum(dim=0).tolist()
         return float(2 * found / (2 * found + wrong)) if found or wrong else 1.0
+
+    def chance(self, targets_N: Tensor) -> float:
+        """The micro F1 of always answering the k most frequent labels, for the best k."""
+        counts_C = targets_N.long().sum(dim=0).sort(descending=True).values
+        answered_C = len(targets_N) * torch.arange(1, len(counts_C) + 1)
+        return float((2 * counts_C.cumsum(0) / (answered_C + counts_C.sum())).max())
 
     def __str__(self) -> str:
         return f"{self.num_labels} labels"
@@ -261,6 +275,10 @@ class Regression(Target):
             total = math.fsum((number - mean) ** 2 for number in wanted)
             scores.append(1 - left / total if total else float(left == 0))
         return max(_LOWEST_SCORE, math.fsum(scores) / len(scores))
+
+    def chance(self, targets_N: Tensor) -> float:  # noqa: ARG002 - as in `Target`
+        """R² of the mean."""
+        return 0.0
 
     def __str__(self) -> str:
         return "a number" if self.num_outputs == 1 else f"{self.num_outputs} numbers"

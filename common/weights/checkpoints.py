@@ -1,4 +1,4 @@
-"""Checkpoints: a user's initial weights, also in torch's own files.
+"""Checkpoints: a user's initial weights, also in torch's own files and from torch hub's folder.
 
 Only operators and users name such files, never peers. Names and shapes are checked before values
 are read. Wrappers prefix all names ("module."): the prefix that fits most tensors is removed or
@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import WeightsError
 from lipt.common.text import listed
 from lipt.common.weights.files import SPARE_TENSORS, read_container
@@ -33,6 +34,30 @@ def read_torch_file(path: Path) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)
     except (UnpicklingError, RuntimeError, EOFError) as error:
         raise ValueError(str(error)) from error
+
+
+def hub_folder() -> Path:
+    """Torch hub's folder of weights."""
+    return Path(torch.hub.get_dir(), "checkpoints")
+
+
+def hub_file(url: str) -> Path:
+    """A file of torch hub's folder, downloaded if absent; the end of its name is its hash.
+
+    OSError without a network; ValueError for content with another SHA-256.
+    """
+    path = hub_folder() / url.rpartition("/")[2]
+    digest = path.stem.rpartition("-")[2]
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(url, str(path), digest, progress=False)
+        except RuntimeError as error:
+            raise ValueError(f"{url}: {error}") from error
+    found = BlobName.of_file(path).sha256
+    if not found.startswith(digest):
+        raise ValueError(f"{path} is damaged: its SHA-256 begins with {found[: len(digest)]}")
+    return path
 
 
 def state_dict_in(content: Any) -> dict[str, torch.Tensor]:

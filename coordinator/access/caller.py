@@ -69,7 +69,6 @@ class Caller:
 
     @property
     def only_works(self) -> bool:
-        """Whether its only role is worker."""
         return self.roles == {Role.WORKER}
 
 
@@ -80,12 +79,10 @@ _current: ContextVar[Caller] = ContextVar("lipt_caller", default=ANYBODY)
 
 
 def current_caller() -> Caller:
-    """The caller of the current call."""
     return _current.get()
 
 
 def note_caller(caller: Caller) -> None:
-    """Set the caller of this task's call."""
     _current.set(caller)
 
 
@@ -95,7 +92,6 @@ def is_open(method: str) -> bool:
 
 
 def require_role(caller: Caller, method: str) -> None:
-    """Refuse a caller without a role that the method accepts."""
     allowed = ALLOWED_ROLES.get(method, frozenset())
     if caller.roles & allowed:
         return
@@ -128,7 +124,6 @@ class Evidence:
     secret: str = field(default="", repr=False)
 
     def proves(self, worker_id: str) -> bool:
-        """Whether the secret belongs to the worker."""
         return bool(self.secret) and hmac.compare_digest(worker_id_of(self.secret), worker_id)
 
 
@@ -144,7 +139,6 @@ class Binding:
 
     @classmethod
     def of(cls, shown: Evidence) -> Binding:
-        """The binding of a worker that registers with these credentials."""
         return cls(shown.caller, _digest(shown.secret))
 
     def objection(self, shown: Evidence) -> str:
@@ -164,7 +158,6 @@ UNBOUND = Binding()
 
 
 def worker_id_of(instance_id: str) -> str:
-    """The public id of a worker."""
     return f"w-{_digest(instance_id)[:16]}"
 
 

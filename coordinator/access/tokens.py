@@ -18,7 +18,7 @@ from pathlib import Path
 from lipt.common.access.certificate import CertificateIdentity, role_unit, role_uri
 from lipt.common.access.roles import EVERY_ROLE, Role
 from lipt.common.access.tokens import Token
-from lipt.common.blobs.durable import publish, temporary_file, write_all
+from lipt.common.blobs.durable import write_durably
 from lipt.common.errors import (
     InvalidRequestError,
     PermissionDeniedError,
@@ -57,18 +57,15 @@ class Tokens:
         self._records: dict[str, TokenRecord] = {}
 
     async def load(self) -> None:
-        """Read all created tokens."""
         records = await self._database.load(TokenRecord)
         oldest_first = sorted(records, key=lambda record: (record.created_at, record.token_id))
         self._records = {record.token_id: record for record in oldest_first}
 
     @property
     def own(self) -> str:
-        """The text of the coordinator's own token."""
         return self._own.text
 
     def listed(self) -> tuple[TokenRecord, ...]:
-        """All created tokens, oldest first."""
         return tuple(self._records.values())
 
     async def create(
@@ -80,8 +77,9 @@ class Tokens:
                 f"a token cannot hold for {days:g} days. Give 0 < days <= {_MAX_DAYS:g}, or none "
                 "for one that holds until it is revoked."
             )
-        token = Token.draw(self._free_id())
-        now = self._clock()
+        while (token_id := secrets.token_hex(4)) in self._records:
+            pass
+        token, now = Token.draw(token_id), self._clock()
         record = TokenRecord(
             token_id=token.token_id,
             name=name or token.token_id,
@@ -109,7 +107,6 @@ class Tokens:
         return record
 
     def is_own(self, text: str) -> bool:
-        """Whether this is the coordinator's own token."""
         return hmac.compare_digest(text.encode(), self._own.text.encode())
 
     def caller(self, text: str) -> Caller:
@@ -131,7 +128,6 @@ class Tokens:
         )
 
     def holds(self, caller: Caller) -> bool:
-        """Whether a caller's token or certificate is still valid."""
         if caller.expires_at is not None and self._clock() >= caller.expires_at:
             return False
         kind, _, token_id = caller.key.partition(":")
@@ -147,11 +143,6 @@ class Tokens:
         if record.expires_at is not None and self._clock() >= record.expires_at:
             return f"has expired on {_day(record.expires_at)}"
         return ""
-
-    def _free_id(self) -> str:
-        while (token_id := secrets.token_hex(4)) in self._records:
-            pass
-        return token_id
 
 
 def _name(record: TokenRecord) -> str:
@@ -174,9 +165,7 @@ def keep_own_token(state_dir: Path) -> Token:
         pass
     token = Token.draw(_OWN_ID)
     try:
-        with temporary_file(path.parent) as (file, temporary):
-            write_all(file, f"{token.text}\n".encode())
-            publish(file, temporary, path)
+        write_durably(path, f"{token.text}\n".encode())
     except OSError as error:
         # A full disk does not prevent serving: the token lasts until the next start.
         logger.warning("%s cannot be written: %s", path, error.strerror)
@@ -197,7 +186,6 @@ class Admission(StrEnum):
 def admission(
     listen: str, tls: TlsFiles | None, *, insecure: bool, require_token: bool
 ) -> Admission:
-    """The admission at this address with these options."""
     if tls is not None:
         return Admission.CERTIFIED if tls.ca is not None else Admission.TOKEN
     if insecure:
@@ -234,28 +222,35 @@ def identify(shown: Shown, admitted: Admission, tokens: Tokens) -> Caller:
     A wrong token, or a certificate without a role, is refused even if neither is needed.
     """
     if shown.authorization is not None:
-        return tokens.caller(_bearer(shown.authorization))
+        scheme, _, token = shown.authorization.partition(" ")
+        if scheme.lower() != "bearer":
+            raise UnauthenticatedError(
+                "the call's authorization is not of the form 'Bearer TOKEN'. Send a token, or no "
+                "authorization."
+            )
+        return tokens.caller(token)
     if shown.certificate is not None:
         return _certified(shown.certificate)
     match admitted:
         case Admission.ANYBODY:
             return Caller(key=shown.peer, name=ANYBODY.name, roles=EVERY_ROLE)
         case Admission.OWN_USER:
-            return _own_user(shown.local_token, tokens)
+            if shown.local_token is None:
+                raise UnauthenticatedError(
+                    "this coordinator serves the user that started it, and the call does not show "
+                    f"its local token. {HOW_TO_GET_ONE}"
+                )
+            if not tokens.is_own(shown.local_token):
+                raise UnauthenticatedError(
+                    "the local token that the call shows is another coordinator's: what is called "
+                    "here is not the one that listens at this port where the caller runs. "
+                    f"{HOW_TO_GET_ONE}"
+                )
+            return OWN_USER
         case Admission.TOKEN | Admission.CERTIFIED:
             raise UnauthenticatedError(
                 f"the call shows no token, and this coordinator asks for one. {HOW_TO_GET_ONE}"
             )
-
-
-def _bearer(authorization: str) -> str:
-    scheme, _, token = authorization.partition(" ")
-    if scheme.lower() != "bearer":
-        raise UnauthenticatedError(
-            "the call's authorization is not of the form 'Bearer TOKEN'. Send a token, or no "
-            "authorization."
-        )
-    return token
 
 
 def _certified(certificate: CertificateIdentity) -> Caller:
@@ -279,17 +274,3 @@ def _certified(certificate: CertificateIdentity) -> Caller:
 def _choices(written: Callable[[Role], str]) -> str:
     *others, last = map(written, Role)
     return f"{', '.join(others)} or {last}"
-
-
-def _own_user(local_token: str | None, tokens: Tokens) -> Caller:
-    if local_token is None:
-        raise UnauthenticatedError(
-            "this coordinator serves the user that started it, and the call does not show its "
-            f"local token. {HOW_TO_GET_ONE}"
-        )
-    if not tokens.is_own(local_token):
-        raise UnauthenticatedError(
-            "the local token that the call shows is another coordinator's: what is called here is "
-            f"not the one that listens at this port where the caller runs. {HOW_TO_GET_ONE}"
-        )
-    return OWN_USER

@@ -17,13 +17,13 @@ from pydantic import TypeAdapter
 from safetensors import SafetensorError
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import make_directory, publish, temporary_file, write_all
+from lipt.common.blobs.durable import make_directory, write_durably
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device
-from lipt.coordinator.compute.messages import Made, News, Progressed
+from lipt.coordinator.compute.messages import News, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.proxies.features import Backbone, load_backbone
 from lipt.core.signals.stored import UserFeatures, read_user_features
@@ -132,9 +132,7 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
 def _keep_quarantine(path: Path, dataset: Dataset) -> None:
     try:
         make_directory(path.parent)
-        with temporary_file(path.parent) as (file, temporary):
-            write_all(file, json.dumps(dataset.quarantined).encode())
-            publish(file, temporary, path)
+        write_durably(path, json.dumps(dataset.quarantined).encode())
     except OSError as error:
         if dataset.quarantined:
             raise StateError(
@@ -212,18 +210,15 @@ class Context(Workspace):
 
     @cached_property
     def device(self) -> torch.device:
-        """The device of all models."""
         return resolve_device(self.settings.device)
 
     @cached_property
     def blobs(self) -> BlobStore:
-        """The state directory's blobs, shared with the service."""
         settings = self.settings
         return BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
 
     @cached_property
     def backbone(self) -> Backbone | None:
-        """The operator's network for proxies, if any."""
         spec = self.settings.backbone
         return None if spec is None else load_backbone(spec, self.device)
 
@@ -234,7 +229,6 @@ class Context(Workspace):
 
     @cached_property
     def allowed_modules(self) -> tuple[str, ...]:
-        """Modules from which model factories may be imported."""
         return tuple(self.settings.allow_modules)
 
     @cached_property
@@ -244,21 +238,14 @@ class Context(Workspace):
 
     @property
     def signals_dir(self) -> Path:
-        """The cache of per-example signals."""
         return self.settings.state_dir / "signals"
 
     @property
     def warm_ups_dir(self) -> Path:
-        """The cache of ordinary warm-ups and their signals."""
         return self.signals_dir / "warm-ups"
 
     def report(self, activity: str, done: int, total: int) -> None:
-        """Report the job's progress."""
         self.send(Progressed(activity, done, total))
-
-    def tell(self, part: object) -> None:
-        """Send a part of the job's result early."""
-        self.send(Made(part))
 
     def user_features(self, features: BlobName) -> UserFeatures:
         """A user's uploaded features of the examples in `dataset`."""

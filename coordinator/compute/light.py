@@ -30,7 +30,6 @@ class LightContext(Context):
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The data set without its examples."""
         known = self.known
         labels_N = torch.from_numpy(np.frombuffer(known.labels, "<i4").astype(np.int64))
         rows = _LabelRows(known.source, known.class_names, labels_N, known.fingerprints)
@@ -49,11 +48,9 @@ class LightContext(Context):
 
     @cached_property
     def backbone(self) -> Backbone | None:
-        """None if the operator has configured none."""
         return None if self.settings.backbone is None else _too_dear()
 
     def new_model(self, config: RunConfig, seed: int | None = None) -> nn.Module:  # noqa: ARG002
-        """Models are never built here."""
         _too_dear()
 
     def find(self, key: Key[KeptT]) -> KeptT:

@@ -29,13 +29,6 @@ class Progressed:
 
 
 @dataclass(frozen=True)
-class Made:
-    """A part of a job's result, sent early."""
-
-    part: object
-
-
-@dataclass(frozen=True)
 class ScanNews:
     """A job's message about its scan, for the event loop."""
 
@@ -48,22 +41,16 @@ class ScanClosed(ScanNews):
 
 
 @dataclass(frozen=True)
-class Finished:
-    """The current job's result."""
+class Ended:
+    """The current job's result, or its error, with a traceback if it was unexpected."""
 
-    result: Any
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The current job's error, with a traceback if it was unexpected."""
-
-    error: BaseException
+    result: Any = None
+    error: BaseException | None = None
     traceback: str = ""
 
 
-# A job's messages before it ends.
-News: TypeAlias = Progressed | Made | ScanNews
+# A job's message before it ends: `Progressed`, `ScanNews`, or an early part of the result.
+News: TypeAlias = object
 OnProgress = Callable[[Progressed], None]
 
 
@@ -76,12 +63,9 @@ class TooDearError(BaseException):
 
 
 class Job(Protocol[ResultT_co]):
-    """A frozen value with a computation."""
+    """A frozen value with a computation in a `Context`, which imports this module."""
 
-    # Any, because `Context` imports this module.
-    def run(self, context: Any) -> ResultT_co:
-        """Compute in a `Context`; report progress through `context.report`."""
-        ...
+    def run(self, context: Any) -> ResultT_co: ...
 
 
 class Cost(IntEnum):
@@ -112,7 +96,6 @@ class OnData(Generic[ResultT]):
     job: Job[ResultT]
 
     def run(self, context: Any) -> ResultT:
-        """Compute, and check the data before and after."""
         context.require_data(self.fingerprint)
         try:
             return self.job.run(context)
@@ -136,7 +119,6 @@ class Timed(Generic[ResultT]):
     job: Job[ResultT]
 
     def run(self, context: Any) -> Took[ResultT]:
-        """Compute and time it."""
         started = monotonic()
         return Took(self.job.run(context), monotonic() - started)
 
@@ -150,7 +132,6 @@ class WithOrigin(Generic[ResultT]):
     traceparent: str
 
     def run(self, context: Any) -> ResultT:
-        """Compute it in a span of its own."""
         with logging_about(**self.log_context), attached(self.traceparent), span(name_of(self.job)):
             return self.job.run(context)
 

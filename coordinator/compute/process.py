@@ -16,12 +16,12 @@ import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import Pipe, connection, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from lipt.common.errors import ComputeError, LiptError, OutOfMemoryError
 from lipt.common.observability.logs import EventKind, Events, configure_logging
@@ -32,8 +32,7 @@ from lipt.coordinator.compute.children import IGNORED_SIGNALS, start_child
 from lipt.coordinator.compute.context import Context, Report
 from lipt.coordinator.compute.messages import (
     DroppedError,
-    Failed,
-    Finished,
+    Ended,
     Job,
     News,
     TooDearError,
@@ -89,30 +88,30 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
                     pipe.send(carry_out(job, context, memory_bytes))
 
 
-def carry_out(job: Job[object], context: Context, memory_bytes: int) -> Finished | Failed:
-    """Run a job; errors become a `Failed` message."""
+def carry_out(job: Job[object], context: Context, memory_bytes: int) -> Ended:
     try:
-        return Finished(job.run(context))
+        return Ended(job.run(context))
     except (DroppedError, TooDearError) as ended:
-        return Failed(type(ended)())
+        return Ended(error=type(ended)())
     except Exception as error:  # noqa: BLE001 - the outermost frame of a job
+        why = f"{type(error).__name__}: {error}".strip(": ")
         if is_out_of_memory(error):
-            why = f"{type(error).__name__}: {error}".strip(": ")
-            return Failed(_out_of_memory(job, why, memory_bytes), traceback.format_exc())
-        if isinstance(error, LiptError):
-            return Failed(error)
-        why = f"{name_of(job)} failed: {type(error).__name__}: {error}"
-        return Failed(ComputeError(why), traceback.format_exc())
+            error = _out_of_memory(job, why, memory_bytes)
+        elif isinstance(error, LiptError):
+            return Ended(error=error)
+        else:
+            error = ComputeError(f"{name_of(job)} failed: {why}")
+        return Ended(error=error, traceback=traceback.format_exc())
 
 
-def outcome_of(message: Finished | Failed, job: Job[ResultT]) -> ResultT:
+def outcome_of(message: Ended, job: Job[ResultT]) -> ResultT:
     """The job's result, or raise its error; unexpected errors are logged."""
-    if isinstance(message, Finished):
-        result: ResultT = message.result
-        return result
     for line in message.traceback.splitlines():
         logger.error("%s: %s", name_of(job), line)
-    raise message.error
+    if message.error is not None:
+        raise message.error
+    result: ResultT = message.result
+    return result
 
 
 def _end_with_parent() -> None:
@@ -130,30 +129,25 @@ def _out_of_memory(job: Job[object], why: str, limit_bytes: int) -> OutOfMemoryE
     )
 
 
+@dataclass(eq=False)
 class ComputeProcess:
     """Runs one job after another in the child; safe to use from one event loop."""
 
-    def __init__(
-        self,
-        open_context: OpenContext,
-        events: Events | None = None,
-        *,
-        memory_bytes: int,
-        name: str = "lipt-compute",
-        patience_seconds: float = _PATIENCE_SECONDS,
-    ) -> None:
-        self._open_context = open_context
-        self._events = events or Events()
-        self._memory_bytes = memory_bytes
-        self._name = name
-        self._patience_seconds = patience_seconds
-        self._stopped = self._dropped = False
-        self._killing: asyncio.TimerHandle | None = None
-        self._child: BaseProcess | None = None
-        self._pipe: Connection | None = None
-        self._opening: Future[None] | None = None
+    open_context: OpenContext
+    events: Events
+    memory_bytes: int
+    name: str = "lipt-compute"
+    patience_seconds: float = _PATIENCE_SECONDS
+    _stopped: bool = field(default=False, init=False)
+    _dropped: bool = field(default=False, init=False)
+    _killing: asyncio.TimerHandle | None = field(default=None, init=False)
+    _child: BaseProcess | None = field(default=None, init=False)
+    _pipe: Connection | None = field(default=None, init=False)
+    _opening: Future[None] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
         # A separate thread, so that hashing and writing elsewhere do not delay the pipe.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=self.name)
 
     async def run(self, job: Job[ResultT], on_news: Report = lambda _: None) -> ResultT:
         """Return the job's result; a ComputeError or OutOfMemoryError if children died."""
@@ -168,7 +162,6 @@ class ComputeProcess:
 
     @property
     def pid(self) -> int | None:
-        """The child's process id; None without a child."""
         return self._child.pid if self._child is not None else None
 
     def drop(self) -> None:
@@ -176,7 +169,7 @@ class ComputeProcess:
         child, self._dropped = self._child, True
         if child is not None:
             later = asyncio.get_running_loop().call_later
-            self._killing = later(self._patience_seconds, child.kill)
+            self._killing = later(self.patience_seconds, child.kill)
 
     def start(self) -> Connection:
         """Start a child if there is none, and return its pipe."""
@@ -185,14 +178,13 @@ class ComputeProcess:
         if self._pipe is None or self._child is None or not self._child.is_alive():
             self._end_child()
             self._pipe, theirs = Pipe()
-            self._child = start_child(serve, (theirs, self._memory_bytes), self._name)
+            self._child = start_child(serve, (theirs, self.memory_bytes), self.name)
             theirs.close()
             # It may exceed the pipe's buffer, and the child reads nothing while it imports.
-            self._opening = self._thread.submit(self._pipe.send, self._open_context)
+            self._opening = self._thread.submit(self._pipe.send, self.open_context)
         return self._pipe
 
     def stop(self) -> None:
-        """Kill the child for good; its work is lost."""
         self._stopped = True
         self._end_child()
 
@@ -207,10 +199,10 @@ class ComputeProcess:
                 raise DroppedError
             if how == _KILLED and system_kills() > kills and not self._stopped:
                 why = f"the system ended its process {how}"
-                raise _out_of_memory(job, why, self._memory_bytes)
+                raise _out_of_memory(job, why, self.memory_bytes)
             if attempt == _MAX_DEATHS or self._stopped:
                 break
-            self._events.record(
+            self.events.record(
                 EventKind.RETRIED,
                 detail="compute",
                 level=logging.WARNING,
@@ -226,8 +218,8 @@ class ComputeProcess:
         await self._in_thread(lambda: pipe.send(job))
         told = False
         while True:
-            message: News | Finished | Failed = await self._in_thread(pipe.recv)
-            if isinstance(message, Finished | Failed):
+            message = await self._in_thread(pipe.recv)
+            if isinstance(message, Ended):
                 return outcome_of(message, job)
             if self._dropped and not told:
                 # A reporting job has read all that was sent, so this never blocks.
@@ -273,8 +265,7 @@ class ComputeProcess:
         return f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
 
 
-@dataclass(frozen=True)
-class Resident:
+class Resident(NamedTuple):
     """A process's current and peak memory."""
 
     now_bytes: int

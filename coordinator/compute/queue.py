@@ -30,7 +30,6 @@ from lipt.coordinator.compute.messages import (
     Cost,
     DroppedError,
     Job,
-    Made,
     News,
     OnProgress,
     Progressed,
@@ -95,7 +94,6 @@ class Entry:
 
     @property
     def callers(self) -> frozenset[str]:
-        """The callers that wait for it now."""
         return _PIPELINE if self.asked.callers is None else self.asked.callers()
 
 
@@ -162,27 +160,25 @@ class ComputeQueue:
         self._events = events or Events()
         self._meters = meters or Meters()
         self._clock = clock
-        self._on_scan: Callable[[ScanNews], None] = lambda _: None
+        # Is called in the event loop with the jobs' messages about their scans.
+        self.on_scan: Callable[[ScanNews], None] = lambda _: None
         self._numbers = count()
         self._reporting = self._stopped = False
         self.memory_limit_bytes = compute_memory_bytes(settings.limits, this_machine())
         open_context = partial(Context, settings)
-        self._heavy = _Executor(HEAVY, self._process(open_context, "lipt-compute"))
-        self._light: _Executor | None = None
-
-    def share_scans(self, on_scan: Callable[[ScanNews], None]) -> None:
-        """Call `on_scan` in the event loop with the jobs' messages about their scans."""
-        self._on_scan = on_scan
+        # The heavy one, then the light one if it is open.
+        self._executors = [_Executor(HEAVY, self._process(open_context, "lipt-compute"))]
 
     def open_light(self, known: DataDescription) -> None:
         """Compute light jobs in a second process from now on."""
         open_context = partial(LightContext, self._settings, known=known)
-        self._light = _Executor(LIGHT, self._process(open_context, "lipt-compute-light"))
+        process = self._process(open_context, "lipt-compute-light")
+        self._executors.append(_Executor(LIGHT, process))
 
     def warm(self) -> None:
         """Start the light process before its first job."""
-        if self._light is not None:
-            self._light.process.start()
+        for light in self._executors[1:]:
+            light.process.start()
 
     async def run(
         self,
@@ -198,32 +194,21 @@ class ComputeQueue:
             nonlocal open_scan
             if isinstance(news, ScanNews):
                 open_scan = "" if isinstance(news, ScanClosed) else news.scan_id
-                self._on_scan(news)
-            elif isinstance(news, Made):
-                asked.on_part(news.part)
-            else:
+                self.on_scan(news)
+            elif isinstance(news, Progressed):
                 on_progress(news)
+            else:
+                asked.on_part(news)
 
-        if self._light is not None and asked.cost < Cost.DEAR:
+        heavy, *light = self._executors
+        if light and asked.cost < Cost.DEAR:
             with suppress(TooDearError):
-                return await self._wait(self._light, job, hear, asked)
+                return await self._wait(light[0], job, hear, asked)
         try:
-            return await self._wait(self._heavy, job, hear, asked)
+            return await self._wait(heavy, job, hear, asked)
         finally:
             if open_scan:  # the job ended early: nobody needs its ranges
-                self._on_scan(ScanClosed(open_scan))
-
-    def waiting(self) -> Mapping[str, int]:
-        """The number of waiting jobs, by queue."""
-        return {one.name: len(one.waiting) for one in self._executors()}
-
-    def oldest_seconds(self) -> Mapping[str, float]:
-        """The age of the oldest waiting job, by queue; 0 if none waits."""
-        now = self._clock()
-        return {
-            executor.name: max((now - entry.since for entry in executor.waiting), default=0.0)
-            for executor in self._executors()
-        }
+                self.on_scan(ScanClosed(open_scan))
 
     def computations(self) -> tuple[Computation, ...]:
         """Running jobs, then waiting ones in order, queue by queue."""
@@ -238,29 +223,25 @@ class ComputeQueue:
                 seconds=now - (executor.began if entry is executor.present else entry.since),
                 progress=entry.latest,
             )
-            for executor in self._executors()
+            for executor in self._executors
             for entry in filter(None, (executor.present, *executor.in_order()))
         )
 
     def resident(self) -> Mapping[str, Resident]:
         """Memory of the running processes, by queue; callable from any thread."""
-        pids = {one.name: one.process.pid for one in self._executors()}
+        pids = {one.name: one.process.pid for one in self._executors}
         found = {name: resident(pid) for name, pid in pids.items() if pid is not None}
         return {name: memory for name, memory in found.items() if memory is not None}
 
     async def stop(self) -> None:
-        """Stop the processes for good; unfinished jobs are lost."""
         self._stopped = True
-        for executor in self._executors():
+        for executor in self._executors:
             for entry in executor.waiting:
                 entry.outcome.cancel()
             if executor.task is not None:
                 executor.task.cancel()
                 await asyncio.wait({executor.task})
             executor.process.stop()
-
-    def _executors(self) -> list[_Executor]:
-        return [one for one in (self._heavy, self._light) if one is not None]
 
     def _process(self, open_context: OpenContext, name: str) -> ComputeProcess:
         return ComputeProcess(
@@ -325,7 +306,7 @@ class ComputeQueue:
 
     def _report_places(self) -> None:
         self._reporting = False
-        for executor in self._executors():
+        for executor in self._executors:
             first = 0 if executor.present is None else 1
             for ahead, entry in enumerate(executor.in_order(), start=first):
                 if entry.ahead != ahead:

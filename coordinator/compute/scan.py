@@ -23,13 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import (
-    make_directory,
-    publish,
-    state_errors,
-    temporary_file,
-    write_all,
-)
+from lipt.common.blobs.durable import make_directory, state_errors, write_durably
 from lipt.common.config.run_config import FingerprintKind, RunConfig
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import LiptError
@@ -68,7 +62,6 @@ class RangeFile:
 
 
 def scans_dir(state_dir: Path) -> Path:
-    """The folder of all scans in a state directory."""
     return state_dir / "signals" / "scans"
 
 
@@ -89,30 +82,17 @@ class RangeFolder:
                 shutil.rmtree(old)
 
     def files(self) -> Mapping[int, RangeFile]:
-        """One file per stored range, by index."""
-        found = (_file(path) for path in sorted(self.path.glob("*.*.*")))
-        return {file.index: file for file in found if file is not None}
-
-    def has(self, index: int) -> bool:
-        """Whether a range is stored."""
-        return any(True for _ in self.path.glob(f"{index}.*"))
+        files = {}
+        for path in sorted(self.path.glob("*.*.*")):
+            index, who, sha256 = path.name.split(".", 2)
+            if index.isdecimal():
+                files[int(index)] = RangeFile(int(index), who, sha256, path)
+        return files
 
     def keep(self, index: int, who: str, content: bytes) -> None:
         """Store a range durably; a StateError if the scan is over and its folder removed."""
-        target = self.path / f"{index}.{who}.{BlobName.of(content).sha256}"
-        with state_errors(self.path), temporary_file(self.path) as (file, path):
-            write_all(file, content)
-            publish(file, path, target)
-
-    def discard(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self.path, ignore_errors=True)
-
-
-def _file(path: Path) -> RangeFile | None:
-    index, _, rest = path.name.partition(".")
-    who, _, sha256 = rest.partition(".")
-    return RangeFile(int(index), who, sha256, path) if index.isdecimal() else None
+        with state_errors(self.path):
+            write_durably(self.path / f"{index}.{who}.{BlobName.of(content).sha256}", content)
 
 
 @dataclass(frozen=True)
@@ -128,12 +108,10 @@ class Scan:
 
     @cached_property
     def scan_id(self) -> str:
-        """A hash of everything that the values depend on."""
         return f"{SCAN}{hashlib.sha256(repr(self).encode()).hexdigest()[:32]}"
 
     @property
     def num_ranges(self) -> int:
-        """The number of ranges."""
         return -(-len(self.whole) // self.range_examples)
 
     @property
@@ -142,7 +120,6 @@ class Scan:
         return self.range_examples // self.whole.batch_size
 
     def task(self, index: int) -> ScoringTask:
-        """The task of one range."""
         start = index * self.range_examples
         return replace(
             self.whole, start=start, stop=min(start + self.range_examples, self.whole.stop)
@@ -202,7 +179,6 @@ def scanned_signals(
 def scan_of(
     context: Context, config: RunConfig, inputs: InputFormat, model: nn.Module, weights: BlobName
 ) -> Scan:
-    """A model's pass over the data in ranges."""
     _, head = find_head(model)
     dataset, compute = context.dataset, context.settings.compute
     target, num_examples = dataset.target, len(dataset)
@@ -262,7 +238,7 @@ class _SharedPass:
                 break
         self._context.send(ScanClosed(scan_id))
         self._log_shares(files)
-        self._folder.discard()
+        shutil.rmtree(self._folder.path, ignore_errors=True)
         return signals
 
     def _fill(self) -> None:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from lipt.common.states import LearnerState
 from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.dispatch.redundancy import may_train, why_all_trained, why_unconfirmed
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
@@ -138,9 +137,15 @@ def why_idle(worker: WorkerRecord, waiting: Iterable[Waiting]) -> str:
 
 
 def _why_not(worker: WorkerRecord, waiting: Waiting) -> str:
-    if refusal := worker.refusal(waiting.run):
-        return f"cannot train run {waiting.run.name}, for it does not {refusal}"
-    return why_all_trained(worker, waiting.run, waiting.learners())
+    run = waiting.run
+    if refusal := worker.refusal(run):
+        return f"cannot train run {run.name}, for it does not {refusal}"
+    if any(_is_another(worker, learner) for learner in waiting.learners()):
+        return ""
+    return (
+        f"has trained all that waits of run {run.name}, and learners.redundancy = "
+        f"{run.config.learners.redundancy} wants another worker to train it, too"
+    )
 
 
 def why_waiting(
@@ -159,7 +164,7 @@ def why_waiting(
         return ""
     run = waiting.run
     if able := [worker for worker in alive if worker.can_run(run)]:
-        return why_unconfirmed(run, waiting.learners(), able)
+        return _why_unconfirmed(run, waiting.learners(), able)
     shown = sorted(alive, key=lambda worker: (worker.worker_id in busy, worker.name))
     first = shown[0]
     others = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
@@ -172,24 +177,20 @@ def why_waiting(
 
 def why_quarantined(waiting: Waiting, silent: Collection[str]) -> str:
     """A clause on a run's quarantined learners; empty without one."""
-    ends, indices = ends_of_run(waiting.run, silent), waiting.indices
-    if len(ends) >= MAX_SILENT_ENDS:
-        several = f"{len(indices)} learners are" if len(indices) > 1 else ""
-        return _quarantine_of(several or f"learner {indices[0]} is", ends)
-    for learner in waiting.learners():
-        ends = ends_in_a_row(learner, silent)
+    for ends, indices in (
+        (ends_of_run(waiting.run, silent), waiting.indices),
+        *((ends_in_a_row(each, silent), [each.index]) for each in waiting.learners()),
+    ):
         if len(ends) >= MAX_SILENT_ENDS:
-            return _quarantine_of(f"learner {learner.index} is", ends)
+            number = len(indices)
+            whose = f"{number} learners are" if number > 1 else f"learner {indices[0]} is"
+            names = ", ".join(end.worker_name for end in ends[MAX_SILENT_ENDS - 1 :: -1])
+            return (
+                f"{whose} in quarantine: {len(ends)} workers in a row (last {names}) fell silent "
+                f"after step {ends[0].step}. It may need too much memory: look at a worker's log, "
+                "learners.batch_size and the model"
+            )
     return ""
-
-
-def _quarantine_of(whose: str, ends: Sequence[SilentEnd]) -> str:
-    names = ", ".join(end.worker_name for end in ends[MAX_SILENT_ENDS - 1 :: -1])
-    return (
-        f"{whose} in quarantine: {len(ends)} workers in a row (last {names}) fell silent after "
-        f"step {ends[0].step}. It may need too much memory: look at a worker's log, "
-        "learners.batch_size and the model"
-    )
 
 
 def choose_learner(
@@ -218,3 +219,52 @@ def choose_learner(
             continue
         return opening
     return None
+
+
+def may_train(
+    worker: WorkerRecord,
+    run: RunRecord,
+    learner: LearnerRecord,
+    *,
+    alive: Collection[WorkerRecord],
+) -> bool:
+    """Whether a worker may confirm a learner: once per party, best on a device that can."""
+    if not _is_another(worker, learner):
+        return False
+    kinds = {copy.kind for copy in learner.copies}
+    return worker.kind in kinds or not any(
+        other.kind in kinds and _is_another(other, learner) and other.can_run(run)
+        for other in alive
+    )
+
+
+def _why_unconfirmed(
+    run: RunRecord, waiting: Iterable[LearnerRecord], able: Collection[WorkerRecord]
+) -> str:
+    """Why no two `able` workers can confirm a run's queued learners; empty if two can."""
+    wanted = run.config.learners.redundancy
+    parties = {worker.party for worker in able}
+
+    def lacks(learner: LearnerRecord) -> bool:
+        if learner.copies:
+            return not any(_is_another(worker, learner) for worker in able)
+        return len(parties) < wanted
+
+    lacking = [learner for learner in waiting if lacks(learner)]
+    if not lacking:
+        return ""
+    names = sorted(worker.name for worker in able)
+    there = f"worker {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    kinds = sorted({copy.kind for learner in lacking for copy in learner.copies})
+    device = f", on such a device: {' or '.join(kinds)}" if kinds else ""
+    num_held = sum(bool(learner.copies) for learner in lacking)
+    held = f"; {num_held} of its learners held back for it" if num_held else ""
+    return (
+        f"{there} {'is' if len(names) == 1 else 'are'} not enough: learners.redundancy = {wanted} "
+        f"wants another, with a certificate or token of its own where workers have some"
+        f"{device}{held}"
+    )
+
+
+def _is_another(worker: WorkerRecord, learner: LearnerRecord) -> bool:
+    return all(worker.party != copy.party for copy in learner.copies)

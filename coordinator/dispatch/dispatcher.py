@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
 
@@ -32,12 +32,26 @@ from lipt.coordinator.dispatch.choosing import (
     why_quarantined,
     why_waiting,
 )
-from lipt.coordinator.dispatch.leases import AssignmentKey, Lease, LeaseTable, require_lease
-from lipt.coordinator.dispatch.redundancy import Judgement, Verdict, handed_in
-from lipt.coordinator.dispatch.scans import RangeGrant, Scans
+from lipt.coordinator.dispatch.leases import (
+    AssignmentKey,
+    Lease,
+    LeaseTable,
+    RangeGrant,
+    Scans,
+    require_lease,
+)
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
-from lipt.coordinator.runs.transitions import LearnerResult, after_failure, is_in, leased, requeued
+from lipt.coordinator.runs.transitions import (
+    Judgement,
+    LearnerResult,
+    Verdict,
+    after_failure,
+    handed_in,
+    is_in,
+    leased,
+    requeued,
+)
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
 logger = logging.getLogger(__name__)
@@ -57,18 +71,6 @@ class Demand:
     num_leased: int = 0
     num_coming: int = 0
     num_ranges: int = 0
-
-
-def demand_of(runs: Iterable[RunRecord]) -> Demand:
-    """The open learners of these runs, including runs before training."""
-    learners: Counter[LearnerState] = Counter()
-    num_coming = 0
-    for run in runs:
-        if run.state is RunState.TRAINING:
-            learners += run.count()
-        elif run.state in _BEFORE_TRAINING:
-            num_coming += run.config.learners.num_learners
-    return Demand(learners[LearnerState.QUEUED], learners[LearnerState.LEASED], num_coming)
 
 
 class Dispatcher:
@@ -100,8 +102,8 @@ class Dispatcher:
         # Workers whose lease expired and that have not called since.
         self._silent: set[str] = set()
         self._demand_changed = asyncio.Event()
-        store.listen_to_learners(self.leases.follow)
-        store.listen(lambda _: self._on_change())
+        store.listen(self.leases.follow)
+        store.listen(lambda *_: self._on_change())
 
     def restore(self) -> None:
         """Renew the leases that were active when the previous process ended."""
@@ -146,9 +148,21 @@ class Dispatcher:
 
     def demand(self) -> Demand:
         """The current demand for workers; held runs have none."""
-        store = self._store
-        learners = demand_of(run for run in store.live() if not store.held(run.run_id))
-        return replace(learners, num_ranges=self.scans.num_wanted)
+        learners: Counter[LearnerState] = Counter()
+        num_coming = 0
+        for run in self._store.live():
+            if self._store.held(run.run_id):
+                continue
+            if run.state is RunState.TRAINING:
+                learners += run.count()
+            elif run.state in _BEFORE_TRAINING:
+                num_coming += run.config.learners.num_learners
+        return Demand(
+            learners[LearnerState.QUEUED],
+            learners[LearnerState.LEASED],
+            num_coming,
+            self.scans.num_wanted,
+        )
 
     async def wait_for_demand(self, known: Demand | None, *, wait_seconds: float) -> Demand:
         """Return the demand once it differs from `known`, or at the timeout."""
@@ -286,7 +300,7 @@ class Dispatcher:
         self, worker_id: str, key: AssignmentKey, epoch: int, progress: LearnerProgress
     ) -> bool:
         """Renew a lease, and return whether the worker should drop its learner."""
-        if self.workers.knows(worker_id):
+        if self.workers.find(worker_id):
             self.workers.heard(worker_id)
         if key.is_range:
             return self.scans.heartbeat(worker_id, key, epoch)
@@ -341,29 +355,30 @@ class Dispatcher:
 
     async def fail(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
         """Count a failed attempt of the learner, and queue it for another worker."""
-        await self._change(
-            *(worker_id, key, epoch),
-            lambda run, learner: after_failure(
-                learner,
-                worker_id=worker_id,
-                reason=reason,
-                max_attempts=run.config.learners.max_attempts,
-            ),
-        )
-        self._record(EventKind.LEARNER_FAILED, key, worker_id, reason)
 
-    async def release(self, worker_id: str, key: AssignmentKey, epoch: int) -> None:
-        """Requeue an untrained learner that its worker returns; a stale call has no effect."""
-        reason = "its worker gave it back"
-        with contextlib.suppress(StaleLeaseError):
-            await self._requeue(key, epoch, worker_id, EventKind.LEARNER_RETURNED, reason)
+        def failed(run: RunRecord, learner: LearnerRecord) -> LearnerRecord:
+            most = run.config.learners.max_attempts
+            return after_failure(learner, worker_id=worker_id, reason=reason, max_attempts=most)
 
-    async def decline(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
-        """Requeue a learner too large for its worker, which gets no more of this run."""
-        self.workers.decline(worker_id, key.run_id)
-        message = f"worker {self.workers.name(worker_id)} gave it back: {reason}"
+        await self._take_back(worker_id, key, epoch, EventKind.LEARNER_FAILED, reason, failed)
+
+    async def give_back(
+        self, worker_id: str, key: AssignmentKey, epoch: int, *, too_large: str = ""
+    ) -> None:
+        """Requeue a learner that its worker returns untrained; a stale call has no effect.
+
+        After `too_large`, the reason, the worker gets no more of this run.
+        """
+        why, message = EventKind.LEARNER_RETURNED, "its worker gave it back"
+        if too_large:
+            self.workers.decline(worker_id, key.run_id)
+            why = EventKind.LEARNER_DECLINED
+            message = f"worker {self.workers.name(worker_id)} gave it back: {too_large}"
         with contextlib.suppress(StaleLeaseError):
-            await self._requeue(key, epoch, worker_id, EventKind.LEARNER_DECLINED, message)
+            await self._take_back(
+                *(worker_id, key, epoch, why, message),
+                lambda _, learner: requeued(learner, message),
+            )
 
     async def expire_leases(self) -> None:
         """Requeue learners and ranges of silent workers, until cancelled."""
@@ -377,59 +392,49 @@ class Dispatcher:
                 self._events.record(EventKind.PAUSED, level=logging.WARNING, seconds=said)
 
     async def _expire(self, key: AssignmentKey, lease: Lease) -> None:
+        worker_id = lease.worker_id
         if key.is_range:
-            self.scans.give_back(key, lease.worker_id, lease.epoch)
+            self.scans.give_back(key, worker_id, lease.epoch)
             return
-        name = self.workers.name(lease.worker_id)
+        name = self.workers.name(worker_id)
         reason = f"worker {name} was silent for {self.leases.duration_seconds:g} s"
         step = self._store.progress(key.run_id, key.learner).step
-        end = SilentEnd(
-            worker_id=lease.worker_id, worker_name=name, step=step, at=self._wall_clock()
-        )
+        end = SilentEnd(worker_id=worker_id, worker_name=name, step=step, at=self._wall_clock())
         try:
-            await self._requeue(
-                key, lease.epoch, lease.worker_id, EventKind.LEASE_EXPIRED, reason, end
+            run = await self._take_back(
+                *(worker_id, key, lease.epoch, EventKind.LEASE_EXPIRED, reason),
+                lambda _, learner: requeued(learner, reason, end),
             )
         except StaleLeaseError:
-            pass  # committed at the last moment
+            return  # committed at the last moment
         except LiptError as error:
-            self._record(EventKind.RETRIED, key, lease.worker_id, str(error), detail="lease expiry")
+            self._record(EventKind.RETRIED, key, worker_id, str(error), detail="lease expiry")
             self.leases.extend(key, _RETRY_SECONDS)
+            return
+        self._silent.add(worker_id)
+        own = ends_in_a_row(run.learners[key.learner], self._silent)
+        if len(max(own, ends_of_run(run, self._silent), key=len)) == MAX_SILENT_ENDS:
+            account = why_quarantined(Waiting(run, [key.learner]), self._silent)
+            self._record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
 
-    async def _requeue(
+    async def _take_back(
         self,
+        worker_id: str,
         key: AssignmentKey,
         epoch: int,
-        worker_id: str,
         why: EventKind,
         reason: str,
-        silent_end: SilentEnd | None = None,
-    ) -> None:
-        run = await self._change(
-            worker_id, key, epoch, lambda _, learner: requeued(learner, reason, silent_end)
-        )
-        self._record(why, key, worker_id, reason)
-        if silent_end is not None:
-            self._silent.add(worker_id)
-            own = ends_in_a_row(run.learners[key.learner], self._silent)
-            if len(max(own, ends_of_run(run, self._silent), key=len)) == MAX_SILENT_ENDS:
-                account = why_quarantined(Waiting(run, [key.learner]), self._silent)
-                self._record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
-
-    async def _change(
-        self,
-        worker_id: str,
-        key: AssignmentKey,
-        epoch: int,
         change: Callable[[RunRecord, LearnerRecord], LearnerRecord],
     ) -> RunRecord:
-        """Change a learner, if the worker still holds its lease at the write."""
+        """Change and report a learner, if the worker still holds its lease at the write."""
 
         def checked(run: RunRecord) -> RunRecord:
             require_lease(run, key, worker_id, epoch)
             return run.with_learner(change(run, run.learners[key.learner]))
 
-        return await self._store.update(key.run_id, checked)
+        run = await self._store.update(key.run_id, checked)
+        self._record(why, key, worker_id, reason)
+        return run
 
     def _learner(self, key: AssignmentKey) -> tuple[RunRecord, LearnerRecord]:
         run = self._store.find(key.run_id)

@@ -170,10 +170,6 @@ class WorkerRegistry:
             declined = worker.declined | {run_id}
             self._workers[worker_id] = replace(worker, declined=declined)
 
-    def knows(self, worker_id: str) -> bool:
-        """Whether the worker has registered with this process."""
-        return worker_id in self._workers
-
     def find(self, worker_id: str) -> WorkerRecord | None:
         """The worker; None if it is unknown."""
         return self._workers.get(worker_id)

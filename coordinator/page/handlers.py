@@ -36,9 +36,9 @@ from lipt.coordinator.compute.messages import Asked, OnData, OnProgress
 from lipt.coordinator.page.requests import Handler, Page, PageRequest, address_of, answer, refuse
 from lipt.coordinator.page.sessions import SESSION_SECONDS
 from lipt.coordinator.rpc.subsets import Answering
-from lipt.coordinator.runs.repair import restore_pretrained_weights
+from lipt.coordinator.runs.holding import find_ready
+from lipt.coordinator.runs.repair import restore
 from lipt.coordinator.state.records import SubsetRecord
-from lipt.coordinator.subsets.questions import find_ready
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.v1 import run_pb2
 
@@ -222,7 +222,7 @@ async def draw_map(
     asked = _asked_by(request, found.run_id)
 
     async def place(report: OnProgress) -> tuple[tuple[float, float], ...]:
-        await restore_pretrained_weights(found, app.blobs, app.compute, report, asked)
+        await restore(found, [job.weights], app.blobs, app.compute, report, asked)
         return await app.compute.run(OnData(found.fingerprint, job), report, asked)
 
     async def values() -> AsyncGenerator[object, None]:

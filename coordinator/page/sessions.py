@@ -21,7 +21,7 @@ from threading import Lock
 from cryptography.fernet import Fernet, InvalidToken
 from pydantic import TypeAdapter, ValidationError
 
-from lipt.common.blobs.durable import publish, state_errors, temporary_file, write_all
+from lipt.common.blobs.durable import state_errors, write_durably
 from lipt.common.errors import ConfigError, TooManyCallsError, UnauthenticatedError
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import OWN_USER
@@ -161,11 +161,9 @@ class Sessions:
             return {_EVERYBODY: self._clock()}
 
     def _save(self) -> None:
-        path = self._path
         # Read under the lock: the last write has the newest.
-        with self._writing, state_errors(path), temporary_file(path.parent) as (file, temporary):
-            write_all(file, _SIGNED_OUT.dump_json(self._signed_out_at))
-            publish(file, temporary, path)
+        with self._writing, state_errors(self._path):
+            write_durably(self._path, _SIGNED_OUT.dump_json(self._signed_out_at))
 
 
 class Attempts:

@@ -1,4 +1,7 @@
-"""Admission: whether a run may start here, decided from its plan before anything is stored."""
+"""Plan of a run, and whether it may start here, before anything is stored.
+
+A plan has a run's threads, memory, images and disk by place, without later selections.
+"""
 
 from __future__ import annotations
 
@@ -7,35 +10,256 @@ import logging
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Self
 
+import torch
 from torch import nn
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.run_config import AugmentationMethod, RunConfig
+from lipt.common.config.run_config import AugmentationMethod, RunConfig, SoupMethod
+from lipt.common.data import Dataset
+from lipt.common.data.loading import MEMORY_BUDGET_BYTES
 from lipt.common.errors import ConfigError, LiptError, OverLimitError, WeightsError
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models.footprint import LiveTensors, ModelFigures, measure_model
 from lipt.common.models.head import frozen_names, head_names
 from lipt.common.models.registry import build_model, build_without_values, is_users_own
-from lipt.common.planning import MODEL_COPIES, Limit, Violation, violation
+from lipt.common.planning import (
+    INPUT_BYTES,
+    MODEL_COPIES,
+    PROCESS_BYTES,
+    STEP_IMAGES,
+    THREAD_BYTES,
+    Cost,
+    Limit,
+    Part,
+    Unit,
+    Violation,
+    learner_images,
+    learner_memory,
+    learner_threads,
+    training_bytes_per_example,
+    violation,
+)
 from lipt.common.process.devices import is_out_of_memory
 from lipt.common.process.machine import Machine, this_machine
+from lipt.common.targets.values import OtherTarget, SingleLabel, Target
 from lipt.common.text import format_bytes
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import TensorSpec, specs_of
-from lipt.coordinator.planning.plan import DataFigures, RunPlan, plan_run
 from lipt.coordinator.settings import LimitSettings, compute_memory_bytes, compute_threads
+from lipt.core.evaluation import num_evaluated_together
 from lipt.core.sharding import num_validation_examples, require_shards_fit
+from lipt.core.training import num_initialization_steps
 
 logger = logging.getLogger(__name__)
 
-_CHECKS_AT_ONCE = 1
 # Built-in models whose figures are cached; there are about a hundred.
 _MAX_KNOWN = 256
+# A shard's examples, the file's parts, and the file.
+_SHARD_COPIES = 3
+# Channels of an image while it is read.
+_RGB = 3
+# A mask bit per float32 value.
+_MASK_SHARE = 32
+
+
+@dataclass(frozen=True)
+class DataFigures:
+    """Examples per class, or per stratum of another target, and their inputs."""
+
+    class_counts: Sequence[int]
+    inputs: InputSpec
+    other_target: OtherTarget | None = None
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Self:
+        """The figures of an open data set."""
+        targets = dataset.rows.targets
+        counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
+        other_target = None if targets is None else targets.target
+        return cls(tuple(counts_C.tolist()), dataset.inputs, other_target)
+
+    @property
+    def target(self) -> Target:
+        """The models' target."""
+        return self.other_target or SingleLabel(len(self.class_counts))
+
+    @property
+    def num_examples(self) -> int:
+        """N."""
+        return sum(self.class_counts)
+
+    @property
+    def example_bytes(self) -> int:
+        """Bytes of a stored example."""
+        return self.inputs.num_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes held in memory; 0 for a large image set."""
+        if not isinstance(self.inputs, ImageSpec):
+            return self.num_examples * self.example_bytes
+        decoded = self.num_examples * _RGB * self.inputs.height * self.inputs.width
+        return decoded if decoded <= MEMORY_BUDGET_BYTES else 0
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """The costs of a run by place, each with a limit of its own.
+
+    A worker's costs are per learner, the compute process's per stage. `max_blob_bytes` are of
+    single files, in the state directory and on the wire.
+    """
+
+    worker_threads: tuple[Cost, ...]
+    worker_memory: tuple[Cost, ...]
+    worker_images: tuple[Cost, ...]
+    compute_threads: tuple[Cost, ...]
+    compute_memory: tuple[Cost, ...]
+    compute_images: tuple[Cost, ...]
+    run_disk: tuple[Cost, ...]
+    max_blob_bytes: tuple[Cost, ...]
+
+
+def plan_run(
+    config: RunConfig, figures: ModelFigures, data: DataFigures, *, evaluation_batch_size: int
+) -> RunPlan:
+    """Plan a run; `evaluation_batch_size` is in images per forward pass on the coordinator."""
+    learners, soup, initial = config.learners, config.soup, config.initialization
+    held_out = num_validation_examples(data.class_counts, config.validation)
+    num_train = data.num_examples - held_out
+    num_steps = num_initialization_steps(initial, num_train)
+    # A batch never exceeds the training split.
+    batch = min(initial.batch_size, num_train)
+    num_batch_norm = min(soup.batch_norm_examples, num_train) * soup.reestimate_batch_norm
+    evaluation = Part("evaluation_threads", config.evaluation_threads, 1, "evaluation")
+    training = Part("learners.cpu_threads", learners.cpu_threads, 1, "theta*'s training")
+    threads = (
+        Cost("evaluation on the coordinator", Unit.THREADS, (evaluation,)),
+        Cost("training of theta* on the coordinator", Unit.THREADS, (training,)),
+    )
+    size = data.example_bytes
+    model = Part("model", 1, figures.weights_bytes, "its weights", None, config.model)
+    # A minibatch's examples.
+    minibatch = learners.batch_size * size
+    shard = Part("learners.num_minibatches", learners.num_minibatches, minibatch, "its examples")
+    memory = learner_memory(learners, config.model, figures, example_bytes=size)
+    return RunPlan(
+        worker_threads=(learner_threads(learners),),
+        worker_memory=(memory,),
+        worker_images=(learner_images(learners),),
+        compute_threads=threads if num_steps else threads[:1],
+        compute_memory=_compute_memory(
+            config,
+            figures,
+            data,
+            num_trained=batch * bool(num_steps),
+            num_scored=(held_out, num_batch_norm),
+            evaluation_batch_size=evaluation_batch_size,
+        ),
+        compute_images=(
+            _initialization_images(config, num_steps, max(batch, STEP_IMAGES)),
+            _soup_images(config, held_out + num_batch_norm),
+        ),
+        run_disk=(_disk(config, figures, minibatch),),
+        max_blob_bytes=(
+            Cost("a file of weights", Unit.BYTES, (model,)),
+            Cost("a shard's file", Unit.BYTES, (shard,)),
+        ),
+    )
+
+
+def result_bytes(figures: ModelFigures) -> int:
+    """Maximum bytes of a learner's result: all of its weights, and a mask."""
+    return figures.sent_bytes + figures.sent_bytes // _MASK_SHARE
+
+
+def _compute_memory(
+    config: RunConfig,
+    figures: ModelFigures,
+    data: DataFigures,
+    *,
+    num_trained: int,
+    num_scored: tuple[int, int],
+    evaluation_batch_size: int,
+) -> tuple[Cost, ...]:
+    """Memory of the stages, by the examples of a training batch and those that score models."""
+    size, soup, weights = data.example_bytes, config.soup, figures.weights_bytes
+    number, split = str(config.initialization.batch_size), f"{config.validation.fraction:g}"
+    norm, most = str(soup.batch_norm_examples), config.learners.num_minibatches
+    shard = config.learners.batch_size * size * _SHARD_COPIES
+    each = evaluation_batch_size * (figures.evaluation_bytes + INPUT_BYTES * size) + weights
+    step = training_bytes_per_example(figures, size)
+    held_out, num_batch_norm = num_scored
+    stages = {
+        "theta*": (
+            Part("initialization.batch_size", num_trained, step, "a step's activations", 1, number),
+        ),
+        "the shards": (Part("learners.num_minibatches", most, shard, "a shard"),),
+        "the soup": (
+            Part("validation.fraction", held_out, size, "the validation split", None, split),
+            Part(
+                "soup.batch_norm_examples",
+                num_batch_norm,
+                size,
+                "examples for batch-norm statistics",
+                name=norm,
+            ),
+            # A GPU scores one model at a time; its memory is not counted.
+            Part(
+                "evaluation_threads",
+                num_evaluated_together(config),
+                each,
+                "batches' activations and models that are scored at a time",
+            ),
+        ),
+    }
+    threads = max(config.evaluation_threads, config.learners.cpu_threads)
+    always = (
+        Part("", 1, PROCESS_BYTES, "the process"),
+        Part("", 1, data.resident_bytes, "the data"),
+        Part("evaluation_threads", threads, THREAD_BYTES, "threads"),
+        Part("model", MODEL_COPIES, weights, "copies of the weights", None, config.model),
+    )
+    return tuple(
+        Cost(f"memory of the compute process for {stage}", Unit.BYTES, (*always, *parts))
+        for stage, parts in stages.items()
+    )
+
+
+def _initialization_images(config: RunConfig, num_steps: int, each: int) -> Cost:
+    given = config.initialization
+    if given.steps is None:
+        epochs = f"{given.epochs:g}"
+        part = Part("initialization.epochs", num_steps, each, "its epochs", None, epochs)
+    else:
+        part = Part("initialization.steps", num_steps, each, "its steps", lowest=0)
+    return Cost("training of theta*", Unit.IMAGES, (part,))
+
+
+def _soup_images(config: RunConfig, each: int) -> Cost:
+    num_learners, soup = config.learners.num_learners, config.soup
+    alone = Part("learners.num_learners", num_learners, each, "learners on their own")
+    tried = (num_learners - 1) * each
+    mixed = Part("soup.num_alphas", soup.num_alphas, tried, "mixtures of learners")
+    parts = (alone, mixed) if soup.method is SoupMethod.GREEDY else (alone,)
+    return Cost("evaluation for the soup", Unit.IMAGES, parts)
+
+
+def _disk(config: RunConfig, figures: ModelFigures, minibatch_bytes: int) -> Cost:
+    learners, sent = config.learners, result_bytes(figures)
+    each = learners.num_minibatches * minibatch_bytes + sent
+    sent_by_all = learners.num_learners * sent
+    parts = (
+        Part("model", 2, figures.weights_bytes, "theta* and theta_p", None, config.model),
+        Part("learners.num_learners", learners.num_learners, each, "shards and results"),
+        Part("learners.num_snapshots", learners.num_snapshots, sent_by_all, "snapshots", 0),
+    )
+    return Cost("the run's files", Unit.BYTES, parts)
 
 
 def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -> dict[str, Limit]:
@@ -130,28 +354,22 @@ def plan_here(
     return figures, plan, violations(plan, limits)
 
 
+@dataclass(eq=False)
 class Admission:
     """Admits runs, or refuses them with the figures."""
 
-    def __init__(
-        self,
-        blobs: BlobStore,
-        data: DataFigures,
-        *,
-        limits: LimitSettings,
-        machine: Machine,
-        allowed_modules: Collection[str],
-        evaluation_batch_size: int,
-    ) -> None:
-        """Admit runs on one data set; `evaluation_batch_size` is in images per forward pass."""
-        self._blobs = blobs
-        self._data = data
-        self._limits = limits
-        self._machine = machine
-        self._allowed_modules = allowed_modules
-        self._evaluation_batch_size = evaluation_batch_size
+    blobs: BlobStore
+    data: DataFigures
+    _: KW_ONLY
+    limits: LimitSettings
+    machine: Machine
+    allowed_modules: Collection[str]
+    # In images per forward pass.
+    evaluation_batch_size: int
+
+    def __post_init__(self) -> None:
         self._known: dict[str, Examined] = {}
-        self._threads = ThreadPoolExecutor(_CHECKS_AT_ONCE, thread_name_prefix="model-check")
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="model-check")
 
     def stop(self) -> None:
         """Stop the thread that measures models."""
@@ -159,7 +377,7 @@ class Admission:
 
     async def require(self, config: RunConfig) -> str:
         """Admit a run or raise; return a note on given weights if its head is new."""
-        require_shards(config, self._data)
+        require_shards(config, self.data)
         return await self._in_thread(config, require_none)
 
     async def look_at(self, config: RunConfig) -> None:
@@ -175,56 +393,54 @@ class Admission:
         self, config: RunConfig, judge: Callable[[Sequence[Violation]], None]
     ) -> str:
         def admit() -> str:
-            require_augmentation(config, self._data.inputs)
-            examined = self._examined(config.model)
-            judge(self._violations(config, examined))
+            require_augmentation(config, self.data.inputs)
+            examined, size = self._examined(config.model), self.evaluation_batch_size
+            figures = examined.figures_of(config)
+            plan = plan_run(config, figures, self.data, evaluation_batch_size=size)
+            judge(violations(plan, self._ceilings()))
             return self._check_weights(config, examined)
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, admit)
 
-    def _violations(self, config: RunConfig, examined: Examined) -> tuple[Violation, ...]:
-        size = self._evaluation_batch_size
-        figures = examined.figures_of(config)
-        plan = plan_run(config, figures, self._data, evaluation_batch_size=size)
-        return violations(plan, self._ceilings())
-
     def _ceilings(self) -> dict[str, Limit]:
-        free = shutil.disk_usage(self._blobs.root).free
-        return ceilings(self._limits, self._machine, free_disk_bytes=free)
+        free = shutil.disk_usage(self.blobs.root).free
+        return ceilings(self.limits, self.machine, free_disk_bytes=free)
 
     def _examined(self, spec: str) -> Examined:
         if spec in self._known:
             return self._known[spec]
         users_own = is_users_own(spec)
-        model = self._users_model(spec) if users_own else self._empty_model(spec)
-        examined = Examined.of(model, spec, self._data.inputs)
+        num_classes, inputs = self.data.target.num_outputs, self.data.inputs
+        model = (
+            self._users_model(spec)
+            if users_own
+            else build_without_values(spec, num_classes=num_classes, inputs=inputs)
+        )
+        examined = Examined.of(model, spec, inputs)
         # A user's factory may return another model next time.
         if not users_own and len(self._known) < _MAX_KNOWN:
             self._known[spec] = examined
         return examined
 
-    def _empty_model(self, spec: str) -> nn.Module:
-        num_classes = self._data.target.num_outputs
-        return build_without_values(spec, num_classes=num_classes, inputs=self._data.inputs)
-
     def _users_model(self, spec: str) -> nn.Module:
         most = self._ceilings()["compute_memory"]
+        share = most.at_most // MODEL_COPIES
         try:
-            with LiveTensors(max_bytes=most.at_most // MODEL_COPIES):
+            with LiveTensors(max_bytes=share):
                 return build_model(
                     spec,
-                    num_classes=self._data.target.num_outputs,
-                    inputs=self._data.inputs,
+                    num_classes=self.data.target.num_outputs,
+                    inputs=self.data.inputs,
                     seed=0,
-                    allowed_modules=self._allowed_modules,
+                    allowed_modules=self.allowed_modules,
                 )
         except (LiptError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             raise OverLimitError(
-                f"model = {spec}: building it takes more than "
-                f"{format_bytes(most.at_most // MODEL_COPIES)}, a share of {most.name} = "
-                f"{format_bytes(most.at_most)}. Choose a smaller model, or raise {most.name}."
+                f"model = {spec}: building it takes more than {format_bytes(share)}, a share of "
+                f"{most.name} = {format_bytes(most.at_most)}. Choose a smaller model, or raise "
+                f"{most.name}."
             ) from error
 
     def _check_weights(self, config: RunConfig, examined: Examined) -> str:
@@ -232,11 +448,11 @@ class Admission:
         if given is None:
             return ""
         weights, summary = read_checkpoint(
-            self._blobs.path(self._blobs.find(given)),
+            self.blobs.path(self.blobs.find(given)),
             like=examined.specs,
             head=head_names(examined.model),
             new_head=new_head,
-            max_bytes=self._blobs.max_blob_bytes,
+            max_bytes=self.blobs.max_blob_bytes,
         )
         if bad := non_finite(weights):
             raise WeightsError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
@@ -21,18 +22,17 @@ Context = grpc.aio.ServicerContext[Any, Any]
 PageLink = Callable[[Caller], tuple[str, float]]
 
 
+@dataclass(eq=False)
 class AccessService(access_pb2_grpc.AccessServiceServicer):
     """Tokens for admins, and the identity of a caller."""
 
-    def __init__(self, tokens: Tokens, link: PageLink) -> None:
-        self._tokens = tokens
-        self._link = link
+    tokens: Tokens
+    link: PageLink
 
     async def CreateToken(
         self, request: pb.CreateTokenRequest, context: Context
     ) -> pb.CreateTokenResponse:
-        """Create a token."""
-        record, secret = await self._tokens.create(
+        record, secret = await self.tokens.create(
             _role(request.role),
             name=request.name,
             days=request.days,
@@ -43,27 +43,23 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
     async def ListTokens(
         self, request: pb.ListTokensRequest, context: Context
     ) -> pb.ListTokensResponse:
-        """List all created tokens."""
         return pb.ListTokensResponse(
-            tokens=[message_of(pb.Token, one) for one in self._tokens.listed()]
+            tokens=[message_of(pb.Token, one) for one in self.tokens.listed()]
         )
 
     async def RevokeToken(
         self, request: pb.RevokeTokenRequest, context: Context
     ) -> pb.RevokeTokenResponse:
-        """Revoke a token."""
-        record = await self._tokens.revoke(request.token_id)
+        record = await self.tokens.revoke(request.token_id)
         return pb.RevokeTokenResponse(token=message_of(pb.Token, record))
 
     async def WhoAmI(self, request: pb.WhoAmIRequest, context: Context) -> pb.WhoAmIResponse:
-        """Describe the caller."""
         caller = current_caller()
         roles = [enum_to_proto(pb.Role.DESCRIPTOR, role) for role in Role if role in caller.roles]
         return pb.WhoAmIResponse(name=caller.name, roles=roles)
 
     async def OpenPage(self, request: pb.OpenPageRequest, context: Context) -> pb.OpenPageResponse:
-        """Return a link to the page, if one is served."""
-        url, expires_at = self._link(current_caller())
+        url, expires_at = self.link(current_caller())
         return pb.OpenPageResponse(url=url, expires_at=timestamp(expires_at))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from io import BufferedReader
 from typing import Any
 
@@ -23,10 +24,9 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.metrics import Meters
 from lipt.common.rpc.messages import CHUNK_BYTES
-from lipt.coordinator.dispatch.worker_blobs import Allowance, WorkerBlobs
 from lipt.coordinator.instruments import BLOB_BYTES
 from lipt.coordinator.rpc.limits import peer_of, shown_by
-from lipt.coordinator.storage.accounts import Uploads
+from lipt.coordinator.storage.accounts import Allowance, Uploads, WorkerBlobs
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -35,38 +35,28 @@ Context = grpc.aio.ServicerContext[Any, Any]
 IDLE_SECONDS = 20.0
 
 
+@dataclass(eq=False)
 class BlobService(blob_pb2_grpc.BlobServiceServicer):
-    """Serves one store."""
+    """Serves one store; an upload that is silent for `idle_seconds` is ended."""
 
-    def __init__(
-        self,
-        store: BlobStore,
-        uploads: Uploads,
-        *,
-        of_workers: WorkerBlobs | None = None,
-        idle_seconds: float = IDLE_SECONDS,
-        meters: Meters | None = None,
-    ) -> None:
-        """Serve `store`; an upload that is silent for `idle_seconds` is ended."""
-        self._store = store
-        self._of_workers = of_workers
-        self._uploads = uploads
-        self._idle_seconds = idle_seconds
-        self._meters = meters or Meters()
+    store: BlobStore
+    uploads: Uploads
+    of_workers: WorkerBlobs | None = None
+    idle_seconds: float = IDLE_SECONDS
+    meters: Meters = field(default_factory=Meters)
 
     async def ReadBlob(
         self, request: blob_pb2.ReadBlobRequest, context: Context
     ) -> AsyncIterator[blob_pb2.ReadBlobResponse]:
-        """Stream a blob from an offset to its end."""
         name = blob_from_proto(request.blob)
-        if self._of_workers:
-            self._of_workers.require_readable(name, shown_by(context))
+        if self.of_workers:
+            self.of_workers.require_readable(name, shown_by(context))
         offset = request.offset_bytes
         # It cannot be removed while held or open. An interrupted reader can resume, because it was
         # used just now.
-        with self._store.expiry.holding(name.sha256):
-            await asyncio.to_thread(self._store.use, name)
-            path = await asyncio.to_thread(self._store.path, name)
+        with self.store.expiry.holding(name.sha256):
+            await asyncio.to_thread(self.store.use, name)
+            path = await asyncio.to_thread(self.store.path, name)
             if not 0 <= offset <= name.size_bytes:
                 raise WrongOffsetError(
                     f"blob {name} has no byte {offset}. Ask for an offset in 0..{name.size_bytes}."
@@ -79,7 +69,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
                 offset += len(response.chunk.data)
                 ahead = _read_soon(name, file, offset)
                 yield response
-                self._meters.add(BLOB_BYTES, "sent", by=len(response.chunk.data))
+                self.meters.add(BLOB_BYTES, "sent", by=len(response.chunk.data))
         finally:
             ahead.cancel()
             # In a thread: closing waits for the running read.
@@ -98,9 +88,9 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
             )
         name = blob_from_proto(first.blob)
         allowance = self._allowance(name, context)
-        if not await asyncio.to_thread(self._store.use, name):
+        if not await asyncio.to_thread(self.store.use, name):
             offset, peer = first.chunk.offset_bytes, peer_of(context)
-            async with self._uploads.receiving(name, offset, peer, allowance) as upload:
+            async with self.uploads.receiving(name, offset, peer, allowance) as upload:
                 await self._append_all(upload, first, request_iterator)
                 await asyncio.to_thread(upload.finish)
         return blob_pb2.WriteBlobResponse(blob=blob_to_proto(name))
@@ -108,15 +98,14 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
     async def GetUploadStatus(
         self, request: blob_pb2.GetUploadStatusRequest, context: Context
     ) -> blob_pb2.GetUploadStatusResponse:
-        """Return the size of a partial upload."""
         name = blob_from_proto(request.blob)
         self._allowance(name, context)
-        offset = await asyncio.to_thread(self._store.committed_offset, name)
-        complete = await asyncio.to_thread(self._store.use, name)
+        offset = await asyncio.to_thread(self.store.committed_offset, name)
+        complete = await asyncio.to_thread(self.store.use, name)
         return blob_pb2.GetUploadStatusResponse(committed_offset_bytes=offset, complete=complete)
 
     def _allowance(self, name: BlobName, context: Context) -> Allowance | None:
-        workers = self._of_workers
+        workers = self.of_workers
         return None if workers is None else workers.allowance(name, shown_by(context))
 
     async def _append_all(
@@ -127,7 +116,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
     ) -> None:
         """Write a stream's chunks; the next is received during each write."""
         while request is not None:
-            self._meters.add(BLOB_BYTES, "received", by=len(request.chunk.data))
+            self.meters.add(BLOB_BYTES, "received", by=len(request.chunk.data))
             writing = asyncio.ensure_future(asyncio.to_thread(_append, upload, request.chunk))
             try:
                 request = await self._next(rest)
@@ -138,11 +127,11 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
         self, requests: AsyncIterator[blob_pb2.WriteBlobRequest]
     ) -> blob_pb2.WriteBlobRequest | None:
         try:
-            async with asyncio.timeout(self._idle_seconds):
+            async with asyncio.timeout(self.idle_seconds):
                 return await anext(requests, None)
         except TimeoutError:
             raise UnreachableError(
-                f"the upload sent nothing for {self._idle_seconds:g} s. Ask for the status and "
+                f"the upload sent nothing for {self.idle_seconds:g} s. Ask for the status and "
                 "resume there."
             ) from None
 

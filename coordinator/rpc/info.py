@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -45,39 +46,27 @@ _MAX_WORKERS = 500
 _SIGN_OF_LIFE_SECONDS = 5.0
 
 
+@dataclass(eq=False)
 class InfoService(info_pb2_grpc.InfoServiceServicer):
     """This coordinator and the state of the whole service."""
 
-    def __init__(
-        self,
-        data: DataDescription,
-        store: RunStore,
-        dispatcher: Dispatcher,
-        compute: ComputeQueue,
-        stopping: asyncio.Event,
-        *,
-        default_run: RunConfig,
-        device: str,
-        wall_clock: Callable[[], float],
-    ) -> None:
-        self._data = data
-        self._store = store
-        self._dispatcher = dispatcher
-        self._compute = compute
-        self._stopping = stopping
-        self._default_run = default_run
-        self._device = device
-        self._wall_clock = wall_clock
+    data: DataDescription
+    store: RunStore
+    dispatcher: Dispatcher
+    compute: ComputeQueue
+    stopping: asyncio.Event
+    default_run: RunConfig
+    device: str
+    wall_clock: Callable[[], float]
 
     async def GetInfo(self, request: pb.GetInfoRequest, context: Context) -> pb.GetInfoResponse:
-        """Describe this coordinator, its data and its workers."""
         return pb.GetInfoResponse(
             protocol=protocol_version(),
             versions=versions(),
-            dataset=dataset_view(self._data),
-            default_run=run_config_to_proto(self._default_run),
-            workers=map(self._worker, self._dispatcher.alive()),
-            device=self._device,
+            dataset=dataset_view(self.data),
+            default_run=run_config_to_proto(self.default_run),
+            workers=map(self._worker, self.dispatcher.alive()),
+            device=self.device,
         )
 
     async def WatchService(
@@ -96,7 +85,7 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
         silent_turns = max(math.ceil(_SIGN_OF_LIFE_SECONDS / pause), 1)
         sent: dict[str, tuple[int, str]] = {}
         last, turns = b"", silent_turns
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             answer = self._answer(sent, num_runs)
             essence = _essence(answer)
             if answer.runs or essence != last or turns >= silent_turns:
@@ -105,15 +94,15 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
             turns += 1
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._stopping.wait()
+                    await self.stopping.wait()
 
     def _answer(self, sent: dict[str, tuple[int, str]], num_runs: int) -> pb.WatchServiceResponse:
         """The current state with the runs that differ from `sent`, which is updated."""
-        now = self._wall_clock()
-        alive = self._dispatcher.alive()
+        now = self.wall_clock()
+        alive = self.dispatcher.alive()
         shown = alive
         if len(alive) > _MAX_WORKERS:
-            busy = self._dispatcher.leases.holders()
+            busy = self.dispatcher.leases.holders()
             shown = tuple(sorted(alive, key=lambda worker: worker.worker_id not in busy))
         return pb.WatchServiceResponse(
             now=timestamp(now),
@@ -122,39 +111,39 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
             num_workers=len(alive),
             computations=[
                 message_of(pb.Computation, one, run_id=one.run)
-                for one in self._compute.computations()
+                for one in self.compute.computations()
             ],
-            num_runs=len(self._store.runs()),
+            num_runs=len(self.store.runs()),
         )
 
     def _changed(self, sent: dict[str, tuple[int, str]], num_runs: int) -> list[run_pb2.Run]:
         changed: list[run_pb2.Run] = []
-        for place, summary in enumerate(reversed(self._store.runs())):
+        for place, summary in enumerate(reversed(self.store.runs())):
             if place >= num_runs and summary.state.ended:
                 continue
             with suppress(UnknownRunError):  # it is being removed
                 # The record of an ended run is read only when it is sent.
-                live = None if summary.state.ended else self._store.record(summary.run_id)
+                live = None if summary.state.ended else self.store.record(summary.run_id)
                 # Its wait reason may change while its revision stays.
-                waiting = "" if live is None else self._dispatcher.why_waiting(live)
-                standing = (self._store.revision(summary.run_id), waiting)
+                waiting = "" if live is None else self.dispatcher.why_waiting(live)
+                standing = (self.store.revision(summary.run_id), waiting)
                 if sent.get(summary.run_id) != standing:
                     sent[summary.run_id] = standing
-                    run = live or self._store.record(summary.run_id)
-                    changed.append(run_view(self._store, run, waiting=waiting))
+                    run = live or self.store.record(summary.run_id)
+                    changed.append(run_view(self.store, run, waiting=waiting))
         return changed
 
     def _worker(self, worker: WorkerRecord) -> pb.WorkerInfo:
-        held = self._dispatcher.leases.held_by(worker.worker_id)
-        scored = self._dispatcher.scans.held_by(worker.worker_id)
-        learner = f"{self._store.find(held.run_id).name}/{held.learner}" if held else ""
-        joined_at = self._wall_clock() - self._dispatcher.workers.seconds_since_joined(worker)
+        held = self.dispatcher.leases.held_by(worker.worker_id)
+        scored = self.dispatcher.scans.held_by(worker.worker_id)
+        learner = f"{self.store.find(held.run_id).name}/{held.learner}" if held else ""
+        joined_at = self.wall_clock() - self.dispatcher.workers.seconds_since_joined(worker)
         return message_of(
             pb.WorkerInfo,
             worker,
             assignment=str(scored) if scored else learner,
-            seconds_since_heard=self._dispatcher.seconds_since_heard(worker),
-            idle_reason=self._dispatcher.why_idle(worker),
+            seconds_since_heard=self.dispatcher.seconds_since_heard(worker),
+            idle_reason=self.dispatcher.why_idle(worker),
             joined_at=joined_at,
             certificate_expires_at=worker.binding.caller.expires_at,
         )
@@ -200,7 +189,6 @@ class Probes(health_pb2_grpc.HealthServicer):
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: Context
     ) -> health_pb2.HealthCheckResponse:
-        """Whether this process is alive or ready."""
         if request.service not in {LIVENESS, READINESS}:
             await context.abort(
                 grpc.StatusCode.NOT_FOUND,

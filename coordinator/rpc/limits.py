@@ -65,7 +65,6 @@ def peer_of(context: Context) -> str:
 
 
 def shown_by(context: Context) -> Evidence:
-    """The caller of a call, and the worker's secret in its metadata, if any."""
     metadata = context.invocation_metadata() or ()
     secret = next((value for key, value in metadata if key == WORKER_SECRET), "")
     return Evidence(current_caller(), secret if isinstance(secret, str) else "")
@@ -105,7 +104,6 @@ class PeerLimits:
             self._forget()
 
     def leave(self, peer: str, *, streams: bool) -> None:
-        """Record the end of a counted call."""
         state = self._peers[peer]
         state.num_calls -= 1
         state.num_streams -= streams
@@ -185,8 +183,10 @@ class CallInterceptor(Interceptor):
     def __init__(
         self, identify: Identify, events: Events, meters: Meters, limits: PeerLimits
     ) -> None:
-        checked: tuple[Step, ...] = (refusals(events), _identified(identify))
-        counted = (_measured(meters), *checked, _limited(limits), tracing)
+        self._identify, self._meters, self._limits = identify, meters, limits
+        meters.add(RPC_IN_FLIGHT, by=0.0)
+        checked: tuple[Step, ...] = (refusals(events), self._identified)
+        counted = (self._measured, *checked, self._limited, tracing)
 
         def steps(method: str) -> Sequence[Step]:
             if is_open(method):
@@ -197,13 +197,9 @@ class CallInterceptor(Interceptor):
         unimplemented = grpc.StatusCode.UNIMPLEMENTED.name
         super().__init__(steps, on_unknown=lambda: meters.observe(RPC, 0.0, OTHER, unimplemented))
 
-
-def _measured(meters: Meters) -> Step:
-    meters.add(RPC_IN_FLIGHT, by=0.0)
-
     @asynccontextmanager
-    async def step(call: Call, context: Context) -> AsyncIterator[None]:
-        began, gone = perf_counter(), False
+    async def _measured(self, call: Call, context: Context) -> AsyncIterator[None]:
+        meters, began, gone = self._meters, perf_counter(), False
         meters.add(RPC_IN_FLIGHT)
         try:
             yield
@@ -220,44 +216,32 @@ def _measured(meters: Meters) -> Step:
             if code not in _NOT_REFUSED:
                 meters.add(PEER_REFUSALS, _metered_peer(context), code)
 
-    return step
-
-
-def _identified(identify: Identify) -> Step:
     @asynccontextmanager
-    async def step(call: Call, context: Context) -> AsyncIterator[None]:
-        caller = identify(_shown(context))
+    async def _identified(self, call: Call, context: Context) -> AsyncIterator[None]:
+        metadata = {str(key): str(value) for key, value in context.invocation_metadata() or ()}
+        caller = self._identify(
+            Shown(
+                authorization=metadata.get("authorization"),
+                local_token=metadata.get(METADATA_KEY),
+                certificate=identity_of(context.auth_context()),
+                peer=context.peer(),
+            )
+        )
         require_role(caller, call.method)
         # Each call has its own task, which runs the handler.
         note_caller(caller)
         yield
 
-    return step
-
-
-def _limited(limits: PeerLimits) -> Step:
     @asynccontextmanager
-    async def step(call: Call, context: Context) -> AsyncIterator[None]:
+    async def _limited(self, call: Call, context: Context) -> AsyncIterator[None]:
         peer, streams = peer_of(context), call.request_streaming or call.response_streaming
-        waits = limits.enter(peer, streams=streams, registers=call.method == _REGISTER)
+        waits = self._limits.enter(peer, streams=streams, registers=call.method == _REGISTER)
         try:
             if waits:
                 await asyncio.sleep(waits)
             yield
         finally:
-            limits.leave(peer, streams=streams)
-
-    return step
-
-
-def _shown(context: Context) -> Shown:
-    metadata = {str(key): str(value) for key, value in context.invocation_metadata() or ()}
-    return Shown(
-        authorization=metadata.get("authorization"),
-        local_token=metadata.get(METADATA_KEY),
-        certificate=identity_of(context.auth_context()),
-        peer=context.peer(),
-    )
+            self._limits.leave(peer, streams=streams)
 
 
 def _metered_peer(context: Context) -> str:

@@ -57,14 +57,12 @@ def _plain(value: Any) -> Any:
 
 
 def timestamp(seconds: float) -> Timestamp:
-    """A wall-clock time as a message."""
     stamp = Timestamp()
     stamp.FromNanoseconds(int(seconds * 1e9))
     return stamp
 
 
 def protocol_version() -> worker_pb2.ProtocolVersion:
-    """The protocol of this version."""
     return worker_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR)
 
 
@@ -116,7 +114,6 @@ def _learner(
 
 
 def dataset_view(data: DataDescription) -> info_pb2.DatasetInfo:
-    """The data set as `lipt doctor` shows it."""
     inputs, other = data.inputs, data.other_target
     channels, height, width = inputs.shape if isinstance(inputs, ImageSpec) else (0, 0, 0)
     columns = () if isinstance(inputs, ImageSpec) else inputs.columns

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import grpc.aio
 
@@ -31,75 +32,63 @@ _MIN_INTERVAL_SECONDS = 0.2
 _SIGN_OF_LIFE_SECONDS = 5.0
 
 
+@dataclass(eq=False)
 class RunService(run_pb2_grpc.RunServiceServicer):
     """Runs for trainers."""
 
-    def __init__(
-        self,
-        store: RunStore,
-        requests: RunRequests,
-        answers: Answers,
-        stopping: asyncio.Event,
-        *,
-        why_waiting: Callable[[RunRecord], str],
-    ) -> None:
-        self._store = store
-        self._why_waiting = why_waiting
-        self._requests = requests
-        self._answers = answers
-        self._stopping = stopping
+    store: RunStore
+    requests: RunRequests
+    answers: Answers
+    stopping: asyncio.Event
+    why_waiting: Callable[[RunRecord], str]
 
     async def CreateRun(
         self, request: pb.CreateRunRequest, context: Context
     ) -> pb.CreateRunResponse:
-        """Start a run."""
         # The caller's span if there is one: this process may be killed before it exports its own.
         traceparent = received(context.invocation_metadata()) or current_traceparent()
-        run = await self._requests.create(
+        run = await self.requests.create(
             request.request_id, request.name, request.config, traceparent
         )
         return pb.CreateRunResponse(run=self._view(run))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
-        """Show a run."""
-        run = self._store.find(request.run_id)
+        run = self.store.find(request.run_id)
         return pb.GetRunResponse(run=self._view(run))
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
-        """Show runs, newest first."""
         if not 0 <= request.page_size <= _MAX_PAGE_SIZE:
             raise InvalidRequestError(
                 f"page_size {request.page_size} is outside 0..{_MAX_PAGE_SIZE}."
             )
         size = request.page_size or _DEFAULT_PAGE_SIZE
-        page, token = page_of(self._store.runs(), request.page_token, size)
+        page, token = page_of(self.store.runs(), request.page_token, size)
         response = pb.ListRunsResponse(next_page_token=token)
         for place, run in enumerate(page):
             # Records are read from disk: let other calls run in between.
             if place and place % _READ_AT_ONCE == 0:
                 await asyncio.sleep(0)
             with contextlib.suppress(UnknownRunError):  # removed meanwhile
-                response.runs.append(self._view(self._store.record(run.run_id), learners=False))
+                response.runs.append(self._view(self.store.record(run.run_id), learners=False))
         return response
 
     async def CancelRun(
         self, request: pb.CancelRunRequest, context: Context
     ) -> pb.CancelRunResponse:
-        """Cancel a run."""
-        run = await self._requests.cancel(request.run_id)
+        run = await self.requests.cancel(request.run_id)
         return pb.CancelRunResponse(run=self._view(run))
 
     async def WatchRun(
         self, request: pb.WatchRunRequest, context: Context
     ) -> AsyncIterator[pb.WatchRunResponse]:
         """Stream a run at every change until it has ended, or this service stops."""
-        run_id = self._store.find(request.run_id).run_id
+        run_id = self.store.find(request.run_id).run_id
         seen = request.after_revision
-        while not self._stopping.is_set():
-            current = await self._store.wait_for_change(
+        while not self.stopping.is_set():
+            current = await self.store.wait_for_change(
                 run_id, seen, timeout_seconds=_SIGN_OF_LIFE_SECONDS
             )
-            run = self._store.find(run_id)
+            run = self.store.find(run_id)
             yield pb.WatchRunResponse(run=self._view(run))
             if run.state.ended:
                 return
@@ -110,16 +99,16 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         self, request: pb.GetWeightsRequest, context: Context
     ) -> pb.GetWeightsResponse:
         """Name the intact blob of theta* or theta_p."""
-        ways = {
-            pb.WEIGHTS_KIND_INITIAL: self._answers.initial_weights,
-            pb.WEIGHTS_KIND_PRETRAINED: self._answers.pretrained_weights,
+        kinds: dict[int, Literal["theta*", "theta_p"]] = {
+            pb.WEIGHTS_KIND_INITIAL: "theta*",
+            pb.WEIGHTS_KIND_PRETRAINED: "theta_p",
         }
-        if request.kind not in ways:
+        if request.kind not in kinds:
             raise InvalidRequestError(
                 f"weights kind {request.kind} is neither initial (1) nor pretrained (2)."
             )
-        name = await ways[request.kind](request.run_id, peer_of(context))
+        name = await self.answers.weights(request.run_id, kinds[request.kind], peer_of(context))
         return pb.GetWeightsResponse(weights=blob_to_proto(name))
 
     def _view(self, run: RunRecord, *, learners: bool = True) -> pb.Run:
-        return run_view(self._store, run, waiting=self._why_waiting(run), learners=learners)
+        return run_view(self.store, run, waiting=self.why_waiting(run), learners=learners)

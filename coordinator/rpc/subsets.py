@@ -16,8 +16,7 @@ from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc.limits import peer_of
 from lipt.coordinator.rpc.messages import message_of
 from lipt.coordinator.rpc.strategies import describe_strategies
-from lipt.coordinator.subsets.answers import Answers
-from lipt.coordinator.subsets.questions import DiagnosisQuery
+from lipt.coordinator.subsets.answers import Answers, DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb
@@ -60,7 +59,6 @@ class Answering(Generic[ResultT]):
         return None if self._task.done() else self._latest
 
     def result(self) -> ResultT:
-        """The finished answer, or raise its error."""
         return self._task.result()
 
     def _report(self, progressed: Progressed) -> None:
@@ -77,7 +75,6 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
     async def GetSubset(
         self, request: pb.GetSubsetRequest, context: Context
     ) -> AsyncIterator[pb.GetSubsetResponse]:
-        """Find or compute a subset, and name its file."""
         query, caller = query_of(request), peer_of(context)
         with Answering(lambda report: self._answers.subset(query, report, caller)) as answering:
             while (latest := await answering.next_report()) is not None:
@@ -95,7 +92,6 @@ class SubsetService(subset_pb2_grpc.SubsetServiceServicer):
     async def ListStrategies(
         self, request: pb.ListStrategiesRequest, context: Context
     ) -> pb.ListStrategiesResponse:
-        """Describe every strategy."""
         return describe_strategies()
 
 
@@ -108,7 +104,6 @@ class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
     async def Diagnose(
         self, request: diagnosis_pb2.DiagnoseRequest, context: Context
     ) -> AsyncIterator[diagnosis_pb2.DiagnoseResponse]:
-        """Find or compute a diagnosis, and name its file."""
         query = DiagnosisQuery(request.run_id, request.proxy, _blob_of(request, "features"))
         caller = peer_of(context)
         with Answering(lambda report: self._answers.diagnosis(query, report, caller)) as answering:
@@ -126,7 +121,6 @@ class DiagnosisService(diagnosis_pb2_grpc.DiagnosisServiceServicer):
 
 
 def query_of(request: pb.GetSubsetRequest) -> SubsetQuery:
-    """The query in a request."""
     return SubsetQuery(
         run=request.run_id,
         strategy=request.strategy,

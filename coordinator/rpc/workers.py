@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -25,9 +25,8 @@ from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value,
 from lipt.common.states import LearnerPhase
 from lipt.coordinator.access.caller import require_unguessable
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
-from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
-from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.dispatch.scans import RangeGrant
+from lipt.coordinator.dispatch.intake import Intake
+from lipt.coordinator.dispatch.leases import AssignmentKey, RangeGrant
 from lipt.coordinator.rpc.limits import shown_by
 from lipt.coordinator.rpc.messages import protocol_version
 from lipt.coordinator.runs.store import LearnerProgress
@@ -45,23 +44,15 @@ _MAX_WAIT_SECONDS = 60.0
 _HEARTBEATS_PER_LEASE = 3
 
 
+@dataclass(eq=False)
 class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     """Leases and results of workers."""
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        intake: LearnerIntake,
-        ranges: RangeIntake,
-        stopping: asyncio.Event,
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._intake = intake
-        self._ranges = ranges
-        self._stopping = stopping
+    dispatcher: Dispatcher
+    intake: Intake
+    stopping: asyncio.Event
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
-        """Register a worker."""
         if request.protocol.major != PROTOCOL_MAJOR:
             raise IncompatibleProtocolError(
                 f"the worker speaks protocol {request.protocol.major}.{request.protocol.minor}, "
@@ -70,7 +61,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             )
         require_unguessable(request.instance_id)
         shown = replace(shown_by(context), secret=request.instance_id)
-        worker = self._dispatcher.workers.register(
+        worker = self.dispatcher.workers.register(
             request.instance_id,
             name=request.name,
             device=request.device,
@@ -84,16 +75,15 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def AcquireAssignment(
         self, request: pb.AcquireAssignmentRequest, context: Context
     ) -> pb.AcquireAssignmentResponse:
-        """Wait for a learner to train, or a range to score."""
         self._require_worker(request.worker_id, context)
         wait_seconds = _wait_seconds(request.wait_seconds)
         granted = await unless(
-            self._stopping,
-            self._dispatcher.next_work(request.worker_id, wait_seconds=wait_seconds),
+            self.stopping,
+            self.dispatcher.next_work(request.worker_id, wait_seconds=wait_seconds),
         )
         if granted is None:
-            worker = self._dispatcher.workers.heard(request.worker_id)
-            return pb.AcquireAssignmentResponse(idle_reason=self._dispatcher.why_idle(worker))
+            worker = self.dispatcher.workers.heard(request.worker_id)
+            return pb.AcquireAssignmentResponse(idle_reason=self.dispatcher.why_idle(worker))
         if isinstance(granted, RangeGrant):
             self._log_about(request.worker_id, granted.key)
             return pb.AcquireAssignmentResponse(assignment=self._range(granted))
@@ -106,11 +96,8 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def Heartbeat(
         self, request: pb.HeartbeatRequest, context: Context
     ) -> pb.HeartbeatResponse:
-        """Renew a lease."""
-        self._require_worker(request.worker_id, context)
-        key, progress = AssignmentKey.parse(request.assignment_id), request.progress
-        self._log_about(request.worker_id, key)
-        stop = self._dispatcher.heartbeat(
+        key, progress = self._leased(request, context), request.progress
+        stop = self.dispatcher.heartbeat(
             request.worker_id,
             key,
             request.epoch,
@@ -125,13 +112,10 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     async def CommitResult(
         self, request: pb.CommitResultRequest, context: Context
     ) -> pb.CommitResultResponse:
-        """Check and commit a result."""
-        self._require_worker(request.worker_id, context)
-        key = AssignmentKey.parse(request.assignment_id)
-        self._log_about(request.worker_id, key)
+        key = self._leased(request, context)
         if key.is_range:
             result_blob = blob_from_proto(request.result)
-            await self._ranges.take(request.worker_id, key, request.epoch, result_blob)
+            await self.intake.take_range(request.worker_id, key, request.epoch, result_blob)
             return pb.CommitResultResponse()
         report = request.report
         result = LearnerResult(
@@ -141,55 +125,59 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             bytes_received=report.bytes_received,
             snapshots=tuple(map(blob_from_proto, request.snapshots)),
         )
-        await self._intake.take(request.worker_id, key, request.epoch, result)
+        await self.intake.take_learner(request.worker_id, key, request.epoch, result)
         return pb.CommitResultResponse()
 
     async def ReleaseAssignment(
         self, request: pb.ReleaseAssignmentRequest, context: Context
     ) -> pb.ReleaseAssignmentResponse:
-        """Take back an assignment that is not done."""
-        self._require_worker(request.worker_id, context)
-        key = AssignmentKey.parse(request.assignment_id)
-        self._log_about(request.worker_id, key)
+        key = self._leased(request, context)
         held = (request.worker_id, key, request.epoch)
         if key.is_range:
             self._take_back(*held, request)
         elif request.over_limits:
-            await self._dispatcher.decline(*held, request.error[:1000])
+            too_large = request.error[:1000] or "it is over its limits"
+            await self.dispatcher.give_back(*held, too_large=too_large)
         elif request.error:
-            await self._dispatcher.fail(*held, request.error[:1000])
+            await self.dispatcher.fail(*held, request.error[:1000])
         else:
-            await self._dispatcher.release(*held)
+            await self.dispatcher.give_back(*held)
         return pb.ReleaseAssignmentResponse()
 
     async def GetDemand(
         self, request: pb.GetDemandRequest, context: Context
     ) -> pb.GetDemandResponse:
-        """Count the learners and ranges available to workers."""
         wait_seconds = _wait_seconds(request.wait_seconds)
-        known, dispatcher = None, self._dispatcher
+        known, dispatcher = None, self.dispatcher
         if request.HasField("known"):
             had = request.known
             known = Demand(had.num_queued, had.num_leased, had.num_coming, had.num_ranges)
         found = await unless(
-            self._stopping, dispatcher.wait_for_demand(known, wait_seconds=wait_seconds)
+            self.stopping, dispatcher.wait_for_demand(known, wait_seconds=wait_seconds)
         )
         return pb.GetDemandResponse(**asdict(found or dispatcher.demand()))
 
     def _take_back(
         self, worker_id: str, key: AssignmentKey, epoch: int, request: pb.ReleaseAssignmentRequest
     ) -> None:
-        scans = self._dispatcher.scans
+        scans = self.dispatcher.scans
         with suppress(StaleLeaseError):
             grant = scans.require(worker_id, key, epoch)
             if request.error:
-                name = self._dispatcher.workers.name(worker_id)
+                name = self.dispatcher.workers.name(worker_id)
                 logger.warning("worker %s gave %s back: %s", name, grant, request.error[:1000])
             failed = bool(request.error) and not request.over_limits
             scans.give_back(key, worker_id, epoch, failed=failed, declined=request.over_limits)
 
     def _require_worker(self, worker_id: str, context: Context) -> None:
-        self._dispatcher.workers.require(worker_id, shown_by(context))
+        self.dispatcher.workers.require(worker_id, shown_by(context))
+
+    def _leased(self, request: Any, context: Context) -> AssignmentKey:
+        """The assignment that a call is about."""
+        self._require_worker(request.worker_id, context)
+        key = AssignmentKey.parse(request.assignment_id)
+        self._log_about(request.worker_id, key)
+        return key
 
     def _log_about(self, worker_id: str, key: AssignmentKey) -> None:
         log_about(run=key.run_id, assignment=key, learner=key.learner, worker=worker_id)
@@ -203,7 +191,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         )
 
     def _lease(self, epoch: int) -> pb.Lease:
-        seconds = self._dispatcher.leases.duration_seconds
+        seconds = self.dispatcher.leases.duration_seconds
         return pb.Lease(
             epoch=epoch,
             duration_seconds=seconds,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -61,32 +62,25 @@ _STAGES = {
 }
 
 
+@dataclass(eq=False)
 class RunDriver:
     """One task per run that has not ended."""
 
-    def __init__(
-        self,
-        store: RunStore,
-        compute: ComputeQueue,
-        *,
-        restore: Restore,
-        wall_clock: Callable[[], float],
-        deadline_clock: Callable[[], float],
-        events: Events | None = None,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> None:
-        """Drive the runs of `store`; `deadline_clock` is that of `training_started_at`."""
-        self._store = store
-        self._compute = compute
-        self._restore = restore
-        self._wall_clock = wall_clock
-        self._deadline_clock = deadline_clock
-        self._events = events or Events()
-        self._sleep = sleep
+    store: RunStore
+    compute: ComputeQueue
+    _: KW_ONLY
+    restore: Restore
+    wall_clock: Callable[[], float]
+    # Of `training_started_at`.
+    deadline_clock: Callable[[], float]
+    events: Events = field(default_factory=Events)
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+
+    def __post_init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         # Tasks that restore inputs while training continues and the deadline runs.
         self._restoring: dict[str, asyncio.Task[None]] = {}
-        store.listen(self._on_change)
+        self.store.listen(self._on_change)
 
     def start(self, run_id: str) -> None:
         """Start or resume a run."""
@@ -94,10 +88,10 @@ class RunDriver:
 
     def resume_all(self) -> None:
         """Resume every run that an earlier process left unfinished."""
-        for run in self._store.live():
+        for run in self.store.live():
             # A held run waits in its task.
             self.start(run.run_id)
-            if not self._store.held(run.run_id):
+            if not self.store.held(run.run_id):
                 with logging_about(run=run.run_id), attached(run.traceparent):
                     logger.info("run %s goes on from %s", run.name, run.state)
                     self._look_after(run)
@@ -109,7 +103,7 @@ class RunDriver:
         def change(run: RunRecord) -> RunRecord:
             return run if run.state.ended else self._ended(run, RunState.CANCELLED, "cancelled")
 
-        run = await self._store.update(run_id, change)
+        run = await self.store.update(run_id, change)
         for tasks in (self._tasks, self._restoring):
             if run_id in tasks:
                 tasks[run_id].cancel()
@@ -131,27 +125,29 @@ class RunDriver:
         }
         log_about(run=run_id)
         try:
-            while not self._store.find(run_id).state.ended:
+            while not self.store.find(run_id).state.ended:
                 await self._wait_while_held(run_id)
-                run = self._store.find(run_id)
-                self._store.set_activity(run_id, Progressed())
+                run = self.store.find(run_id)
+                self.store.set_activity(run_id, Progressed())
                 if run.state is RunState.PENDING:
-                    await self._advance(run_id, _begun)
+                    await self._advance(
+                        run_id, lambda run: run.changed(state=RunState.INITIALIZING)
+                    )
                 else:
                     traced = span(_STAGES[run.state][0], run_id=run_id, run_name=run.name)
                     with attached(run.traceparent), traced:
                         await stages[run.state](run)
-                logger.info("run %s: %s", run.name, self._store.find(run_id).state)
+                logger.info("run %s: %s", run.name, self.store.find(run_id).state)
         except LiptError as error:
             await self._fail(run_id, str(error))
         except Exception:
             logger.exception("run %s failed", run_id)
             await self._fail(run_id, "an internal error; the coordinator's log has it.")
 
-    def _on_change(self, run: RunRecord) -> None:
+    def _on_change(self, run: RunRecord, _: object) -> None:
         if run.state.ended:
             level = logging.ERROR if run.state is RunState.FAILED else logging.INFO
-            self._events.record(
+            self.events.record(
                 EventKind.RUN_ENDED,
                 detail=run.state.value,
                 level=level,
@@ -174,44 +170,44 @@ class RunDriver:
                 except StateError as error:
                     num_refused += 1
                     pause = _BACKOFF.pause_seconds(num_refused)
-                    self._events.record(
+                    self.events.record(
                         EventKind.RETRIED,
                         detail=stage,
                         level=logging.WARNING,
-                        run=self._store.find(run_id).name,
+                        run=self.store.find(run_id).name,
                         after_seconds=pause,
                         reason=str(error),
                     )
-                    self._store.set_activity(run_id, Progressed(f"waiting for the disk: {error}"))
+                    self.store.set_activity(run_id, Progressed(f"waiting for the disk: {error}"))
                 except OtherDataError as error:
                     num_held += 1
                     pause = _BACKOFF.pause_seconds(num_held)
-                    run = self._store.find(run_id)
+                    run = self.store.find(run_id)
                     reason = f"run {run.name} waits for its own data: {error}"
                     if num_held == 1:
-                        record_held(run, reason, self._events)
-                    self._store.hold(run_id, reason)
-                await self._sleep(pause)
+                        record_held(run, reason, self.events)
+                    self.store.hold(run_id, reason)
+                await self.sleep(pause)
         finally:
             if num_held:
-                self._store.release(run_id)
+                self.store.release(run_id)
 
     async def _computed(self, run: RunRecord, job: Job[ResultT]) -> Took[ResultT]:
         def take(part: object) -> None:
             if isinstance(part, Offered):
-                self._store.set_ingredient(run.run_id, part.index, part.ingredient)
+                self.store.set_ingredient(run.run_id, part.index, part.ingredient)
 
         bound = OnData(run.fingerprint, Timed(job))
         asked = Asked(run.run_id, on_part=take)
         return await self._patiently(
             run.run_id,
-            lambda: self._compute.run(bound, self._report(run.run_id), asked),
+            lambda: self.compute.run(bound, self._report(run.run_id), asked),
             stage="stage",
         )
 
     async def _restored(self, run: RunRecord) -> None:
         report = self._report(run.run_id)
-        await self._patiently(run.run_id, lambda: self._restore(run, report), stage="stage")
+        await self._patiently(run.run_id, lambda: self.restore(run, report), stage="stage")
 
     def _look_after(self, run: RunRecord) -> None:
         """Restore a run's inputs in the background, unless that is under way."""
@@ -226,19 +222,19 @@ class RunDriver:
             _begin(self._restoring, run.run_id, look())
 
     async def _wait_while_held(self, run_id: str) -> None:
-        if not self._store.held(run_id):
+        if not self.store.held(run_id):
             return
         # The deadline restarts after the hold.
         await self._advance(run_id, lambda run: run.changed(training_started_at=None))
-        while self._store.held(run_id):
-            revision = self._store.revision(run_id)
-            await self._store.wait_for_turn(run_id, revision, timeout_seconds=60.0)
+        while self.store.held(run_id):
+            revision = self.store.revision(run_id)
+            await self.store.wait_for_turn(run_id, revision, timeout_seconds=60.0)
 
     def _ended(self, run: RunRecord, state: RunState, message: str) -> RunRecord:
-        return run.changed(state=state, message=message, ended_at=self._wall_clock())
+        return run.changed(state=state, message=message, ended_at=self.wall_clock())
 
     def _report(self, run_id: str) -> OnProgress:
-        return partial(self._store.set_activity, run_id)
+        return partial(self.store.set_activity, run_id)
 
     async def _initialize(self, run: RunRecord) -> None:
         took = await self._computed(run, InitializeWeights(run.config))
@@ -253,23 +249,23 @@ class RunDriver:
         num_failures = run.num_failures
         while True:
             await self._wait_while_held(run.run_id)
-            revision = self._store.revision(run.run_id)
-            now = self._deadline_clock()
+            revision = self.store.revision(run.run_id)
+            now = self.deadline_clock()
             run = await self._advance(run.run_id, partial(with_deadline_running, now=now))
             if run.num_failures > num_failures:
                 num_failures = run.num_failures
                 self._look_after(run)
-            decision = decide_closing(run, now=self._deadline_clock())
+            decision = decide_closing(run, now=self.deadline_clock())
             if decision.verdict is Closing.FAIL:
                 raise RunFailedError(decision.reason)
             if decision.verdict is Closing.MERGE:
                 break
-            await self._store.wait_for_turn(
+            await self.store.wait_for_turn(
                 run.run_id, revision, timeout_seconds=decision.seconds_left or 60.0
             )
         logger.info("run %s closes: %s", run.name, decision.reason)
         started = run.training_started_at
-        seconds = 0.0 if started is None else self._deadline_clock() - started
+        seconds = 0.0 if started is None else self.deadline_clock() - started
         await self._advance(
             run.run_id,
             lambda now: without_open_learners(now, decision.reason).changed(
@@ -287,34 +283,32 @@ class RunDriver:
         )
         made = took.made
         if isinstance(made, DamagedLearners):
-            await self._train_again(run, made.indices)
+            # Back to training, for committed learners with damaged results.
+            lost = made.indices
+            for index in lost:
+                self.events.record(
+                    EventKind.LEARNER_DAMAGED,
+                    level=logging.ERROR,
+                    run=run.name,
+                    learner=index,
+                    reason=DAMAGED,
+                )
+            await self._advance(
+                run.run_id,
+                lambda now: without_results(now, lost).changed(state=RunState.TRAINING),
+            )
             return
         await self._finish(
             run,
             RunState.READY,
             took.seconds,
-            ended_at=self._wall_clock(),
+            ended_at=self.wall_clock(),
             learners=tuple(
                 learner.changed(ingredient=made.ingredients.get(learner.index))
                 for learner in run.learners
             ),
             soup=made.record,
             pretrained_weights=made.weights,
-        )
-
-    async def _train_again(self, run: RunRecord, indices: tuple[int, ...]) -> None:
-        """Return to training for committed learners with damaged results."""
-        for index in indices:
-            self._events.record(
-                EventKind.LEARNER_DAMAGED,
-                level=logging.ERROR,
-                run=run.name,
-                learner=index,
-                reason=DAMAGED,
-            )
-        await self._advance(
-            run.run_id,
-            lambda now: without_results(now, indices).changed(state=RunState.TRAINING),
         )
 
     async def _finish(
@@ -331,7 +325,7 @@ class RunDriver:
         """Change the run durably unless it has ended; waits for the disk."""
         return await self._patiently(
             run_id,
-            lambda: self._store.update(run_id, lambda run: run if run.state.ended else change(run)),
+            lambda: self.store.update(run_id, lambda run: run if run.state.ended else change(run)),
             stage="record",
         )
 
@@ -341,7 +335,3 @@ def _begin(
 ) -> None:
     task = tasks[run_id] = asyncio.create_task(work, name=f"run {run_id}")
     task.add_done_callback(lambda _: tasks.pop(run_id, None))
-
-
-def _begun(run: RunRecord) -> RunRecord:
-    return run.changed(state=RunState.INITIALIZING)

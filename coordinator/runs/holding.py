@@ -1,17 +1,21 @@
-"""Held runs: nothing is computed for a run while other data than its own is served."""
+"""Named runs, and why one cannot be used now.
+
+A run is held while other data than its own is served: nothing is computed for it.
+"""
 
 from __future__ import annotations
 
 import logging
 
 from lipt.common.config.run_config import FingerprintKind
-from lipt.common.errors import OtherDataError
+from lipt.common.errors import LiptError, OtherDataError, RunNotReadyError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import spec_of
 from lipt.common.observability.logs import EventKind, Events, logging_about
-from lipt.common.states import RunState
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.runs.store import RunStore
+from lipt.coordinator.compute.messages import Progressed
+from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DataRecord, RunRecord, RunSummary
 
@@ -22,16 +26,52 @@ def record_held(run: RunRecord | RunSummary, reason: str, events: Events) -> Non
         events.record(EventKind.RUN_HELD, level=logging.ERROR, run=run.name, reason=reason)
 
 
-def require_own_data(run: RunRecord, data: DataDescription, *, or_else: str = "") -> None:
-    """Refuse to compute for a run on other data; arguments as for `why_held`."""
-    if reason := why_held(run, data, or_else=or_else):
+def find_named(store: RunStore, name: str) -> RunRecord:
+    """A run by id or name, in any state; an UnknownRunError if there is none.
+
+    "latest" is the newest ready run, preferably of the served data, or else the newest run.
+    """
+    newest_first = store.runs()[::-1]
+    ready = [run for run in newest_first if name == LATEST and run.state is RunState.READY]
+    served = [run for run in ready if not store.held(run.run_id)]
+    newest = next(iter(served or ready), None)
+    return store.find(name) if newest is None else store.record(newest.run_id)
+
+
+def find_ready(
+    store: RunStore, name: str, data: DataDescription | None = None, *, or_else: str = ""
+) -> RunRecord:
+    """The named run with theta_p, of this data if given; `or_else` ends the error's remedy."""
+    run = find_named(store, name)
+    if run.state is not RunState.READY:
+        raise not_ready(store, run)
+    if data is not None and (reason := why_held(run, data, or_else=or_else)):
         raise OtherDataError(reason)
+    return run
 
 
-def require_going_on(store: RunStore, run: RunRecord) -> None:
-    """Refuse to wait for a held run."""
+def not_ready(store: RunStore, run: RunRecord) -> LiptError:
+    """The error for a run that lacks the wanted weights: it is held, under way or has ended."""
     if store.shown_state(run) is RunState.HELD:
-        raise OtherDataError(store.held(run.run_id))
+        return OtherDataError(store.held(run.run_id))
+    return RunNotReadyError(how_far(run, store.activity(run.run_id)))
+
+
+def how_far(run: RunRecord, progress: Progressed) -> str:
+    """A sentence on a run that is not ready, or never will be."""
+    if run.state.ended and run.state is not RunState.READY:
+        verb = "was" if run.state is RunState.CANCELLED else "has"
+        why = "" if run.message in {"", run.state} else f": {run.message.removesuffix('.')}"
+        return f"run {run.name} {verb} {run.state}{why}. Start another: lipt run start"
+    parts = []
+    if run.state is RunState.TRAINING:
+        parts.append(f"{run.count()[LearnerState.DONE]} of {len(run.learners)} learners are in")
+    if progress.ahead:
+        parts.append(f"{progress.activity}, {progress.ahead} ahead")
+    elif progress.activity:
+        parts.append(f"{progress.activity}, {progress.done} of {progress.total}")
+    where = f" ({'; '.join(parts)})" if parts else ""
+    return f"run {run.name} is {run.state}{where}. Follow it with: lipt run watch {run.name}"
 
 
 def why_held(

@@ -7,15 +7,14 @@ import math
 import re
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import run_config_from_proto
-from lipt.common.errors import ConfigError, InvalidRequestError, RunNotReadyError
+from lipt.common.errors import ConfigError, InvalidRequestError
 from lipt.common.observability.logs import log_about
-from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LATEST, RunStore
@@ -29,28 +28,19 @@ _MAX_NAME_CHARACTERS = 80
 _PAGE_TOKEN = re.compile(r"(0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,3})/([0-9a-zA-Z_-]{1,64})")
 
 
+@dataclass(eq=False)
 class RunRequests:
     """Creates and cancels runs."""
 
-    def __init__(
-        self,
-        store: RunStore,
-        driver: RunDriver,
-        admission: Admission,
-        blobs: BlobStore,
-        data: DataDescription,
-        *,
-        defaults: RunConfig,
-        wall_clock: Callable[[], float],
-    ) -> None:
-        self._store = store
-        self._driver = driver
-        self._admission = admission
-        self._blobs = blobs
-        self._data = data
-        self._creating = asyncio.Lock()
-        self._defaults = defaults
-        self._wall_clock = wall_clock
+    store: RunStore
+    driver: RunDriver
+    admission: Admission
+    blobs: BlobStore
+    data: DataDescription
+    _: KW_ONLY
+    defaults: RunConfig
+    wall_clock: Callable[[], float]
+    _creating: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def create(
         self,
@@ -61,62 +51,57 @@ class RunRequests:
     ) -> RunRecord:
         """Start a run, or return the one that this request id already started."""
         request_id = request_id or uuid.uuid4().hex
-        earlier = self._store.find_request(request_id)
+        earlier = self.store.find_request(request_id)
         if earlier is not None:
             return earlier
-        config = run_config_from_proto(overrides, self._defaults)
-        held_out = num_validation_examples(self._data.class_counts, config.validation)
+        config = run_config_from_proto(overrides, self.defaults)
+        held_out = num_validation_examples(self.data.class_counts, config.validation)
         asked = {field.name for field, _ in overrides.learners.ListFields()}
-        fitted = fit_defaults(config.learners, self._data.num_examples - held_out, asked=asked)
+        fitted = fit_defaults(config.learners, self.data.num_examples - held_out, asked=asked)
         config = config.model_copy(update={"learners": fitted.learners})
         given = config.initialization.weights_sha256
         # Until the record names them, they are an upload that may expire.
-        with self._blobs.expiry.holding(*([given] if given else [])):
-            return await self._create(request_id, name, config, fitted.said, traceparent)
+        with self.blobs.expiry.holding(*([given] if given else [])):
+            note = await self.admission.require(config)
 
-    async def _create(
-        self, request_id: str, name: str, config: RunConfig, fitted: str, traceparent: str
-    ) -> RunRecord:
-        note = await self._admission.require(config)
+            async def add() -> RunRecord:
+                async with self._creating:
+                    earlier = self.store.find_request(request_id)
+                    if earlier is not None:
+                        return earlier
+                    run = RunRecord(
+                        run_id=uuid.uuid4().hex[:12],
+                        name=self._free_name(name),
+                        request_id=request_id,
+                        created_at=self.wall_clock(),
+                        config=config,
+                        fingerprint=self.data.fingerprint,
+                        num_classes=self.data.target.num_outputs,
+                        other_target=self.data.other_target,
+                        fitted=fitted.said,
+                        note=note,
+                        traceparent=traceparent,
+                    )
+                    await self.store.add(run)
+                self.driver.start(run.run_id)
+                return run
 
-        async def add() -> RunRecord:
-            async with self._creating:
-                earlier = self._store.find_request(request_id)
-                if earlier is not None:
-                    return earlier
-                run = RunRecord(
-                    run_id=uuid.uuid4().hex[:12],
-                    name=self._free_name(name),
-                    request_id=request_id,
-                    created_at=self._wall_clock(),
-                    config=config,
-                    fingerprint=self._data.fingerprint,
-                    num_classes=self._data.target.num_outputs,
-                    other_target=self._data.other_target,
-                    fitted=fitted,
-                    note=note,
-                    traceparent=traceparent,
-                )
-                await self._store.add(run)
-            self._driver.start(run.run_id)
-            return run
-
-        # If the caller leaves now, the stored run must still be shown and driven.
-        run = await asyncio.shield(add())
+            # If the caller leaves now, the stored run must still be shown and driven.
+            run = await asyncio.shield(add())
         log_about(run=run.run_id)
         return run
 
     async def cancel(self, key: str) -> RunRecord:
         """Cancel a run by id or name; an ended one is unchanged."""
-        return await self._driver.cancel(self._store.find(key).run_id)
+        return await self.driver.cancel(self.store.find(key).run_id)
 
     def _free_name(self, wanted: str) -> str:
-        taken = {run.name for run in self._store.runs()} | {LATEST}
+        taken = {run.name for run in self.store.runs()} | {LATEST}
         if not wanted:
             # Above the highest number: a lower one may be of a removed run.
             found = (_NUMBERED.fullmatch(name) for name in taken)
             numbers = (int(match[1]) for match in found if match is not None)
-            return f"run-{max(len(self._store.runs()), *numbers, 0) + 1}"
+            return f"run-{max(len(self.store.runs()), *numbers, 0) + 1}"
         if len(wanted) > _MAX_NAME_CHARACTERS or not wanted.isprintable() or "/" in wanted:
             raise ConfigError(
                 f"run name {wanted[:_MAX_NAME_CHARACTERS]!r} is longer than "
@@ -126,29 +111,6 @@ class RunRequests:
         if wanted in taken:
             raise ConfigError(f"there is a run named {wanted!r} already. Choose another --name.")
         return wanted
-
-
-def require_ready(run: RunRecord, progress: Progressed) -> None:
-    """Refuse a request that needs theta_p before it exists; the error states the run's progress."""
-    if run.state is not RunState.READY:
-        raise RunNotReadyError(how_far(run, progress))
-
-
-def how_far(run: RunRecord, progress: Progressed) -> str:
-    """A sentence on a run that is not ready, or never will be."""
-    if run.state.ended and run.state is not RunState.READY:
-        verb = "was" if run.state is RunState.CANCELLED else "has"
-        why = "" if run.message in {"", run.state} else f": {run.message.removesuffix('.')}"
-        return f"run {run.name} {verb} {run.state}{why}. Start another: lipt run start"
-    parts = []
-    if run.state is RunState.TRAINING:
-        parts.append(f"{run.count()[LearnerState.DONE]} of {len(run.learners)} learners are in")
-    if progress.ahead:
-        parts.append(f"{progress.activity}, {progress.ahead} ahead")
-    elif progress.activity:
-        parts.append(f"{progress.activity}, {progress.done} of {progress.total}")
-    where = f" ({'; '.join(parts)})" if parts else ""
-    return f"run {run.name} is {run.state}{where}. Follow it with: lipt run watch {run.name}"
 
 
 def page_of(runs: Iterable[RunSummary], token: str, size: int) -> tuple[Sequence[RunSummary], str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import monotonic, time
 from typing import TypeAlias
 
@@ -21,9 +20,7 @@ from lipt.core.results import Ingredient
 logger = logging.getLogger(__name__)
 
 Change: TypeAlias = Callable[[RunRecord], RunRecord]
-# Writes a run's new record and its changed learners.
-Save: TypeAlias = Callable[[RunRecord, Sequence[LearnerRecord]], Awaitable[None]]
-# Called with the same arguments once the record is durable and visible.
+# Called with a run and its changed learners once they are durable and visible.
 OnDurable: TypeAlias = Callable[[RunRecord, Sequence[LearnerRecord]], None]
 
 # Name that finds the newest run.
@@ -33,8 +30,17 @@ LATEST = "latest"
 _MOST_LEARNERS, _LEARNERS_PER_RUN = 5_000, 20
 
 
-class ChangingRun:
-    """A stored run that may change; used in the event loop only.
+@dataclass(frozen=True)
+class LearnerProgress:
+    """A worker's last progress report of its learner; in memory only."""
+
+    phase: LearnerPhase = LearnerPhase.UNKNOWN
+    step: int = 0
+    loss: float = 0.0
+
+
+class LiveRun:
+    """A stored run that may change, with its progress; used in the event loop only.
 
     Each change builds on the previous one, durable or not, so a check inside a change holds until
     it is durable. Changes that arrive during a write are written together after it. Callers are
@@ -42,9 +48,19 @@ class ChangingRun:
     dropped. A cancelled caller cancels no change.
     """
 
-    def __init__(self, run: RunRecord, save: Save, on_durable: OnDurable) -> None:
+    def __init__(
+        self, run: RunRecord, database: Database, on_durable: OnDurable, turn: int = 0
+    ) -> None:
         self.shown = run
-        self._save = save
+        # Revision of the last change other than progress.
+        self.turn = turn
+        self.activity = Progressed()
+        self.progress: dict[int, LearnerProgress] = {}
+        # Ingredients of the soup being made.
+        self.ingredients: dict[int, Ingredient] = {}
+        # Set at the next change, then replaced.
+        self.changed = asyncio.Event()
+        self._database = database
         self._on_durable = on_durable
         # The record with all changes so far.
         self._latest = run
@@ -85,7 +101,7 @@ class ChangingRun:
             self._writing = written
             run, learners = self._latest, changed_learners(self.shown, self._latest)
             try:
-                await self._save(run, learners)
+                await self._database.save_run(run, learners)
             except Exception as error:  # noqa: BLE001 - it is raised where the changes were asked for
                 self._latest = self.shown
                 fallen, self._waiting = (written, self._waiting), None
@@ -114,43 +130,6 @@ def changed_learners(old: RunRecord, new: RunRecord) -> list[LearnerRecord]:
     ]
 
 
-class KeptRuns:
-    """LRU cache of ended runs' records, bounded by the number of learners."""
-
-    def __init__(self, *, most_learners: int = _MOST_LEARNERS) -> None:
-        self._most_learners = most_learners
-        self._runs: OrderedDict[str, RunRecord] = OrderedDict()
-
-    def find(self, run_id: str) -> RunRecord | None:
-        """A cached run, marked as most recently used."""
-        if run_id not in self._runs:
-            return None
-        self._runs.move_to_end(run_id)
-        return self._runs[run_id]
-
-    def keep(self, run: RunRecord) -> None:
-        """Cache a run, and evict the least recently used ones."""
-        self.forget(run.run_id)
-        self._runs[run.run_id] = run
-        size = sum(_LEARNERS_PER_RUN + len(kept.learners) for kept in self._runs.values())
-        while len(self._runs) > 1 and size > self._most_learners:
-            _, dropped = self._runs.popitem(last=False)
-            size -= _LEARNERS_PER_RUN + len(dropped.learners)
-
-    def forget(self, run_id: str) -> None:
-        """Drop a run from the cache."""
-        self._runs.pop(run_id, None)
-
-
-@dataclass(frozen=True)
-class LearnerProgress:
-    """A worker's last progress report of its learner; in memory only."""
-
-    phase: LearnerPhase = LearnerPhase.UNKNOWN
-    step: int = 0
-    loss: float = 0.0
-
-
 @dataclass(slots=True)
 class _Entry:
     """In-memory state of every run."""
@@ -162,21 +141,6 @@ class _Entry:
     held: str = ""
 
 
-@dataclass
-class _Live:
-    """More in-memory state of a run that may change."""
-
-    record: ChangingRun
-    # Revision of the last change other than progress.
-    turn: int
-    activity: Progressed = field(default_factory=Progressed)
-    progress: dict[int, LearnerProgress] = field(default_factory=dict)
-    # Ingredients of the soup being made.
-    ingredients: dict[int, Ingredient] = field(default_factory=dict)
-    # Set at the next change, then replaced.
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class RunStore:
     """The runs of one coordinator: open ones in memory, ended ones read on request."""
 
@@ -184,10 +148,10 @@ class RunStore:
         self._database, self._clock = database, clock
         self._entries: dict[str, _Entry] = {}
         # In the same order; an ended run stays until its end is written.
-        self._live: dict[str, _Live] = {}
-        self._kept = KeptRuns()
-        self._learner_listeners: list[OnDurable] = []
-        self._listeners: list[Callable[[RunRecord], None]] = []
+        self._live: dict[str, LiveRun] = {}
+        # Records of ended runs, by last use.
+        self._kept: dict[str, RunRecord] = {}
+        self._listeners: list[OnDurable] = []
 
     async def load(self) -> None:
         """Read the runs of earlier processes; only summaries of ended ones."""
@@ -204,22 +168,29 @@ class RunStore:
 
     def live(self) -> tuple[RunRecord, ...]:
         """The runs that have not ended, oldest first."""
-        shown = (live.record.shown for live in self._live.values())
+        shown = (live.shown for live in self._live.values())
         return tuple(run for run in shown if not run.state.ended)
 
     def record(self, run_id: str) -> RunRecord:
         """A run's record; does not count as a use of the run."""
         live = self._live.get(run_id)
         if live is not None:
-            return live.record.shown
-        run = self._kept.find(run_id)
+            return live.shown
+        run = self._kept.get(run_id)
         if run is None and run_id in self._entries:
             run = self._database.read_run(run_id)
-            if run is not None:
-                self._kept.keep(run)
         if run is None:
             raise UnknownRunError(f"there is no run {run_id!r}.")
+        self._keep(run)
         return run
+
+    def _keep(self, run: RunRecord) -> None:
+        self._kept.pop(run.run_id, None)
+        self._kept[run.run_id] = run
+        size = sum(_LEARNERS_PER_RUN + len(kept.learners) for kept in self._kept.values())
+        while len(self._kept) > 1 and size > _MOST_LEARNERS:
+            dropped = self._kept.pop(next(iter(self._kept)))
+            size -= _LEARNERS_PER_RUN + len(dropped.learners)
 
     def find(self, key: str) -> RunRecord:
         """A run by id or name; "latest" is the newest. Raises like `record`."""
@@ -240,13 +211,9 @@ class RunStore:
         run_id = next(ids, None)
         return None if run_id is None else self.record(run_id)
 
-    def listen(self, listener: Callable[[RunRecord], None]) -> None:
+    def listen(self, listener: OnDurable) -> None:
         """Call `listener` after every durable change, or once for several together."""
         self._listeners.append(listener)
-
-    def listen_to_learners(self, listener: OnDurable) -> None:
-        """Call `listener` with the changed learners too, before those of `listen`."""
-        self._learner_listeners.append(listener)
 
     async def add(self, run: RunRecord) -> None:
         """Store a new run."""
@@ -260,7 +227,7 @@ class RunStore:
         run = self.find(run_id)
         live = self._live.get(run.run_id) or self._make_live(run)
         try:
-            return await live.record.update(change)
+            return await live.update(change)
         finally:
             self._retire(run.run_id)
 
@@ -278,7 +245,7 @@ class RunStore:
         await self._database.remove_run(run_id)
         self._entries.pop(run_id, None)
         self._live.pop(run_id, None)
-        self._kept.forget(run_id)
+        self._kept.pop(run_id, None)
 
     def idle_seconds(self, run_id: str) -> float:
         """Seconds since the last request for the run."""
@@ -372,20 +339,17 @@ class RunStore:
     def _note(self, summary: RunSummary) -> None:
         self._entries[summary.run_id] = _Entry(summary, _next_revision(0), used_at=self._clock())
 
-    def _make_live(self, run: RunRecord) -> _Live:
-        record = ChangingRun(run, self._save, self._announce)
-        live = self._live[run.run_id] = _Live(record, self._entries[run.run_id].revision)
+    def _make_live(self, run: RunRecord) -> LiveRun:
+        turn = self._entries[run.run_id].revision
+        live = self._live[run.run_id] = LiveRun(run, self._database, self._announce, turn)
         return live
-
-    async def _save(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
-        await self._database.save_run(run, learners)
 
     def _retire(self, run_id: str) -> None:
         """Treat a run whose end is durable as an ended one."""
         live = self._live.get(run_id)
-        if live and live.record.settled and live.record.shown.state.ended:
+        if live and live.settled and live.shown.state.ended:
             del self._live[run_id]
-            self._kept.keep(live.record.shown)
+            self._keep(live.shown)
 
     def _announce(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         self._entries[run.run_id].summary = RunSummary.of(run)
@@ -397,10 +361,8 @@ class RunStore:
                 if learner.state is not LearnerState.LEASED:
                     live.progress.pop(learner.index, None)
         self._turn(run.run_id)
-        for on_learners in self._learner_listeners:
-            on_learners(run, learners)
         for listener in self._listeners:
-            listener(run)
+            listener(run, learners)
         if run.state.ended:
             # After its writer is done; the caller may have been cancelled.
             asyncio.get_running_loop().call_soon(self._retire, run.run_id)

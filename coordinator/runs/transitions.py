@@ -1,14 +1,19 @@
-"""State transitions of a run and its learners: pure functions from record to record."""
+"""State transitions of a run and its learners: pure functions from record to record.
+
+Redundancy: on one kind of device a learner is the same to the bit. With `learners.redundancy` 2,
+a result is held until another worker hands in the same files. If two disagree, a third trains it,
+and the majority wins. Devices of different kinds neither blame nor confirm each other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.states import LearnerState
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
+from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord, SilentEnd
 from lipt.core.results import DIVERGED, diverged_in_words
 
 # Bounds the record's size: a run may allow any number of attempts.
@@ -172,6 +177,92 @@ def done(learner: LearnerRecord, result: LearnerResult) -> LearnerRecord:
         message="",
         silent_ends=(),
     )
+
+
+class Verdict(Enum):
+    """The outcome for a new result."""
+
+    TAKE = auto()
+    # No other worker has confirmed or contradicted it.
+    HOLD = auto()
+    # Another worker on this kind of device handed in other files.
+    DISAGREE = auto()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict, its reason, and the suspected workers (both, if two disagree)."""
+
+    verdict: Verdict
+    reason: str = ""
+    suspects: tuple[str, ...] = ()
+
+
+def judge(earlier: Sequence[CopyRecord], newest: CopyRecord, *, redundancy: int) -> Judgement:
+    """Judge the newest copy; `earlier` copies are from other workers, and no two agree."""
+    others = [copy for copy in earlier if copy.party != newest.party]
+    same = [copy for copy in others if copy.files == newest.files]
+    wrong = [copy for copy in others if copy.files != newest.files]
+    if redundancy == 1 or (same and not wrong):
+        return Judgement(Verdict.TAKE)
+    if same:
+        return Judgement(
+            Verdict.TAKE,
+            f"workers {same[0].worker_name} and {newest.worker_name} agree on it, and "
+            f"{_handed_in(wrong)}: look at {_names(wrong)}",
+            tuple(copy.worker_name for copy in wrong),
+        )
+    rivals = [copy for copy in others if copy.kind == newest.kind]
+    if not rivals:
+        return Judgement(
+            Verdict.HOLD,
+            f"worker {newest.worker_name} has handed it in; it waits for another worker to hand "
+            "in the same",
+        )
+    both = (*rivals, newest)
+    return Judgement(
+        Verdict.DISAGREE,
+        f"{_handed_in(both)}, on the same kind of device ({newest.kind}): none is taken until "
+        "another worker agrees with one of them",
+        tuple(copy.worker_name for copy in both),
+    )
+
+
+def handed_in(
+    learner: LearnerRecord, result: LearnerResult, *, redundancy: int, max_attempts: int
+) -> tuple[LearnerRecord, Judgement]:
+    """The learner after its worker handed in a result, and the judgement."""
+    copy = CopyRecord(
+        epoch=learner.epoch,
+        worker_id=learner.worker_id,
+        worker_name=learner.worker_name,
+        party=learner.party,
+        kind=learner.kind,
+        result=result.blob,
+        snapshots=result.snapshots,
+    )
+    judged = judge(learner.copies, copy, redundancy=redundancy)
+    if judged.verdict is Verdict.TAKE:
+        taken = done(learner, result)
+        return (counted_against(taken, judged.reason) if judged.reason else taken), judged
+    # Requeued, for another worker to confirm.
+    kept = learner.changed(
+        state=LearnerState.QUEUED, copies=(*learner.copies, copy), message=judged.reason
+    )
+    if judged.verdict is Verdict.DISAGREE:
+        # The first dispute is no failed attempt: a third worker settles it.
+        counts = bool(judged.suspects[2:])
+        kept = counted_against(kept, judged.reason, max_attempts=max_attempts if counts else None)
+    return kept, judged
+
+
+def _handed_in(copies: Sequence[CopyRecord]) -> str:
+    parts = [f"{copy.worker_name} handed in {copy.result.sha256[:12]}" for copy in copies]
+    return f"worker{'s' if len(parts) > 1 else ''} {', '.join(parts)}"
+
+
+def _names(copies: Sequence[CopyRecord]) -> str:
+    return ", ".join(f"{copy.worker_name} ({copy.kind})" for copy in copies)
 
 
 def is_in(learner: LearnerRecord, result: BlobName, worker_id: str, epoch: int) -> bool:

@@ -1,4 +1,4 @@
-"""Accounts: uploads that no record names, by peer, and quotas for more of them.
+"""Accounts: uploads that no record names, by peer and lease, and the limits of more of them.
 
 Accounts are in memory: after a restart, stored uploads count only towards the total. Workers'
 uploads count by lease, so trainers cannot block them; those of ended leases have their own quota.
@@ -13,13 +13,17 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import state_errors
 from lipt.common.blobs.store import BlobStore, Upload
 from lipt.common.errors import ForeignBlobError, StorageFullError, UploadInProgressError
-from lipt.coordinator.dispatch.worker_blobs import Allowance, LeaseId
+from lipt.coordinator.access.caller import Evidence
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.settings import StorageSettings
+from lipt.coordinator.state.records import RunRecord
 
 # Uploads may take this fraction (1/N) of the disk; the rest is for the coordinator's files.
 _SHARE_OF_DISK = 3
@@ -28,6 +32,33 @@ NOBODY = ""
 _GRACE_SECONDS = 120.0
 # Retry delay sent with a refusal.
 _RETRY_SECONDS = 10.0
+
+
+# A worker may compute its learner or range again, with other bits.
+_TIMES_COMPUTED = 2
+# A learner has theta*'s tensors: some of the values, a mask bit for each, and a header.
+_TIMES_INITIAL_BYTES, _MORE_BYTES = 2, 2**20
+
+LeaseId: TypeAlias = tuple[AssignmentKey, int]
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """The maximum number and size of files that may be uploaded under a lease."""
+
+    lease: LeaseId
+    max_files: int
+    max_file_bytes: int
+
+    @classmethod
+    def of_learner(cls, lease: LeaseId, run: RunRecord) -> Allowance:
+        """The allowance for a learner of the run."""
+        initial_bytes = run.initial_weights.size_bytes if run.initial_weights else 0
+        return cls(
+            lease,
+            max_files=_TIMES_COMPUTED * (run.config.learners.num_snapshots + 1),
+            max_file_bytes=_TIMES_INITIAL_BYTES * initial_bytes + _MORE_BYTES,
+        )
 
 
 @dataclass(frozen=True)
@@ -209,19 +240,19 @@ def _bytes(entries: Iterable[_Entry]) -> int:
     return sum(entry.size_bytes for entry in entries)
 
 
+@dataclass(eq=False)
 class Uploads:
     """The uploads into one store, limited by the accounts; disk access runs in threads."""
 
-    def __init__(self, store: BlobStore, accounts: Accounts) -> None:
-        self._store = store
-        self._accounts = accounts
+    store: BlobStore
+    accounts: Accounts
 
     @asynccontextmanager
     async def receiving(
         self, name: BlobName, offset_bytes: int, peer: str, allowance: Allowance | None = None
     ) -> AsyncIterator[Upload]:
         """Open an upload at an offset; raises as `Accounts.begin` and `BlobStore.open_upload`."""
-        leaving = self._accounts.begin(name, peer, allowance)
+        leaving = self.accounts.begin(name, peer, allowance)
         opening = asyncio.ensure_future(asyncio.to_thread(self._open, name, offset_bytes, leaving))
         try:
             yield await asyncio.shield(opening)
@@ -231,8 +262,8 @@ class Uploads:
 
     def _open(self, name: BlobName, offset_bytes: int, leaving: Iterable[str]) -> Upload:
         for sha256 in leaving:
-            self._store.expiry.remove_part(sha256, before=math.inf)
-        return self._store.open_upload(name, offset_bytes)
+            self.store.expiry.remove_part(sha256, before=math.inf)
+        return self.store.open_upload(name, offset_bytes)
 
     async def _end(self, name: BlobName, opening: asyncio.Future[Upload]) -> None:
         # The thread cannot be stopped, so wait for it.
@@ -242,9 +273,56 @@ class Uploads:
             upload = None if opening.exception() else opening.result()
             finished, kept = await asyncio.to_thread(self._close, name, upload)
         finally:
-            self._accounts.end(name, finished=finished, kept=kept)
+            self.accounts.end(name, finished=finished, kept=kept)
 
     def _close(self, name: BlobName, upload: Upload | None) -> tuple[bool, bool]:
         if upload is not None:
             upload.close()
-        return self._store.has(name), self._store.part(name).exists()
+        return self.store.has(name), self.store.part(name).exists()
+
+
+class WorkerBlobs:
+    """Decides which blobs a worker may read and upload; other callers are not limited."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    def require_readable(self, name: BlobName, shown: Evidence) -> None:
+        """Refuse a blob outside the worker's assignment, with a ForeignBlobError."""
+        worker_id = self._dispatcher.workers.behind(shown)
+        if worker_id is None:
+            return
+        run, learner = self._dispatcher.held_by(worker_id) or (None, None)
+        grant = self._dispatcher.scans.held_by(worker_id)
+        if grant is None and run is None:
+            raise _without_lease("reads", name)
+        readable = {
+            grant and grant.scan.weights,
+            run and run.initial_weights,
+            learner and learner.shard,
+        }
+        if name not in readable:
+            raise ForeignBlobError(
+                f"blob {name} is not of this worker's assignment. A worker reads the initial "
+                "weights and the shard of its assignment."
+            )
+
+    def allowance(self, name: BlobName, shown: Evidence) -> Allowance | None:
+        """The worker's allowance (ForeignBlobError without a lease); None for other callers."""
+        worker_id = self._dispatcher.workers.behind(shown)
+        if worker_id is None:
+            return None
+        if held := self._dispatcher.held_by(worker_id):
+            run, learner = held
+            key = AssignmentKey(run.run_id, learner.index)
+            return Allowance.of_learner((key, learner.epoch), run)
+        if grant := self._dispatcher.scans.held_by(worker_id):
+            return Allowance((grant.key, grant.epoch), _TIMES_COMPUTED, grant.scan.max_file_bytes)
+        raise _without_lease("sends", name)
+
+
+def _without_lease(verb: str, name: BlobName) -> ForeignBlobError:
+    return ForeignBlobError(
+        f"a worker {verb} blobs of its assignment, and this one has none, so not {name}. Its "
+        "lease is over, or never was: ask for the next assignment."
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from lipt.common.blobs.durable import remove_stale_temporaries, state_errors
@@ -14,14 +14,13 @@ from lipt.common.errors import StateError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Readings
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.dispatch.worker_blobs import LeaseId
 from lipt.coordinator.instruments import STORAGE, UNFINISHED_UPLOADS
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.files import collection_allowed
 from lipt.coordinator.state.maintenance import Collected, collect, named_digests
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
-from lipt.coordinator.storage.accounts import Accounts, Uploads, free_bytes, resolve_quota
+from lipt.coordinator.storage.accounts import Accounts, LeaseId, Uploads, free_bytes, resolve_quota
 
 logger = logging.getLogger(__name__)
 
@@ -30,36 +29,31 @@ _HOUR, _DAY = 3600.0, 86_400.0
 _IN_USE_SECONDS = 3600.0
 
 
+@dataclass(eq=False)
 class Storage:
-    """Uploads into one state directory, and the removal of unused files."""
+    """Uploads into one state directory, and the removal of old runs and unused files."""
 
-    def __init__(
-        self,
-        directory: Path,
-        blobs: BlobStore,
-        accounts: Accounts,
-        settings: StorageSettings,
-        events: Events,
-        *,
-        wall_clock: Callable[[], float],
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> None:
-        self.uploads = Uploads(blobs, accounts)
+    directory: Path
+    blobs: BlobStore
+    accounts: Accounts
+    settings: StorageSettings
+    events: Events
+    store: RunStore
+    compute: ComputeQueue
+    _: KW_ONLY
+    wall_clock: Callable[[], float]
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+
+    def __post_init__(self) -> None:
+        self.uploads = Uploads(self.blobs, self.accounts)
         self.latest = Collected()
-        self._directory = directory
-        self._expiry = blobs.expiry
-        self._accounts = accounts
-        self._settings = settings
-        self._events = events
-        self._wall_clock = wall_clock
-        self._sleep = sleep
 
     def forget_named(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         """Stop counting the blobs of a run and of the given learners as uploads."""
         blobs = [run.initial_weights, run.pretrained_weights]
         for learner in learners:
             blobs += [learner.shard, learner.result, *learner.snapshots]
-        self._accounts.forget(blob.sha256 for blob in blobs if blob is not None)
+        self.accounts.forget(blob.sha256 for blob in blobs if blob is not None)
 
     def readings(self) -> Readings:
         """Stored bytes by kind, and the number of unfinished uploads."""
@@ -67,21 +61,46 @@ class Storage:
             STORAGE: {
                 ("needed",): self.latest.needed_bytes,
                 ("spare",): self.latest.spare_bytes,
-                ("uploaded",): self._accounts.num_bytes(finished=True),
-                ("reserved",): self._accounts.num_bytes(finished=False),
+                ("uploaded",): self.accounts.num_bytes(finished=True),
+                ("reserved",): self.accounts.num_bytes(finished=False),
             },
-            UNFINISHED_UPLOADS: {(): self._accounts.num_unfinished()},
+            UNFINISHED_UPLOADS: {(): self.accounts.num_unfinished()},
         }
 
     async def run(self) -> None:
-        """Collect until cancelled, starting after a pause in which peers resume their uploads."""
+        """Remove old runs and unused files until cancelled.
+
+        Starts after a pause in which peers reconnect and resume their uploads.
+        """
         while True:
-            await self._sleep(self._settings.collect_every_seconds)
+            await self.sleep(self.settings.collect_every_seconds)
+            await self.remove_overdue_runs()
             await self.collect()
+
+    async def remove_overdue_runs(self) -> None:
+        """Remove overdue runs that are not in use; their blobs are then no longer needed."""
+        for run in overdue(self.store.runs(), self.settings, now=self.wall_clock()):
+            if self._in_use(run.run_id):
+                continue
+            try:
+                await self.store.remove(run.run_id)
+            except StateError as error:
+                self._retry_later(error)
+                return
+            self.events.record(EventKind.EXPIRED, detail="runs", run=run.name)
+
+    def _in_use(self, run_id: str) -> bool:
+        computed = any(job.run == run_id for job in self.compute.computations())
+        return computed or self.store.idle_seconds(run_id) < _IN_USE_SECONDS
+
+    def _retry_later(self, error: StateError) -> None:
+        self.events.record(
+            EventKind.RETRIED, detail="collection", level=logging.WARNING, reason=str(error)
+        )
 
     async def collect(self) -> None:
         """Remove expired files; those that cannot be removed now are retried later."""
-        work = asyncio.ensure_future(asyncio.to_thread(self._collect, self._accounts.digests()))
+        work = asyncio.ensure_future(asyncio.to_thread(self._collect, self.accounts.digests()))
         try:
             done, settled = await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -89,38 +108,36 @@ class Storage:
             await asyncio.wait({work})
             raise
         except StateError as error:
-            self._events.record(
-                EventKind.RETRIED, detail="collection", level=logging.WARNING, reason=str(error)
-            )
+            self._retry_later(error)
             return
         if done is None:
             return
         self.latest = done
-        self._accounts.forget(settled)
+        self.accounts.forget(settled)
         for detail, files in (("blobs", done.blobs), ("uploads", done.parts)):
             if files:
                 num_bytes = sum(file.size_bytes for file in files)
-                self._events.record(
+                self.events.record(
                     EventKind.EXPIRED, detail=detail, files=len(files), bytes=num_bytes
                 )
 
     def _collect(self, uploads: frozenset[str]) -> tuple[Collected | None, frozenset[str]]:
         """One collection, and the uploads that are gone or now named; None while paused."""
-        now, settings = self._wall_clock(), self._settings
-        with state_errors(self._directory), collection_allowed(self._directory) as allowed:
+        now, settings = self.wall_clock(), self.settings
+        with state_errors(self.directory), collection_allowed(self.directory) as allowed:
             if not allowed:
                 return None, frozenset()
-            remove_stale_temporaries(self._directory / "uploads")
+            remove_stale_temporaries(self.directory / "uploads")
             done = collect(
-                self._directory,
-                self._expiry,
+                self.directory,
+                self.blobs.expiry,
                 # Blobs named after the records were read were used, or held, after this time.
                 unused_since=now - settings.unused_hours * _HOUR,
                 cut_since=now - settings.unfinished_hours * _HOUR,
             )
-            parts = {part.sha256 for part in self._expiry.parts()}
-            left = {it for it in uploads if it in parts or self._expiry.blob(it) is not None}
-            return done, uploads - left.difference(named_digests(self._directory))
+            parts = {part.sha256 for part in self.blobs.expiry.parts()}
+            left = {it for it in uploads if it in parts or self.blobs.expiry.blob(it) is not None}
+            return done, uploads - left.difference(named_digests(self.directory))
 
 
 async def open_storage(
@@ -128,6 +145,8 @@ async def open_storage(
     blobs: BlobStore,
     settings: StorageSettings,
     events: Events,
+    store: RunStore,
+    compute: ComputeQueue,
     *,
     is_live: Callable[[LeaseId], bool],
     wall_clock: Callable[[], float],
@@ -145,7 +164,11 @@ async def open_storage(
     )
     accounts = Accounts(quota, clock=clock, is_live=is_live)
     accounts.restore(finished, unfinished)
-    return Storage(directory, blobs, accounts, settings, events, wall_clock=wall_clock)
+    storage = Storage(
+        directory, blobs, accounts, settings, events, store, compute, wall_clock=wall_clock
+    )
+    store.listen(storage.forget_named)
+    return storage
 
 
 def _left_behind(directory: Path, blobs: BlobStore) -> tuple[dict[str, int], dict[str, int]]:
@@ -157,61 +180,19 @@ def _left_behind(directory: Path, blobs: BlobStore) -> tuple[dict[str, int], dic
 
 
 def overdue(
-    runs: Iterable[RunSummary], *, now: float, keep_days: float | None, keep_runs: int | None
+    runs: Iterable[RunSummary], settings: StorageSettings, *, now: float
 ) -> Sequence[RunSummary]:
-    """The ended runs past either limit (None: no limit), oldest end first."""
+    """The ended runs past `keep_days` or `keep_runs` (None: no limit), oldest end first."""
+    days, most = settings.keep_days, settings.keep_runs
     ended = sorted(
         (run for run in runs if run.state.ended), key=lambda run: (_end(run), run.run_id)
     )
-    too_many = 0 if keep_runs is None else max(0, len(ended) - keep_runs)
+    too_many = 0 if most is None else max(0, len(ended) - most)
     return [
         run
         for place, run in enumerate(ended)
-        if place < too_many or (keep_days is not None and now - _end(run) > keep_days * _DAY)
+        if place < too_many or (days is not None and now - _end(run) > days * _DAY)
     ]
-
-
-@dataclass(frozen=True)
-class Retention:
-    """Removes overdue runs; their blobs are then no longer needed."""
-
-    store: RunStore
-    compute: ComputeQueue
-    settings: StorageSettings
-    events: Events
-    clock: Callable[[], float]
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-
-    async def run(self) -> None:
-        """Remove runs until cancelled, starting after a pause in which peers reconnect."""
-        while True:
-            await self.sleep(self.settings.collect_every_seconds)
-            await self.apply()
-
-    async def apply(self) -> None:
-        """Remove overdue runs that are not in use."""
-        settings = self.settings
-        runs = overdue(
-            self.store.runs(),
-            now=self.clock(),
-            keep_days=settings.keep_days,
-            keep_runs=settings.keep_runs,
-        )
-        for run in runs:
-            if self._in_use(run.run_id):
-                continue
-            try:
-                await self.store.remove(run.run_id)
-            except StateError as error:
-                self.events.record(
-                    EventKind.RETRIED, detail="collection", level=logging.WARNING, reason=str(error)
-                )
-                return
-            self.events.record(EventKind.EXPIRED, detail="runs", run=run.name)
-
-    def _in_use(self, run_id: str) -> bool:
-        computed = any(job.run == run_id for job in self.compute.computations())
-        return computed or self.store.idle_seconds(run_id) < _IN_USE_SECONDS
 
 
 def _end(run: RunSummary) -> float:

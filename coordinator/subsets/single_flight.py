@@ -18,15 +18,9 @@ Callers = Callable[[], frozenset[str]]
 
 
 @dataclass(eq=False)
-class _Waiter:
-    on_progress: OnProgress
-    callers: Callers
-
-
-@dataclass(eq=False)
 class _Flight(Generic[ResultT]):
     latest: Progressed | None = None
-    waiters: list[_Waiter] = field(default_factory=list)
+    waiters: list[tuple[OnProgress, Callers]] = field(default_factory=list)
     task: asyncio.Task[ResultT] = field(init=False)
     lingering: asyncio.Task[None] | None = None
 
@@ -35,7 +29,7 @@ class _Flight(Generic[ResultT]):
         return self.latest is not None and not self.latest.ahead
 
     def callers(self) -> frozenset[str]:
-        return frozenset[str]().union(*(waiter.callers() for waiter in self.waiters))
+        return frozenset[str]().union(*(callers() for _, callers in self.waiters))
 
 
 class SingleFlight:
@@ -66,7 +60,7 @@ class SingleFlight:
             flight.lingering = None
         if flight.latest is not None:
             on_progress(flight.latest)
-        waiter = _Waiter(on_progress, callers)
+        waiter = (on_progress, callers)
         flight.waiters.append(waiter)
         try:
             return await asyncio.shield(flight.task)
@@ -90,8 +84,8 @@ class SingleFlight:
 
         def report(progressed: Progressed) -> None:
             flight.latest = progressed
-            for waiter in flight.waiters:
-                waiter.on_progress(progressed)
+            for on_progress, _ in flight.waiters:
+                on_progress(progressed)
             # It may have to wait for another turn.
             self._look_after(key, flight)
 

@@ -4,7 +4,8 @@ Pooled features are the inputs of a model's head, and 2x2 averages of its last f
 keep positions. One model of a bank is in memory at a time.
 
 A backbone is a torchvision network with trained weights that the coordinator's operator names:
-`torchvision:NAME@FILE` is a setting of the process and never comes over the wire. FILE is
+`torchvision:NAME` (torchvision's own weights, from torch hub's folder or the network) and
+`torchvision:NAME@FILE` are settings of the process and never come over the wire. A file is
 safetensors, or a state dict of `torch.save`, read without unpickling objects.
 
 Shapes: N examples, B of a batch, M for batch norm, C channels of a map, D features.
@@ -32,10 +33,10 @@ from lipt.common.inputs.model_input import Stored, split_stored, to_model_input
 from lipt.common.inputs.specs import InputFormat, Inputs, call_model
 from lipt.common.models import find_head
 from lipt.common.models.head import evaluation_mode
-from lipt.common.models.models import PREFIX, build_torchvision
+from lipt.common.models.models import PREFIX, build_torchvision, torchvision_weights
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import require_finite_rows
-from lipt.common.weights.checkpoints import read_torch_file
+from lipt.common.weights.checkpoints import hub_file, hub_folder, read_torch_file
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
 from lipt.core.signals.stored import STORAGE_LIMITS
@@ -232,12 +233,20 @@ def load_backbone(spec: str, device: torch.device) -> Backbone:
 
 def _parts(spec: str) -> tuple[str, Path]:
     name, at, file = spec.removeprefix(PREFIX).partition("@")
-    if not spec.startswith(PREFIX) or not at or not file:
+    if not spec.startswith(PREFIX) or not name or (at and not file):
         raise ConfigError(
-            f"the backbone {spec!r} is not torchvision:NAME@FILE, such as "
-            "torchvision:resnet18@/srv/resnet18.safetensors."
+            f"the backbone {spec!r} is not torchvision:NAME or torchvision:NAME@FILE. Name a "
+            "network of torchvision, such as torchvision:resnet18."
         )
-    return name, Path(file)
+    if file:
+        return name, Path(file)
+    url = torchvision_weights(name)
+    try:
+        return name, hub_file(url)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{spec} has no weights: {error}. Put {url} into {hub_folder()}, or give {spec}@FILE."
+        ) from error
 
 
 def _unreadable(path: Path, error: Exception) -> ConfigError:

@@ -74,12 +74,6 @@ class Proxy:
         """The proxy whose head gives soft labels: itself, or `auto` in place of a model's own."""
         return type(self)(None) if self.is_own_head else self
 
-    @property
-    def judges_before_learners(self) -> bool:
-        """Whether its signals need only theta* of a run."""
-        kinds = set(self.features or ())
-        return Kind.INITIAL in kinds and not kinds & {Kind.SOUP, Kind.LEARNERS}
-
     def may_use(self, kind: Kind) -> bool:
         """Whether its signals can depend on such features."""
         return self.features is None or kind in self.features

@@ -182,7 +182,7 @@ def question_of(
     if not needs & OF_A_PROXY:
         proxy = SOUP
     # The same before and after the learners have trained.
-    before_learners = warm_up is not None or needs_no_learners(query)
+    before_learners = training_for(query, num_examples) is not Training.LEARNERS
     weights = query.weights or (run.initial_weights if before_learners else run.pretrained_weights)
     if run.inputs is None or weights is None:
         raise ValueError(f"run {run.name} is asked about without weights")
@@ -378,34 +378,33 @@ class Training(Enum):
 
 def training_for(query: SubsetQuery, num_examples: int) -> Training:
     """Training for a query: nothing if labels, columns or patches are enough."""
-    if needs_no_learners(query):
-        return Training.INITIAL_WEIGHTS
     strategy = find_strategy(query.strategy)
     given = query.options_of(strategy, num_examples)
     needs = strategy.needs_of(given)
+    if _asks_for_warm_up(given):
+        return Training.INITIAL_WEIGHTS
     if Labels.parse(query.labels) is Labels.NONE:
         return Training.NOTHING
-    if query.weights is not None or needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}:
+    if Need.DYNAMICS in needs:
         return Training.LEARNERS
+    if query.weights is not None:
+        return Training.INITIAL_WEIGHTS
     proxy = Proxy.parse(query.proxy or strategy.proxy)
     if query.soft_labels:
         needs, proxy = needs | {Need.SIGNALS}, proxy.teacher
+    kinds = (Kind.LEARNERS,) if proxy.features is None else proxy.features
+    trained = set(kinds).intersection(_TRAINED_ON_LABELS)
+    if trained == {Kind.INITIAL}:
+        return Training.INITIAL_WEIGHTS
+    if Need.GRADIENT_NORMS in needs:
+        return Training.LEARNERS
     if not needs & OF_A_PROXY:
         return Training.NOTHING
     if proxy.is_own_head:
         own = query.features is not None or Need.PAIRED_FEATURES in needs
         looks = needs & {Need.SIGNALS, Need.VALIDATION}
         return Training.NOTHING if own and not looks else Training.LEARNERS
-    untrained = {Kind.PATCHES, Kind.COLUMNS, Kind.USER, Kind.BACKBONE}
-    known = proxy.features is not None and untrained.issuperset(proxy.features)
-    return Training.NOTHING if known else Training.LEARNERS
-
-
-def needs_no_learners(query: SubsetQuery) -> bool:
-    """Whether a query needs only theta* of its run."""
-    if _asks_for_warm_up(query.options):
-        return True
-    return bool(query.proxy) and Proxy.parse(query.proxy).judges_before_learners
+    return Training.LEARNERS if trained else Training.NOTHING
 
 
 def _trajectories(

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from benchmarks.value.cells import PROXIES, SEARCH, STRATEGIES, UNLABELLED, Cell, all_cells
-from benchmarks.value.searching import section
+from benchmarks.value.cells import PROXIES, STRATEGIES, UNLABELLED, Cell, all_cells
 from benchmarks.value.tables import page
 from benchmarks.value.training import Result, Results
 
@@ -75,20 +72,3 @@ def test_a_row_is_compared_with_random_of_the_same_seeds() -> None:
     line = next(line for line in text.splitlines() if "| auto | auto |" in line)
     assert "60.0% +- 8.5 | +5.0 (-7.7 to +17.7) | 25.0% |" in line
     assert "- digits, short main training of resnet8: 1 of 5 trainings" in text
-
-
-def searched(strategy: str, accuracies: Sequence[float]) -> dict[Cell, dict[str, Any]]:
-    return {
-        replace(CELL, strategy=strategy, recipe=name): {"accuracy": accuracy}
-        for name, accuracy in zip(SEARCH, accuracies, strict=True)
-    }
-
-
-def test_a_search_on_a_subset_is_judged_by_the_order_and_by_what_its_best_is_worth() -> None:
-    rising = [0.1 + 0.01 * place for place in range(len(SEARCH))]
-    falling = rising[::-1]
-    results = searched("everything", rising) | searched("auto", rising)
-    results |= searched("uniform_per_class", falling)
-    text = section(results)
-    assert "| auto | 500 of 2,000 | 1.00 | 21.0% | 21.0% | 1 |" in text
-    assert "| uniform_per_class | 500 of 2,000 | -1.00 | 10.0% | 21.0% | 1 |" in text

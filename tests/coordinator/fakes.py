@@ -16,6 +16,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ImageSpec
+from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.app import App, open_app
@@ -29,21 +30,13 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.messages import (
-    Asked,
-    OnData,
-    OnProgress,
-    Progressed,
-    ScanNews,
-    Timed,
-    Took,
-)
+from lipt.coordinator.compute.messages import Asked, OnData, OnProgress, Progressed, Timed, Took
 from lipt.coordinator.compute.process import Resident
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
-from lipt.coordinator.state.records import LearnerRecord, SoupRecord
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, SoupRecord
 from lipt.core.results import Ingredient
 from lipt.core.selection.selection import Selection
 from lipt.core.stages.choice import Chosen
@@ -65,10 +58,7 @@ SOUP_RECORD = SoupRecord(
 
 
 class FakeCompute:
-    """Answers each kind of job as it is told, and keeps the jobs.
-
-    `answers` has, by a job's class, its result, an error to raise, or a function of the job.
-    """
+    """Answers jobs by their class: with a result, an error to raise, or a function of the job."""
 
     def __init__(self, answers: Mapping[type, object] | None = None) -> None:
         self.answers: dict[type, object] = dict(answers or {})
@@ -85,7 +75,6 @@ class FakeCompute:
 
     @property
     def kinds(self) -> list[str]:
-        """The names of the jobs' classes."""
         return [type(job).__name__ for job in self.jobs]
 
     async def run(
@@ -109,23 +98,14 @@ class FakeCompute:
 
     memory_limit_bytes = 2**30
 
-    def oldest_seconds(self) -> Mapping[str, float]:
-        return {"cheap": 0.0, "dear": 0.0}
-
     def resident(self) -> Mapping[str, Resident]:
         return {"dear": Resident(now_bytes=5, peak_bytes=7)}
 
     def open_light(self, known: object) -> None:
         self.known = known
 
-    def share_scans(self, tell_board: Callable[[ScanNews], None]) -> None:
-        self.tell_board = tell_board
-
     def warm(self) -> None:
         self.warmed = True
-
-    def waiting(self) -> Mapping[str, int]:
-        return {}
 
     def computations(self) -> tuple[Computation, ...]:
         return ()
@@ -203,7 +183,6 @@ def make_settings(directory: Path, **flags: Any) -> CoordinatorSettings:
 async def opened(
     settings: CoordinatorSettings, compute: FakeCompute | None = None
 ) -> AsyncIterator[App]:
-    """A coordinator's parts around a compute process that the test plays."""
     played = compute or pretraining(settings.state_dir)
     async with open_app(settings, make_compute=lambda *_: played.queue) as app:
         yield app
@@ -221,7 +200,6 @@ class FakeWorker:
         ).worker_id
 
     async def take(self) -> tuple[AssignmentKey, int]:
-        """The next learner and its epoch, however long that takes."""
         while True:
             granted = await self._dispatcher.next_work(self.worker_id, wait_seconds=60.0)
             if isinstance(granted, tuple):
@@ -230,3 +208,19 @@ class FakeWorker:
 
     async def hand_in(self, taken: tuple[AssignmentKey, int]) -> None:
         await self._dispatcher.commit(self.worker_id, *taken, self.RESULT)
+
+
+async def until(app: App, name: str, reached: Callable[[RunRecord], bool]) -> RunRecord:
+    while not reached(run := app.store.find(name)):
+        revision = app.store.revision(run.run_id)
+        await app.store.wait_for_change(run.run_id, revision, timeout_seconds=60.0)
+    return run
+
+
+async def complete(app: App, name: str) -> RunRecord:
+    worker = FakeWorker(app)
+    for _ in range(2):
+        await worker.hand_in(await worker.take())
+    final = await until(app, name, lambda run: run.state.ended)
+    assert final.state is RunState.READY, final.message
+    return final

@@ -1,11 +1,9 @@
-"""Records of runs, with only what matters in a test to be said."""
-
 from __future__ import annotations
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.images.formats import ImageFormat
-from lipt.common.states import RunState
+from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
@@ -44,3 +42,11 @@ def made_up_run(
             for index in range(num_learners)
         ),
     )
+
+
+def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecord:
+    """The run whose first learners are in these states, at or of a worker "box"."""
+    for index, state in enumerate(states):
+        learner = run.learners[index].changed(state=state, message=message, worker_name="box")
+        run = run.with_learner(learner)
+    return run

@@ -1,9 +1,7 @@
-"""The coordinator's parts, put together around a compute process that the test plays."""
-
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,93 +17,72 @@ from lipt.common.errors import (
     UnknownNameError,
     UnknownWorkerError,
 )
+from lipt.common.observability.metrics import Gauge, Meters
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.app import App, logging_progress
+from lipt.coordinator.app import logging_progress
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.messages import Asked, Cost, Progressed
+from lipt.coordinator.dispatch.dispatcher import Dispatcher
+from lipt.coordinator.instruments import (
+    COMPUTE_LIMIT,
+    COMPUTE_PEAK,
+    COMPUTE_RESIDENT,
+    LEARNERS,
+    RUNS,
+    SOUP_ACCURACY,
+    SOUP_KEPT,
+    STAGES,
+    STORAGE_FREE,
+    WORKERS_WAITING,
+)
+from lipt.coordinator.metrics import measure_stages, of_the_machine, of_the_state
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.subsets.questions import DiagnosisQuery
+from lipt.coordinator.state.records import CostRecord
+from lipt.coordinator.subsets.answers import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import config_pb2
 from tests.clock import Clock
 from tests.coordinator.fakes import (
     DATA,
+    SOUP_RECORD,
     FakeCompute,
     FakeWorker,
+    complete,
     make_settings,
     opened,
     pretraining,
+    until,
 )
+from tests.coordinator.made_up_runs import made_up_run
+from tests.meters import observed
 
 NOTHING = config_pb2.RunConfig()
 
 
-async def until(app: App, run_id: str, reached: Callable[[RunRecord], bool]) -> RunRecord:
-    """The run, once it has got so far."""
-    while not reached(run := app.store.find(run_id)):
-        revision = app.store.revision(run_id)
-        await app.store.wait_for_change(run_id, revision, timeout_seconds=60.0)
-    return run
-
-
-def is_training(run: RunRecord) -> bool:
-    return run.state is RunState.TRAINING
-
-
-def has_ended(run: RunRecord) -> bool:
-    return run.state.ended
-
-
-async def complete(app: App) -> None:
-    """A run "mine", until it is ready."""
-    run = await app.requests.create("q", "mine", NOTHING)
-    worker = FakeWorker(app)
-    for _ in range(2):
-        await worker.hand_in(await worker.take())
-    final = await until(app, run.run_id, has_ended)
-    assert final.state is RunState.READY, final.message
-
-
-async def test_run_goes_from_its_request_to_its_soup(tmp_path: Path) -> None:
-    settings = make_settings(tmp_path)
-    compute = pretraining(settings.state_dir)
-    async with opened(settings, compute) as app:
-        await complete(app)
-        final = app.store.find("mine")
-    assert [learner.state for learner in final.learners] == [LearnerState.DONE] * 2
-    kinds = ["DescribeData", "InitializeWeights", "CutShards", "MakeSoup"]
-    assert compute.kinds == kinds
-
-
-async def test_what_cheap_subsets_need_is_there_before_a_run_is_ready(tmp_path: Path) -> None:
+async def test_run_goes_from_its_request_to_its_soup_and_subset(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     compute = pretraining(settings.state_dir)
     async with opened(settings, compute) as app:
         assert compute.known == DATA
         assert not compute.warmed
         run = await app.requests.create("q", "mine", NOTHING)
-        await until(app, run.run_id, is_training)
+        # What cheap subsets need is there before the run is ready.
+        await until(app, run.run_id, lambda run: run.state is RunState.TRAINING)
         assert compute.warmed
+        final = await complete(app, "mine")
+        assert compute.asked[1:] == [Asked(run.run_id)] * 3
+        await app.answers.subset(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
+        asked = compute.asked[-1]
+    assert [learner.state for learner in final.learners] == [LearnerState.DONE] * 2
+    stages = ["DescribeData", "InitializeWeights", "CutShards", "MakeSoup"]
+    assert compute.kinds == [*stages, "SelectSubset"]
+    assert (asked.run, asked.cost) == (run.run_id, Cost.LABELS)
+    assert asked.callers is not None
     compute = pretraining(settings.state_dir)
     async with opened(settings, compute):
         assert compute.warmed
-
-
-async def test_jobs_of_a_run_are_asked_for_by_it_and_those_of_a_trainer_by_its_callers(
-    tmp_path: Path,
-) -> None:
-    settings = make_settings(tmp_path)
-    compute = pretraining(settings.state_dir)
-    async with opened(settings, compute) as app:
-        await complete(app)
-        run_id = app.store.find("mine").run_id
-        assert compute.asked[1:] == [Asked(run_id)] * 3
-        await app.answers.subset(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
-        asked = compute.asked[-1]
-    assert (asked.run, asked.cost) == (run_id, Cost.LABELS)
-    assert asked.callers is not None
 
 
 async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> None:
@@ -126,7 +103,7 @@ async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> Non
         with pytest.raises(UnknownWorkerError):
             await app.dispatcher.next_work(worker.worker_id, wait_seconds=0.0)
         await app.dispatcher.commit(worker.worker_id, *second, FakeWorker.RESULT)
-        final = await until(app, run.run_id, has_ended)
+        final = await until(app, run.run_id, lambda run: run.state.ended)
     assert final.state is RunState.READY, final.message
     assert [learner.epoch for learner in final.learners] == [1, 1]
     # theta* and shards were made before.
@@ -134,13 +111,7 @@ async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> Non
 
 
 QUERY = SubsetQuery(
-    run="mine",
-    strategy="grand",
-    fraction=0.1,
-    budget=None,
-    balanced=None,
-    options={},
-    weights=None,
+    run="mine", strategy="grand", fraction=0.1, budget=None, balanced=None, options={}, weights=None
 )
 
 
@@ -159,7 +130,7 @@ async def test_what_a_replaced_backbone_may_have_seen_is_computed_again(tmp_path
         compute.answers[DiagnoseData] = diagnose
         async with opened(settings, compute) as app:
             if not app.store.runs():
-                await complete(app)
+                await complete(app, (await app.requests.create("q", "mine", NOTHING)).run_id)
             await app.answers.diagnosis(DiagnosisQuery(), lambda _: None, "caller")
             await app.answers.subset(replace(QUERY, proxy="auto"), lambda _: None, "caller")
         kinds.append(compute.kinds[-2:])
@@ -208,3 +179,66 @@ def test_what_is_reported_is_said_every_few_seconds(caplog: pytest.LogCaptureFix
         report(Progressed("reading x", round(clock.now), 10))
     said = [record.message for record in caplog.records]
     assert said == ["reading x: 5 of 10", "reading x: 10 of 10"]
+
+
+def dispatcher_of(store: RunStore) -> Dispatcher:
+    return Dispatcher(store, lease_seconds=1.0, clock=lambda: 0.0, wall_clock=lambda: 0.0)
+
+
+async def test_a_run_that_is_held_is_counted_as_held_and_its_learners_not_as_in_training(
+    database: Database,
+) -> None:
+    store = RunStore(database)
+    for run_id, state in (("r", RunState.TRAINING), ("s", RunState.READY), ("t", RunState.MERGING)):
+        await store.add(made_up_run(run_id, state=state))
+    dispatcher = dispatcher_of(store)
+
+    def figures(gauge: Gauge) -> Mapping[str, float]:
+        found = of_the_state(store, dispatcher, FakeCompute().queue)[gauge]
+        return {key: value for (key,), value in found.items() if value}
+
+    assert figures(RUNS) == {"training": 1, "ready": 1, "merging": 1}
+    assert figures(LEARNERS) == {"queued": 3}
+    for run_id in "rst":
+        store.hold(run_id, "other data.")
+    assert figures(RUNS) == {"held": 2, "ready": 1}
+    assert figures(LEARNERS) == {}
+
+
+async def test_the_soup_is_the_newest_ready_run_s(database: Database) -> None:
+    store = RunStore(database)
+    dispatcher = dispatcher_of(store)
+
+    shown = of_the_state(store, dispatcher, FakeCompute().queue)
+    assert SOUP_ACCURACY not in shown
+    assert shown[WORKERS_WAITING] == {(): 0}
+    for run_id, ended_at, accuracy in (("r", 5.0, 0.5), ("s", 9.0, 0.9), ("t", 7.0, 0.7)):
+        ready = made_up_run(run_id, state=RunState.READY)
+        soup = SOUP_RECORD.changed(soup_accuracy=accuracy, best_learner_accuracy=0.3, num_kept=2)
+        await store.add(ready.changed(soup=soup, ended_at=ended_at))
+    shown = of_the_state(store, dispatcher, FakeCompute().queue)
+    assert shown[SOUP_ACCURACY][("soup",)] == 0.9
+    assert shown[SOUP_ACCURACY][("best_learner",)] == 0.3
+    assert shown[SOUP_KEPT] == {(): 2}
+
+
+async def test_stages_are_measured_once_of_each_run_that_becomes_ready(database: Database) -> None:
+    store, meters = RunStore(database), Meters()
+    await store.add(made_up_run("before", state=RunState.READY))
+    await store.add(made_up_run("now", state=RunState.MERGING))
+    measure_stages(store, meters)
+    await store.update("before", lambda run: run.changed(message="is shown anew"))
+    costs = CostRecord(initialization_seconds=1.0, training_seconds=20.0, merging_seconds=3.0)
+    await store.update("now", lambda run: run.changed(state=RunState.READY, costs=costs))
+    await store.update("now", lambda run: run.changed(message="is shown anew"))
+    totals = {stage: total for (stage,), (_, total) in observed(meters, STAGES).items()}
+    assert totals == {"initialization": 1.0, "sharding": 0.0, "training": 20.0, "merging": 3.0}
+
+
+def test_a_lane_without_a_process_has_no_memory(tmp_path: Path) -> None:
+    shown = of_the_machine(FakeCompute().queue, tmp_path)
+    assert shown[COMPUTE_RESIDENT] == {("dear",): 5}
+    assert shown[COMPUTE_PEAK] == {("dear",): 7}
+    assert shown[COMPUTE_LIMIT] == {(): 2**30}
+    assert shown[STORAGE_FREE][()] > 0
+    assert of_the_machine(FakeCompute().queue, tmp_path / "gone")[STORAGE_FREE] == {}

@@ -1,5 +1,3 @@
-"""The contract on a real port of this process; jobs are answered by the test."""
-
 from __future__ import annotations
 
 import asyncio
@@ -8,7 +6,6 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +26,7 @@ from lipt.common.network.tls import split_address
 from lipt.common.rpc.channel import open_channel
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
-from lipt.coordinator.rpc.info import LIVENESS, READINESS
+from lipt.coordinator.rpc.info import LIVENESS, READINESS, answering_probes
 from lipt.coordinator.server import notes_on, serve, serving
 from lipt.v1 import (
     blob_pb2,
@@ -43,14 +40,13 @@ from lipt.v1 import (
 )
 from tests.coordinator.fakes import DATA, FakeCompute, Hanging, make_settings, opened
 from tests.serving import own_user_channel
+from tests.tls_files import write_files
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Served:
-    """A coordinator that serves until it is left, and a connection to it."""
-
     def __init__(self, app: App, address: str, channel: grpc.aio.Channel) -> None:
         self.app = app
         self.address = address
@@ -61,19 +57,14 @@ class Served:
         self.health: Any = health_pb2_grpc.HealthStub(channel)
 
 
-async def connected(app: App, address: str, stack: AsyncExitStack) -> Served:
-    channel = await stack.enter_async_context(own_user_channel(address))
-    return Served(app, address, channel)
-
-
 @asynccontextmanager
 async def served(directory: Path, **flags: Any) -> AsyncIterator[Served]:
     async with (
         opened(make_settings(directory, **flags)) as app,
         serving(app) as address,
-        AsyncExitStack() as stack,
+        own_user_channel(address) as channel,
     ):
-        yield await connected(app, address, stack)
+        yield Served(app, address, channel)
 
 
 SECRET = "0123456789abcdef" * 2
@@ -102,48 +93,35 @@ async def test_all_services_of_the_contract_are_served_and_listed(tmp_path: Path
     assert list(runs.runs) == []
 
 
-async def test_service_manager_is_told_when_it_serves_and_when_it_ends(
+async def test_who_looks_for_a_coordinator_finds_it_for_as_long_as_it_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    file = tmp_path / "address"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         manager.setblocking(False)
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        async with served(tmp_path) as coordinator:
-            assert manager.recv(1000) == f"READY=1\nSTATUS=serving {coordinator.address}".encode()
+        async with served(tmp_path, address_file=file) as coordinator:
+            address = coordinator.address
+            assert manager.recv(1000) == f"READY=1\nSTATUS=serving {address}".encode()
+            assert file.read_text() == f"{address}\n"
+            lock = tmp_path / "state" / "coordinator.lock"
+            assert lock.read_text().endswith(f"serving {address}\n")
+            _, port = split_address(address)
+            own = (tmp_path / "state" / "admin.token").read_text().strip()
+            assert find_local_token(port) == own
+            (tmp_path / "other").mkdir()
+            with pytest.raises(ConfigError, match=rf"--listen {address}: .* in use"):
+                async with served(tmp_path / "other", listen=address):
+                    pytest.fail("it was served")
         assert manager.recv(1000) == b"STOPPING=1"
-
-
-async def test_address_is_written_down_once_it_is_served(tmp_path: Path) -> None:
-    file = tmp_path / "address"
-    async with served(tmp_path, address_file=file) as coordinator:
-        assert file.read_text() == f"{coordinator.address}\n"
-        lock = tmp_path / "state" / "coordinator.lock"
-        assert lock.read_text().endswith(f"serving {coordinator.address}\n")
-
-
-async def test_local_token_is_there_for_as_long_as_it_is_served(tmp_path: Path) -> None:
-    async with served(tmp_path) as coordinator:
-        _, port = split_address(coordinator.address)
-        own = (tmp_path / "state" / "admin.token").read_text().strip()
-        assert find_local_token(port) == own
     assert find_local_token(port) is None
+    monkeypatch.delenv("NOTIFY_SOCKET")
     async with served(tmp_path, insecure=True) as coordinator:
-        _, port = split_address(coordinator.address)
-        assert find_local_token(port) is None
+        assert find_local_token(split_address(coordinator.address)[1]) is None
 
 
-async def test_address_that_is_in_use_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    async with served(tmp_path) as coordinator:
-        with pytest.raises(ConfigError, match=rf"--listen {coordinator.address}: .* in use"):
-            async with served(tmp_path / "other", listen=coordinator.address):
-                pytest.fail("it was served")
-
-
-async def test_end_sends_polls_away_and_waits_for_uploads_under_way(
-    tmp_path: Path,
-) -> None:
+async def test_end_sends_polls_away_and_waits_for_uploads_under_way(tmp_path: Path) -> None:
     data = bytes(range(256)) * 100
     blob, half = blob_to_proto(BlobName.of(data)), len(data) // 2
     go_on = asyncio.Event()
@@ -160,7 +138,9 @@ async def test_end_sends_polls_away_and_waits_for_uploads_under_way(
 
     async with opened(make_settings(tmp_path)) as app, AsyncExitStack() as stack:
         server = serving(app)
-        coordinator = await connected(app, await server.__aenter__(), stack)
+        address = await server.__aenter__()
+        channel = await stack.enter_async_context(own_user_channel(address))
+        coordinator = Served(app, address, channel)
         health = coordinator.health.Watch(health_pb2.HealthCheckRequest())
         assert (await health.read()).status == SERVING
         polling = coordinator.workers.AcquireAssignment(
@@ -213,17 +193,6 @@ async def test_exposure_that_nobody_asked_for_is_refused_before_anything_is_open
         )
 
 
-@pytest.fixture
-def tls_flags(tmp_path: Path) -> dict[str, Path]:
-    """The flags of a certificate that expires within a week, and its key."""
-    soon = datetime.now(UTC) + timedelta(days=6, hours=1)
-    issued = trustme.CA().issue_cert("127.0.0.1", not_after=soon)
-    flags = {"tls_cert": tmp_path / "cert.pem", "tls_key": tmp_path / "key.pem"}
-    issued.cert_chain_pems[0].write_to_path(str(flags["tls_cert"]))
-    issued.private_key_pem.write_to_path(str(flags["tls_key"]))
-    return flags
-
-
 async def test_end_that_is_asked_for_while_the_data_is_opened_does_not_wait_for_it(
     tmp_path: Path,
 ) -> None:
@@ -242,14 +211,16 @@ async def test_end_that_is_asked_for_while_the_data_is_opened_does_not_wait_for_
 
 
 async def test_probes_without_a_certificate_hear_how_a_coordinator_with_mtls_starts_and_ends(
-    tmp_path: Path, tls_flags: dict[str, Path], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
+    tls = write_files(tmp_path / "tls", trustme.CA())
     asked, opening, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
     settings = make_settings(
         tmp_path,
-        **tls_flags,
-        tls_ca=tls_flags["tls_cert"],
+        tls_cert=tls.cert,
+        tls_key=tls.key,
+        tls_ca=tls.ca,
         address_file=tmp_path / "address",
         health_listen="127.0.0.1:0",
     )
@@ -274,6 +245,15 @@ async def test_probes_without_a_certificate_hear_how_a_coordinator_with_mtls_sta
 
         # The data is still being opened.
         assert await heard() == [SERVING, NOT_SERVING]
+        with pytest.raises(grpc.aio.AioRpcError, match="ask for 'liveness'") as unknown:
+            await health.Check(health_pb2.HealthCheckRequest(service="lipt.v1.RunService"))
+        assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+        with pytest.raises(grpc.aio.AioRpcError) as watched:
+            await health.Watch(health_pb2.HealthCheckRequest()).read()
+        assert watched.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        with pytest.raises(ConfigError, match=rf"--health-listen {address}: .* in use"):
+            async with answering_probes(address):
+                pytest.fail("it was listened on")
         go_on.set()
         while await heard() != [SERVING, SERVING]:
             assert not process.done()

@@ -102,6 +102,20 @@ def test_what_the_chosen_know_is_told_by_examples_that_they_are_not() -> None:
     assert everything.facts["recommended_alpha"] == 0
 
 
+def test_the_head_and_the_chosen_are_compared_on_the_same_examples() -> None:
+    # The chosen are the easy half. On the others the head is no better than they alone.
+    labels_N, features_ND = drawn(2000)
+    features_ND[1000:] = torch.randn(1000, 16, generator=torch.Generator().manual_seed(3))
+    chances_NC = functional.one_hot(labels_N, 2).float()
+    chances_NC[1000:] = 1 - functional.one_hot(torch.arange(1000) // 2 % 2, 2)
+    signals = signals_of(chances_NC, labels_N, features_ND=features_ND)
+    facts = soft_labels(signals, torch.arange(1000), seed=0).facts
+    assert facts["accuracy"] == 0.7
+    assert facts["accuracy_on_others"] == 0.5
+    assert facts["accuracy_of_chosen_alone"] == pytest.approx(0.5, abs=0.05)
+    assert facts["recommended_alpha"] < 0.4
+
+
 @pytest.mark.parametrize(
     ("accuracy", "alone", "distrusted", "expected"),
     [

@@ -16,6 +16,7 @@ from lipt.common.inputs.model_input import to_model_input
 from lipt.common.weights.specs import Weights, copy_to_cpu
 from lipt.core.training import (
     BATCH_SIZE,
+    Sgd,
     Warmed,
     initialize,
     num_initialization_steps,
@@ -112,6 +113,18 @@ def test_no_steps_give_the_weights_back_as_copies() -> None:
     weights = initialized(InitializationConfig(epochs=0.0))
     assert same(weights, dict(make_model().state_dict()))
     assert not any(value.requires_grad for value in weights.values())
+
+
+@pytest.mark.parametrize(
+    ("max_norm", "moved"), [(0.0, [3.0, 4.0]), (1.0, [0.6, 0.8]), (5.0, [3.0, 4.0])]
+)
+def test_a_gradient_of_norm_5_is_scaled_down_to_the_largest_norm(
+    max_norm: float, moved: list[float]
+) -> None:
+    model = nn.Linear(2, 1, bias=False)
+    before = model.weight.detach().clone()
+    Sgd(model, lr=1.0, max_norm=max_norm).step(model(torch.tensor([3.0, 4.0])).sum())
+    torch.testing.assert_close(before - model.weight, torch.tensor([moved]))
 
 
 def test_one_step_of_initialization_is_plain_sgd() -> None:

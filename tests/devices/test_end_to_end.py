@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
-from tests.cluster import Cluster
+from tests.cluster import SMALL_RUN, Cluster
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.cuda
-def test_a_run_its_subset_and_its_training_are_computed_on_the_device(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
+def test_a_run_its_subset_and_its_training_are_computed_on_the_device(cluster: Cluster) -> None:
     cluster.start_coordinator("--device", "cuda")
     cluster.start_worker("one", "--device", "cuda").wait_for("joined")
     with cluster.client() as client:
-        run = client.wait(client.start_run(small_run, name="there").run_id)
+        run = client.wait(client.start_run(SMALL_RUN, name="there").run_id)
         assert run.soup is not None
         path = client.subset("there", "auto", fraction=0.1).save(cluster.directory / "subset.npy")
         for strategy in ("craig", "gradmatch", "glister", "grand"):

@@ -13,6 +13,7 @@ from lipt.common.observability.logs import EventKind
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+README = ROOT / "README.md"
 PACKAGES = ("common", "core", "coordinator", "worker", "trainer", "lipt")
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "generated" not in path.parts)
 TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
@@ -69,3 +70,36 @@ def test_operations_lists_every_event() -> None:
     row = r"^\| `(\w+)` \| [^|]+ \| [^|]*\|$"
     listed = re.findall(row, text(DOCS / "operations.md"), re.MULTILINE)
     assert listed == [kind.value for kind in EventKind]
+
+
+def test_the_demo_in_the_readme_ends_as_the_results_show() -> None:
+    (shown,) = re.findall(r"^```text\n(72 of .+?)^```$", text(README), re.MULTILINE | re.DOTALL)
+    printed = text(DOCS / "results.md").splitlines()
+    for line in shown.splitlines():
+        assert any(whole.startswith(line) for whole in printed), line
+
+
+SETTINGS = {"clean": "clean", "36% wrong": "noise40"}
+TRAINED_ON = {
+    "class-balanced random": "uniform_per_class",
+    "`auto`": "auto",
+    "random, soft labels": "uniform_per_class:soft",
+    "`auto`, soft labels": "auto:soft",
+}
+
+
+def test_the_table_in_the_readme_is_that_of_the_page_of_every_setting() -> None:
+    page = text(DOCS / "value.md").partition("## cifar10-20k, converged")[2].partition("\n## ")[0]
+    measured = {}
+    for line in page.splitlines():
+        if line.startswith(tuple(f"| {setting} " for setting in SETTINGS.values())):
+            setting, kept, strategy, _, accuracy, to_random, *_ = line.strip("| ").split(" | ")
+            interval = re.sub(r"^\S+ (?=\()", " ", to_random) if to_random != "-" else ""
+            measured[setting, kept, strategy] = accuracy.split(" +- ")[0] + interval
+    rows = [line.strip("| ").split(" | ") for line in text(README).splitlines() if line[:1] == "|"]
+    head = next(row for row in rows if row[0] == "labels")
+    shown = [row for row in rows if row[0] in SETTINGS]
+    assert len(shown) == len(SETTINGS) * len(TRAINED_ON)
+    for labels, trained_on, *cells in shown:
+        for kept, cell in zip(head[2:], cells, strict=True):
+            assert cell == measured[SETTINGS[labels], kept, TRAINED_ON[trained_on]]

@@ -12,8 +12,7 @@ from lipt.coordinator.compute.context import Context, Report
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import (
     DroppedError,
-    Failed,
-    Finished,
+    Ended,
     Job,
     News,
 )
@@ -75,7 +74,7 @@ class ComputeThread:
         self._stopped = self._dropped = True
         self._thread.shutdown()
 
-    def _carry_out(self, job: Job[ResultT]) -> Finished | Failed:
+    def _carry_out(self, job: Job[ResultT]) -> Ended:
         if self._context is None:
             self._context = self._open_context(self._report)
         return carry_out(job, self._context, self._memory_bytes)

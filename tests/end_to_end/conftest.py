@@ -1,10 +1,7 @@
-"""Fixtures of the tests that run real processes."""
-
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
@@ -15,10 +12,7 @@ from tests.played_worker import PlayedWorker
 
 @pytest.fixture(scope="session")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One coordinator and one worker for many tests, with a run "first" that is ready.
-
-    Tests may add workers, runs and subsets of their own.
-    """
+    """A coordinator and a worker for many tests, with a run "first" that is ready."""
     with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         cluster.start_coordinator()
         cluster.start_worker("one")
@@ -29,19 +23,16 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def client(ready: Cluster) -> Iterator[Client]:
-    """A trainer's client of `ready`."""
     with ready.client() as opened:
         yield opened
 
 
 @contextmanager
-def one_of_two_in(
-    cluster: Cluster, small_run: Mapping[str, Any]
-) -> Iterator[tuple[Client, str, PlayedWorker]]:
+def one_of_two_in(cluster: Cluster) -> Iterator[tuple[Client, str, PlayedWorker]]:
     """A client, a run of two learners of which learner 0 is in, and the worker that did it."""
-    learners = {**small_run["learners"], "num_learners": 2}
+    learners = {**SMALL_RUN["learners"], "num_learners": 2}
     with cluster.client() as client:
-        run = client.start_run({**small_run, "learners": learners})
+        run = client.start_run({**SMALL_RUN, "learners": learners})
         worker = cluster.play_worker("w")
         first = worker.take()
         assert first.learner_index == 0

@@ -31,10 +31,7 @@ HEALTH = "grpc.health.v1.Health"
 
 
 class Kind(NamedTuple):
-    """The token and the certificate that a caller shows, and the roles that it gets.
-
-    In place of roles stands why it does not get in.
-    """
+    """The token and the certificate that a caller shows; its roles, or why it does not get in."""
 
     metadata: str = ""
     certificate: str = ""
@@ -161,7 +158,6 @@ class Server:
         return grpc.insecure_channel(address)
 
     def give_out_tokens(self) -> None:
-        """Every token that the kinds of callers show."""
         own = bearer((self.cluster.state / "admin.token").read_text().strip())
         # With mTLS the connection takes a certificate, too.
         with self.channel("roleless") as channel:
@@ -224,7 +220,6 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
 
 
 def outcome(channel: grpc.Channel, method: Any, metadata: tuple[tuple[str, str], ...]) -> str:
-    """What becomes of one call."""
     requests = "stream" if method.client_streaming else "unary"
     responses = "stream" if method.server_streaming else "unary"
     make = getattr(channel, f"{requests}_{responses}")

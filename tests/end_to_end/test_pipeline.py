@@ -1,28 +1,36 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load
+from torch.utils.data import DataLoader
 
 from lipt.common.data import open_dataset
+from lipt.common.errors import RunNotReadyError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.states import RunState
-from lipt.common.weights.files import read_specs
+from lipt.common.weights.files import pack, read_specs
 from lipt.common.weights.specs import specs_of
-from lipt.trainer import Client
-from tests.cluster import Cluster
+from lipt.trainer import Client, Recipe, ReselectingSampler, fit
+from tests import processes
+from tests.cluster import SMALL_RUN, Cluster
+from tests.faults.memory import resident_bytes
 
 
 @pytest.mark.smoke
 def test_two_workers_carry_a_run_to_its_subsets(
-    ready: Cluster, client: Client, small_run: dict[str, Any], tmp_path: Path
+    ready: Cluster, client: Client, tmp_path: Path
 ) -> None:
     ready.start_worker("two").wait_for("joined")
-    run = client.wait(client.start_run(small_run, name="of-two").run_id)
+    run = client.wait(client.start_run(SMALL_RUN, name="of-two").run_id)
     assert sorted(learner.index for learner in run.learners) == [0, 1, 2, 3]
     assert all(learner.ingredient for learner in run.learners)
     assert run.soup is not None
@@ -51,18 +59,16 @@ def test_two_workers_carry_a_run_to_its_subsets(
     assert json.loads(shown.stdout)["state"] == "ready"
 
 
-def test_one_seed_gives_one_soup_and_one_subset_whatever_the_workers(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
+def test_one_seed_gives_one_soup_and_one_subset_whatever_the_workers(cluster: Cluster) -> None:
     cluster.start_coordinator()
     cluster.start_worker("alone")
     with cluster.client() as client:
-        alone = client.wait(client.start_run(small_run, name="alone").run_id)
+        alone = client.wait(client.start_run(SMALL_RUN, name="alone").run_id)
         # Four more; the one that was alone may or may not get a learner.
         more = [cluster.start_worker(f"more-{number}") for number in range(4)]
         for worker in more:
             worker.wait_for("joined")
-        crowd = client.wait(client.start_run(small_run, name="crowd").run_id)
+        crowd = client.wait(client.start_run(SMALL_RUN, name="crowd").run_id)
         # More workers than learners do no harm.
         assert [learner.attempts for learner in crowd.learners] == [1, 1, 1, 1]
         assert {learner.worker for learner in alone.learners} == {"alone"}
@@ -71,21 +77,18 @@ def test_one_seed_gives_one_soup_and_one_subset_whatever_the_workers(
         assert alone.initial_weights == crowd.initial_weights
         subsets = [client.subset(name, "grand", fraction=0.1) for name in ("alone", "crowd")]
         assert subsets[0].digest == subsets[1].digest
-        other = client.wait(client.start_run({**small_run, "seed": 1}).run_id)
+        other = client.wait(client.start_run({**SMALL_RUN, "seed": 1}).run_id)
         assert other.pretrained_weights != alone.pretrained_weights
 
 
-def test_user_s_own_data_and_model_from_one_short_file(
-    cluster: Cluster, small_run: dict[str, Any], tmp_path: Path
-) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    source = readme.split("```python mine.py\n")[1].split("```")[0]
+def test_user_s_own_data_and_model_from_one_short_file(cluster: Cluster, tmp_path: Path) -> None:
+    source = (Path(__file__).parents[2] / "examples" / "mine.py").read_text()
     assert len(source.splitlines()) <= 15
     (tmp_path / "mine.py").write_text(source)
     paths = {"PYTHONPATH": str(tmp_path)}
     cluster.start_coordinator("--model", "mine:model", "--data", "mine:data", environment=paths)
     with cluster.client() as client:
-        overrides = {key: value for key, value in small_run.items() if key != "model"}
+        overrides = {key: value for key, value in SMALL_RUN.items() if key != "model"}
         run = client.start_run(overrides)
         next(view for view in client.watch(run.run_id) if view.state is RunState.TRAINING)
         stranger = cluster.start_worker("stranger", environment=paths)
@@ -100,3 +103,217 @@ def test_user_s_own_data_and_model_from_one_short_file(
         assert {learner.worker for learner in run.learners} == {"friend"}
         assert len(client.subset(run.run_id, "grand", budget=20)) == 20
     assert friend.stop() == 0
+
+
+def test_the_command_line_takes_a_file_of_features(ready: Cluster, tmp_path: Path) -> None:
+    pixels_ND = open_dataset("digits").images(torch.arange(1797)).flatten(1).float() / 255
+    path, out = tmp_path / "f.safetensors", tmp_path / "s.npy"
+    path.write_bytes(pack({"features": pixels_ND}))
+    got = ready.lipt(
+        *("subset", "get", "--run", "first", "--strategy", "herding", "--budget", "30"),
+        *("--features", str(path), "--out", str(out)),
+    )
+    assert got.returncode == 0, got.stderr
+    assert len(np.load(out)) == 30
+
+
+@pytest.mark.smoke
+def test_training_with_workers_gets_new_subsets_as_it_goes(client: Client) -> None:
+    digits = open_dataset("digits")
+    model = build_model("resnet8", num_classes=10, inputs=digits.inputs, seed=0)
+    sampler = ReselectingSampler(
+        client, model, "grand", run="first", fraction=0.1, every=1, prefetch=True
+    )
+    reselection = sampler.reselection
+    for persistent in (True, False):  # forks once, and before every epoch
+        loader = DataLoader(
+            digits,  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+            batch_size=64,
+            sampler=sampler,
+            num_workers=2,
+            persistent_workers=persistent,
+            timeout=120,  # a child that a fork has locked up fails, and does not hang
+            multiprocessing_context="fork",
+        )
+        for epoch in (0, 1, 2) if persistent else (3, 4):
+            sampler.set_epoch(epoch)  # the next one is asked for while the workers fork
+            seen = [int(label) for batch in loader for label in batch["label"]]
+            expected = digits.labels_N[torch.from_numpy(reselection.subset.indices.copy())]
+            assert sorted(seen) == sorted(expected.tolist())
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(0.05 * torch.randn_like(parameter))
+    assert [selected.epoch for selected in reselection.history] == [1, 2, 3, 4]
+    assert len({selected.digest for selected in reselection.history}) > 1
+
+
+HIGH = ("--data", "tests.other_digits:high")
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a training script leaves behind: a wrapped model's state dict, by `torch.save`."""
+    digits = open_dataset("tests.other_digits:low", allowed_modules=["tests"])
+    recipe = Recipe(steps=60, batch_size=64, learning_rate=0.1, augmentation="none")
+    weights = fit("resnet8", digits, recipe=recipe, device="cpu").weights
+    path = tmp_path_factory.mktemp("backbone") / "backbone.pt"
+    wrapped = {f"module.{name}": tensor for name, tensor in weights.items()}
+    torch.save({"epoch": 3, "state_dict": wrapped}, path)
+    return path
+
+
+def test_a_head_is_trained_on_a_backbone_of_other_classes(cluster: Cluster, backbone: Path) -> None:
+    cluster.start_coordinator(*HIGH)
+    started = cluster.lipt(
+        *("run", "start", "--name", "fine", "--initial-weights", str(backbone), "--new-head"),
+        *("--freeze", "all-but-head", "--num-learners", "2", "--num-steps", "10"),
+        *("--batch-size", "64", "--set", "learners.num_snapshots=2", "--set", "soup.num_alphas=3"),
+        *("--set", "learners.learning_rate=0.1", "--set", "learners.redundancy=2"),
+        *("--set", "soup.batch_norm_examples=64"),
+    )
+    assert started.returncode == 0, started.stderr
+    note = "theta* begins with 54 tensors of the weights given; new: 'fc.weight', 'fc.bias'."
+    assert note in started.stdout.splitlines()
+    asked: Mapping[str, Any] = {"fraction": 0.1, "proxy": "ridge:initial"}
+    with cluster.client() as client:
+        early = None
+        # theta* is made without a worker, and judges by itself.
+        for view in client.watch("fine"):
+            if view.initial_weights is not None:
+                early = client.subset("fine", "facility_location", **asked)
+                with pytest.raises(RunNotReadyError, match=r"run fine is (sharding|training)"):
+                    client.subset("fine", "facility_location", fraction=0.1)
+                break
+        assert early is not None
+        assert early.manifest["proxy"]["accuracy"] > 0.9
+        for name in ("one", "two"):
+            cluster.start_worker(name)
+        fine = client.wait("fine")
+        theta, theta_p = (load(client.weights("fine", kind)) for kind in ("initial", "pretrained"))
+        # Strategies and proxies that look at the learners see them whole.
+        for strategy, proxy in (("forgetting", None), ("el2n", "ridge:learners"), ("auto", None)):
+            assert len(client.subset("fine", strategy, fraction=0.1, proxy=proxy)) == 90
+        assert client.subset("fine", "facility_location", **asked).digest == early.digest
+    trained = {"fc.weight", "fc.bias"}
+    assert {name for name in theta if not torch.equal(theta[name], theta_p[name])} == trained
+    given = torch.load(backbone, weights_only=True)["state_dict"]
+    assert all(torch.equal(theta[name], given[f"module.{name}"]) for name in theta.keys() - trained)
+    assert fine.soup is not None
+    # Random heads are right on a fifth.
+    assert fine.soup.initial_accuracy < 0.5
+    assert fine.soup.soup_accuracy > 0.6
+    # 325 weights of 77,429: of 310 kB each learner sends 1.
+    assert fine.initial_weights is not None
+    assert fine.costs is not None
+    # Two snapshots and a result, two learners.
+    assert fine.costs.bytes_from_workers < 6 * 0.01 * fine.initial_weights.size_bytes
+    shown = cluster.lipt("run", "show", "fine").stdout
+    assert note in shown
+    assert "all-but-head frozen" in shown
+
+
+MODULE = """
+import torch
+
+class Made:
+    classes = tuple("abcde")
+    def __init__(self, number, side):
+        generator = torch.Generator().manual_seed(number)
+        self.labels = torch.arange(number) % 5
+        shape = (number, 3, side, side)
+        self.images = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+    def __len__(self):
+        return len(self.labels)
+    def __getitem__(self, row):
+        return self.images[row], int(self.labels[row])
+
+def small(): return Made(400, 8)
+def medium(): return Made(3_000, 16)
+def large(): return Made(12_000, 32)
+"""
+
+
+class Size(NamedTuple):
+    data: str
+    learners: dict[str, Any]
+    strategy: str
+    fraction: float
+
+
+SIZES = [
+    Size("small", {"num_learners": 2, "num_steps": 1, "batch_size": 16}, "grand", 0.1),
+    Size("medium", {"num_learners": 4, "num_steps": 2, "batch_size": 128}, "gradmatch", 0.05),
+    Size(
+        *("large", {"num_learners": 3, "num_steps": 1, "num_minibatches": 2, "batch_size": 512}),
+        *("craig", 0.1),
+    ),
+]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: size.data)
+def test_bytes_and_memory_are_within_a_factor_of_two_of_the_plan(
+    cluster: Cluster, size: Size
+) -> None:
+    (cluster.directory / "sized.py").write_text(MODULE)
+    environment = {"PYTHONPATH": str(cluster.directory)}
+    source = f"sized:{size.data}"
+    planned = plan(size, source, environment)
+    coordinator = cluster.start_coordinator(
+        *("--data", source, "--device", "cpu", "--allow-module", "sized"), environment=environment
+    )
+    worker = cluster.start_worker("w", environment=environment)
+    with cluster.client() as client:
+        settings = {"model": "resnet8", "learners": size.learners, "soup": {"num_alphas": 2}}
+        run = client.wait(client.start_run(settings).run_id)
+        costs = run.costs
+        assert costs is not None
+        blobs = (cluster.state / "blobs").rglob("*")
+        stored = sum(path.stat().st_size for path in blobs if path.is_file())
+        client.subset(run.run_id, size.strategy, fraction=size.fraction)
+        computing = max(resident_bytes(child, peak=True) for child in coordinator.computing())
+        training = resident_bytes(worker.process.pid, peak=True)
+
+    assert planned["bytes_to_workers"] == pytest.approx(costs.bytes_to_workers, rel=0.1)
+    # Told as if nothing was pruned: at most 15% of the weights are.
+    assert costs.bytes_from_workers <= planned["bytes_from_workers"]
+    assert planned["bytes_from_workers"] <= 1.25 * costs.bytes_from_workers
+    # Besides, each file has a header.
+    assert stored <= 1.05 * planned["run_disk_bytes"] <= 1.25 * stored
+    [kept] = (cluster.state / "signals").glob("signals-*")
+    assert planned["signals_bytes"] == pytest.approx(kept.stat().st_size, rel=0.1)
+    for process, happened in (("compute", computing), ("worker", training)):
+        stages = (stage for stage in planned["stages"] if stage["process"] == process)
+        told = max(stage["memory_bytes"] for stage in stages)
+        assert happened / 2 <= told <= happened * 2
+
+
+def plan(size: Size, source: str, environment: dict[str, str]) -> Any:
+    words = ["plan", "--data", source, "--model", "resnet8", "--device", "cpu", "--no-measure"]
+    words += ["--strategy", size.strategy, "--fraction", str(size.fraction), "--json"]
+    for name, value in size.learners.items():
+        words += ["--set", f"learners.{name}={value}"]
+    words += ["--set", "soup.num_alphas=2"]
+    done = processes.run(["-m", "lipt.trainer.cli", *words], os.environ | environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_what_needs_no_learner_is_answered_without_a_worker(cluster: Cluster) -> None:
+    cluster.start_coordinator()
+    with cluster.client() as client:
+        client.start_run({**SMALL_RUN, "seed": 5}, name="alone")
+        next(view for view in client.watch("alone") if view.state is RunState.TRAINING)
+        served = client.info().dataset
+        assert served is not None
+        features_ND = np.zeros((served.num_examples, 2), np.float32)
+        asked: list[dict[str, Any]] = [
+            {"strategy": "auto", "proxy": "ridge:patches"},
+            {"strategy": "uniform_per_class"},
+            {"strategy": "kcenter", "labels": "none"},
+            {"strategy": "kcenter", "proxy": "ridge:user", "features": features_ND},
+        ]
+        # Of "latest", the default.
+        found = [client.subset(budget=50, **one) for one in asked]
+        assert {subset.manifest["run_name"] for subset in found} == {"alone"}
+        with pytest.raises(RunNotReadyError, match="0 of 4 learners are in"):
+            client.subset(budget=50)

@@ -1,7 +1,6 @@
-"""Workers that come before their coordinator or leave mid-learner; pools of them; `lipt up`."""
-
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -9,38 +8,29 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import Cluster
+import grpc
+import pytest
+import torch
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-
-def test_worker_gives_its_learner_back_when_it_is_told_to_stop(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
-    cluster.start_coordinator()
-    # So long that only giving it back can end it.
-    learners = {"num_learners": 1, "num_steps": 100_000, "batch_size": 64}
-    with cluster.client() as client:
-        client.start_run({**small_run, "learners": learners})
-        leaving = cluster.start_worker("leaving")
-        leaving.wait_for("density")
-        heir = cluster.play_worker("heir")
-        assert leaving.stop() == 0
-        heir.submit(heir.take())
-        final = client.wait()
-    assert final.learners[0].attempts == 2
-    assert "gave" in leaving.text()
+from lipt.common.rpc.channel import open_channel
+from lipt.common.states import LearnerState, RunState
+from lipt.common.weights.files import pack
+from lipt.v1 import blob_pb2, blob_pb2_grpc
+from tests.cluster import SMALL_RUN, Cluster
 
 
 def test_worker_of_a_batch_system_says_by_its_status_whether_its_share_is_done(
-    cluster: Cluster, small_run: dict[str, Any]
+    cluster: Cluster,
 ) -> None:
     cluster.start_coordinator()
-    learners = {**small_run["learners"], "num_learners": 1}
+    learners = {**SMALL_RUN["learners"], "num_learners": 1}
     batch = ("--max-learners", "1", "--stopped-status", "143")
     with cluster.client() as client:
         told = cluster.start_worker("told", *batch)
         told.wait_for("joined")
         assert told.stop() == 143
-        client.start_run({**small_run, "learners": learners})
+        client.start_run({**SMALL_RUN, "learners": learners})
         assert cluster.start_worker("done", *batch).wait() == 0
         client.wait()
 
@@ -66,7 +56,7 @@ UP = (str(Path(sys.executable).with_name("lipt")), "up")
 
 
 def test_up_s_workers_come_with_a_run_and_go_after_it_and_ctrl_c_ends_the_rest(
-    cluster: Cluster, small_run: dict[str, Any]
+    cluster: Cluster,
 ) -> None:
     flags = ["--data", "digits", "--model", "resnet8", "--listen", "127.0.0.1:0"]
     flags += ["--state-dir", str(cluster.state), "--workers", "2", "--idle-seconds", "1"]
@@ -76,7 +66,7 @@ def test_up_s_workers_come_with_a_run_and_go_after_it_and_ctrl_c_ends_the_rest(
     up.wait_for(f"lipt run start --watch --coordinator {cluster.address}")
     assert len(up.children()) == 1  # no worker before there are learners
     with cluster.client() as client:
-        client.wait(client.start_run(small_run).run_id)
+        client.wait(client.start_run(SMALL_RUN).run_id)
     up.wait_for("starting 2 workers: learners: 4")
     up.wait_for("; 0 workers left|ending [12] workers?: there is no learner")
     assert up.stop(signal.SIGINT) == 0
@@ -92,3 +82,118 @@ def test_up_ends_with_its_coordinator(cluster: Cluster) -> None:
     for child in up.children():
         os.kill(child, signal.SIGKILL)
     assert "the coordinator has ended with status -9" in up.refused()
+
+
+# Long enough for one commit on a busy machine.
+DEADLINE_SECONDS = 20.0
+
+
+@pytest.mark.parametrize(
+    # How much later it is is for the machine to say; tests/coordinator/runs/test_driver.py shows
+    # with a clock of its own that the service means to be on time.
+    "late_seconds",
+    [60.0, pytest.param(1.0, marks=pytest.mark.faults)],
+)
+def test_run_goes_on_at_its_deadline_without_the_dead_and_the_slow(
+    cluster: Cluster, late_seconds: float
+) -> None:
+    cluster.start_coordinator(*cluster.leases_of(3.0))
+    slow = cluster.start_worker("slow")
+    slow.wait_for("joined")
+    # So long that only its deadline can end it.
+    learners: dict[str, Any] = {"num_learners": 3, "num_steps": 100_000, "batch_size": 32}
+    learners |= {"deadline_seconds": DEADLINE_SECONDS, "min_learners": 1}
+    with cluster.client() as client:
+        quick, dead = (cluster.play_worker(name) for name in ("quick", "dead"))
+        run = client.start_run({**SMALL_RUN, "learners": learners})
+        slow.wait_for("density")
+        dead.take()
+        first = quick.take()
+        quick.submit(first)
+        (final,) = (view for view in client.watch(run.run_id) if view.ended)
+        slow.wait_for("is no longer needed")
+    assert final.state is RunState.READY, final.message
+    assert final.learners[first.learner_index].state is LearnerState.DONE
+    dropped = [item for item in final.learners if item.index != first.learner_index]
+    assert {item.state for item in dropped} == {LearnerState.DROPPED}
+    assert all("the deadline of 20 s has passed with 1 of 3" in item.message for item in dropped)
+    assert final.costs is not None
+    assert 0.0 <= final.costs.training_seconds - DEADLINE_SECONDS <= late_seconds
+
+
+# What a service manager gives a process before it kills it.
+GRACE_SECONDS = 30.0
+LONG_RUN = {"num_learners": 1, "num_steps": 100_000, "batch_size": 64}
+
+
+def test_coordinator_with_stalled_readers_polls_and_watchers_ends_in_time(cluster: Cluster) -> None:
+    coordinator = cluster.start_coordinator(*cluster.config("drain_seconds = 2.0\n"))
+    polling = cluster.start_worker("polling")
+    polling.wait_for("joined")
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(cluster.client())
+        path = cluster.directory / "large.safetensors"
+        path.write_bytes(pack({"w": torch.zeros(8_000_000)}))
+        name = client.upload_weights(path)
+        large = blob_pb2.BlobRef(sha256=name.sha256, size_bytes=name.size_bytes)
+        channel = stack.enter_context(open_channel(cluster.address))
+        stub: Any = blob_pb2_grpc.BlobServiceStub(channel)
+        stalled = [stub.ReadBlob(blob_pb2.ReadBlobRequest(blob=large)) for _ in range(5)]
+        for reader in stalled:
+            next(reader)
+        run = client.start_run({**SMALL_RUN, "learners": LONG_RUN})
+        watch = client.watch(run.run_id)
+        next(iter(watch))
+        watching = open_channel(cluster.address)
+        stack.enter_context(watching)
+        health: Any = health_pb2_grpc.HealthStub(watching)
+        states = health.Watch(health_pb2.HealthCheckRequest())
+        assert next(states).status == health_pb2.HealthCheckResponse.SERVING
+        coordinator.send(signal.SIGTERM)
+        # At once: while the readers are still being waited for.
+        assert next(states).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert coordinator.process.poll() is None
+        assert coordinator.process.wait(GRACE_SECONDS) == 0
+        for reader in stalled:
+            with pytest.raises(grpc.RpcError):
+                for _ in reader:
+                    pass
+    assert "Traceback" not in coordinator.text()
+    polling.send(signal.SIGTERM)
+    assert polling.process.wait(GRACE_SECONDS) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("imported", ["typer", "grpc", "torch"])
+@pytest.mark.parametrize("service", ["coordinator", "worker"])
+def test_service_that_is_still_importing_ends_with_status_0(
+    cluster: Cluster, service: str, imported: str, number: int
+) -> None:
+    # The interpreter says what it has imported, before it goes on with the next.
+    arguments = ["-X", "importtime", "-m", f"lipt.{service}"]
+    if service == "coordinator":
+        arguments += ["--state-dir", str(cluster.directory), "--data", "digits"]
+    process = cluster.start(service, arguments)
+    process.wait_for(rf"\| +{imported}$")
+    assert process.stop(number) == 0
+    assert f"lipt-{service}: stopped while it was starting" in process.text()
+    assert "Traceback" not in process.text()
+    assert not (cluster.directory / "lipt.db").exists()
+
+
+def test_worker_whose_coordinator_does_not_answer_ends_in_time(cluster: Cluster) -> None:
+    # A long lease has long heartbeats, which must not hold a worker up.
+    coordinator = cluster.start_coordinator(*cluster.leases_of(3600.0))
+    with cluster.client() as client:
+        client.start_run({**SMALL_RUN, "learners": LONG_RUN})
+        training = cluster.start_worker("training")
+        training.wait_for("density")
+        polling = cluster.start_worker("polling")
+        polling.wait_for("joined")
+        coordinator.send(signal.SIGSTOP)
+        try:
+            for worker in (polling, training):
+                worker.send(signal.SIGTERM)
+            assert [it.process.wait(GRACE_SECONDS) for it in (polling, training)] == [0, 0]
+        finally:
+            coordinator.send(signal.SIGCONT)

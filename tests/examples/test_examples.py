@@ -125,6 +125,12 @@ def test_a_subset_is_chosen_in_one_call(run_alone: Run) -> None:
     assert float(match[1]) > 70  # chance is 10
 
 
+def test_arrays_give_a_subset_and_its_row_numbers(run_alone: Run, tmp_path: Path) -> None:
+    said = run_alone("your_arrays.py").stdout
+    assert re.fullmatch(r"(60 images of \d+ classes\n){3}", said), said
+    assert len(np.load(tmp_path / "subset.npy")) == NUM_CHOSEN
+
+
 def test_one_pre_training_gives_several_subsets(run_alone: Run) -> None:
     made, *said = run_alone("several_subsets.py", STEPS="1").stdout.splitlines()
     assert re.fullmatch(r"theta_p is made of \d+ of 10 learners", made)

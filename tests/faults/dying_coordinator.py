@@ -5,15 +5,16 @@ Every event says what the service is doing at that moment, so a test can put the
 process inside a stage, whatever the machine's speed. With NUMBER 0 it never comes. When it
 ends by SIGTERM it prints how many events of each kind there were. With SYNC_JOURNAL it
 and its compute process write there what they have synced: see `power_cut`. With COMMIT_SECONDS
-the disk takes so long for each transaction with a result.
-"""
+the disk takes so long for each transaction with a result."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
+import stat
 import sys
 import threading
 from collections import Counter
@@ -26,7 +27,45 @@ from lipt.coordinator import cli
 from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.compute.process import ComputeProcess
 from lipt.coordinator.rpc import blobs
-from tests.faults.power_cut import record_syncs
+
+
+def record_syncs(journal: Path) -> None:
+    """Let every `os.fsync` of this process leave in `journal` what it made durable."""
+    fsync = os.fsync
+
+    def recorded(descriptor: int) -> None:
+        # Before the sync: what is added while it lasts may not be part of it.
+        found = os.fstat(descriptor)
+        lines = [f"content {found.st_ino} {found.st_size}\n"]
+        if stat.S_ISDIR(found.st_mode):
+            folder = Path(f"/proc/self/fd/{descriptor}").resolve()
+            lines = [f"name {entry}\n" for entry in folder.iterdir()]
+        fsync(descriptor)
+        with journal.open("a") as file:
+            file.write("".join(lines))
+
+    setattr(os, "fsync", recorded)  # noqa: B010 - a module is patched
+
+
+def cut_power(directory: Path, journal: Path) -> list[Path]:
+    """Remove names and empty files that had no sync; the paths of what was lost."""
+    synced = set(journal.read_text().splitlines())
+    lost = []
+    for path in sorted(directory.resolve().glob("*/*")):
+        named = {f"name {path}", f"name {path.parent}"} <= synced
+        found = path.stat()
+        if not named:
+            path.unlink()
+        elif f"content {found.st_ino} {found.st_size}" not in synced:
+            os.truncate(path, 0)
+        else:
+            continue
+        lost.append(path)
+    for folder in directory.resolve().iterdir():
+        if f"name {folder}" not in synced:
+            shutil.rmtree(folder)
+    return lost
+
 
 # What the compute process reports in each stage.
 _STAGES = {

@@ -1,5 +1,3 @@
-"""How much memory a process has, and how much it had at most, in bytes; from /proc."""
-
 from __future__ import annotations
 
 import re

@@ -14,13 +14,7 @@ _PIECE_BYTES = 65_536
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one connection.
-
-    Attributes:
-        upstream: to the bytes that go to the server; else to those that come from it.
-        offset_bytes: at which byte of that direction.
-        bit: which bit of that byte is flipped; None cuts the connection there.
-    """
+    """Cuts a connection at a byte of one direction, or flips a bit of that byte."""
 
     upstream: bool
     offset_bytes: int
@@ -28,14 +22,7 @@ class Fault:
 
 
 class Proxy:
-    """Forwards TCP to `target`; each connection meets the next of `faults`, if any is left.
-
-    Attributes:
-        address: where to connect in place of the target.
-        faults: what is still to come.
-        bytes_up, bytes_down: what was forwarded.
-        recorded: all of it, where `recording`: a text for each direction of each connection.
-    """
+    """Forwards TCP to `target`; each connection meets the next of `faults`, if any is left."""
 
     def __init__(
         self, target: str, faults: list[Fault] | None = None, *, recording: bool = False

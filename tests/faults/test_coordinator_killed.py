@@ -1,4 +1,4 @@
-"""SIGKILL to the coordinator at seeded random moments: nothing is lost, nothing is done twice."""
+"""SIGKILL to the coordinator at seeded moments: nothing is lost, nothing is done twice."""
 
 from __future__ import annotations
 
@@ -11,18 +11,25 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from threading import Barrier
 from typing import NamedTuple, TypeVar
 
+import grpc
 import pytest
 
+from lipt.common.access.tokens import WORKER_SECRET
+from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.errors import ConfigError, UnreachableError
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.maintenance import read_records
 from lipt.coordinator.state.records import RunRecord
 from lipt.trainer import Client
-from tests.cluster import Cluster, LoggedProcess
+from lipt.v1 import worker_pb2, worker_pb2_grpc
+from lipt.worker.client import Assignment
+from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
 from tests.faults.conftest import Record
-from tests.faults.power_cut import cut_power
+from tests.faults.dying_coordinator import cut_power
+from tests.played_worker import PlayedWorker
 
 NUM_LEARNERS = 4
 RUN = {
@@ -61,8 +68,6 @@ ResultT = TypeVar("ResultT")
 
 
 class Outcome(NamedTuple):
-    """What has to be the same, whatever happened on the way."""
-
     weights: str
     subset: str
     shards: tuple[str, ...]
@@ -88,11 +93,9 @@ class MortalCoordinator:
         )
 
     def cut_power(self) -> None:
-        """Lose what is not on the disk; for when nobody serves it."""
         cut_power(self._state_dir / "blobs", self._journal)
 
     def record(self) -> RunRecord | None:
-        """The only run as the state directory has it; for when nobody serves it."""
         runs = [
             found for found in read_records(self._state_dir, []) if isinstance(found, RunRecord)
         ]
@@ -108,7 +111,6 @@ class Trainer:
         self.given_up = threading.Event()
 
     def subset(self) -> str:
-        """Start a run, wait for it, select; the subset's digest."""
         with Client(self._address, reconnect_seconds=_RECONNECT_SECONDS) as client:
             # The first attempt may have been durable before its answer was lost.
             with suppress(ConfigError):
@@ -117,7 +119,6 @@ class Trainer:
             return self._insist(lambda: client.subset("run", "grand", fraction=0.1)).digest
 
     def _insist(self, action: Callable[[], ResultT]) -> ResultT:
-        """Ask until somebody answers; gRPC's own retries are the pauses."""
         while not self.given_up.is_set():
             with suppress(UnreachableError):
                 return action()
@@ -167,10 +168,7 @@ def undisturbed(cluster: Cluster) -> tuple[Outcome, dict[str, int]]:
 
 
 def draw_moments(draw: random.Random, counts: Mapping[str, int]) -> Iterator[list[tuple[str, int]]]:
-    """One moment of each group; in the first half of those there are, for a restart leaves less.
-
-    No kind of a group comes again before all of them have come.
-    """
+    """One moment of each group, in the first half; every kind comes before one comes again."""
     left: list[list[str]] = [[] for _ in GROUPS]
     while True:
         for kinds, group in zip(left, GROUPS, strict=True):
@@ -245,3 +243,74 @@ def test_killed_coordinator_goes_on_and_gives_the_very_same_soup_and_subset(
     record(f"{len(deaths)} deaths in {rounds} runs: {dict(kinds)}")
     if num_deaths >= 20:
         assert kinds.keys() == {kind for group in GROUPS for kind in group}
+
+
+NUM_WORKERS = 16
+Prepared = tuple[PlayedWorker, Assignment, BlobName]
+
+
+def done_on_disk(cluster: Cluster) -> set[int]:
+    (run,) = (it for it in read_records(cluster.state, []) if isinstance(it, RunRecord))
+    return {it.index for it in run.learners if it.state is LearnerState.DONE}
+
+
+def is_acknowledged(cluster: Cluster, prepared: Prepared, together: Barrier) -> bool:
+    worker, assignment, result = prepared
+    request = worker_pb2.CommitResultRequest(
+        worker_id=worker.worker_id,
+        assignment_id=assignment.assignment_id,
+        epoch=assignment.epoch,
+        result=blob_to_proto(result),
+    )
+    options = (("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1))
+    with grpc.insecure_channel(cluster.address, options) as channel:
+        grpc.channel_ready_future(channel).result()
+        together.wait()
+        with suppress(grpc.RpcError):
+            worker_pb2_grpc.WorkerServiceStub(channel).CommitResult(
+                request, metadata=((WORKER_SECRET, worker.secret),), timeout=300.0
+            )
+            return True
+    return False
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", [pytest.param("result", marks=pytest.mark.faults), "recorded"])
+def test_each_of_many_results_that_was_acknowledged_at_once_outlives_the_coordinator(
+    cluster: Cluster, kind: str, record: Record
+) -> None:
+    # At the second transaction with results, before or after its COMMIT.
+    dying = ["-m", "tests.faults.dying_coordinator", kind, "2", "--"]
+    flags = ("--insecure", *cluster.leases_of(LEASE_SECONDS))
+    # While the disk takes the first of them, others come.
+    slow = {"COMMIT_SECONDS": "1"}
+    coordinator = cluster.start_coordinator(*flags, program=dying, environment=slow)
+    learners = {**SMALL_RUN["learners"], "num_learners": NUM_WORKERS + 1, "num_steps": 1}  # type: ignore[dict-item]
+    with cluster.client() as client:
+        run_id = client.start_run({**SMALL_RUN, "learners": learners}).run_id
+
+    def prepare(number: int) -> Prepared:
+        worker = cluster.play_worker(f"worker-{number}")
+        assignment = worker.take()
+        return worker, assignment, worker.upload(worker.learner(assignment, 1.0 + number / 1e4))
+
+    together = Barrier(NUM_WORKERS)
+    with ThreadPoolExecutor(NUM_WORKERS) as pool:
+        all_prepared = list(pool.map(prepare, range(NUM_WORKERS)))
+        answers = list(pool.map(lambda it: is_acknowledged(cluster, it, together), all_prepared))
+    assert coordinator.wait() == -signal.SIGKILL
+    indices = [assignment.learner_index for _, assignment, _ in all_prepared]
+    acknowledged = {index for index, answer in zip(indices, answers, strict=True) if answer}
+    on_disk = done_on_disk(cluster)
+    record(f"{kind}: {len(acknowledged)} acknowledged, {len(on_disk)} on the disk")
+    assert acknowledged <= on_disk
+    # What is on the disk and was not acknowledged is the second transaction, as a whole.
+    assert (acknowledged < on_disk) is (kind == "recorded")
+
+    cluster.start_coordinator(*flags, "--listen", cluster.address)
+    for worker, assignment, result in all_prepared:
+        worker.commit(assignment, result)
+    assert done_on_disk(cluster) == set(indices)
+    with cluster.client() as client:
+        attempts = [it.attempts for it in client.run(run_id).learners if it.index in indices]
+    assert attempts == [1] * NUM_WORKERS

@@ -64,10 +64,7 @@ def cuts(seed: int, *, upstream: bool) -> list[Fault]:
     """Each connection gets four to five chunks far."""
     draw = random.Random(seed)
     return [
-        Fault(
-            upstream=upstream,
-            offset_bytes=draw.randrange(4 * CHUNK_BYTES, 5 * CHUNK_BYTES),
-        )
+        Fault(upstream=upstream, offset_bytes=draw.randrange(4 * CHUNK_BYTES, 5 * CHUNK_BYTES))
         for _ in range(NUM_CUTS)
     ]
 

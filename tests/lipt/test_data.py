@@ -11,8 +11,10 @@ import lipt
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import load_factory
 from lipt.common.inputs.specs import ImageSpec
+from lipt.common.targets.kinds import TargetKind
 from lipt.data import MODULE, Given
 from tests.lipt.digits import few_digits
+from tests.trainer.made_up import made_up_subset
 
 
 def test_arrays_lists_and_names_are_the_same_data() -> None:
@@ -23,6 +25,24 @@ def test_arrays_lists_and_names_are_the_same_data() -> None:
     assert opened[0].fingerprint == opened[1].fingerprint
     assert opened[0].full_fingerprint == opened[1].full_fingerprint
     assert len(lipt.open_dataset("digits-test")) == 355
+
+
+def test_whole_numbers_are_targets_of_regression_if_asked() -> None:
+    examples, years = torch.arange(40.0)[:, None], torch.arange(40) % 4
+    for targets in (years, years.float(), years[:, None]):
+        assert lipt.open_dataset((examples, targets)).class_names == ("0", "1", "2", "3")
+        opened = lipt.open_dataset((examples, targets), target="number")
+        assert opened.target.kind is TargetKind.NUMBER
+        assert opened.targets_N[:, 0].tolist() == years.tolist()
+        # A subset of it is recognized in the arrays.
+        subset = made_up_subset([3, 5], fingerprint=opened.fingerprint)
+        assert len(subset.apply((examples, targets))) == 2
+    # Of tensors, too, fractions are numbers, and ten is above two.
+    assert lipt.open_dataset((examples, examples / 4)).target.kind is TargetKind.NUMBER
+    assert lipt.open_dataset((examples, torch.arange(40) % 11)).class_names[-2:] == ("9", "10")
+    for other in ("digits-test", opened, [(examples, 1)]):
+        with pytest.raises(ConfigError, match="target='number' (cannot be set on|was given toge)"):
+            lipt.open_dataset(other, target="number")
 
 
 def test_a_name_may_import_its_own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ _TRIAL = Trial(
     training_seconds=10.0,
     bytes_sent=0,
     digest="d",
+    chance=0.1,
 )
 _ALONE = Rival(None, None, None)
 _OUTCOME = Outcome(

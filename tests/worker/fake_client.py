@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, cast
 
+import grpc
 import torch
 
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, chunk_data, fill_chunk
@@ -23,7 +26,8 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.images.formats import ImageFormat
 from lipt.common.observability.logs import Events
 from lipt.common.process.machine import Machine
-from lipt.v1 import blob_pb2, worker_pb2
+from lipt.common.rpc.channel import open_channel
+from lipt.v1 import blob_pb2, worker_pb2, worker_pb2_grpc
 from lipt.worker.assignment import Worker, WorkerLimits
 from lipt.worker.client import Assignment, CoordinatorClient
 from lipt.worker.settings import WorkerSettings
@@ -55,8 +59,6 @@ def make_assignment(index: int = 0, *, heartbeat_seconds: float = 3600.0) -> Ass
 
 
 class _Call:
-    """A call that has been answered already."""
-
     def __init__(self, answer: Any) -> None:
         self._answer = answer
 
@@ -71,12 +73,7 @@ class _Call:
 
 
 class FakeBlobs:
-    """The stub of a blob service whose store is in this process; for blobs of one chunk.
-
-    Attributes:
-        reads: what was read, in order.
-        failures: raised by the next reads and writes, one each.
-    """
+    """The stub of a blob service for blobs of one chunk; the next calls raise `failures`."""
 
     def __init__(self, directory: Path) -> None:
         self.store = BlobStore(directory, max_blob_bytes=2**24)
@@ -109,19 +106,7 @@ class FakeBlobs:
 
 
 class FakeClient:
-    """Answers from lists that a test fills, and keeps what it was told.
-
-    Attributes:
-        assignments: what `acquire` gives next; an error is raised.
-        when_idle: called when there is nothing to give any more.
-        refusals: by the name of a call: the errors that its next calls raise.
-        stop_learner: what heartbeats are answered with.
-        idle_reason: what `acquire` says besides.
-        registered, released, declined, committed: what was said, in order.
-        waits: how long each `acquire` wanted to wait.
-        beats: the progress that each heartbeat brought.
-        given_back: set once a learner was.
-    """
+    """Answers from lists that a test fills; `refusals` are errors of the next calls, by name."""
 
     def __init__(self, directory: Path) -> None:
         self.blobs = FakeBlobs(directory)
@@ -144,7 +129,6 @@ class FakeClient:
 
     @property
     def client(self) -> CoordinatorClient:
-        """Itself, as those see it who call it."""
         return cast("CoordinatorClient", self)
 
     def register(self, instance_id: str, *, name: str, **_: Any) -> None:
@@ -191,6 +175,18 @@ class FakeClient:
     def _answer(self, call: str) -> None:
         if refusals := self.refusals.get(call):
             raise refusals.pop(0)
+
+
+@contextmanager
+def serving(servicer: Any) -> Iterator[grpc.Channel]:
+    """A channel to this servicer of workers' calls."""
+    server = grpc.server(ThreadPoolExecutor(2))
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with open_channel(f"127.0.0.1:{port}") as channel:
+        yield channel
+    server.stop(None).wait()
 
 
 def make_worker(fake: FakeClient, cache: BlobStore, **settings: Any) -> Worker:

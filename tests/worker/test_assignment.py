@@ -1,4 +1,4 @@
-"""One learner's way through the worker; coordinator and training are the test's own."""
+"""A learner's and a range's way through the worker; the coordinator is the test's own."""
 
 from __future__ import annotations
 
@@ -13,19 +13,26 @@ import torch
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
-from lipt.common.data import Shard, open_dataset, pack_shard
+from lipt.common.config.tasks import ScoringTask
+from lipt.common.data import Dataset, Shard, open_dataset, pack_shard
 from lipt.common.errors import (
+    ForeignBlobError,
     LearnerStoppedError,
+    OtherDataError,
+    OverLimitError,
+    StaleLeaseError,
     StateError,
     UnknownBlobError,
     UnreachableError,
     WeightsError,
 )
+from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import images_in
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Phases
+from lipt.common.signals.passes import read_range, score_range
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, specs_of
@@ -37,6 +44,7 @@ from lipt.worker.instruments import (
     BLOB_BYTES,
     EXAMPLES,
     RESULT_BYTES,
+    SCORED,
     STEPS,
     WAITED,
     Metering,
@@ -46,7 +54,10 @@ from lipt.worker.instruments import LEARNER as TOOK
 from tests.blob_files import flip_a_bit
 from tests.clock import Clock
 from tests.meters import observed, sums
+from tests.tiny import linear
 from tests.worker.fake_client import TASK, FakeClient, make_assignment, make_worker
+
+pytest.importorskip("sklearn")
 
 AWAY = UnreachableError("nobody answers.")
 FULL = StateError("/state cannot be used: No space left on device.")
@@ -100,8 +111,6 @@ class FakeTraining:
 
 
 class NotedLease(LeaseKeeper):
-    """Writes down what it is told."""
-
     def __init__(self, said: list[tuple[int, int, float]], *arguments: Any) -> None:
         self._said = said
         super().__init__(*arguments)
@@ -153,7 +162,6 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    pytest.importorskip("sklearn")
     world = World(tmp_path, pack_shard(open_dataset("digits"), torch.arange(8)))
     monkeypatch.setattr(assigning, "train_learner", world.training)
     monkeypatch.setattr(assigning, "perf_counter", world.clock)
@@ -164,9 +172,7 @@ def same(first: Weights, second: Weights) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
 
-def test_learner_is_trained_from_what_was_fetched_and_handed_in_with_its_report(
-    world: World,
-) -> None:
+def test_learner_is_trained_from_what_was_fetched_handed_in_and_measured(world: World) -> None:
     world.run()
     (initial,), (shard,) = world.training.initial, world.training.shards
     assert same(initial, THETA)
@@ -177,8 +183,22 @@ def test_learner_is_trained_from_what_was_fetched_and_handed_in_with_its_report(
     assert same(world.decoded(result), LEARNER.weights)
     assert (report.loss, report.train_seconds, report.total_seconds) == (0.5, 3.0, 3.0)
     fetched = (world.assignment.initial_weights, world.assignment.shard or BlobName.of(b""))
-    assert report.bytes_received == sum(name.size_bytes for name in fetched)
+    num_fetched = sum(name.size_bytes for name in fetched)
+    assert report.bytes_received == num_fetched
     assert world.pauses == []
+    assert world.said == [
+        (worker_pb2.LEARNER_PHASE_TRAINING, 0, 0.0),
+        (worker_pb2.LEARNER_PHASE_TRAINING, 1, 0.75),
+        (worker_pb2.LEARNER_PHASE_SUBMITTING, 2, 0.5),
+    ]
+    counted = partial(sums, world.metering.meters)
+    assert counted(BLOB_BYTES) == {("received",): num_fetched, ("sent",): result.size_bytes}
+    assert counted(RESULT_BYTES) == {("bitmask",): result.size_bytes}
+    # One step is reported, of a minibatch of 8.
+    assert (counted(STEPS), counted(EXAMPLES)) == ({(): 1.0}, {(): 8.0})
+    assert world.metering.phases.seconds()[("training",)] == 3.0
+    assert observed(world.metering.meters, TOOK) == {(): (1.0, 3.0)}
+    assert counted(WAITED) == {(): 0.25}
 
 
 def test_snapshots_are_handed_in_with_the_result_in_the_order_of_training(world: World) -> None:
@@ -188,32 +208,6 @@ def test_snapshots_are_handed_in_with_the_result_in_the_order_of_training(world:
     ((_, result, _, snapshots),) = world.fake.committed
     for name, weights in zip((*snapshots, result), (early, late, LEARNER.weights), strict=True):
         assert same(world.decoded(name), weights)
-
-
-def test_lease_is_told_of_each_step_and_of_the_handing_in(world: World) -> None:
-    world.run()
-    assert world.said == [
-        (worker_pb2.LEARNER_PHASE_TRAINING, 0, 0.0),
-        (worker_pb2.LEARNER_PHASE_TRAINING, 1, 0.75),
-        (worker_pb2.LEARNER_PHASE_SUBMITTING, 2, 0.5),
-    ]
-
-
-def test_what_it_took_is_measured(world: World) -> None:
-    world.run()
-    counted = partial(sums, world.metering.meters)
-    ((_, result, _, _),) = world.fake.committed
-    fetched = (world.assignment.initial_weights, world.assignment.shard or BlobName.of(b""))
-    assert counted(BLOB_BYTES) == {
-        ("received",): sum(name.size_bytes for name in fetched),
-        ("sent",): result.size_bytes,
-    }
-    assert counted(RESULT_BYTES) == {("bitmask",): result.size_bytes}
-    # One step is reported, of a minibatch of 8.
-    assert (counted(STEPS), counted(EXAMPLES)) == ({(): 1.0}, {(): 8.0})
-    assert world.metering.phases.seconds()[("training",)] == 3.0
-    assert observed(world.metering.meters, TOOK) == {(): (1.0, 3.0)}
-    assert counted(WAITED) == {(): 0.25}
 
 
 def test_theta_star_that_the_cache_s_disk_has_changed_is_fetched_again(world: World) -> None:
@@ -299,3 +293,103 @@ def test_result_that_the_coordinator_s_disk_has_changed_is_sent_again_and_not_tr
     assert len(world.training.shards) == 1
     assert len(world.fake.committed) == 1
     assert world.events.count(EventKind.RETRIED, "handing over") == 1
+
+
+class Scorer:
+    def __init__(self, directory: Path) -> None:
+        self.fake = FakeClient(directory / "coordinator")
+        self.metering = Metering()
+        self.stopping = False
+        self.model = linear(num_classes=10)
+        self.digits = open_dataset("digits")
+        cache = BlobStore(directory / "cache", max_blob_bytes=2**24)
+        worker = make_worker(self.fake, cache, worker_data="digits")
+        self.worker = replace(worker, metering=self.metering)
+        self.task = ScoringTask(
+            model="tests.tiny:linear",
+            num_classes=10,
+            image=ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,)),
+            fingerprint=self.digits.fingerprint,
+            start=100,
+            stop=190,
+            batch_size=32,
+            threads=1,
+        )
+        self.assignment = Assignment(
+            assignment_id="scan-1/3",
+            epoch=1,
+            heartbeat_seconds=1.0,
+            initial_weights=self.fake.blobs.store.put_bytes(pack(self.model.state_dict())),
+            task=self.task,
+        )
+
+    def run(self, **changes: Any) -> None:
+        assignment = replace(self.assignment, task=replace(self.task, **changes))
+        lease = LeaseKeeper(self.fake.client, assignment, self.worker.events)
+        self.worker.carry_out(assignment, lease, lambda: self.stopping)
+
+
+@pytest.fixture
+def scorer(tmp_path: Path) -> Scorer:
+    return Scorer(tmp_path)
+
+
+def test_the_range_s_values_are_handed_in(scorer: Scorer) -> None:
+    scorer.run()
+    ((worker_id, name, report, snapshots),) = scorer.fake.committed
+    assert (worker_id, snapshots) == ("w", ())
+    task = scorer.task
+    errors, features = read_range(scorer.fake.blobs.store.read_bytes(name), task, 64)
+    here = score_range(scorer.model, scorer.digits, task, device=torch.device("cpu"))
+    assert torch.equal(errors, here["errors"])
+    assert torch.equal(features, here["features"])
+    assert report.bytes_received == scorer.assignment.initial_weights.size_bytes
+    assert sums(scorer.metering.meters, SCORED) == {(): 90}
+    assert sums(scorer.metering.meters, BLOB_BYTES)["sent",] == name.size_bytes
+
+
+def test_data_is_opened_at_the_size_that_the_model_sees(scorer: Scorer) -> None:
+    large = ImageFormat(1, 16, 16, mean=(0.5,), std=(0.25,))
+    assert scorer.worker.dataset(replace(scorer.task, image=large)).inputs.height == 16  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"fingerprint": "0" * 64}, "data has 0000.*--worker-data"),
+        ({"fingerprint": "full-" + "0" * 64}, "data has full-0000.*--worker-data"),
+        ({"image": ImageFormat(3, 8, 8, mean=(0.5,) * 3, std=(0.25,) * 3)}, "and 3x8x8 images"),
+        ({"threads": 13}, "asks for 13 threads"),
+    ],
+    ids=["sampled", "full", "colours", "threads"],
+)
+def test_a_range_of_other_data_or_beyond_a_limit_is_declined_before_anything_is_fetched(
+    scorer: Scorer, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(OverLimitError, match=words):
+        scorer.run(**changes)
+    assert scorer.fake.blobs.reads == []
+    assert scorer.fake.committed == []
+
+
+def test_a_range_that_somebody_else_has_done_is_no_failure(scorer: Scorer) -> None:
+    scorer.run()
+    scorer.fake.blobs.failures = [ForeignBlobError("this one has none.")]
+    with pytest.raises(StaleLeaseError, match="somebody was quicker"):
+        scorer.run(start=0, stop=64)
+
+
+def test_data_that_changes_while_it_is_scored_is_noticed_and_a_stop_between_two_batches(
+    scorer: Scorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as changing:
+        changing.setattr(Dataset, "has_changed", lambda _: True)
+        with pytest.raises(OtherDataError, match="have changed while they were scored"):
+            scorer.run()
+    scorer.stopping = True
+    with pytest.raises(LearnerStoppedError):
+        scorer.run()
+    assert scorer.fake.committed == []
+    scorer.stopping = False
+    scorer.run()
+    assert len(scorer.fake.committed) == 1

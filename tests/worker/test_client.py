@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ import pytest
 
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
-from lipt.common.config.run_config import AugmentationConfig, LearnersConfig, PruningMethod
-from lipt.common.config.tasks import LearnerTask
 from lipt.common.config.values import dump
 from lipt.common.errors import (
     ConfigError,
@@ -21,24 +18,11 @@ from lipt.common.errors import (
     UnknownRunError,
     UnreachableError,
 )
-from lipt.common.images.formats import ImageFormat
 from lipt.common.observability.logs import EventKind, Events
-from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, fill_message
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import CoordinatorClient, LeaseKeeper
-from tests.worker.fake_client import FakeClient, make_assignment
-
-TASK = LearnerTask(
-    model="resnet8",
-    num_classes=2,
-    image=ImageFormat(1, 8, 8, mean=(0.5,), std=(0.5,)),
-    learners=LearnersConfig(),
-    augmentation=AugmentationConfig(),
-    pruning_method=PruningMethod.NONE,
-    density=1.0,
-    seed=3,
-)
+from tests.worker.fake_client import TASK, FakeClient, make_assignment, serving
 
 
 class Fake(worker_pb2_grpc.WorkerServiceServicer):
@@ -81,36 +65,36 @@ class Fake(worker_pb2_grpc.WorkerServiceServicer):
         return worker_pb2.ReleaseAssignmentResponse()
 
 
+Served = tuple[Fake, CoordinatorClient]
+
+
 @pytest.fixture
-def served() -> Iterator[tuple[Fake, CoordinatorClient]]:
+def served() -> Iterator[Served]:
     fake = Fake()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
-    server = grpc.server(ThreadPoolExecutor(2))
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(fake, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    with open_channel(f"127.0.0.1:{port}") as channel:
+    with serving(fake) as channel:
         yield fake, CoordinatorClient(channel)
-    server.stop(None).wait()
 
 
-def test_worker_says_who_it_is_and_which_protocol_it_speaks(
-    served: tuple[Fake, CoordinatorClient],
-) -> None:
+def test_worker_says_who_it_is_and_proves_it_from_then_on(served: Served) -> None:
     fake, client = served
-    client.register(
-        "i", name="one", device="cpu", versions={"torch": "2"}, allowed_modules=("mine",)
-    )
+    assignment = client.acquire()
+    assert assignment is not None
+    client.heartbeat(assignment, worker_pb2.LearnerProgress())
+    secret, versions = "s" * 32, {"torch": "2"}
+    client.register(secret, name="one", device="cpu", versions=versions, allowed_modules=("mine",))
     assert client.worker_id == "w"
     (request,) = fake.registered
-    assert (request.instance_id, request.name, request.device) == ("i", "one", "cpu")
+    assert (request.instance_id, request.name, request.device) == (secret, "one", "cpu")
     assert (request.protocol.major, request.protocol.minor) == (PROTOCOL_MAJOR, PROTOCOL_MINOR)
-    assert dict(request.versions) == {"torch": "2"}
+    assert dict(request.versions) == versions
     assert list(request.allowed_modules) == ["mine"]
+    client.heartbeat(assignment, worker_pb2.LearnerProgress())
+    assert fake.secrets == [None, secret]
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_heartbeat_brings_the_progress_and_the_answer_whether_to_stop(
-    served: tuple[Fake, CoordinatorClient], stop: bool
+def test_heartbeat_brings_the_progress_and_a_commit_its_snapshots_in_order(
+    served: Served, stop: bool
 ) -> None:
     fake, client = served
     fake.stop = stop
@@ -121,21 +105,14 @@ def test_heartbeat_brings_the_progress_and_the_answer_whether_to_stop(
     (beat,) = fake.beats
     assert (beat.assignment_id, beat.epoch) == ("r/0", 7)
     assert beat.progress == progress
+    early, late, result = (BlobName.of(content) for content in (b"1", b"2", b"3"))
+    client.commit(assignment, result, worker_pb2.LearnerReport(loss=1.0), [early, late])
+    (committed,) = fake.committed
+    assert blob_from_proto(committed.result) == result
+    assert [blob_from_proto(blob) for blob in committed.snapshots] == [early, late]
 
 
-def test_calls_show_the_secret_once_there_is_one(served: tuple[Fake, CoordinatorClient]) -> None:
-    fake, client = served
-    assignment = client.acquire()
-    assert assignment is not None
-    client.heartbeat(assignment, worker_pb2.LearnerProgress())
-    client.register("s" * 32, name="one", device="cpu", versions={}, allowed_modules=())
-    client.heartbeat(assignment, worker_pb2.LearnerProgress())
-    assert fake.secrets == [None, "s" * 32]
-
-
-def test_assignment_of_a_newer_version_is_given_back_with_the_reason(
-    served: tuple[Fake, CoordinatorClient],
-) -> None:
+def test_assignment_of_a_newer_version_is_given_back_with_the_reason(served: Served) -> None:
     fake, client = served
     fake.assignment.task.pruning_method = 99  # type: ignore[assignment]
     with pytest.raises(ConfigError, match="pruning_method = '99'"):
@@ -146,8 +123,6 @@ def test_assignment_of_a_newer_version_is_given_back_with_the_reason(
 
 
 class Poll:
-    """A long poll that is never answered."""
-
     def __init__(self) -> None:
         self.cancelled = False
 
@@ -160,7 +135,7 @@ class Poll:
 
 
 def test_signal_while_a_poll_is_being_made_ends_that_poll(
-    served: tuple[Fake, CoordinatorClient], monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = served[1]
 
@@ -172,87 +147,61 @@ def test_signal_while_a_poll_is_being_made_ends_that_poll(
     assert client.acquire() is None
 
 
-def test_result_goes_out_with_its_snapshots_in_order(
-    served: tuple[Fake, CoordinatorClient],
-) -> None:
-    fake, client = served
-    assignment = client.acquire()
-    assert assignment is not None
-    early, late, result = (BlobName.of(content) for content in (b"1", b"2", b"3"))
-    client.commit(assignment, result, worker_pb2.LearnerReport(loss=1.0), [early, late])
-    (committed,) = fake.committed
-    assert blob_from_proto(committed.result) == result
-    assert [blob_from_proto(blob) for blob in committed.snapshots] == [early, late]
-
-
 # Far more than any machine needs: it is waited so long only by a test that fails.
 PATIENCE_SECONDS = 60.0
 OFTEN = 0.01
 TRAINING = worker_pb2.LEARNER_PHASE_TRAINING
 
 
-@pytest.fixture
-def fake(tmp_path: Path) -> FakeClient:
-    return FakeClient(tmp_path)
+class Kept:
+    def __init__(self, directory: Path, heartbeat_seconds: float, *errors: Exception) -> None:
+        self.fake, self.events = FakeClient(directory), Events()
+        self.fake.refusals["heartbeat"] = list(errors)
+        assignment = make_assignment(heartbeat_seconds=heartbeat_seconds)
+        self.lease = LeaseKeeper(self.fake.client, assignment, self.events)
+
+    def next_beat(self) -> worker_pb2.LearnerProgress:
+        return self.fake.beats.get(timeout=PATIENCE_SECONDS)
 
 
-@pytest.fixture
-def events() -> Events:
-    return Events()
-
-
-def keeper(fake: FakeClient, events: Events, *, heartbeat_seconds: float = 3600.0) -> LeaseKeeper:
-    assignment = make_assignment(heartbeat_seconds=heartbeat_seconds)
-    return LeaseKeeper(fake.client, assignment, events)
-
-
-def next_beat(fake: FakeClient) -> worker_pb2.LearnerProgress:
-    return fake.beats.get(timeout=PATIENCE_SECONDS)
-
-
-def test_news_go_out_at_once_and_not_with_the_next_heartbeat(
-    fake: FakeClient, events: Events
-) -> None:
-    with keeper(fake, events) as lease:
-        next_beat(fake)
+def test_news_go_out_at_once_and_not_with_the_next_heartbeat(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, 3600.0)
+    with kept.lease as lease:
+        kept.next_beat()
         lease.report(TRAINING, 1, 0.5)
-        assert next_beat(fake) == worker_pb2.LearnerProgress(
-            phase=TRAINING, step=1, num_steps=2, loss=0.5
-        )
+        said = worker_pb2.LearnerProgress(phase=TRAINING, step=1, num_steps=2, loss=0.5)
+        assert kept.next_beat() == said
 
 
 @pytest.mark.parametrize("error", [StaleLeaseError("somebody else's."), UnknownRunError("gone.")])
 def test_lease_that_is_somebody_else_s_is_lost_and_no_more_heartbeats_are_sent(
-    fake: FakeClient, events: Events, error: LiptError
+    tmp_path: Path, error: LiptError
 ) -> None:
-    fake.refusals["heartbeat"] = [error]
-    with keeper(fake, events, heartbeat_seconds=OFTEN) as lease:
+    kept = Kept(tmp_path, OFTEN, error)
+    with kept.lease as lease:
         lease._thread.join(PATIENCE_SECONDS)
         assert not lease._thread.is_alive()
     assert lease.lost.is_set()
-    assert fake.beats.qsize() == 1
-    assert events.count(EventKind.RETRIED) == 0
+    assert kept.fake.beats.qsize() == 1
+    assert kept.events.count(EventKind.RETRIED) == 0
 
 
-def test_coordinator_that_is_away_costs_heartbeats_and_not_the_lease(
-    fake: FakeClient, events: Events
-) -> None:
-    fake.refusals["heartbeat"] = [UnreachableError("away."), LiptError("internal error")]
-    with keeper(fake, events, heartbeat_seconds=OFTEN) as lease:
+def test_coordinator_that_is_away_costs_heartbeats_and_not_the_lease(tmp_path: Path) -> None:
+    kept = Kept(tmp_path, OFTEN, UnreachableError("away."), LiptError("internal error"))
+    with kept.lease as lease:
         for _ in range(3):
-            next_beat(fake)
+            kept.next_beat()
         assert not lease.lost.is_set()
-    assert events.count(EventKind.RETRIED, "heartbeat") == 2
+    assert kept.events.count(EventKind.RETRIED, "heartbeat") == 2
 
 
 def test_heartbeat_that_came_too_often_is_sent_again_no_sooner_than_it_is_told_to(
-    fake: FakeClient, events: Events, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses: list[float] = []
-    fake.refusals["heartbeat"] = [TooManyCallsError("slowly.", retry_after_seconds=2.5)]
-    lease = keeper(fake, events, heartbeat_seconds=OFTEN)
-    monkeypatch.setattr(lease._left, "wait", pauses.append)
-    with lease:
+    kept = Kept(tmp_path, OFTEN, TooManyCallsError("slowly.", retry_after_seconds=2.5))
+    monkeypatch.setattr(kept.lease._left, "wait", pauses.append)
+    with kept.lease:
         for _ in range(2):
-            next_beat(fake)
+            kept.next_beat()
     assert pauses == [2.5]

@@ -269,7 +269,8 @@ class Client(AbstractContextManager["Client"]):
         """Select examples with a run's model; the coordinator caches the result.
 
         Args:
-            run: id, name, or "latest", the newest ready run.
+            run: id, name, or "latest", the newest ready run or else the newest. A request that
+                needs no learner is answered as soon as the run has its theta*.
             strategy: one of `strategies()`.
             fraction: share of the data set, in (0, 1]; 0.1 where neither this nor `budget` is
                 given.

@@ -91,7 +91,7 @@ def compare(
     _check(known, plan, train, test)
     resolve_device(device)
     steps = plan.recipe.num_steps(round(max(plan.fractions) * len(train)))
-    recipe = plan.recipe.model_copy(update={"steps": steps})
+    recipe = plan.recipe.model_copy(update={"steps": steps}).fitted_to(train.inputs)
     identity = {
         "model": plan.model,
         "recipe": recipe.model_dump(mode="json"),
@@ -104,6 +104,8 @@ def compare(
     trials = TrialFile(out, identity)
     if trials.trials:
         say(f"{out}: {len(trials.trials)} trainings are in it; the comparison goes on after them")
+    say(f"main training: {steps} steps of {recipe.batch_size}; {recipe.augmentation_text}")
+    chance = test.target.chance(test.targets_N)
     where: dict[str, Any] = {"device": device, "allowed_modules": allowed_modules}
     training = partial(fit, plan.model, train, test=test, on_step=on_step, **where)
     for seed in plan.seeds:
@@ -127,7 +129,7 @@ def compare(
                 subset = choose(run, name, fraction=cell.fraction, **asked)
                 costs = choosing_costs(known[name], run.costs, subset.manifest)
             trial = _trial(cell, subset, source, recipe, len(train), training)
-            trials.add(replace(trial, **costs))
+            trials.add(replace(trial, chance=chance, **costs))
             say(
                 f"seed {seed}, {cell.fraction:.0%}, {label(cell.strategy)}: "
                 f"{trial.test_accuracy:.1%} on the test set, {trial.training_seconds:.0f} s"
@@ -169,6 +171,7 @@ def _trial(
         training_seconds=trained.seconds - trained.evaluation_seconds,
         bytes_sent=0,
         digest="" if subset is None else subset.digest,
+        chance=0.0,
         looks=trained.looks,
         score_name=trained.kind.score_name,
     )

@@ -85,6 +85,7 @@ class Outcome:
     difference: to the better fixed random subset; with soft labels, to the same without them.
     subset_accuracy, levelled_off: None where the examples changed, and for everything.
     target: what the better fixed random subset ends with. reached: how soon it was reached.
+    at_chance: the baselines beside it that learned nothing, in words; empty if all learned.
     """
 
     strategy: str
@@ -105,6 +106,7 @@ class Outcome:
     target: float | None
     reached: Reached | None
     score_name: str = "accuracy"
+    at_chance: str = ""
 
     @property
     def choosing_seconds(self) -> float:
@@ -129,8 +131,9 @@ class Outcome:
 
     @property
     def beats_random(self) -> bool:
-        """Whether zero lies below the interval of a chosen subset."""
-        return bool(self.is_chosen and self.difference and self.difference.low > 0)
+        """Whether zero lies below the interval of a chosen subset, and all baselines learned."""
+        better = self.is_chosen and self.difference and self.difference.low > 0
+        return bool(better and not self.at_chance)
 
 
 def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
@@ -177,7 +180,21 @@ def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence
         target=target,
         reached=_reached(row, target),
         score_name=row[0].score_name,
+        at_chance=_at_chance([*everything, *within]),
     )
+
+
+def _at_chance(trials: Sequence[Trial]) -> str:
+    """Each baseline with a training that learned nothing, and the worst such score."""
+    found: dict[str, float] = {}
+    for trial in trials:
+        if trial.strategy in BASELINES and not trial.learned:
+            worst = min(trial.test_accuracy, found.get(trial.strategy, inf))
+            found[trial.strategy] = worst
+    if not found:
+        return ""
+    scores = [f"{label(name)} reaches {format_percent(score)}" for name, score in found.items()]
+    return f"{_and(scores)}, chance is {format_percent(trials[0].chance)}"
 
 
 def _rival(row: Sequence[Trial], rivals: Sequence[Trial], target: float | None) -> Rival:
@@ -306,13 +323,17 @@ def _time(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Answers:
-    """The verdict on one fraction; a text is empty where nothing was measured for it."""
+    """The verdict on one fraction; a text is empty where nothing was measured for it.
+
+    learned: whether every baseline learned something; without that there is no verdict.
+    """
 
     fraction: float
     better: str
     beats_random: bool = False
     faster: str = ""
     cost: str = ""
+    learned: bool = True
 
 
 def answers(rows: Sequence[Outcome]) -> list[Answers]:
@@ -321,6 +342,9 @@ def answers(rows: Sequence[Outcome]) -> list[Answers]:
     for fraction in sorted({row.fraction for row in subsets}):
         within = [row for row in rows if row.fraction == fraction]
         chosen = [row for row in within if row.is_chosen]
+        if at_chance := within[0].at_chance:
+            found.append(Answers(fraction, _nothing_learned(fraction, at_chance), learned=False))
+            continue
         if not chosen:
             found.append(Answers(fraction, f"{_at(fraction)} nothing was chosen."))
             continue
@@ -334,6 +358,13 @@ def answers(rows: Sequence[Outcome]) -> list[Answers]:
 def verdict(rows: Sequence[Outcome]) -> str:
     texts = (text for found in answers(rows) for text in (found.better, found.faster, found.cost))
     return "\n".join(filter(None, texts))
+
+
+def _nothing_learned(fraction: float, at_chance: str) -> str:
+    return (
+        f"{_at(fraction)} this recipe does not learn here: {at_chance}. There is no verdict. Train "
+        "for more steps, lower learning_rate, or set augmentation=none."
+    )
 
 
 def _better(best: Outcome, tried: Sequence[Outcome]) -> str:

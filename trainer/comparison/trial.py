@@ -31,6 +31,8 @@ SOFT = "+soft"
 
 # Accuracy on a subset has converged where it is saturated, or hardly rose since LATE of the steps.
 _SATURATED, _STILL, LATE = 0.995, 0.01, 0.8
+# Odds of a right answer, as a multiple of chance's, up to which a training has learned nothing.
+_MAX_ODDS_AT_CHANCE = 1.5
 
 
 def label(strategy: str) -> str:
@@ -64,6 +66,7 @@ class Trial:
     selection_seconds: the first strategy that asks for signals pays for them.
     training_seconds: without evaluations.
     subset_accuracy: at the end; None where the examples changed, and for everything.
+    chance: the score of the best constant answer, such as the largest class of the test set.
     """
 
     seed: int
@@ -80,6 +83,7 @@ class Trial:
     training_seconds: float
     bytes_sent: int
     digest: str
+    chance: float
     looks: tuple[Look, ...] = ()
     score_name: str = "accuracy"
 
@@ -90,6 +94,12 @@ class Trial:
     @property
     def choosing_seconds(self) -> float:
         return self.pretraining_seconds + self.selection_seconds
+
+    @property
+    def learned(self) -> bool:
+        """Whether the odds of a right answer are well above chance's."""
+        score, chance = self.test_accuracy, self.chance
+        return score * (1 - chance) > _MAX_ODDS_AT_CHANCE * chance * (1 - score)
 
     def reached(self, target: float) -> tuple[int, float] | None:
         """Steps and seconds (choosing included) of the first look with this accuracy."""

@@ -1,7 +1,7 @@
 """Recipe and schedule of main training: optimizer settings, evaluations and checkpoints.
 
 Source: LiPT (Ro et al. 2023), section 4: SGD, momentum 0.9, weight decay 5e-4, batch 256, cosine
-decay from 0.1, 200 epochs, 4-pixel random crop and flip.
+decay from 0.1, 200 epochs, 4-pixel random crop and flip of 32x32 images.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from lipt.common.config.run_config import Precision
+from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.core.learner.augmentation import NUM_MAGNITUDE_BINS
+
+# Side of MNIST's images: smaller ones lose too much by a shift.
+_MIN_AUGMENTED_PIXELS = 28
 
 
 class Recipe(BaseModel):
@@ -45,19 +49,24 @@ class Recipe(BaseModel):
     """Whether the momentum is Nesterov's."""
     weight_decay: float = Field(default=5e-4, ge=0)
     """Weight decay of SGD, on all parameters."""
+    max_gradient_norm: float = Field(default=5.0, ge=0)
+    """Norm that a step's gradient is scaled down to if it is larger; 0 never scales. Networks
+    without batch norm need it: a large first step stops their units from learning."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Share of the target, soft label included, that is spread over all classes."""
     soft_labels: float = Field(default=0.0, ge=0, le=1)
     """Share of the target that is the subset's soft label; above 0 the subset needs some."""
-    augmentation: Literal["crop_flip", "crop", "randaugment", "none"] = "crop_flip"
+    augmentation: Literal["auto", "crop_flip", "crop", "randaugment", "none"] = "auto"
     """How training images are augmented: shifted and half of them mirrored, only shifted, or
-    shifted, mirrored, and then changed by RandAugment."""
+    shifted, mirrored, and then changed by RandAugment. `auto` shifts images of at least 28 pixels a
+    side by up to an eighth of it, mirrors those that have three channels, and leaves smaller ones
+    and other data unchanged."""
     randaugment_ops: int = Field(default=2, ge=0, le=10)
     """RandAugment's operations per image."""
     randaugment_magnitude: int = Field(default=9, ge=0, lt=NUM_MAGNITUDE_BINS)
     """RandAugment's strength."""
     padding: int = Field(default=4, ge=0)
-    """Pixels that an augmented image is shifted by at most."""
+    """Pixels that an augmented image is shifted by at most; with `auto` in place of its own."""
     precision: Precision = Precision.AUTO
     """`auto` is bfloat16 on CUDA devices that have it, else float32. CPUs may be slower in
     bfloat16: with AVX-512 BF16 and without AMX a step of `resnet18` took 1.4 times as long."""
@@ -70,6 +79,34 @@ class Recipe(BaseModel):
     together, which pays where the model is small for the device. Takes more of its memory."""
     seed: int = Field(default=0, ge=0)
     """Seed of the initial weights, the order, and the augmentation."""
+
+    def fitted_to(self, inputs: InputSpec) -> Recipe:
+        """Return the recipe with `auto` resolved for the data's inputs."""
+        if self.augmentation != "auto":
+            return self
+        if not isinstance(inputs, ImageSpec):
+            return self.model_copy(update={"augmentation": "none"})
+        side = min(inputs.height, inputs.width)
+        is_large = side >= _MIN_AUGMENTED_PIXELS
+        padding = side // 8 if is_large else 0
+        if "padding" in self.model_fields_set:
+            padding = self.padding
+        found = "crop" if padding else "none"
+        if is_large and inputs.channels == 3:
+            found = "crop_flip"
+        return self.model_copy(update={"augmentation": found, "padding": padding})
+
+    @property
+    def augmentation_text(self) -> str:
+        """The augmentation in words: `images shifted by up to 4 pixels and mirrored`."""
+        if self.augmentation in ("auto", "none"):
+            return f"augmentation: {self.augmentation}"
+        more = {
+            "crop_flip": " and mirrored",
+            "randaugment": ", mirrored, and changed by RandAugment",
+        }
+        pixels = "1 pixel" if self.padding == 1 else f"{self.padding} pixels"
+        return f"images shifted by up to {pixels}{more.get(self.augmentation, '')}"
 
     def num_steps(self, num_examples: int) -> int:
         """Return the optimizer steps of the whole training, for a subset's size."""

@@ -17,6 +17,7 @@ from lipt.common.errors import ConfigError, SubsetError, WeightsError
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import pack, read_container
 from lipt.common.weights.specs import Weights, check_specs, specs_of
+from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.writing.files import write_atomically
 from lipt.trainer.writing.formatting import differences
@@ -71,10 +72,14 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained(Progress):
-    """Result of main training; `weights` is the model's state dict, on the CPU."""
+    """Result of main training; `weights` is the model's state dict, on the CPU.
+
+    `recipe` has the augmentation that was fitted to the data in place of `auto`.
+    """
 
     weights: Weights
     kind: TargetKind
+    recipe: Recipe
 
     @property
     def test_accuracy(self) -> float | None:

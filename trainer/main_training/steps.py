@@ -197,7 +197,7 @@ _EVALUATION_BATCH_SIZE, _GPU_EVALUATION_BATCH_SIZE = 256, 2048
 
 
 def augmented(recipe: Recipe, step: int, examples_B: Stored) -> Stored:
-    """Augment the images of a step, counted from 0; other examples stay unchanged."""
+    """Augment the images of a step, counted from 0, by a recipe that is fitted to the data."""
     if not isinstance(examples_B, Tensor) or recipe.augmentation == "none":
         return examples_B
     generator = derive_generator(recipe.seed, "main-augmentation", step)
@@ -270,6 +270,7 @@ class Steps:
         self._graphs = recipe.compile and recipe.cuda_graphs
         self.sgd = Sgd(
             model,
+            max_norm=recipe.max_gradient_norm,
             lr=recipe.learning_rate,
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,

@@ -116,7 +116,8 @@ class Training:
                     raise TrainingPaused(self.checkpoint, self.progress)
         self._evaluate(num_steps)
         weights = copy_to_cpu(self.model.state_dict())
-        return Trained(**vars(self.progress), weights=weights, kind=self.train.target.kind)
+        kind, recipe = self.train.target.kind, self.recipe
+        return Trained(**vars(self.progress), weights=weights, kind=kind, recipe=recipe)
 
     def _use(self, subset: Subset | None) -> None:
         if ("" if subset is None else subset.digest) != self.examples.digest:
@@ -265,9 +266,10 @@ def fit(
         TrainingPaused, TrainingDivergedError: the time limit is reached, or the loss is infinite.
     """
     ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
-    recipe, schedule, place = recipe or Recipe(), schedule or Schedule(), resolve_device(device)
     train = open_data(train, target=target)
     test = None if test is None else open_data(test, target=target)
+    recipe, schedule = (recipe or Recipe()).fitted_to(train.inputs), schedule or Schedule()
+    place = resolve_device(device)
     _require_trainable(recipe, train, test, checkpoint, max_seconds)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)
     identity = {

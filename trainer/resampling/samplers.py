@@ -98,11 +98,13 @@ class SubsetSampler(RankSampler):
         seed: seed of the order, with the epoch; the same on every rank.
         alpha: the soft label's share of the target, in the Lightning and Hugging Face callbacks; 0
             trains on labels alone.
-        rank: this process' rank, from 0.
-        num_ranks: number of processes that train together.
-        uneven: policy where `num_ranks` does not divide the examples. "keep" gives the first ranks
-            one more, "drop" leaves out the last examples, and "repeat" repeats the first ones, as
-            `DistributedSampler` does. Synchronized training needs "drop" or "repeat".
+
+    Keyword Args:
+        rank (int): this process' rank, from 0.
+        num_ranks (int): number of processes that train together.
+        uneven (str): policy where `num_ranks` does not divide the examples. "keep" gives the first
+            ranks one more, "drop" leaves out the last examples, and "repeat" repeats the first
+            ones, as `DistributedSampler` does. Synchronized training needs "drop" or "repeat".
 
     Raises:
         ConfigError: `rank` is outside 0..num_ranks - 1, or the subset is empty or lacks the soft

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.config.run_config import FingerprintKind
-from lipt.common.errors import DataError, LiptError, SubsetError
+from lipt.common.errors import ConfigError, DataError, LiptError, SubsetError
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
@@ -131,10 +131,19 @@ class TablePairs:
 def open_data(data: Any, *, target: str | None = None, image_size: int | None = None) -> Dataset:
     """Open a program's data in any form; a `Dataset` unchanged. Errors as `lipt.open_dataset`."""
     from lipt.common.data import Dataset, dataset_of  # noqa: PLC0415 - torch
+    from lipt.common.data.sources.frames import is_table  # noqa: PLC0415
 
     if isinstance(data, Dataset):
+        if target is not None:
+            raise ConfigError(
+                f"target={target!r} was given together with {data.source}, which is open already. "
+                "Give it where the data is opened."
+            )
         return data
-    return dataset_of(map_style(data), target=target, image_size=image_size)
+    rows = map_style(data)
+    if target == "number" and not is_table(rows):
+        rows, target = as_numbers(rows), None
+    return dataset_of(rows, target=target, image_size=image_size)
 
 
 def map_style(data: Any) -> Any:
@@ -166,6 +175,19 @@ def _target_of(manifest: Mapping[str, Any]) -> str | None:
     described = manifest.get("data")
     found = described.get("target") if isinstance(described, Mapping) else None
     return found if isinstance(found, str) else None
+
+
+def as_numbers(rows: Any) -> Any:
+    """Return a copy of a data set whose targets are numbers, whole ones included."""
+    found = copy.copy(rows)
+    try:
+        found.target = "number"
+    except AttributeError:
+        raise ConfigError(
+            f"target='number' cannot be set on a {type(rows).__name__}. Give (X, y), or a data set "
+            'with the attribute target = "number".'
+        ) from None
+    return found
 
 
 def is_hugging_face(data: Any) -> bool:
@@ -249,6 +271,8 @@ def _candidates(dataset: Any, target: str | None) -> Iterator[Callable[[str], st
             yield partial(_of_files, dataset)
         plain = without_transforms(dataset)
         yield partial(_of_pairs, plain, target=target)
+        if isinstance(plain, Pairs):
+            yield lambda like: _of_pairs(as_numbers(plain), like, target)
         if plain is not dataset:
             # The user's data set may not work without its transform.
             yield partial(_of_pairs, dataset, target=target)

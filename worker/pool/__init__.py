@@ -1,14 +1,9 @@
 """Worker pool: as many `lipt-worker` processes as open learners, here or on Ray.
 
 Workers depend only on the coordinator: a killed pool, or the loss of half its machines, costs only
-time. Imports go down this list only:
-
-    up           `lipt up` and `lipt-worker-pool`
-    pool         the loop: demand, running workers, ended workers
-    ray_engine   workers as tasks of a Ray cluster
-
-This module runs workers on this machine. The kernel sends a child SIGTERM when its starter's thread
-ends, so that it releases its learner. Imports stay light: the module runs before each worker.
+time. This module runs workers on this machine. The kernel sends a child SIGTERM when its
+starter's thread ends, so that it releases its learner. Imports stay light: the module runs before
+each worker.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ _SET_PARENT_DEATH_SIGNAL = 1
 _BOUND = "from lipt.worker.pool import become; become()"
 
 
-class Child:
+class Child(subprocess.Popen[str]):
     """`python -m MODULE ARGUMENTS`; another thread passes its output lines to `say`."""
 
     def __init__(
@@ -44,7 +39,7 @@ class Child:
         self._say = say
         self._lines: deque[str] = deque(maxlen=_TAIL_LINES)
         # Ctrl-C reaches only the starter, which ends the child in order.
-        self._process = subprocess.Popen(  # noqa: S603 - this interpreter, no shell
+        super().__init__(
             [sys.executable, "-c", _BOUND, str(os.getpid()), module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -57,32 +52,14 @@ class Child:
         self._reader = threading.Thread(target=self._read, name="lipt-child", daemon=True)
         self._reader.start()
 
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
-
-    def poll(self) -> int | None:
-        """The exit status, negative for a signal; None while it runs."""
-        return self._process.poll()
-
-    def wait(self, seconds: float) -> int | None:
-        """The exit status; None after `seconds`."""
-        try:
-            return self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-        self._process.terminate()
-
     def end(self, seconds: float) -> int:
         """The exit status; kills its session after `seconds`."""
-        if self.wait(seconds) is None:
+        try:
+            return self.wait(seconds)
+        except subprocess.TimeoutExpired:
             # Not reaped yet, so the id is still its session's.
-            os.killpg(self._process.pid, signal.SIGKILL)
-        return self._process.wait()
+            os.killpg(self.pid, signal.SIGKILL)
+            return self.wait()
 
     def tail(self) -> str:
         """The last output lines."""
@@ -90,8 +67,8 @@ class Child:
         return "\n".join(self._lines)
 
     def _read(self) -> None:
-        assert self._process.stdout is not None  # noqa: S101 - it is a pipe
-        with self._process.stdout as output:
+        assert self.stdout is not None  # noqa: S101 - it is a pipe
+        with self.stdout as output:
             for line in output:
                 self._lines.append(line.rstrip("\n"))
                 self._say(line.rstrip("\n"))
@@ -125,7 +102,6 @@ class LocalEngine:
         self._children: dict[int, Child] = {}
 
     def start(self, number: int, arguments: Sequence[str]) -> None:
-        """Start a worker now."""
         device = f"cuda:{int(number * min(self._gpus, 1.0))}" if self._gpus else "cpu"
         # First, so that a device in the user's arguments overrides it.
         arguments = ["--device", device, *arguments]
@@ -137,7 +113,6 @@ class LocalEngine:
         )
 
     def ended(self) -> list[Ended]:
-        """The workers that have ended since the last call."""
         found = [
             Ended(number, status, child.tail())
             for number, child in self._children.items()
@@ -148,7 +123,6 @@ class LocalEngine:
         return found
 
     def stop(self, numbers: Collection[int]) -> None:
-        """Send workers SIGTERM."""
         for number in numbers:
             self._children[number].terminate()
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import grpc
 
@@ -62,45 +63,38 @@ class DemandSource:
         self._polls.interrupt()
 
 
+@dataclass(eq=False)
 class Pool:
     """One pool; ranges of examples count as open learners if `has_data`."""
 
-    def __init__(
-        self,
-        settings: PoolSettings,
-        arguments: Sequence[str],
-        source: DemandSource,
-        engine: LocalEngine | RayEngine,
-        *,
-        has_data: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._settings = settings
-        self._arguments = arguments
-        self._source = source
-        self._engine = engine
-        self._has_data = has_data
-        self._clock = clock
+    settings: PoolSettings
+    arguments: Sequence[str]
+    source: DemandSource
+    engine: LocalEngine | RayEngine
+    has_data: bool = False
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._stopping = threading.Event()
         # Start times by number.
         self._workers: dict[int, float] = {}
         self._leaving: set[int] = set()
         self._num_failed, self._not_before = 0, -math.inf
         self._demand: Demand | None = None
-        self._changed_at = self._quiet_since = clock()
+        self._changed_at = self._quiet_since = self.clock()
         self._complained_of: type[LiptError] | None = None
 
     def stop(self) -> None:
         """Return from `run` soon; for signal handlers."""
         self._stopping.set()
-        self._source.interrupt()
+        self.source.interrupt()
 
     def run(self, check: Callable[[], object] = lambda: None) -> None:
         """Work until `stop`, an error of `check`, or a worker that refuses its arguments."""
         while not self._stopping.is_set():
             check()
             try:
-                found = self._source.wait(self._demand, wait_seconds=_POLL_SECONDS)
+                found = self.source.wait(self._demand, wait_seconds=_POLL_SECONDS)
             except LiptError as error:
                 # Logged once: the coordinator may be away for hours.
                 if self._complained_of is not type(error):
@@ -114,14 +108,14 @@ class Pool:
 
     def tend(self, demand: Demand) -> None:
         """Remove ended workers, and start or end others by demand."""
-        now, settings = self._clock(), self._settings
+        now, settings = self.clock(), self.settings
         num_open = demand.num_queued + demand.num_leased + demand.num_coming
-        num_open += demand.num_ranges if self._has_data else 0
+        num_open += demand.num_ranges if self.has_data else 0
         if demand != self._demand:
             self._demand, self._changed_at = demand, now
         if num_open:
             self._quiet_since = now
-        for ended in self._engine.ended():
+        for ended in self.engine.ended():
             self._say_goodbye(ended, demand, now)
         wanted = max(settings.min_workers, min(settings.workers, num_open))
         missing = wanted - (len(self._workers) - len(self._leaving))
@@ -132,18 +126,18 @@ class Pool:
             idle = {number for number in self._workers if number >= settings.min_workers}
             if idle := idle - self._leaving:
                 logger.info("ending %s: there is no learner", _workers(len(idle)))
-                self._engine.stop(idle)
+                self.engine.stop(idle)
                 self._leaving |= idle
 
     def _start(self, count: int, now: float) -> None:
-        settings, number = self._settings, 0
+        settings, number = self.settings, 0
         for _ in range(count):
             while number in self._workers:
                 number += 1
             # The minimum stays; others leave when idle.
             leaves = ["--max-idle-seconds", f"{settings.idle_seconds:g}"]
             own = leaves if number >= settings.min_workers else []
-            self._engine.start(number, [*own, *self._arguments])
+            self.engine.start(number, [*own, *self.arguments])
             self._workers[number] = now
 
     def _say_goodbye(self, ended: Ended, demand: Demand, now: float) -> None:
@@ -157,7 +151,7 @@ class Pool:
         if ended.status == 0:
             logger.info("%s is done; %s left", name, _workers(len(self._workers)))
             unchanged_seconds = now - self._changed_at
-            if demand.num_queued and unchanged_seconds >= self._settings.idle_seconds:
+            if demand.num_queued and unchanged_seconds >= self.settings.idle_seconds:
                 logger.warning(
                     "%s left without a learner, and %d wait: lipt doctor and lipt run watch say "
                     "what keeps workers from them",

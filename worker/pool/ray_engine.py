@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 from lipt.common.errors import ConfigError, UnreachableError
@@ -75,13 +76,11 @@ class RayEngine:
             )
 
     def start(self, number: int, arguments: Sequence[str]) -> None:
-        """Submit a worker; Ray places it once there is room."""
         # First, so that a device in the user's arguments overrides it.
         words = ["--device", self._device, *arguments]
         self._tasks[number] = self._run(words, dict(self._environment))
 
     def ended(self) -> list[Ended]:
-        """The workers that have ended for good since the last call."""
         if not self._tasks:
             return []
         tasks = list(self._tasks.values())
@@ -111,7 +110,6 @@ class RayEngine:
             self._ray.cancel(self._tasks[number])
 
     def close(self) -> None:
-        """Stop all workers, and disconnect."""
         self.stop(self._tasks)
         tasks = list(self._tasks.values())
         if tasks:
@@ -178,8 +176,8 @@ def run_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> tupl
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     child = Child("lipt.worker", arguments, os.environ | environment, _log)
     try:
-        while (status := child.wait(_SLICE_SECONDS)) is None:
-            pass
+        while (status := child.poll()) is None:
+            sleep(_SLICE_SECONDS)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         child.terminate()

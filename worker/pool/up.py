@@ -227,5 +227,4 @@ def _tell(data: str, listening: str, settings: PoolSettings) -> None:
 
 
 def main() -> None:
-    """Entry point of the console script `lipt-worker-pool`."""
     pool_app()

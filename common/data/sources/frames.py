@@ -38,7 +38,7 @@ from lipt.common.data.sources.tables import (
     read_numbers,
     token_columns,
 )
-from lipt.common.data.sources.user_data import FactoryRows, labels_of_rows, rows_of_data
+from lipt.common.data.sources.user_data import NUMBER, FactoryRows, labels_of_rows, rows_of_data
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
 from lipt.common.targets.values import TargetValues, number_values
@@ -215,14 +215,16 @@ def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
         named = {name: getattr(found, "names", None) for name, found in dict(features).items()}
         classes = {name: tuple(found) for name, found in named.items() if found}
         table = FrameTable(_columns(data), classes)
-        column = _target_column(table, target)
-        return _with_targets(source, table, column, *_targets(table, column))
+        as_numbers = target == NUMBER and NUMBER not in table.columns
+        column = _target_column(table, None if as_numbers else target)
+        found = _targets(table, column, as_numbers=as_numbers)
+        return _with_targets(source, table, column, *found)
     if is_pair(data):
         examples, given = data[0], _listed(data[1])
     else:
         rows = [data[row] for row in range(len(data))]
         examples, given = [row[0] for row in rows], [row[1] for row in rows]
-    if target is not None:
+    if target not in (None, NUMBER):
         raise ConfigError(
             f"target={target!r} was given together with the labels of (X, y). Leave one out."
         )
@@ -235,7 +237,11 @@ def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
     column = next(name for name in (*TARGETS, "the target") if name not in dict(columns))
     single = all(map(_is_cell, given))
     table = FrameTable([*columns, (column, given)] if given else columns)
-    found = _targets(table, column) if single else labels_of_rows(given, None, source)
+    found = (
+        _targets(table, column, as_numbers=target == NUMBER)
+        if single
+        else labels_of_rows(given, None, source)
+    )
     return _with_targets(source, table, column, *found)
 
 
@@ -296,13 +302,13 @@ def _target_column(table: FrameTable, target: str | None) -> str:
 
 
 def _targets(
-    table: FrameTable, column: str
+    table: FrameTable, column: str, *, as_numbers: bool
 ) -> tuple[Tensor, tuple[str, ...] | None, TargetValues | None]:
     """The labels, their names and, of numbers to predict, the targets."""
     require_columns(table, (column,), "target")
     if column not in table.class_names:
         found = read_numbers(table, [column], required=())
-        if column in found and _are_numbers(found[column]):
+        if column in found and (as_numbers or _are_numbers(found[column])):
             values_N1 = torch.from_numpy(found[column][:, None])
             targets = number_values(values_N1, (column,), table.name)
             return targets.strata_N, targets.strata_names, targets

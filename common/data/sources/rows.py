@@ -311,7 +311,8 @@ def require_labels(labels_N: Tensor, num_classes: int, source: str) -> None:
         row = int(outside_N.to(torch.uint8).argmax())
         raise DataError(
             f"{source}: row {row} has the label {int(labels_N[row])}, which is not the number of "
-            f"a class: its {num_classes} classes are numbered from 0. Correct or remove the row."
+            f"a class: its {num_classes} classes are numbered from 0. Number all from 0, or "
+            "correct the row."
         )
     if num_classes < 2:
         raise DataError(

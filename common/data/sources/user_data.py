@@ -4,12 +4,17 @@ It needs `len()` and `data[row]`, a pair of example and label. Row 0 decides whe
 images (see `is_image`) or other tensors. Vectors of floats are standardized, and their missing
 numbers replaced, unless the attribute `standardize` is False. Optional attributes: `targets`, the
 labels of all rows, which saves a pass; `classes`, their names; `standardize`, True or the columns'
-names; `num_values` of whole numbers, by column or for all. The type of a target decides its kind:
+names; `num_values` of whole numbers, by column or for all; `target`, "number" for regression on
+whole numbers. The type of a target decides its kind:
 
     an int                                one class                   single-label
+    a float, of few whole ones in all     one class                   single-label
     a vector of 0 and 1                   a position for each label   multi-label
     a list of names                       the example's labels        multi-label
     a float, or a vector of floats        numbers to predict          regression
+
+A column of targets, N x 1, is a vector. Classes whose numbers are not about 0 to C - 1, such as -1
+and 1, are numbered by value, and named by it.
 """
 
 from __future__ import annotations
@@ -38,6 +43,11 @@ from lipt.common.targets.values import TargetValues, label_values, number_values
 
 logger = logging.getLogger(__name__)
 
+# Floats are classes if they have at most so many values, all whole, each so often on average.
+_MOST_FLOAT_CLASSES, _MIN_FLOATS_PER_CLASS = 20, 10
+_FEW_CLASSES = 100
+_LARGEST_EXACT = 2.0**53
+NUMBER = "number"
 _TYPES = {kind.dtype: kind for kind in ColumnType}
 # Smaller arrays of floats are numbers rather than an image.
 _LEAST_FLOAT_SIDE = 8
@@ -145,16 +155,25 @@ def _labels_of_targets(source: str, data: Any, num_rows: int) -> _Labels | None:
             f"{source}: its `targets` are {len(listed)} for {num_rows} rows. Let them be a list of "
             "one target per row, or leave them out."
         )
-    return labels_of_rows(listed, _classes(data), source)
+    return labels_of_rows(listed, data, source)
 
 
-def labels_of_rows(labels: Sequence[Any], names: tuple[str, ...] | None, source: str) -> _Labels:
-    """The targets of all rows: classes, names, labels or numbers."""
+def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> _Labels:
+    """The targets of all rows; `data` may name the classes, or say that they are numbers."""
+    names = _classes(data)
     with suppress(TypeError, ValueError, RuntimeError):
-        # Fast path: usually all are whole numbers.
+        # Fast path: usually all are numbers.
         numbers_N = np.asarray(labels)
-        if numbers_N.ndim == 1 and numbers_N.dtype.kind in "biu":
-            return _Labels(torch.from_numpy(numbers_N.astype(np.int64)), names)
+        if numbers_N.ndim == 2 and numbers_N.shape[1] == 1 and numbers_N.dtype.kind in "biuf":
+            numbers_N = numbers_N[:, 0]
+            labels = list(numbers_N)
+        if numbers_N.ndim == 1 and numbers_N.dtype.kind in "biuf":
+            if getattr(data, "target", None) == NUMBER:
+                column_N1 = torch.from_numpy(numbers_N.astype(np.float64)[:, None])
+                targets = number_values(column_N1, names, source)
+                return _Labels(targets.strata_N, None, targets)
+            if numbers_N.dtype.kind != "f" or _are_classes(numbers_N, source):
+                return _numbered(numbers_N.astype(np.int64), names, source)
     if labels and all(isinstance(label, str) for label in labels):
         return _Labels(*labels_of_names(list(map(str, labels)), names, source))
     if not all(map(is_class, labels)):
@@ -162,6 +181,39 @@ def labels_of_rows(labels: Sequence[Any], names: tuple[str, ...] | None, source:
         return _Labels(targets.strata_N, None, targets)
     class_numbers = [_class_number(label, source, row) for row, label in enumerate(labels)]
     return _Labels(torch.tensor(class_numbers, dtype=torch.int64), names)
+
+
+def _are_classes(numbers_N: NDArray[Any], source: str) -> bool:
+    """Whether floats are few whole numbers, each many times: classes that were read as floats."""
+    values = np.unique(numbers_N)
+    most = min(_MOST_FLOAT_CLASSES, len(numbers_N) // _MIN_FLOATS_PER_CLASS)
+    if len(values) > most or not all(_is_whole(float(value)) for value in values):
+        return False
+    logger.info(
+        "%s: its targets are floats of %d whole values, taken for classes. For regression, set "
+        'target="number"',
+        *(source, len(values)),
+    )
+    return True
+
+
+def _is_whole(value: float) -> bool:
+    return value.is_integer() and abs(value) < _LARGEST_EXACT
+
+
+def _numbered(values_N: NDArray[np.int64], names: tuple[str, ...] | None, source: str) -> _Labels:
+    """Labels as they are if they are about 0 to C - 1, or else numbered and named by value."""
+    values = np.unique(values_N)
+    # A small test set may lack most of the classes.
+    most = max(_FEW_CLASSES, 2 * len(values))
+    if names is not None or not len(values) or (values[0] >= 0 and values[-1] < most):
+        return _Labels(torch.from_numpy(values_N), names)
+    logger.info(
+        "%s: its labels are %d values from %d to %d, numbered by value and named by it",
+        *(source, len(values), values[0], values[-1]),
+    )
+    labels_N = torch.from_numpy(np.searchsorted(values, values_N))
+    return _Labels(labels_N, tuple(map(str, values.tolist())))
 
 
 def _class_number(label: Any, source: str, row: int) -> int:
@@ -255,10 +307,11 @@ class FactoryRows(PixelRows):
     def __init__(self, source: str, data: Any) -> None:
         num_rows = _length(source, data)
         given = _labels_of_targets(source, data, num_rows)
-        if given is None and num_rows and not is_class(_read_row(source, data, 0)[1]):
-            # Names and other targets need all rows to be interpreted.
+        listed = isinstance(data, list | tuple)
+        if given is None and num_rows and (listed or not is_class(_read_row(source, data, 0)[1])):
+            # Names and other targets need all rows to be interpreted; a list has them in memory.
             labels = [_read_row(source, data, row)[1] for row in range(num_rows)]
-            given = labels_of_rows(labels, _classes(data), source)
+            given = labels_of_rows(labels, data, source)
         self._labels_known = given is not None
         if given is None:
             # -1: the row has not been read.
@@ -332,7 +385,7 @@ def column_rows(source: str, data: Any, progress: Progress | None = None) -> Col
     stacked = {name: _stacked(name, tensors, source) for name, tensors in parts.items()}
     given = _labels_of_targets(source, data, num_rows)
     if given is None:
-        given = labels_of_rows(labels, _classes(data), source)
+        given = labels_of_rows(labels, data, source)
     columns = _columns_of(stacked, data, source)
     note = ""
     if columns[0].standardized and _is_vector(columns[0]):

@@ -49,7 +49,6 @@ class DataDescription:
 
     @property
     def target(self) -> Target:
-        """The models' target."""
         return self.other_target or SingleLabel(len(self.class_names))
 
     @property
@@ -64,7 +63,6 @@ class DataDescription:
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
-        """All fingerprints of the data."""
         return tuple(filter(None, (self.fingerprint, self.sampled_fingerprint)))
 
     def fingerprint_like(self, other: str) -> str:
@@ -78,7 +76,6 @@ class DescribeData:
     """Open the data set; a missing or damaged one is refused before any run."""
 
     def run(self, context: Context) -> DataDescription:
-        """Open and describe it."""
         dataset = context.dataset
         targets = dataset.rows.targets
         counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
@@ -114,7 +111,6 @@ class InitializeWeights:
     config: RunConfig
 
     def run(self, context: Context) -> InitialWeights:
-        """Initialize and store theta*."""
         given = self.config.initialization.weights_sha256
         blobs = context.blobs
         source = None if given is None else blobs.verified_path(blobs.find(given))
@@ -129,7 +125,6 @@ class CutShards:
     config: RunConfig
 
     def run(self, context: Context) -> tuple[LearnerRecord, ...]:
-        """Cut and store the shards; return the learners, queued."""
         cuts = cut_shards(context, self.config)
         report = context.progress("cutting shards")
         records: list[LearnerRecord] = []
@@ -175,7 +170,6 @@ class MakeSoup:
     learners: tuple[tuple[int, BlobName], ...]
 
     def run(self, context: Context) -> SoupResult | DamagedLearners:
-        """Evaluate every learner, merge, and store theta_p."""
         try:
             return self._merge(context)
         except (CorruptBlobError, UnknownBlobError):
@@ -205,7 +199,7 @@ class MakeSoup:
             self.inputs,
             initial,
             [opener(name) for _, name in self.learners],
-            lambda at, part: context.tell(Offered(self.learners[at][0], part)),
+            lambda at, part: context.send(Offered(self.learners[at][0], part)),
         )
         made = merged.soup
         accuracies = [part.accuracy for part in made.ingredients.values()]

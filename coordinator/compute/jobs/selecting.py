@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic
 from typing import Any, Self
 
@@ -57,7 +56,6 @@ class Selected:
     def stored(
         cls, blobs: BlobStore, question: Question, chosen: Chosen, *, seconds: float = 0.0
     ) -> Self:
-        """Store a selection."""
         examples, warmed = chosen.examples, chosen.warmed
         return cls(
             blobs.put_bytes(pack(examples)),
@@ -77,12 +75,10 @@ class SelectSubset(Question):
 
     @classmethod
     def answering(cls, question: Question) -> Self:
-        """The job for a query."""
         return cls(**vars(question))
 
     @property
     def cost(self) -> Cost:
-        """The needs of its strategy, options and features."""
         strategy = find_strategy(self.strategy)
         large = self.features is not None and self.features.size_bytes > MAX_CHEAP_BYTES
         if large or not strategy.is_linear or WarmUp.among(dict(self.options)) is not None:
@@ -96,23 +92,13 @@ class SelectSubset(Question):
         return Cost.SIGNALS if needs or self.features is not None else Cost.LABELS
 
     def run(self, context: Context) -> Selected:
-        """Select and store."""
         started = monotonic()
-        chosen = choose(context, self, compute=partial(_scan, weights=self.weights))
+
+        def scan(_: Workspace, config: RunConfig, inputs: InputFormat, model: nn.Module) -> Signals:
+            return scanned_signals(context, config, inputs, model, weights=self.weights)
+
+        chosen = choose(context, self, compute=scan)
         return Selected.stored(context.blobs, self, chosen, seconds=monotonic() - started)
-
-
-def _scan(
-    context: Workspace,
-    config: RunConfig,
-    inputs: InputFormat,
-    model: nn.Module,
-    *,
-    weights: BlobName,
-) -> Signals:
-    if not isinstance(context, Context):
-        raise TypeError(f"{type(context).__name__} is no job's context")
-    return scanned_signals(context, config, inputs, model, weights=weights)
 
 
 @dataclass(frozen=True)
@@ -126,7 +112,6 @@ class RecheckSubset:
     weights: BlobName
 
     def run(self, context: Context) -> Recheck:
-        """Compare the losses."""
         return recheck(context, self.config, self.inputs, anchor=self.anchor, weights=self.weights)
 
 
@@ -146,7 +131,6 @@ class DiagnoseData:
     proxy: Proxy
 
     def run(self, context: Context) -> Diagnosed:
-        """Compute and store all findings."""
         diagnosis = diagnose(context, self.sources, self.proxy)
         return Diagnosed(context.blobs.put_bytes(diagnosis.pack()), device_name(context.device))
 
@@ -161,7 +145,6 @@ class MapExamples:
     ids: tuple[int, ...]
 
     def run(self, context: Context) -> tuple[tuple[float, float], ...]:
-        """Compute their features with the model of these weights, and place them."""
         model = context.loaded_model(self.config, self.weights)
         rows_M = context.dataset.numbering.places(torch.tensor(self.ids))
         with pinned_kernels(self.config.evaluation_threads):
@@ -191,7 +174,6 @@ class ShowExamples:
     ids: tuple[int, ...]
 
     def run(self, context: Context) -> tuple[ShownExample, ...]:
-        """Read the examples."""
         dataset = context.dataset
         if not self.ids:
             return ()

@@ -53,7 +53,8 @@ class SubsetServiceServicer(object):
         """Computes a subset, or answers with the stored one: progress while it is
         computed, then its description with the blob that has its examples.
 
-        FAILED_PRECONDITION / RUN_NOT_READY: the message says how far it is.
+        FAILED_PRECONDITION / RUN_NOT_READY: it lacks theta* or, where the answer depends on learners,
+        theta_p; the message says how far it is.
         INVALID_ARGUMENT: fraction, budget, strategy or options cannot be served.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

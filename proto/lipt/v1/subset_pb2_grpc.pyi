@@ -35,7 +35,8 @@ class SubsetServiceStub:
     """Computes a subset, or answers with the stored one: progress while it is
     computed, then its description with the blob that has its examples.
 
-    FAILED_PRECONDITION / RUN_NOT_READY: the message says how far it is.
+    FAILED_PRECONDITION / RUN_NOT_READY: it lacks theta* or, where the answer depends on learners,
+    theta_p; the message says how far it is.
     INVALID_ARGUMENT: fraction, budget, strategy or options cannot be served.
     """
     ListStrategies: _grpc.UnaryUnaryMultiCallable[_subset_pb2.ListStrategiesRequest, _subset_pb2.ListStrategiesResponse]
@@ -47,7 +48,8 @@ class SubsetServiceAsyncStub(SubsetServiceStub):
     """Computes a subset, or answers with the stored one: progress while it is
     computed, then its description with the blob that has its examples.
 
-    FAILED_PRECONDITION / RUN_NOT_READY: the message says how far it is.
+    FAILED_PRECONDITION / RUN_NOT_READY: it lacks theta* or, where the answer depends on learners,
+    theta_p; the message says how far it is.
     INVALID_ARGUMENT: fraction, budget, strategy or options cannot be served.
     """
     ListStrategies: _aio.UnaryUnaryMultiCallable[_subset_pb2.ListStrategiesRequest, _subset_pb2.ListStrategiesResponse]  # type: ignore[assignment]
@@ -62,7 +64,8 @@ class SubsetServiceServicer(metaclass=_abc_1.ABCMeta):
         """Computes a subset, or answers with the stored one: progress while it is
         computed, then its description with the blob that has its examples.
 
-        FAILED_PRECONDITION / RUN_NOT_READY: the message says how far it is.
+        FAILED_PRECONDITION / RUN_NOT_READY: it lacks theta* or, where the answer depends on learners,
+        theta_p; the message says how far it is.
         INVALID_ARGUMENT: fraction, budget, strategy or options cannot be served.
         """
 

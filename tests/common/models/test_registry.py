@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+import torchvision
 from torch import nn
 
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec, InputSpec
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.footprint import measure_model
+from lipt.common.models.models import torchvision_weights
 from lipt.common.models.registry import build_without_values, is_users_own, load_model
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import specs_of
@@ -111,6 +114,13 @@ def test_refuses_models_that_cannot_classify(
     write_module("users_model", USERS_MODEL)
     with pytest.raises(ConfigError, match=sentence):
         build(f"users_model:{factory}", TINY)
+
+
+def test_every_default_file_of_torchvision_is_named_by_its_hash() -> None:
+    names = torchvision.models.list_models(module=torchvision.models)
+    urls = [torchvision_weights(name) for name in names]
+    assert all(re.search(r"/[^/]+-[0-9a-f]{8,}\.pth$", url) for url in urls)
+    assert torchvision_weights("resnet18").endswith("/resnet18-f37072fd.pth")
 
 
 def test_torchvision_model_takes_one_channel_as_three_equal_ones() -> None:

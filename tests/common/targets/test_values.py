@@ -153,6 +153,14 @@ def test_accuracy_and_micro_f1_by_hand() -> None:
     assert scored(MultiLabel(3), -outputs.abs(), targets * 0) == 1.0
 
 
+def test_chance_is_the_score_of_the_best_constant_answer() -> None:
+    assert SingleLabel(4).chance(torch.tensor([0, 2, 2, 1, 2])) == 3 / 5
+    # Always the first label: 3 found, 1 said wrongly, 2 missed; the first two: 5, 3 and 0.
+    targets = torch.tensor([[1, 1, 0], [1, 0, 0], [0, 1, 0], [1, 0, 0]]).byte()
+    assert MultiLabel(3).chance(targets) == pytest.approx(max(6 / 9, 10 / 13))
+    assert NUMBERS.chance(torch.tensor([[12.0, 0.5], [8.0, 0.0]])) == 0.0
+
+
 def test_r_squared_is_scikit_learns_0_of_the_mean_1_of_the_truth_and_has_a_floor() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     targets = CASES[2][1]

@@ -9,6 +9,7 @@ import pytest
 from lipt.common.access.certificate import CertificateIdentity
 from lipt.common.access.roles import EVERY_ROLE, Role
 from lipt.common.access.tokens import Token
+from lipt.common.blobs import durable
 from lipt.common.errors import (
     InvalidRequestError,
     LiptError,
@@ -18,8 +19,17 @@ from lipt.common.errors import (
     UnknownTokenError,
 )
 from lipt.common.network.tls import TlsFiles
-from lipt.coordinator.access import tokens
-from lipt.coordinator.access.caller import ANYBODY, Caller
+from lipt.coordinator.access.caller import (
+    ALLOWED_ROLES,
+    ANYBODY,
+    Binding,
+    Caller,
+    Evidence,
+    is_open,
+    party_of,
+    require_role,
+    worker_id_of,
+)
 from lipt.coordinator.access.tokens import (
     OWN_FILE,
     OWN_USER,
@@ -34,8 +44,100 @@ from lipt.coordinator.access.tokens import (
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import TokenRecord
 from tests.clock import Clock
+from tests.rpcs import EXPECTED, all_methods, contract_methods, path_of
+
+
+def caller(*roles: Role) -> Caller:
+    return Caller(key="k", name="the token 0a1b2c3d", roles=frozenset(roles))
+
+
+def test_the_table_has_every_call_with_the_roles_that_are_expected() -> None:
+    assert {path_of(method) for method in contract_methods()} <= ALLOWED_ROLES.keys()
+    assert ALLOWED_ROLES.keys() <= {path_of(method) for method in all_methods()}
+    expected = {
+        f"/{service}/{method}": roles
+        for service, methods in EXPECTED.items()
+        for method, roles in methods.items()
+    }
+    assert expected == {path: set(map(str, roles)) for path, roles in ALLOWED_ROLES.items()}
+
+
+def test_only_health_is_open() -> None:
+    opened = {path_of(method) for method in all_methods() if is_open(path_of(method))}
+    assert opened
+    assert all(path.startswith("/grpc.health.v1.Health/") for path in opened)
+    assert not is_open("/grpc.health.v1.HealthX/Check")
+
+
+def test_refusal_names_the_caller_its_role_the_call_and_who_may_make_it() -> None:
+    with pytest.raises(
+        PermissionDeniedError,
+        match=r"^the token 0a1b2c3d has the role worker, and RunService/CreateRun takes the role "
+        r"trainer or admin\. .*lipt token create --role",
+    ):
+        require_role(caller(Role.WORKER), "/lipt.v1.RunService/CreateRun")
+    require_role(caller(Role.WORKER, Role.TRAINER), "/lipt.v1.RunService/CreateRun")
+    with pytest.raises(PermissionDeniedError, match="NewService/New: nobody may"):
+        require_role(caller(*Role), "/lipt.v1.NewService/New")
+
+
+SECRET = "5" * 32
+WORKER = frozenset({Role.WORKER})
+BOX = Caller("cert-1", "box", EVERY_ROLE, certificate="aa")
+RENEWED = Caller("cert-2", "box", EVERY_ROLE, certificate="bb")
+OTHER = Caller("cert-3", "other", EVERY_ROLE, certificate="cc")
+# A token that is called as the certificate is.
+NAMESAKE = Caller("token-1", "box", WORKER)
+
+
+def test_the_id_is_a_hash_of_the_secret_and_shows_nothing_of_it() -> None:
+    # printf '5%.0s' {1..32} | sha256sum
+    assert worker_id_of(SECRET) == "w-b235d9133396f6aa"
+    shown = Evidence(ANYBODY, SECRET)
+    assert shown.proves(worker_id_of(SECRET))
+    assert not shown.proves(worker_id_of("other"))
+    assert not Evidence().proves(worker_id_of(""))
+    assert SECRET not in repr(shown) + repr(Binding.of(shown))
+
+
+@pytest.mark.parametrize("now", [ANYBODY, BOX, OTHER, NAMESAKE])
+def test_a_worker_bound_by_its_secret_is_whoever_shows_it(now: Caller) -> None:
+    binding = Binding.of(Evidence(ANYBODY, SECRET))
+    assert binding.objection(Evidence(now, SECRET)) == ""
+    for secret in ("", SECRET[1:], SECRET.replace("5", "6")):
+        expected = "does not show the secret of the worker that registered under it"
+        assert binding.objection(Evidence(now, secret)) == expected
+
+
+def test_a_certificate_has_to_be_shown_again_or_a_renewed_one_of_its_name() -> None:
+    binding = Binding.of(Evidence(BOX, SECRET))
+    for caller in (BOX, RENEWED):
+        assert binding.objection(Evidence(caller, SECRET)) == ""
+    for caller in (NAMESAKE, ANYBODY, replace(BOX, certificate="", name="x")):
+        assert binding.objection(Evidence(caller, SECRET)) != ""
+    words = "is of other, and the worker registered as box"
+    assert binding.objection(Evidence(OTHER, SECRET)) == words
+    assert binding.objection(Evidence(BOX)) != ""
+
+
+def test_whoever_was_let_in_is_one_party_and_of_others_each_process_is() -> None:
+    # A certificate by its name, for it may be renewed while a run lasts.
+    assert party_of(BOX, "w-1") == party_of(RENEWED, "w-2") != party_of(OTHER, "w-1")
+    assert party_of(NAMESAKE, "w-1") == party_of(NAMESAKE, "w-2") != party_of(BOX, "w-1")
+    assert party_of(ANYBODY, "w-1") != party_of(ANYBODY, "w-2")
+
 
 DAY = 86_400.0
+
+
+@pytest.fixture
+def own() -> Token:
+    return Token.draw("admin")
+
+
+@pytest.fixture
+def tokens(database: Database, own: Token, clock: Clock) -> Tokens:
+    return Tokens(database, own, wall_clock=clock)
 
 
 async def given(
@@ -44,13 +146,18 @@ async def given(
     return (await tokens.create(role, name=name, days=days, created_by="a test"))[1]
 
 
-async def test_holder_of_a_token_is_called_by_it_and_has_its_role(tokens: Tokens) -> None:
+async def test_holder_of_a_token_is_called_by_it_and_only_a_digest_is_kept(
+    tokens: Tokens, database: Database
+) -> None:
     record, text = await tokens.create(Role.TRAINER, name="ci", days=0.0, created_by="a test")
     caller = tokens.caller(text)
     assert caller.key == f"token:{record.token_id}"
     assert caller.name == f"the token {record.token_id} (ci)"
     assert caller.roles == {Role.TRAINER}
     assert caller.certificate == ""
+    (stored,) = await database.load(TokenRecord)
+    assert stored.sha256 == Token(record.token_id, text).sha256
+    assert text.rpartition("_")[2] not in stored.model_dump_json()
 
 
 async def test_own_token_makes_an_admin_that_is_not_listed(tokens: Tokens, own: Token) -> None:
@@ -59,14 +166,6 @@ async def test_own_token_makes_an_admin_that_is_not_listed(tokens: Tokens, own: 
     assert tokens.listed() == ()
     with pytest.raises(UnknownTokenError, match=r"no token 'admin'\. lipt token list"):
         await tokens.revoke("admin")
-
-
-async def test_only_a_digest_is_kept(tokens: Tokens, database: Database) -> None:
-    text = await given(tokens)
-    (record,) = await database.load(TokenRecord)
-    assert record.sha256 == Token(record.token_id, text).sha256
-    secret = text.rpartition("_")[2]
-    assert secret not in record.model_dump_json()
 
 
 @pytest.mark.parametrize(
@@ -172,7 +271,12 @@ async def test_what_a_caller_has_shown_counts_for_as_long_as_it_holds(
     assert not tokens.holds(Caller("token:gone", "none", frozenset()))
 
 
-def test_token_stays_the_same_and_is_its_user_s_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", f"lipt_other_{64 * '0'}".encode()])
+def test_own_token_stays_the_same_and_is_its_user_s_alone(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    if content is not None:  # is no own token: it is replaced
+        (tmp_path / OWN_FILE).write_bytes(content)
     token = keep_own_token(tmp_path)
     assert token.token_id == "admin"
     assert keep_own_token(tmp_path) == token
@@ -181,20 +285,13 @@ def test_token_stays_the_same_and_is_its_user_s_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [OWN_FILE]
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", f"lipt_other_{64 * '0'}".encode()])
-def test_file_that_holds_no_own_token_is_replaced(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / OWN_FILE).write_bytes(content)
-    token = keep_own_token(tmp_path)
-    assert (tmp_path / OWN_FILE).read_text() == f"{token.text}\n"
-
-
 def test_full_disk_costs_no_more_than_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tokens, "write_all", refuse)
+    monkeypatch.setattr(durable, "write_all", refuse)
     token = keep_own_token(tmp_path)
     assert token.token_id == "admin"
     assert "admin.token cannot be written: No space left" in caplog.text
@@ -203,7 +300,7 @@ def test_full_disk_costs_no_more_than_the_next_start(
 
 
 NOTHING = Shown(authorization=None, local_token=None, certificate=None, peer="ipv4:10.0.0.7:4242")
-BOX = CertificateIdentity("box-1", "ab" * 32, frozenset({Role.WORKER}))
+CERTIFIED_BOX = CertificateIdentity("box-1", "ab" * 32, frozenset({Role.WORKER}))
 
 
 def refusal(shown: Shown, admitted: Admission, tokens: Tokens) -> LiptError:
@@ -213,46 +310,34 @@ def refusal(shown: Shown, admitted: Admission, tokens: Tokens) -> LiptError:
 
 
 @pytest.mark.parametrize("admitted", Admission)
-async def test_token_is_taken_however_the_coordinator_listens(
-    tokens: Tokens, admitted: Admission
+async def test_token_is_checked_however_the_coordinator_listens(
+    tokens: Tokens, own: Token, admitted: Admission
 ) -> None:
-    _, text = await tokens.create(Role.TRAINER, name="", days=0.0, created_by="a test")
+    text = await given(tokens, Role.TRAINER)
     for scheme in ("Bearer", "bearer", "BEARER"):
         shown = replace(NOTHING, authorization=f"{scheme} {text}")
         assert identify(shown, admitted, tokens).roles == {Role.TRAINER}
     shown = replace(NOTHING, authorization=f"Basic {text}")
     assert "not of the form 'Bearer TOKEN'" in str(refusal(shown, admitted, tokens))
-
-
-@pytest.mark.parametrize("admitted", Admission)
-def test_wrong_token_is_refused_where_none_is_needed_too(
-    tokens: Tokens, own: Token, admitted: Admission
-) -> None:
-    shown = Shown(f"Bearer {Token.draw('x').text}", own.text, BOX, NOTHING.peer)
+    # A wrong one is refused where none is needed, too.
+    shown = Shown(f"Bearer {Token.draw('x').text}", own.text, CERTIFIED_BOX, NOTHING.peer)
     assert isinstance(refusal(shown, admitted, tokens), UnauthenticatedError)
 
 
-def test_token_goes_before_the_certificate_and_the_certificate_before_the_local_token(
+def test_certificate_comes_after_a_token_before_the_local_token_and_needs_a_role(
     tokens: Tokens, own: Token
 ) -> None:
-    shown = Shown(f"Bearer {own.text}", own.text, BOX, NOTHING.peer)
+    shown = Shown(f"Bearer {own.text}", own.text, CERTIFIED_BOX, NOTHING.peer)
     assert identify(shown, Admission.CERTIFIED, tokens) is OWN_USER
-    shown = replace(shown, authorization=None)
-    assert identify(shown, Admission.CERTIFIED, tokens).roles == {Role.WORKER}
-
-
-def test_certified_peer_is_counted_by_its_certificate(tokens: Tokens) -> None:
-    caller = identify(replace(NOTHING, certificate=BOX), Admission.CERTIFIED, tokens)
+    shown = replace(
+        shown, authorization=None, certificate=replace(CERTIFIED_BOX, expires_at=1234.0)
+    )
+    caller = identify(shown, Admission.CERTIFIED, tokens)
     assert caller.key == f"certificate:{'ab' * 32}"
-    assert caller.certificate == "ab" * 32
+    assert (caller.certificate, caller.expires_at) == ("ab" * 32, 1234.0)
     assert caller.name == "the certificate of box-1"
     assert caller.only_works
-    until = replace(NOTHING, certificate=replace(BOX, expires_at=1234.0))
-    assert identify(until, Admission.CERTIFIED, tokens).expires_at == 1234.0
-
-
-def test_certificate_without_a_role_is_refused_with_where_it_stands(tokens: Tokens) -> None:
-    shown = replace(NOTHING, certificate=replace(BOX, roles=frozenset()))
+    shown = replace(NOTHING, certificate=replace(CERTIFIED_BOX, roles=frozenset()))
     error = refusal(shown, Admission.CERTIFIED, tokens)
     assert isinstance(error, PermissionDeniedError)
     for words in ("box-1", "abababab", "lipt-worker", "lipt:role:trainer", "lipt certs"):
@@ -294,41 +379,36 @@ MTLS = TlsFiles(cert=Path("c.pem"), key=Path("k.pem"), ca=Path("authority.pem"))
 HERE, EVERYWHERE = "127.0.0.1:1", "0.0.0.0:1"
 
 
+ONLY_HERE, ALL = "this machine only, unencrypted: lets ", "any machine that reaches it, "
+OPEN, BY_TOKEN = f"{ALL}unencrypted: lets anybody", "lets in who shows a token"
+
+
 @pytest.mark.parametrize(
-    ("listen", "tls", "insecure", "require_token", "expected"),
+    ("listen", "tls", "insecure", "require_token", "expected", "words"),
     [
-        (HERE, None, False, False, Admission.OWN_USER),
+        (HERE, None, False, False, Admission.OWN_USER, f"{ONLY_HERE}in this user's"),
         # The local token is one.
-        (HERE, None, False, True, Admission.OWN_USER),
-        (HERE, None, True, False, Admission.ANYBODY),
-        (HERE, None, True, True, Admission.TOKEN),
-        (EVERYWHERE, None, True, False, Admission.ANYBODY),
-        (EVERYWHERE, None, True, True, Admission.TOKEN),
+        (HERE, None, False, True, Admission.OWN_USER, ONLY_HERE),
+        (HERE, None, True, False, Admission.ANYBODY, ONLY_HERE),
+        (HERE, None, True, True, Admission.TOKEN, BY_TOKEN),
+        (EVERYWHERE, None, True, False, Admission.ANYBODY, OPEN),
+        (EVERYWHERE, None, True, True, Admission.TOKEN, BY_TOKEN),
         # Is refused before; nobody gets in by mistake.
-        (EVERYWHERE, None, False, False, Admission.TOKEN),
-        (HERE, TLS, False, False, Admission.TOKEN),
-        (EVERYWHERE, TLS, True, False, Admission.TOKEN),
-        (HERE, MTLS, False, False, Admission.CERTIFIED),
-        (EVERYWHERE, MTLS, True, True, Admission.CERTIFIED),
+        (EVERYWHERE, None, False, False, Admission.TOKEN, BY_TOKEN),
+        (HERE, TLS, False, False, Admission.TOKEN, BY_TOKEN),
+        (EVERYWHERE, TLS, True, False, Admission.TOKEN, f"{ALL}TLS: {BY_TOKEN}"),
+        (HERE, MTLS, False, False, Admission.CERTIFIED, "mTLS: lets in peers that --tls-ca"),
+        (EVERYWHERE, MTLS, True, True, Admission.CERTIFIED, f"{ALL}mTLS: lets in peers"),
     ],
 )
-def test_what_is_asked_for_follows_from_how_a_coordinator_listens(
-    listen: str, tls: TlsFiles | None, insecure: bool, require_token: bool, expected: Admission
+def test_who_gets_in_follows_from_how_a_coordinator_listens_and_is_said(
+    listen: str,
+    tls: TlsFiles | None,
+    insecure: bool,
+    require_token: bool,
+    expected: Admission,
+    words: str,
 ) -> None:
     found = admission(listen, tls, insecure=insecure, require_token=require_token)
     assert found is expected
-
-
-@pytest.mark.parametrize(
-    ("listen", "tls", "admitted", "words"),
-    [
-        (HERE, None, Admission.OWN_USER, "this machine only, unencrypted: lets in this user's"),
-        (EVERYWHERE, None, Admission.ANYBODY, "any machine that reaches it, unencrypted: lets any"),
-        (EVERYWHERE, TLS, Admission.TOKEN, "reaches it, TLS: lets in who shows a token"),
-        (EVERYWHERE, MTLS, Admission.CERTIFIED, "mTLS: lets in peers that --tls-ca certifies"),
-    ],
-)
-def test_start_up_line_says_who_can_reach_it_and_who_gets_in(
-    listen: str, tls: TlsFiles | None, admitted: Admission, words: str
-) -> None:
-    assert words in describe_exposure(listen, tls, admitted)
+    assert words in describe_exposure(listen, tls, found)

@@ -1,5 +1,3 @@
-"""The data of a compute process: compared with what a job is for, opened anew when it changes."""
-
 from __future__ import annotations
 
 import errno
@@ -7,7 +5,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,12 +20,7 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute import light as lights
 from lipt.coordinator.compute import messages
-from lipt.coordinator.compute.context import (
-    Context,
-    find_cached,
-    keep_cached,
-    with_kept_quarantine,
-)
+from lipt.coordinator.compute.context import Context, find_cached, keep_cached, with_kept_quarantine
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.light import LightContext
@@ -40,6 +33,7 @@ from lipt.coordinator.compute.messages import (
     Took,
 )
 from lipt.core.workspace import Key
+from tests.coordinator.compute.jobs.test_selecting import job_of
 from tests.digits import digits_context, digits_settings
 
 
@@ -77,12 +71,6 @@ def fingerprint_of(pets: Path) -> str:
     return open_dataset(f"imagefolder:{pets}").fingerprint
 
 
-def test_job_on_the_data_that_is_there_is_done(context: Context, pets: Path) -> None:
-    own = fingerprint_of(pets)
-    assert OnData(own, Do()).run(context) == 0
-    assert OnData(context.dataset.full_fingerprint, Do()).run(context) == 0
-
-
 @pytest.mark.parametrize("kind", ["", "full-"])
 def test_job_on_other_data_is_refused_before_it_begins(context: Context, kind: str) -> None:
     begun: list[bool] = []
@@ -96,6 +84,7 @@ def test_data_that_was_replaced_is_opened_again_and_so_when_it_is_back(
 ) -> None:
     own = fingerprint_of(pets)
     assert OnData(own, Do()).run(context) == 0
+    assert OnData(context.dataset.full_fingerprint, Do()).run(context) == 0
     paint(pets / "cat" / "0.png", 200)
     other = fingerprint_of(pets)
     with pytest.raises(OtherDataError, match=f"has the fingerprint {other} now, and {own} is"):
@@ -104,14 +93,9 @@ def test_data_that_was_replaced_is_opened_again_and_so_when_it_is_back(
     paint(pets / "cat" / "0.png", 0)
     assert OnData(own, Do()).run(context) == 0
     assert caplog.text.count("have changed: it is opened again") == 2
-
-
-def test_result_is_not_believed_where_the_data_was_replaced_meanwhile(
-    context: Context, pets: Path
-) -> None:
-    job = Do(lambda: paint(pets / "dog" / "1.png", 1))
+    # Also where it is replaced while the job runs.
     with pytest.raises(OtherDataError, match="Put the run's own data back"):
-        OnData(fingerprint_of(pets), job).run(context)
+        OnData(own, Do(lambda: paint(pets / "dog" / "1.png", 1))).run(context)
 
 
 @dataclass(frozen=True)
@@ -160,24 +144,12 @@ def test_what_is_kept_is_told_apart_by_the_full_fingerprint_where_that_is_asked_
     assert len(made) == 2
 
 
-@dataclass(frozen=True)
-class Wait:
-    """A job that takes as long as it says, on a clock that it moves itself."""
-
-    now: list[float]
-    seconds: float
-
-    def run(self, context: Any) -> str:
-        self.now[0] += self.seconds
-        return "done"
-
-
-def test_a_timed_job_says_how_long_it_took_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(messages, "monotonic", lambda: now[0])
-    job = Timed(Wait(now, 7.0))
-    now[0] += 100.0  # its turn in the queue
-    assert job.run(cast("Any", None)) == Took("done", 7.0)
+def test_a_timed_job_says_how_long_it_took_itself(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter((100.0, 107.0))
+    monkeypatch.setattr(messages, "monotonic", lambda: next(times))
+    assert Timed(Do()).run(context) == Took(0, 7.0)
 
 
 pytest.importorskip("sklearn")
@@ -188,14 +160,11 @@ def quarantined(folder: Path, *ids: int) -> tuple[int, ...]:
     return with_kept_quarantine(replace(DIGITS, quarantined=ids), folder).quarantined
 
 
-def test_an_image_that_was_repaired_stays_out(tmp_path: Path) -> None:
-    assert quarantined(tmp_path, 3, 8) == (3, 8)
-    assert quarantined(tmp_path, 8) == (3, 8)
-    assert quarantined(tmp_path) == (3, 8)
-
-
-def test_an_image_that_broke_since_then_is_refused(tmp_path: Path) -> None:
-    quarantined(tmp_path, 3)
+def test_an_image_that_was_repaired_stays_out_and_one_that_broke_since_is_refused(
+    tmp_path: Path,
+) -> None:
+    for broken in ((3, 8), (8,), ()):
+        assert quarantined(tmp_path, *broken) == (3, 8)
     with pytest.raises(DataError, match=r"^2 images of digits cannot be used .* made: 5, 9\."):
         quarantined(tmp_path, 3, 5, 9)
 
@@ -236,23 +205,18 @@ def test_a_file_that_was_damaged_is_computed_again(
 def test_only_the_four_last_used_files_of_a_kind_stay(tmp_path: Path) -> None:
     made: list[str] = []
     files: dict[str, Path] = {}
+    # A kind whose name begins with another's is a kind of its own.
+    keep_text(tmp_path, "first", made, kind="kind-of-all")
+    (other,) = tmp_path.iterdir()
     for age, name in enumerate("abcd"):
         keep_text(tmp_path, name, made)
-        (files[name],) = set(tmp_path.iterdir()) - set(files.values())
+        (files[name],) = set(tmp_path.iterdir()) - set(files.values()) - {other}
         os.utime(files[name], (age, age))
     keep_text(tmp_path, "a", made)  # used again: b is the oldest now
     keep_text(tmp_path, "e", made)
     assert {name for name, path in files.items() if path.exists()} == {"a", "c", "d"}
-    assert len(list(tmp_path.iterdir())) == 4
-    assert made == list("abcde")
-
-
-def test_a_kind_whose_name_begins_with_another_s_is_a_kind_of_its_own(tmp_path: Path) -> None:
-    made: list[str] = []
-    keep_text(tmp_path, "first", made, kind="signals-of-all")
-    for name in "abcde":
-        keep_text(tmp_path, name, made, kind="signals")
-    keep_text(tmp_path, "first", made, kind="signals-of-all")
+    assert len(list(tmp_path.iterdir())) == 5
+    keep_text(tmp_path, "first", made, kind="kind-of-all")
     assert made == ["first", *"abcde"]
 
 
@@ -290,17 +254,8 @@ def theta_p(dear: Context) -> BlobName:
 @pytest.fixture
 def select(theta_p: BlobName) -> Callable[..., SelectSubset]:
     def job(strategy: str, **changes: Any) -> SelectSubset:
-        balanced = strategy != "uniform"
-        asked = SelectSubset(
-            CONFIG,
-            inputs=IMAGE,
-            weights=theta_p,
-            strategy=strategy,
-            budget=20,
-            balanced=balanced,
-            options=(),
-        )
-        return replace(asked, **changes)
+        own = {"config": CONFIG, "weights": theta_p, "budget": 20}
+        return job_of(strategy, **{**own, "balanced": strategy != "uniform", **changes})
 
     return job
 
@@ -322,35 +277,34 @@ def test_data_is_known_by_its_labels(dear: Context, light: LightContext) -> None
         light.dataset.raw_bytes(0)
 
 
-@pytest.mark.parametrize("strategy", ["uniform", "uniform_per_class"])
-def test_what_is_drawn_from_labels_is_the_same(
-    dear: Context, light: LightContext, select: Callable[..., SelectSubset], strategy: str
-) -> None:
-    assert select(strategy).run(light) == select(strategy).run(dear)
-
-
-@pytest.mark.parametrize("strategy", ["grand", "el2n", "ccs"])
-def test_signals_are_used_where_they_are_kept_and_the_subset_is_the_same(
+@pytest.mark.parametrize("strategy", ["uniform", "uniform_per_class", "grand", "el2n", "ccs"])
+def test_subsets_of_labels_and_of_kept_signals_are_the_same(
     dear: Context,
     light: LightContext,
     select: Callable[..., SelectSubset],
     strategy: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    expected = select(strategy).run(dear)
-    assert select(strategy).run(light) == expected
+    job = select(strategy)
+    expected = job.run(dear)
+    assert job.run(light) == expected
     monkeypatch.setattr(lights, "MAX_CHEAP_BYTES", 1000)
-    with pytest.raises(TooDearError):
-        select(strategy).run(light)
+    if job.cost is Cost.SIGNALS:
+        with pytest.raises(TooDearError):
+            job.run(light)
 
 
-def test_what_is_not_kept_is_not_computed(
+def test_what_is_not_kept_is_not_computed_and_no_backbone_loaded(
     light: LightContext, select: Callable[..., SelectSubset]
 ) -> None:
     later = BlobName.of(b"later weights")
     for changes in ({"weights": later}, {"proxy": "ridge:patches"}, {"proxy": "auto"}):
         with pytest.raises(TooDearError):
             select("grand", **changes).run(light)
+    assert light.backbone is None
+    settings = light.settings.model_copy(update={"backbone": "torchvision:resnet18@missing"})
+    with pytest.raises(TooDearError):
+        select("grand", proxy="auto").run(replace(light, settings=settings))
 
 
 def test_signals_that_the_other_process_has_just_forgotten_are_too_dear(
@@ -359,37 +313,35 @@ def test_signals_that_the_other_process_has_just_forgotten_are_too_dear(
     select: Callable[..., SelectSubset],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    select("grand").run(dear)
-
     def gone(*_: object, **__: object) -> Path:
         raise FileNotFoundError
 
-    monkeypatch.setattr(lights, "find_cached", gone)
-    with pytest.raises(TooDearError):
-        select("grand").run(light)
-    monkeypatch.setattr(lights, "find_cached", lambda *_, **__: dear.signals_dir / "gone")
-    with pytest.raises(TooDearError):
-        select("grand").run(light)
+    select("grand").run(dear)
+    for find in (gone, lambda *_, **__: dear.signals_dir / "gone"):
+        monkeypatch.setattr(lights, "find_cached", find)
+        with pytest.raises(TooDearError):
+            select("grand").run(light)
 
 
-def test_a_backbone_is_not_loaded(light: LightContext, select: Callable[..., SelectSubset]) -> None:
-    assert light.backbone is None
-    settings = light.settings.model_copy(update={"backbone": "torchvision:resnet18@missing"})
-    with pytest.raises(TooDearError):
-        select("grand", proxy="auto").run(replace(light, settings=settings))
+SMALL, LARGE = BlobName("0" * 64, 1000), BlobName("0" * 64, MAX_CHEAP_BYTES + 1)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "features", "cost"),
+    [
+        ("uniform", None, Cost.LABELS),
+        ("uniform", SMALL, Cost.SIGNALS),
+        ("grand", None, Cost.SIGNALS),
+        ("moderate", SMALL, Cost.SIGNALS),
+        ("moderate", LARGE, Cost.DEAR),
+        ("facility_location", None, Cost.DEAR),
+        # Pairs are the data set's own where nobody has given others.
+        ("clip_score", None, Cost.DEAR),
+        ("clip_score", SMALL, Cost.SIGNALS),
+        ("auto", None, Cost.DEAR),
+    ],
+)
 def test_cost_follows_from_the_strategy_and_from_what_is_read(
-    select: Callable[..., SelectSubset],
+    select: Callable[..., SelectSubset], strategy: str, features: BlobName | None, cost: Cost
 ) -> None:
-    small, large = BlobName("0" * 64, 1000), BlobName("0" * 64, MAX_CHEAP_BYTES + 1)
-    assert select("uniform").cost is Cost.LABELS
-    assert select("uniform", features=small).cost is Cost.SIGNALS
-    assert select("grand").cost is Cost.SIGNALS
-    assert select("moderate", features=small).cost is Cost.SIGNALS
-    assert select("moderate", features=large).cost is Cost.DEAR
-    assert select("facility_location").cost is Cost.DEAR
-    # Pairs are the data set's own where nobody has given others.
-    assert select("clip_score").cost is Cost.DEAR
-    assert select("clip_score", features=small).cost is Cost.SIGNALS
-    assert select("auto").cost is Cost.DEAR
+    assert select(strategy, features=features).cost is cost

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 import torch
@@ -19,9 +20,7 @@ from lipt.common.observability.logs import EventKind, Events
 from lipt.coordinator.compute import children, process
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import DroppedError, News, Progressed
-from lipt.coordinator.compute.process import (
-    ComputeProcess,
-)
+from lipt.coordinator.compute.process import ComputeProcess
 from tests import processes
 from tests.digits import digits_settings
 
@@ -41,12 +40,6 @@ class Square:
 class Refuse:
     def run(self, context: Context) -> None:
         raise BudgetError("budget 0 is outside 1..10.")
-
-
-@dataclass(frozen=True)
-class Break:
-    def run(self, context: Context) -> None:
-        raise ZeroDivisionError("by zero")
 
 
 @dataclass(frozen=True)
@@ -97,11 +90,9 @@ def events() -> Events:
     return Events()
 
 
-def compute_process(
-    state_dir: Path, events: Events, *, memory_bytes: int = 2**36
-) -> ComputeProcess:
+def compute_process(state_dir: Path, events: Events, **options: Any) -> ComputeProcess:
     open_context = partial(Context, digits_settings(state_dir))
-    return ComputeProcess(open_context, events, memory_bytes=memory_bytes)
+    return ComputeProcess(open_context, events, **{"memory_bytes": 2**36, **options})
 
 
 @pytest.fixture
@@ -113,50 +104,35 @@ async def compute(tmp_path: Path, events: Events) -> AsyncIterator[ComputeProces
         await process.run(Square(1))
 
 
-@pytest.fixture
-async def small(tmp_path: Path, events: Events) -> AsyncIterator[ComputeProcess]:
-    process = compute_process(tmp_path, events, memory_bytes=1_600_000_000)
-    yield process
-    process.stop()
-
-
 async def test_job_runs_in_a_process_of_its_own_that_stays(compute: ComputeProcess) -> None:
     said: list[News] = []
     first, pid = await compute.run(Square(3), said.append)
+    with pytest.raises(BudgetError, match=r"budget 0 is outside 1\.\.10\."):
+        await compute.run(Refuse())
     second, same = await compute.run(Square(4))
     assert (first, second) == (9, 16)
     assert said == [Progressed("squaring", 1, 2)]
     assert pid == same != os.getpid()
 
 
-async def test_refusal_arrives_as_its_own_class(compute: ComputeProcess) -> None:
-    with pytest.raises(BudgetError, match=r"budget 0 is outside 1\.\.10\."):
-        await compute.run(Refuse())
-
-
-async def test_job_whose_child_is_killed_is_done_again_by_another(
+async def test_job_whose_child_is_killed_is_done_again_by_another_and_the_third_time_fails(
     compute: ComputeProcess, events: Events, tmp_path: Path
 ) -> None:
     _, before = await compute.run(Square(5))
-    assert await compute.run(Die(tmp_path / "deaths", times=2)) != before
+    assert await compute.run(Die(tmp_path / "two", times=2)) != before
     assert events.count(EventKind.RETRIED, "compute") == 2
-
-
-async def test_job_that_kills_its_child_each_time_is_an_error_and_the_next_has_a_new_one(
-    compute: ComputeProcess, events: Events, tmp_path: Path
-) -> None:
     deaths = tmp_path / "deaths"
-    why = r"SIGKILL during Die, at attempt 3 of 3"
-    with pytest.raises(ComputeError, match=why):
+    with pytest.raises(ComputeError, match=r"SIGKILL during Die, at attempt 3 of 3"):
         await compute.run(Die(deaths, times=100))
     assert deaths.stat().st_size == 3
-    assert events.count(EventKind.RETRIED, "compute") == 2
+    assert events.count(EventKind.RETRIED, "compute") == 4
     assert (await compute.run(Square(5)))[0] == 25
 
 
 async def test_job_that_asks_for_more_memory_than_allowed_fails_once_with_the_figures(
-    small: ComputeProcess, events: Events
+    events: Events, tmp_path: Path
 ) -> None:
+    small = compute_process(tmp_path, events, memory_bytes=1_600_000_000)
     _, pid = await small.run(Square(1))
     with pytest.raises(OutOfMemoryError) as refused:
         await small.run(Take(4 * 2**30))
@@ -167,6 +143,7 @@ async def test_job_that_asks_for_more_memory_than_allowed_fails_once_with_the_fi
     assert events.count(EventKind.RETRIED) == 0
     # It was refused, and not killed.
     assert (await small.run(Square(2)))[1] == pid
+    small.stop()
 
 
 async def test_job_whose_child_the_system_killed_for_memory_is_not_done_again(
@@ -214,11 +191,17 @@ async def test_cancelled_job_leaves_no_child_behind(compute: ComputeProcess) -> 
 
 
 async def test_dropped_job_that_says_how_far_it_is_ends_and_its_child_lives_on(
-    compute: ComputeProcess, events: Events
+    compute: ComputeProcess, events: Events, tmp_path: Path
 ) -> None:
     _, pid = await compute.run(Square(1))
     with pytest.raises(DroppedError):
         await compute.run(GoOnSaying(), lambda _: compute.drop())
+    assert await compute.run(Square(3)) == (9, pid)
+    # One that is dropped before it begins is not begun.
+    compute.drop()
+    with pytest.raises(DroppedError):
+        await compute.run(Die(tmp_path / "deaths", times=1))
+    assert not (tmp_path / "deaths").exists()
     assert await compute.run(Square(3)) == (9, pid)
     assert events.count(EventKind.RETRIED) == 0
 
@@ -226,8 +209,7 @@ async def test_dropped_job_that_says_how_far_it_is_ends_and_its_child_lives_on(
 async def test_dropped_job_that_says_nothing_more_loses_its_child_and_is_not_done_again(
     events: Events, tmp_path: Path
 ) -> None:
-    open_context = partial(Context, digits_settings(tmp_path))
-    process = ComputeProcess(open_context, events, memory_bytes=2**36, patience_seconds=0.05)
+    process = compute_process(tmp_path, events, patience_seconds=0.05)
     _, pid = await process.run(Square(1))
     with pytest.raises(DroppedError):
         await process.run(HangAfterSaying(), lambda _: process.drop())
@@ -235,17 +217,6 @@ async def test_dropped_job_that_says_nothing_more_loses_its_child_and_is_not_don
     assert (square, other != pid) == (9, True)
     assert events.count(EventKind.RETRIED) == 0
     process.stop()
-
-
-async def test_job_that_is_dropped_before_it_begins_is_not_begun(
-    compute: ComputeProcess, tmp_path: Path
-) -> None:
-    _, pid = await compute.run(Square(1))
-    compute.drop()
-    with pytest.raises(DroppedError):
-        await compute.run(Die(tmp_path / "deaths", times=1))
-    assert not (tmp_path / "deaths").exists()
-    assert await compute.run(Square(3)) == (9, pid)
 
 
 async def test_word_that_comes_too_late_for_its_job_does_not_stop_the_next(

@@ -1,11 +1,7 @@
-"""Who is computed next, dropped and refused, with played processes and with real ones."""
-
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +19,6 @@ from lipt.coordinator.compute.messages import (
     Asked,
     Cost,
     DroppedError,
-    Made,
     News,
     Progressed,
     ScanClosed,
@@ -31,7 +26,7 @@ from lipt.coordinator.compute.messages import (
     TooDearError,
 )
 from lipt.coordinator.compute.process import ComputeProcess, OpenContext
-from lipt.coordinator.compute.queue import HEAVY, ComputeQueue, Entry, fair_order
+from lipt.coordinator.compute.queue import ComputeQueue, Entry, fair_order
 from lipt.coordinator.compute.scan import ScanOpened
 from lipt.coordinator.instruments import JOB, QUEUE_WAIT
 from tests.clock import Clock
@@ -53,11 +48,6 @@ def entry(number: int, callers: str = "a", turn: int = 0) -> Entry:
 
 def numbers(waiting: list[Entry], ranks: dict[str, int] | None = None) -> list[int]:
     return [one.number for one in fair_order(waiting, ranks or {})]
-
-
-def test_callers_take_turns_whatever_they_have_asked_for() -> None:
-    flood = [entry(number, "flood") for number in range(5)]
-    assert numbers([*flood, entry(5, "b"), entry(6, "b")]) == [0, 5, 1, 6, 2, 3, 4]
 
 
 def test_a_newcomer_does_not_pass_who_has_waited_for_longer() -> None:
@@ -90,7 +80,6 @@ class PlayedProcess:
         return await self._end
 
     async def end(self, result: object = "done") -> None:
-        """Let the present job end, with an error where that is given."""
         if isinstance(result, BaseException):
             self._end.set_exception(result)
         else:
@@ -105,7 +94,6 @@ class PlayedProcess:
 
 
 async def settled() -> None:
-    """All that can go on has done so."""
     for _ in range(6):
         await asyncio.sleep(0)
 
@@ -116,6 +104,7 @@ class Request:
 
     task: asyncio.Task[Any]
     heard: list[Progressed]
+    parts: list[object]
 
     @property
     def ahead(self) -> list[int]:
@@ -142,7 +131,7 @@ class PlayedQueue(ComputeQueue):
 
     @property
     def num_waiting(self) -> int:
-        return self.waiting()[HEAVY]
+        return sum(not one.computing for one in self.computations())
 
     @property
     def counted(self) -> Events:
@@ -161,9 +150,10 @@ class PlayedQueue(ComputeQueue):
     ) -> Request:
         callers = (lambda: frozenset({caller})) if isinstance(caller, str) else caller
         heard: list[Progressed] = []
-        asked = Asked(run, callers, cost)
+        parts: list[object] = []
+        asked = Asked(run, callers, cost, parts.append)
         job_: Any = job
-        return Request(asyncio.create_task(self.run(job_, heard.append, asked)), heard)
+        return Request(asyncio.create_task(self.run(job_, heard.append, asked)), heard, parts)
 
     async def leave(self, *requests: Request) -> None:
         for request in requests:
@@ -173,7 +163,7 @@ class PlayedQueue(ComputeQueue):
 
     async def end_all(self) -> list[Any]:
         """End one job after another, each a second long; those that have begun so far."""
-        while self._heavy.present is not None:
+        while self._executors[0].present is not None:
             self.clock.now += 1.0
             await self.process.end()
         return self.process.begun
@@ -195,13 +185,15 @@ async def queue(make_queue: MakeQueue) -> PlayedQueue:
 async def test_who_watches_sees_what_is_computed_and_then_who_waits_in_order(
     queue: PlayedQueue,
 ) -> None:
-    queue.ask("first", run="r1")
+    first = queue.ask("first", run="r1")
     queue.ask("second", run="r2")
     queue.ask("third", caller=None, run="r3")
     await settled()
     queue.clock.now += 3.0
     queue.process.say(Progressed("squaring", 1, 2))
-    queue.process.say(Made("a part"))
+    # A part of a result is no progress.
+    queue.process.say("a part")
+    assert first.parts == ["a part"]
     seen = queue.computations()
     assert [(one.run, one.num_callers, one.computing) for one in seen] == [
         ("r1", 1, True),
@@ -221,9 +213,8 @@ async def test_waiting_and_computing_are_measured_apart(queue: PlayedQueue) -> N
     queue.ask("second")
     await settled()
     queue.clock.now += 3.0
-    assert queue.oldest_seconds() == {"dear": 3.0}
+    assert [one.seconds for one in queue.computations()] == [5.0, 3.0]
     await queue.end_all()  # the first after 6 s, the second, which waited 4 s, after 1 s
-    assert queue.oldest_seconds() == {"dear": 0.0}
     assert observed(queue.measured, QUEUE_WAIT)["dear",] == (2, 4.0)
     assert observed(queue.measured, JOB)["dear", "str"] == (2, 7.0)
 
@@ -243,43 +234,23 @@ async def test_who_waits_is_told_the_place_and_then_how_far_it_is(queue: PlayedQ
     await queue.end_all()
 
 
-async def test_a_part_of_a_result_is_no_progress_of_those_who_wait(queue: PlayedQueue) -> None:
-    parts: list[object] = []
-    heard: list[Progressed] = []
-    job: Any = "first"
-    asking = asyncio.create_task(queue.run(job, heard.append, Asked(on_part=parts.append)))
-    await settled()
-    queue.process.say(Made("a part"))
-    assert parts == ["a part"]
-    assert [one.activity for one in heard] == ["beginning"]
-    await queue.end_all()
-    await asking
-
-
-async def test_job_that_nobody_waits_for_is_never_begun(queue: PlayedQueue) -> None:
+async def test_job_that_nobody_waits_for_is_dropped_and_the_next_begins_when_it_ends(
+    queue: PlayedQueue,
+) -> None:
     first, second, third = (queue.ask(job) for job in ("first", "second", "third"))
     await settled()
     await queue.leave(second)
     assert third.ahead == [2, 1]
-    assert await queue.end_all() == ["first", "third"]
     assert queue.counted.count(EventKind.JOB_DROPPED, "waiting") == 1
-    assert first.task.done()
-
-
-async def test_job_under_way_is_dropped_with_who_waits_for_it_and_the_next_begins_when_it_ends(
-    queue: PlayedQueue,
-) -> None:
-    first, second = queue.ask("first"), queue.ask("second")
-    await settled()
     await queue.leave(first)
     assert queue.process.begun == ["first", "dropped"]
     # What it says on its way out is nobody's.
     queue.process.say(Progressed("squaring", 1, 2))
     assert first.ahead == [0]
     await queue.process.end(DroppedError())
-    assert queue.process.begun == ["first", "dropped", "second"]
+    assert queue.process.begun == ["first", "dropped", "third"]
     await queue.process.end(2)
-    assert await second.task == 2
+    assert await third.task == 2
     assert queue.counted.count(EventKind.JOB_DROPPED, "computing") == 1
 
 
@@ -305,7 +276,7 @@ async def test_who_asks_again_and_again_does_not_pass_who_waits(queue: PlayedQue
         await queue.process.end()
     assert queue.process.begun == ["under way", "new 0", "a1", "new 1", "new 2"]
     assert "a2" in (await queue.end_all())[:7]
-    assert set(queue._heavy.ranks) <= {"a", "caller 2", "caller 3"}
+    assert set(queue._executors[0].ranks) <= {"a", "caller 2", "caller 3"}
 
 
 async def test_job_whose_callers_have_all_gone_is_passed_over_until_it_is_dropped(
@@ -368,7 +339,7 @@ async def test_light_job_that_needs_more_goes_on_to_the_heavy_process(queue: Pla
 
 async def test_a_scan_that_a_job_leaves_open_is_closed_for_it(queue: PlayedQueue) -> None:
     news: list[ScanNews] = []
-    queue.share_scans(news.append)
+    queue.on_scan = news.append
     request = queue.ask("first")
     await settled()
     queue.process.say(ScanOpened("scan-1", cast("Any", None), frozenset()))
@@ -388,63 +359,6 @@ async def test_stopping_ends_the_process_and_leaves_nobody_waiting(queue: Played
         with pytest.raises(asyncio.CancelledError):
             await request.task
     assert queue.process.begun == ["first"]
-
-
-LABELS = Asked(cost=Cost.LABELS)
-KNOWN = DataDescription(
-    "two", ("a", "b"), (1, 1), ImageSpec(1, 8, 8), "f" * 64, labels=b"\1\0\0\0\0\0\0\0"
-)
-
-
-@dataclass(frozen=True)
-class Where:
-    """Answers with the process that it is in."""
-
-    def run(self, context: Context) -> int:
-        return os.getpid()
-
-
-@dataclass(frozen=True)
-class Labels:
-    def run(self, context: Context) -> list[int]:
-        labels: list[int] = context.dataset.labels_N.tolist()
-        return labels
-
-
-@dataclass(frozen=True)
-class Hang:
-    def run(self, context: Context) -> None:
-        context.report("hanging", 0, 1)
-        signal.pause()
-
-
-@pytest.fixture
-async def processes(tmp_path: Path) -> AsyncIterator[ComputeQueue]:
-    queue = ComputeQueue(digits_settings(tmp_path))
-    yield queue
-    await queue.stop()
-
-
-async def test_light_job_does_not_wait_for_a_heavy_one(processes: ComputeQueue) -> None:
-    processes.open_light(KNOWN)
-    processes.warm()
-    hanging = asyncio.Event()
-
-    def note(now: Progressed) -> None:
-        if now.activity == "hanging":
-            hanging.set()
-
-    dear = asyncio.create_task(processes.run(Hang(), note))
-    await hanging.wait()
-    second = asyncio.create_task(processes.run(Where()))
-    assert await processes.run(Labels(), asked=LABELS) == [1, 0]
-    assert not dear.done()
-    assert processes.waiting() == {"cheap": 0, "dear": 1}
-    # With the dear one its child goes; the light one's stays.
-    cheap = await processes.run(Where(), asked=LABELS)
-    dear.cancel()
-    assert await second not in (cheap, os.getpid())
-    assert await processes.run(Where(), asked=LABELS) == cheap
 
 
 @dataclass(frozen=True)

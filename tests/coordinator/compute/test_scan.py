@@ -41,8 +41,7 @@ RANGE = 256
 pytest.importorskip("sklearn")
 
 
-class Killed(BaseException):
-    """The process ends here."""
+class Killed(BaseException): ...
 
 
 class World:
@@ -81,11 +80,9 @@ class World:
         return model_signals(self.context, CONFIG, IMAGE, self.model)
 
     def sent(self, worker: str, index: int, model: nn.Module | None = None) -> None:
-        """A worker has handed a range in, of another model where one is given."""
         self.folder.keep(index, worker, self.file(index, model or self.model))
 
     def file(self, index: int, model: nn.Module) -> bytes:
-        """A range's file, of a model."""
         task = self.scan.task(index)
         return encode_range(
             score_range(model, self.context.dataset, task, device=torch.device("cpu"))
@@ -114,16 +111,6 @@ def test_a_coordinator_alone_goes_from_the_end_to_the_beginning_to_the_same_bits
     assert isinstance(world.news[0], ScanOpened)
     assert isinstance(world.news[-1], ScanClosed)
     assert not world.folder.path.exists()
-
-
-def test_what_workers_have_done_is_not_done_here(world: World) -> None:
-    def send(_: Scan) -> None:
-        for index in (0, 2, 7):
-            world.sent("w1", index)
-
-    world.when_opened = send
-    assert same(world.signals(), world.alone())
-    assert world.done_here() == [6, 5, 4, 3, 1]
 
 
 def test_a_pass_that_was_cut_goes_on_with_what_is_missing(world: World) -> None:
@@ -195,9 +182,7 @@ def test_a_worker_whose_file_the_disk_has_damaged_is_not_trusted_for_it(world: W
     assert [said.worker_id for said in world.news if isinstance(said, WorkerDistrusted)] == ["w1"]
 
 
-def test_values_of_another_kind_of_machine_may_differ_in_their_last_digits(
-    world: World,
-) -> None:
+def test_values_of_another_kind_of_machine_may_differ_in_their_last_digits(world: World) -> None:
     near = linear(num_classes=10)
     near.load_state_dict({name: value * (1 + 1e-6) for name, value in _state(world.model)})
     compute = world.settings.compute.model_copy(

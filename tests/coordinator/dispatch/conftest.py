@@ -1,5 +1,3 @@
-"""A dispatcher over a real database, with a clock that the test moves."""
-
 from __future__ import annotations
 
 import asyncio
@@ -10,8 +8,7 @@ import pytest
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerState
 from lipt.coordinator.dispatch.dispatcher import Dispatcher, Held
-from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.dispatch.scans import RangeGrant
+from lipt.coordinator.dispatch.leases import AssignmentKey, RangeGrant
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
@@ -19,8 +16,6 @@ from tests.clock import Clock
 
 
 class Bench:
-    """A dispatcher over a real database, with a clock that the test moves."""
-
     def __init__(self, database: Database) -> None:
         self.clock = Clock()
         self.events = Events()
@@ -38,7 +33,6 @@ class Bench:
         )
 
     async def restart(self) -> None:
-        """What the database has, and nothing else."""
         self.store = RunStore(self.database)
         await self.store.load()
         self.dispatcher = self.new_dispatcher()
@@ -61,7 +55,6 @@ class Bench:
         return AssignmentKey(run.run_id, learner.index), learner.epoch
 
     async def leased(self, run: RunRecord) -> tuple[str, AssignmentKey, int]:
-        """A worker, and the learner of this run that it has: its key and its epoch."""
         await self.store.add(run)
         worker = self.join("a")
         return worker, *await self.take(worker)
@@ -70,7 +63,6 @@ class Bench:
         return self.store.find("r").learners[index].state
 
     async def expire(self) -> None:
-        """One round of the expiry task."""
         before = self.events.count(EventKind.LEASE_EXPIRED)
         task = asyncio.create_task(self.dispatcher.expire_leases())
         async with asyncio.timeout(10.0):

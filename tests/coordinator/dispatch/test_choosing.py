@@ -1,11 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
+from lipt.common.access.roles import Role
+from lipt.common.blobs.blob import BlobName
+from lipt.common.errors import StaleLeaseError
+from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState
+from lipt.coordinator.access.caller import Binding, Caller
 from lipt.coordinator.dispatch.choosing import (
     Offers,
     Opening,
@@ -13,6 +18,7 @@ from lipt.coordinator.dispatch.choosing import (
     choose_learner,
     ends_in_a_row,
     ends_of_run,
+    may_train,
     openings,
     tried_again_at,
     why_idle,
@@ -21,22 +27,28 @@ from lipt.coordinator.dispatch.choosing import (
 )
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.workers import WorkerRecord
-from lipt.coordinator.runs.transitions import after_failure, requeued
-from lipt.coordinator.state.records import RunRecord, SilentEnd
+from lipt.coordinator.runs.transitions import (
+    Judgement,
+    LearnerResult,
+    Verdict,
+    after_failure,
+    judge,
+    requeued,
+)
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.maintenance import needs_of
+from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord, SilentEnd
+from tests.coordinator.dispatch.conftest import Bench
+from tests.coordinator.made_up_runs import having, made_up_run
 
-MakeRun = Callable[..., RunRecord]
 NOW = 1000.0
 
 
-def worker(worker_id: str = "w", *modules: str) -> WorkerRecord:
-    return WorkerRecord(worker_id, worker_id, "cpu", {}, modules, heard_at=0.0)
-
-
-def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecord:
-    for index, state in enumerate(states):
-        learner = run.learners[index].changed(state=state, message=message, worker_name="box")
-        run = run.with_learner(learner)
-    return run
+def worker(
+    name: str = "w", *modules: str, kind: str = "cpu", caller: Caller | None = None
+) -> WorkerRecord:
+    binding = Binding(caller) if caller else Binding()
+    return WorkerRecord(name, name, kind, {}, modules, heard_at=0.0, binding=binding)
 
 
 def waiting(run: RunRecord) -> Waiting:
@@ -56,12 +68,14 @@ def chosen(
     return None if opening is None else opening.key
 
 
-def test_lowest_index_of_the_oldest_run_goes_first(make_run: MakeRun) -> None:
-    old = having(make_run("old"), LearnerState.DONE, LearnerState.LEASED)
-    assert chosen(worker(), [old, make_run("new")]) == ("old", 2)
+def test_lowest_index_of_the_oldest_run_goes_first_unless_it_is_being_handed_out() -> None:
+    old = having(made_up_run("old"), LearnerState.DONE)
+    runs = [old, made_up_run("new")]
+    assert chosen(worker(), runs) == ("old", 1)
+    assert chosen(worker(), runs, reserved={AssignmentKey("old", 1)}) == ("old", 2)
 
 
-def test_a_free_worker_looks_no_further_than_its_learner(make_run: MakeRun) -> None:
+def test_a_free_worker_looks_no_further_than_its_learner() -> None:
     looked_at: list[int] = []
 
     def watched(runs: Sequence[RunRecord]) -> Iterator[Opening]:
@@ -69,7 +83,7 @@ def test_a_free_worker_looks_no_further_than_its_learner(make_run: MakeRun) -> N
             looked_at.append(opening.learner.index)
             yield opening
 
-    offers = Offers(watched([make_run(num_learners=1000)]))
+    offers = Offers(watched([made_up_run(num_learners=1000)]))
     for expected in (0, 1):
         opening = choose_learner(worker(), offers, alive=list)
         assert opening is not None
@@ -78,8 +92,8 @@ def test_a_free_worker_looks_no_further_than_its_learner(make_run: MakeRun) -> N
     assert looked_at == [0, 1]
 
 
-def test_what_one_worker_may_not_train_is_offered_to_the_next(make_run: MakeRun) -> None:
-    run = make_run("mine", model="mine:build", num_learners=1)
+def test_what_one_worker_may_not_train_is_offered_to_the_next() -> None:
+    run = made_up_run("mine", model="mine:build", num_learners=1)
     offers = Offers(openings([waiting(run)], now=NOW))
     assert choose_learner(worker(), offers, alive=list) is None
     opening = choose_learner(worker("w", "mine"), offers, alive=list)
@@ -88,13 +102,8 @@ def test_what_one_worker_may_not_train_is_offered_to_the_next(make_run: MakeRun)
     assert not offers
 
 
-def test_learner_that_is_being_handed_out_is_passed_over(make_run: MakeRun) -> None:
-    key = chosen(worker(), [make_run()], alive=[], reserved={AssignmentKey("r", 0)})
-    assert key == ("r", 1)
-
-
-def test_failed_learner_goes_to_another_worker_while_there_is_one(make_run: MakeRun) -> None:
-    run = make_run(num_learners=1)
+def test_failed_learner_goes_to_another_worker_while_there_is_one() -> None:
+    run = made_up_run(num_learners=1)
     run = run.with_learner(
         after_failure(run.learners[0], worker_id="bad", reason="NaN", max_attempts=3)
     )
@@ -129,9 +138,9 @@ SILENT = [f"w{number}" for number in range(20)]
     ],
 )
 def test_learner_is_in_quarantine_after_three_silent_ends_in_a_row_at_one_step(
-    make_run: MakeRun, steps: list[int], suspected: bool
+    steps: list[int], suspected: bool
 ) -> None:
-    run = ended(make_run(), *((step, place) for place, step in enumerate(steps)))
+    run = ended(made_up_run(), *((step, place) for place, step in enumerate(steps)))
     ends = ends_in_a_row(run.learners[0], SILENT)
     assert ends == ends_of_run(run, SILENT)
     assert (tried_again_at(ends) is not None) is suspected
@@ -141,27 +150,23 @@ def test_learner_is_in_quarantine_after_three_silent_ends_in_a_row_at_one_step(
     assert tried_again_at(ends_in_a_row(run.learners[0], others)) is None
 
 
-def test_one_that_failed_with_a_reason_has_not_ended_its_worker(make_run: MakeRun) -> None:
-    run = ended(make_run(), (0, 1), (0, 2))
+def test_one_that_failed_with_a_reason_has_not_ended_its_worker() -> None:
+    run = ended(made_up_run(), (0, 1), (0, 2))
     failed = after_failure(run.learners[0], worker_id="w", reason="NaN", max_attempts=9)
     run = ended(run.with_learner(failed), (0, 3))
     assert tried_again_at(ends_in_a_row(run.learners[0], SILENT)) is None
 
 
 @pytest.mark.parametrize(("num_ends", "pause"), [(3, 60), (4, 120), (5, 240), (8, 1920), (9, 3600)])
-def test_learner_in_quarantine_is_tried_after_pauses_that_double(
-    make_run: MakeRun, num_ends: int, pause: int
-) -> None:
-    run = ended(make_run(), *((0, place) for place in range(num_ends)))
+def test_learner_in_quarantine_is_tried_after_pauses_that_double(num_ends: int, pause: int) -> None:
+    run = ended(made_up_run(), *((0, place) for place in range(num_ends)))
     assert tried_again_at(ends_of_run(run, SILENT)) == num_ends - 1 + pause
 
 
-def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come(
-    make_run: MakeRun,
-) -> None:
-    old = ended(make_run("old", num_learners=3), (0, 1), (0, 2), (0, 3))
+def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come() -> None:
+    old = ended(made_up_run("old", num_learners=3), (0, 1), (0, 2), (0, 3))
     old = old.with_learner(old.learners[2].changed(state=LearnerState.DONE))
-    runs = [Waiting(old, range(2)), waiting(make_run("new", num_learners=1))]
+    runs = [Waiting(old, range(2)), waiting(made_up_run("new", num_learners=1))]
 
     def keys_at(now: float) -> list[AssignmentKey]:
         return [opening.key for opening in openings(runs, now=now, silent=SILENT)]
@@ -170,10 +175,8 @@ def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come(
     assert keys_at(63.0) == [("old", 1), ("new", 0), ("old", 0)]
 
 
-def test_silent_ends_of_a_run_count_together_until_one_of_its_learners_is_in(
-    make_run: MakeRun,
-) -> None:
-    run = make_run("old", num_learners=4)
+def test_silent_ends_of_a_run_count_together_until_one_of_its_learners_is_in() -> None:
+    run = made_up_run("old", num_learners=4)
     for index, at in enumerate((5, 6, 7)):
         run = ended(run, (0, at), index=index)
     run = ended(run, (0, 4), index=1)
@@ -194,8 +197,8 @@ def test_silent_ends_of_a_run_count_together_until_one_of_its_learners_is_in(
     assert why_quarantined(Waiting(is_in, range(3)), SILENT) == ""
 
 
-def test_run_names_its_learner_in_quarantine_and_the_last_workers(make_run: MakeRun) -> None:
-    run = ended(make_run(), (7, 1), (7, 2), (7, 3), (7, 4))
+def test_run_names_its_learner_in_quarantine_and_the_last_workers() -> None:
+    run = ended(made_up_run(), (7, 1), (7, 2), (7, 3), (7, 4))
     said = why_waiting(waiting(run), alive=[worker()], silent=SILENT)
     assert said.startswith(
         "3 learners are in quarantine: 4 workers in a row (last vm-1, vm-2, vm-3)"
@@ -203,12 +206,12 @@ def test_run_names_its_learner_in_quarantine_and_the_last_workers(make_run: Make
     assert "fell silent after step 7" in said
 
 
-def test_worker_is_not_offered_a_run_that_it_found_too_much(make_run: MakeRun) -> None:
+def test_worker_is_not_offered_a_run_that_it_found_too_much() -> None:
     small = replace(worker("small"), declined=frozenset({"r"}))
-    assert chosen(small, [make_run()]) is None
-    assert chosen(small, [make_run(), make_run("other")]) == ("other", 0)
+    assert chosen(small, [made_up_run()]) is None
+    assert chosen(small, [made_up_run(), made_up_run("other")]) == ("other", 0)
     # Nor does it keep a learner from one on which it failed.
-    failed = make_run(num_learners=1)
+    failed = made_up_run(num_learners=1)
     failed = failed.with_learner(
         after_failure(failed.learners[0], worker_id="w", reason="NaN", max_attempts=3)
     )
@@ -226,15 +229,16 @@ def test_worker_is_not_offered_a_run_that_it_found_too_much(make_run: MakeRun) -
         ("mine.models:build", ("min",), False),
     ],
 )
-def test_factory_models_need_a_worker_that_allows_their_module(
-    make_run: MakeRun, model: str, allowed: tuple[str, ...], may: bool
-) -> None:
-    run = make_run(model=model)
+def test_factory_models_need_their_module(model: str, allowed: tuple[str, ...], may: bool) -> None:
+    run = made_up_run(model=model)
     assert (chosen(worker("w", *allowed), [run]) is not None) is may
 
 
-def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train(make_run: MakeRun) -> None:
-    mine, other = make_run("mine", model="mine.nets:build"), make_run("other", model="other:build")
+def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train() -> None:
+    mine, other = (
+        made_up_run("mine", model="mine.nets:build"),
+        made_up_run("other", model="other:build"),
+    )
     expected = (
         "cannot train run name-mine, for it does not allow `mine.nets` (--allow-module mine.nets)"
     )
@@ -260,13 +264,227 @@ def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train(make_run: M
         ([], [], ""),
     ],
 )
-def test_run_that_waits_in_vain_says_what_its_workers_lack(
-    make_run: MakeRun, workers: list[str], busy: list[str], said: str
-) -> None:
-    run = make_run(model="mine:build")
+def test_waiting_run_says_what_workers_lack(workers: list[str], busy: list[str], said: str) -> None:
+    run = made_up_run(model="mine:build")
     alive = [worker(name) for name in workers]
     assert why_waiting(waiting(run), alive=alive, busy=busy) == said
     # One that may is enough, and a run of which all is out or in waits for nobody.
     assert why_waiting(waiting(run), alive=[*alive, worker("good", "mine")], busy=["good"]) == ""
     out = having(run, LearnerState.DONE, LearnerState.LEASED, LearnerState.FAILED)
     assert why_waiting(waiting(out), alive=alive) == ""
+
+
+def result(content: str) -> LearnerResult:
+    return LearnerResult(BlobName.of(content.encode()), 1.0, 1.0, bytes_received=0)
+
+
+def copy(worker: str, content: str, *, kind: str = "cpu", snapshot: str = "") -> CopyRecord:
+    return CopyRecord(
+        epoch=1,
+        worker_id=worker,
+        worker_name=worker,
+        party=worker,
+        kind=kind,
+        result=result(content).blob,
+        snapshots=(BlobName.of(snapshot.encode()),) if snapshot else (),
+    )
+
+
+def twice(run: RunRecord, **learners: object) -> RunRecord:
+    changed = run.config.learners.model_copy(update={"redundancy": 2, **learners})
+    return run.changed(config=run.config.model_copy(update={"learners": changed}))
+
+
+def with_copies(run: RunRecord, index: int, *copies: CopyRecord) -> RunRecord:
+    return run.with_learner(run.learners[index].changed(copies=copies))
+
+
+def test_the_first_is_held_back_and_the_second_that_agrees_is_taken() -> None:
+    held = judge((), copy("a", "x"), redundancy=2)
+    assert (held.verdict, held.suspects) == (Verdict.HOLD, ())
+    assert held.reason.startswith("worker a has handed it in; it waits for another worker")
+    assert judge([copy("a", "x")], copy("b", "x"), redundancy=2) == Judgement(Verdict.TAKE)
+    # One party does not confirm itself, and snapshots have to agree, too.
+    assert judge([copy("a", "x")], copy("a", "x"), redundancy=2).verdict is Verdict.HOLD
+    earlier = [copy("a", "x", snapshot="s")]
+    assert judge(earlier, copy("b", "x", snapshot="s"), redundancy=2).verdict is Verdict.TAKE
+    assert judge(earlier, copy("b", "x", snapshot="t"), redundancy=2).verdict is Verdict.DISAGREE
+
+
+def test_two_that_disagree_are_both_named_and_a_third_decides() -> None:
+    earlier = [copy("a", "x")]
+    disputed = judge(earlier, copy("b", "y"), redundancy=2)
+    assert (disputed.verdict, disputed.suspects) == (Verdict.DISAGREE, ("a", "b"))
+    x, y = (result(content).blob.sha256[:12] for content in "xy")
+    assert f"workers a handed in {x}, b handed in {y}" in disputed.reason
+    earlier.append(copy("b", "y"))
+    settled = judge(earlier, copy("c", "y"), redundancy=2)
+    assert (settled.verdict, settled.suspects) == (Verdict.TAKE, ("a",))
+    assert settled.reason.startswith(f"workers b and c agree on it, and worker a handed in {x}")
+    again = judge(earlier, copy("c", "z"), redundancy=2)
+    assert (again.verdict, again.suspects) == (Verdict.DISAGREE, ("a", "b", "c"))
+
+
+def test_on_two_kinds_of_devices_workers_may_differ_and_are_not_blamed() -> None:
+    earlier = [copy("a", "x", kind="cpu")]
+    held = judge(earlier, copy("b", "y", kind="H100"), redundancy=2)
+    assert (held.verdict, held.suspects) == (Verdict.HOLD, ())
+    # Where the bits are the same all the same, there is nothing left to ask.
+    assert judge(earlier, copy("b", "x", kind="H100"), redundancy=2).verdict is Verdict.TAKE
+    earlier.append(copy("b", "y", kind="H100"))
+    settled = judge(earlier, copy("c", "y", kind="H100"), redundancy=2)
+    assert (settled.verdict, settled.suspects) == (Verdict.TAKE, ("a",))
+
+
+def test_never_the_same_party_twice_and_first_the_same_kind_of_device() -> None:
+    run = with_copies(twice(made_up_run(num_learners=1)), 0, copy("a", "x"))
+    learner = run.learners[0]
+    a, b, other = worker("a"), worker("b"), worker("c", kind="H100")
+    assert not may_train(a, run, learner, alive=[a, b])
+    assert may_train(b, run, learner, alive=[a, b])
+    # Of another kind only where nobody of this kind is left.
+    assert not may_train(other, run, learner, alive=[a, b, other])
+    assert may_train(other, run, learner, alive=[a, other])
+    offered = list(openings([waiting(run)], now=0.0))
+    assert choose_learner(a, offered, alive=lambda: [a]) is None
+    assert choose_learner(b, offered, alive=lambda: [a, b]) == offered[0]
+
+
+def test_two_processes_with_one_certificate_are_one_party() -> None:
+    box = Caller("k", "box", frozenset({Role.WORKER}), certificate="aa")
+    first, second = (worker(name, caller=box) for name in "ab")
+    assert first.party == second.party == "box"
+    held = copy("a", "x").changed(party=first.party)
+    run = with_copies(twice(made_up_run(num_learners=1)), 0, held)
+    assert not may_train(second, run, run.learners[0], alive=[first, second])
+    assert may_train(worker("c"), run, run.learners[0], alive=[])
+
+
+def test_a_run_says_which_worker_it_waits_for() -> None:
+    run = twice(made_up_run(num_learners=2))
+    a, b, c = worker("a"), worker("b"), worker("c")
+    words = (
+        "worker a is not enough: learners.redundancy = 2 wants another, with a certificate or "
+        "token of its own where workers have some"
+    )
+    assert why_waiting(waiting(run), alive=[a]) == words
+    assert why_waiting(waiting(run), alive=[a, b]) == ""
+    run = with_copies(with_copies(run, 0, copy("a", "x")), 1, copy("a", "x"), copy("b", "y"))
+    held = "; 1 of its learners held back for it"
+    assert why_waiting(waiting(run), alive=[a, b]) == (
+        "worker a and 1 more are not enough: learners.redundancy = 2 wants another, with a "
+        f"certificate or token of its own where workers have some, on such a device: cpu{held}"
+    )
+    assert why_waiting(waiting(run), alive=[a, b, c]) == ""
+    assert why_idle(a, [waiting(run)]) == (
+        "has trained all that waits of run name-r, and learners.redundancy = 2 wants another "
+        "worker to train it, too"
+    )
+    assert why_idle(b, [waiting(run)]) == why_idle(c, [waiting(run)]) == ""
+    # Without redundancy one worker is enough.
+    assert why_waiting(waiting(made_up_run()), alive=[a]) == ""
+
+
+def test_what_is_held_back_is_not_taken_for_rubbish() -> None:
+    held = copy("a", "x", snapshot="s")
+    run = with_copies(twice(made_up_run(num_learners=1)), 0, held)
+
+    def needed(run: RunRecord) -> set[BlobName]:
+        return {need.blob for need in needs_of(run)}
+
+    assert set(held.files) <= needed(run)
+    taken = run.learners[0].changed(state=LearnerState.DONE, result=result("y").blob)
+    assert not set(held.files) & needed(run.with_learner(taken))
+
+
+async def take(bench: Bench, name: str) -> tuple[AssignmentKey, int] | None:
+    granted = await bench.acquire(bench.join(name))
+    return granted and (AssignmentKey("r", granted[1].index), granted[1].epoch)
+
+
+async def train(bench: Bench, name: str, content: str) -> int:
+    taken = await take(bench, name)
+    assert taken is not None
+    await bench.dispatcher.commit(bench.join(name), *taken, result(content))
+    return taken[1]
+
+
+def learner_of(bench: Bench) -> LearnerRecord:
+    return bench.store.find("r").learners[0]
+
+
+@pytest.fixture
+async def bench(database: Database) -> Bench:
+    bench = Bench(database)
+    await bench.store.add(twice(made_up_run(num_learners=1)))
+    return bench
+
+
+@pytest.mark.parametrize("restarting", [False, True])
+async def test_a_learner_is_in_once_another_hands_in_the_same(
+    bench: Bench, restarting: bool
+) -> None:
+    first = await train(bench, "a", "x")
+    assert (learner_of(bench).state, learner_of(bench).result) == (LearnerState.QUEUED, None)
+    if restarting:
+        await bench.restart()
+    # Its answer was lost, so it says it again; and there is nothing more for it.
+    key = AssignmentKey("r", 0)
+    await bench.dispatcher.commit(bench.join("a"), key, first, result("x"))
+    assert await take(bench, "a") is None
+    taken = await take(bench, "b")
+    assert taken is not None
+    assert taken == (key, first + 1)
+    # Nor does saying it again end the lease of another.
+    await bench.dispatcher.commit(bench.join("a"), key, first, result("x"))
+    with pytest.raises(StaleLeaseError):
+        await bench.dispatcher.commit(bench.join("a"), key, first, result("z"))
+    if restarting:
+        await bench.restart()
+    await bench.dispatcher.commit(bench.join("b"), *taken, result("x"))
+    assert (learner_of(bench).state, learner_of(bench).result) == (
+        LearnerState.DONE,
+        result("x").blob,
+    )
+    assert [held.worker_name for held in learner_of(bench).copies] == ["a"]
+    assert learner_of(bench).account == ""
+    assert bench.events.count(EventKind.LEARNER_DISPUTED) == 0
+
+
+@pytest.mark.parametrize("liar", ["a", "b"])
+async def test_a_third_worker_settles_it_and_the_other_is_named(bench: Bench, liar: str) -> None:
+    for name in "ab":
+        await train(bench, name, "lie" if name == liar else "truth")
+    assert learner_of(bench).state is LearnerState.QUEUED
+    assert bench.events.count(EventKind.LEARNER_DISPUTED, "") == 1
+    assert "workers a handed in" in learner_of(bench).account
+    assert ", b handed in" in learner_of(bench).account
+    await bench.restart()
+    for name in "ab":
+        assert await take(bench, name) is None
+    await train(bench, "c", "truth")
+    assert (learner_of(bench).state, learner_of(bench).result) == (
+        LearnerState.DONE,
+        result("truth").blob,
+    )
+    other = "b" if liar == "a" else "a"
+    assert (
+        f"workers {other} and c agree on it, and worker {liar} handed" in learner_of(bench).account
+    )
+    assert bench.events.count(EventKind.LEARNER_DISPUTED, "settled") == 1
+
+
+async def test_a_learner_that_no_two_agree_on_fails_as_often_as_one_may(bench: Bench) -> None:
+    for name in "abcde":
+        assert learner_of(bench).state is LearnerState.QUEUED
+        await train(bench, name, name)
+    # The first contradicted nobody, the second is why there was a third; max_attempts is 3.
+    assert (learner_of(bench).state, learner_of(bench).failures) == (LearnerState.FAILED, 3)
+
+
+async def test_a_copy_is_kept_with_its_snapshots(bench: Bench) -> None:
+    taken = await take(bench, "a")
+    assert taken is not None
+    handed_in = replace(result("x"), snapshots=(BlobName.of(b"s"),))
+    await bench.dispatcher.commit(bench.join("a"), *taken, handed_in)
+    assert learner_of(bench).copies[0].files == (BlobName.of(b"s"), result("x").blob)

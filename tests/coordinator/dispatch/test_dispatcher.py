@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,23 +15,20 @@ from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
-from lipt.coordinator.state.records import RunRecord
 from tests.coordinator.dispatch.conftest import Bench
+from tests.coordinator.made_up_runs import made_up_run
 
-MakeRun = Callable[..., RunRecord]
 RESULT = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=2.0, bytes_received=3)
 
 
-async def test_who_has_waited_longest_is_first_and_who_asks_again_waits_once(
-    bench: Bench, make_run: MakeRun
-) -> None:
+async def test_who_has_waited_longest_is_first_and_who_asks_again_waits_once(bench: Bench) -> None:
     polls = []
     for worker in map(bench.join, ("first", "second", "first")):
         polls.append(asyncio.create_task(bench.acquire(worker, wait_seconds=5.0)))
         await asyncio.sleep(0)
     assert await polls[0] is None
     assert bench.dispatcher.num_waiting() == 2
-    await bench.store.add(make_run(num_learners=2))
+    await bench.store.add(made_up_run(num_learners=2))
     granted = await asyncio.gather(*polls[1:])
     assert [(it[1].worker_name, it[1].index) for it in granted if it] == [
         ("second", 0),
@@ -41,7 +37,7 @@ async def test_who_has_waited_longest_is_first_and_who_asks_again_waits_once(
 
 
 async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     considered: list[str] = []
 
@@ -55,7 +51,7 @@ async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
         for number in range(100)
     ]
     await asyncio.sleep(0)
-    await bench.store.add(make_run(num_learners=3))
+    await bench.store.add(made_up_run(num_learners=3))
     granted = await asyncio.gather(*polls[:3])
     assert [grant[1].index for grant in granted if grant] == [0, 1, 2]
     # Neither now, nor after each grant.
@@ -64,10 +60,8 @@ async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
         poll.cancel()
 
 
-async def test_committed_learner_is_done_and_commits_again_without_change(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    worker, key, epoch = await bench.leased(make_run())
+async def test_committed_learner_is_done_and_commits_again_without_change(bench: Bench) -> None:
+    worker, key, epoch = await bench.leased(made_up_run())
     await bench.dispatcher.commit(worker, key, epoch, RESULT)
     before = bench.store.find("r")
     await bench.dispatcher.commit(worker, key, epoch, RESULT)
@@ -76,10 +70,8 @@ async def test_committed_learner_is_done_and_commits_again_without_change(
     assert bench.dispatcher.check_commit(worker, key, epoch, RESULT.blob) == (before, True)
 
 
-async def test_heartbeat_keeps_the_lease_and_silence_ends_it(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    worker, key, epoch = await bench.leased(make_run())
+async def test_heartbeat_keeps_the_lease_and_silence_ends_it(bench: Bench) -> None:
+    worker, key, epoch = await bench.leased(made_up_run())
     bench.clock.now = 29.0
     assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress(step=4)) is False
     assert bench.store.progress("r", 0).step == 4
@@ -92,10 +84,8 @@ async def test_heartbeat_keeps_the_lease_and_silence_ends_it(
         bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress())
 
 
-async def test_zombie_cannot_commit_what_another_worker_got(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await bench.store.add(make_run(num_learners=1))
+async def test_zombie_cannot_commit_what_another_worker_got(bench: Bench) -> None:
+    await bench.store.add(made_up_run(num_learners=1))
     zombie, heir = bench.join("zombie"), bench.join("heir")
     key, old_epoch = await bench.take(zombie)
     bench.clock.now = 31.0
@@ -111,24 +101,22 @@ async def test_zombie_cannot_commit_what_another_worker_got(
     assert bench.state() is LearnerState.DONE
 
 
-async def test_released_learner_is_there_for_the_next_worker_at_once(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await bench.store.add(make_run(num_learners=1))
+async def test_released_learner_is_there_for_the_next_worker_at_once(bench: Bench) -> None:
+    await bench.store.add(made_up_run(num_learners=1))
     leaving, waiting = bench.join("leaving"), bench.join("waiting")
     key, epoch = await bench.take(leaving)
     poll = asyncio.create_task(bench.acquire(waiting, wait_seconds=5.0))
     await asyncio.sleep(0)
-    await bench.dispatcher.release(leaving, key, epoch)
+    await bench.dispatcher.give_back(leaving, key, epoch)
     granted = await poll
     assert granted is not None
     assert granted[1].failures == 0
-    await bench.dispatcher.release(leaving, key, epoch)  # again: harmless
+    await bench.dispatcher.give_back(leaving, key, epoch)  # again: harmless
     assert bench.state() is LearnerState.LEASED
 
 
-async def test_rejected_learner_is_done_again_elsewhere(bench: Bench, make_run: MakeRun) -> None:
-    await bench.store.add(make_run(num_learners=1))
+async def test_rejected_learner_is_done_again_elsewhere(bench: Bench) -> None:
+    await bench.store.add(made_up_run(num_learners=1))
     bad, good = bench.join("bad"), bench.join("good")
     key, epoch = await bench.take(bad)
     await bench.dispatcher.fail(bad, key, epoch, "3 values are not finite")
@@ -137,42 +125,33 @@ async def test_rejected_learner_is_done_again_elsewhere(bench: Bench, make_run: 
     assert "3 values are not finite" in bench.store.find("r").learners[0].message
 
 
-async def test_worker_of_an_ended_run_is_told_to_stop(bench: Bench, make_run: MakeRun) -> None:
-    worker, key, epoch = await bench.leased(make_run())
+async def test_worker_of_an_ended_run_is_told_to_stop(bench: Bench) -> None:
+    lease = await bench.leased(made_up_run())
     await bench.store.update("r", lambda run: run.changed(state=RunState.CANCELLED))
-    assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress()) is True
+    assert bench.dispatcher.heartbeat(*lease, LearnerProgress()) is True
     with pytest.raises(StaleLeaseError):
-        await bench.dispatcher.commit(worker, key, epoch, RESULT)
+        await bench.dispatcher.commit(*lease, RESULT)
 
 
-async def test_restart_renews_leases_so_that_workers_can_finish(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    worker, key, epoch = await bench.leased(make_run())
+async def test_restart_renews_leases_and_ends_those_of_silent_workers(bench: Bench) -> None:
+    worker, key, epoch = await bench.leased(made_up_run())
     await bench.restart()
     assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress()) is False
-    await bench.dispatcher.commit(worker, key, epoch, RESULT)
-    assert bench.state() is LearnerState.DONE
-
-
-async def test_lease_of_a_worker_that_fell_silent_before_a_restart_ends(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await bench.leased(make_run())
     await bench.restart()
     bench.clock.now = 31.0
     await bench.expire()
     assert bench.state() is LearnerState.QUEUED
 
 
-async def test_lease_whose_end_cannot_be_written_is_looked_at_a_second_later(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await bench.leased(make_run())
-    bench.clock.now = 31.0
+async def refuse(*_: object) -> None:
+    raise StateError("the disk is full.")
 
-    async def refuse(*_: object) -> None:
-        raise StateError("the disk is full.")
+
+async def test_lease_whose_end_cannot_be_written_is_looked_at_a_second_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.leased(made_up_run())
+    bench.clock.now = 31.0
 
     with monkeypatch.context() as patched:
         patched.setattr(bench.database, "save_run", refuse)
@@ -185,10 +164,10 @@ async def test_lease_whose_end_cannot_be_written_is_looked_at_a_second_later(
 
 
 @pytest.mark.parametrize("held", [False, True])
-async def test_learner_of_a_run_that_ends_or_is_held_at_the_last_moment_is_not_leased(
-    bench: Bench, make_run: MakeRun, held: bool
+async def test_learner_of_a_run_that_ends_or_is_held_is_not_leased(
+    bench: Bench, held: bool
 ) -> None:
-    await bench.store.add(make_run(num_learners=1))
+    await bench.store.add(made_up_run(num_learners=1))
     worker = bench.join("a")
     asking = asyncio.create_task(bench.acquire(worker, wait_seconds=60.0))
     while not bench.dispatcher._reserved:  # noqa: ASYNC110
@@ -201,10 +180,8 @@ async def test_learner_of_a_run_that_ends_or_is_held_at_the_last_moment_is_not_l
     assert bench.state() is LearnerState.QUEUED
 
 
-async def test_learner_whose_call_was_cut_when_its_turn_came_is_there_for_others(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await bench.store.add(make_run(num_learners=1))
+async def test_learner_whose_call_was_cut_at_its_turn_is_there_for_others(bench: Bench) -> None:
+    await bench.store.add(made_up_run(num_learners=1))
     gone, here = bench.join("gone"), bench.join("here")
     cut = asyncio.create_task(bench.acquire(gone, wait_seconds=60.0))
     while not bench.dispatcher._reserved:  # noqa: ASYNC110
@@ -214,10 +191,8 @@ async def test_learner_whose_call_was_cut_when_its_turn_came_is_there_for_others
     assert (await bench.take(here))[0] == ("r", 0)
 
 
-async def test_no_learner_of_a_run_that_is_held_goes_out_and_what_is_out_may_come_in(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    worker, key, epoch = await bench.leased(make_run(num_learners=2))
+async def test_no_learner_of_a_held_run_goes_out_and_what_is_out_may_come_in(bench: Bench) -> None:
+    worker, key, epoch = await bench.leased(made_up_run(num_learners=2))
     bench.store.hold("r", "other data.")
     other = bench.join("b")
     assert await bench.acquire(other, wait_seconds=0.0) is None
@@ -225,30 +200,22 @@ async def test_no_learner_of_a_run_that_is_held_goes_out_and_what_is_out_may_com
     await bench.dispatcher.commit(worker, key, epoch, RESULT)
     assert bench.state(0) is LearnerState.DONE
     # The next run's learners do not wait for this one.
-    await bench.store.add(make_run("s", num_learners=1))
+    await bench.store.add(made_up_run("s", num_learners=1))
     assert (await bench.take(other))[0] == ("s", 0)
-
-
-async def test_learners_of_a_run_go_out_as_soon_as_it_is_not_held_any_more(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await bench.store.add(make_run(num_learners=1))
-    bench.store.hold("r", "other data.")
-    worker = bench.join("a")
+    # They go out as soon as it is released.
     asking = asyncio.create_task(bench.acquire(worker, wait_seconds=60.0))
     await asyncio.sleep(0)
     assert bench.dispatcher.num_waiting() == 1
     bench.store.release("r")
-    granted = await asking
-    assert granted is not None
-    assert bench.state() is LearnerState.LEASED
+    assert await asking is not None
+    assert bench.state(1) is LearnerState.LEASED
 
 
 async def test_worker_that_waits_in_vain_is_told_once_at_once_and_the_log_too(
-    bench: Bench, make_run: MakeRun, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     vm = bench.join("vm")
-    await bench.store.add(make_run(model="mine:build"))
+    await bench.store.add(made_up_run(model="mine:build"))
     assert await bench.acquire(vm, wait_seconds=3600.0) is None
     log = "worker vm is idle: it cannot train run name-r, for it does not allow `mine`"
     assert caplog.text.count(log) == 1
@@ -256,28 +223,27 @@ async def test_worker_that_waits_in_vain_is_told_once_at_once_and_the_log_too(
     polling = asyncio.create_task(bench.acquire(vm, wait_seconds=3600.0))
     await asyncio.sleep(0)
     assert not polling.done()
-    await bench.store.add(make_run("builtin"))
+    await bench.store.add(made_up_run("builtin"))
     granted = await polling
     assert granted is not None
     assert granted[0].run_id == "builtin"
     assert caplog.text.count("is idle") == 1
 
 
-async def test_only_who_has_no_learner_is_idle(bench: Bench, make_run: MakeRun) -> None:
+async def test_only_who_has_no_learner_is_idle(bench: Bench) -> None:
     vm = bench.join("vm")
-    mine = make_run(model="mine:build")
+    mine = made_up_run(model="mine:build")
     await bench.store.add(mine)
     dispatcher = bench.dispatcher
     assert "does not allow `mine`" in dispatcher.why_idle(dispatcher.workers.heard(vm))
     assert dispatcher.why_waiting(mine).startswith("worker vm is idle, but does not allow")
-    await bench.store.add(make_run("builtin", num_learners=1))
+    await bench.store.add(made_up_run("builtin", num_learners=1))
     await bench.take(vm)
     assert dispatcher.why_idle(dispatcher.workers.heard(vm)) == ""
     assert dispatcher.why_waiting(mine).startswith("worker vm does not allow")
 
 
 async def lose(bench: Bench, name: str) -> AssignmentKey:
-    """Have a new worker take a learner, and fall silent over it."""
     key, _ = await bench.take(bench.join(name))
     bench.clock.now += 31.0
     await bench.expire()
@@ -285,10 +251,10 @@ async def lose(bench: Bench, name: str) -> AssignmentKey:
 
 
 async def test_learner_that_ends_worker_after_worker_goes_last_and_is_said(
-    bench: Bench, make_run: MakeRun
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await bench.store.add(make_run(num_learners=1))
-    await bench.store.add(make_run("later", num_learners=1))
+    await bench.store.add(made_up_run(num_learners=1))
+    await bench.store.add(made_up_run("later", num_learners=1))
     assert [(await lose(bench, name)).run_id for name in ("a", "b")] == ["r", "r"]
     assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 0
     assert (await lose(bench, "c")).run_id == "r"
@@ -296,6 +262,7 @@ async def test_learner_that_ends_worker_after_worker_goes_last_and_is_said(
     run = bench.store.find("r")
     assert run.learners[0].failures == 0
     assert "learner 0 is in quarantine: 3 workers" in bench.dispatcher.why_waiting(run)
+    assert "learner 0 is in quarantine: 3 workers in a row (last a, b, c)" in caplog.text
 
     healthy = bench.join("healthy")
     key, epoch = await bench.take(healthy)
@@ -307,24 +274,10 @@ async def test_learner_that_ends_worker_after_worker_goes_last_and_is_said(
     assert (await bench.take(healthy))[0] == ("r", 0)
 
 
-async def test_the_event_names_the_learner_whose_quarantine_begins(
-    bench: Bench, make_run: MakeRun, caplog: pytest.LogCaptureFixture
-) -> None:
-    await bench.store.add(make_run(num_learners=2))
-    one_is_in = bench.join("done")
-    await bench.dispatcher.commit(one_is_in, *(await bench.take(one_is_in)), RESULT)
+async def test_learners_that_end_three_workers_are_quarantined_together(bench: Bench) -> None:
+    await bench.store.add(made_up_run(num_learners=4))
     for name in ("a", "b", "c"):
-        assert (await lose(bench, name)).learner == 1
-    assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 1
-    assert "learner 1 is in quarantine: 3 workers in a row (last a, b, c)" in caplog.text
-
-
-async def test_learners_of_a_run_that_end_three_workers_are_quarantined_together(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await bench.store.add(make_run(num_learners=4))
-    workers = [(name, await bench.take(bench.join(name))) for name in ("a", "b", "c")]
-    assert len(workers) == 3
+        await bench.take(bench.join(name))
     bench.clock.now += 31.0
     await bench.expire()
     assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 1
@@ -332,10 +285,8 @@ async def test_learners_of_a_run_that_end_three_workers_are_quarantined_together
     assert await bench.acquire(bench.join("d")) is None
 
 
-async def test_quarantine_outlives_a_restart_and_ends_where_a_worker_comes_back(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await bench.store.add(make_run(num_learners=1))
+async def test_quarantine_outlives_a_restart_and_ends_if_a_worker_returns(bench: Bench) -> None:
+    await bench.store.add(made_up_run(num_learners=1))
     for name in ("a", "b", "c"):
         await lose(bench, name)
     await bench.restart()
@@ -344,10 +295,8 @@ async def test_quarantine_outlives_a_restart_and_ends_where_a_worker_comes_back(
     assert (await bench.take(bench.join("b")))[0] == ("r", 0)
 
 
-async def test_step_of_a_lost_worker_is_not_taken_for_the_next_one_s(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    worker, key, epoch = await bench.leased(make_run(num_learners=1))
+async def test_step_of_a_lost_worker_is_not_taken_for_the_next_one_s(bench: Bench) -> None:
+    worker, key, epoch = await bench.leased(made_up_run(num_learners=1))
     bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress(step=7))
     bench.clock.now += 31.0
     await bench.expire()
@@ -356,63 +305,51 @@ async def test_step_of_a_lost_worker_is_not_taken_for_the_next_one_s(
     assert [end.step for end in bench.store.find("r").learners[0].silent_ends] == [7, 0]
 
 
-async def test_learner_that_is_too_much_for_a_worker_goes_to_another_and_counts_for_nothing(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await bench.store.add(make_run(num_learners=2, max_attempts=1))
+async def test_learner_that_is_too_large_for_a_worker_goes_to_another(bench: Bench) -> None:
+    await bench.store.add(made_up_run(num_learners=2, max_attempts=1))
     small, large = bench.join("small"), bench.join("large")
     key, epoch = await bench.take(small)
-    await bench.dispatcher.decline(small, key, epoch, "over --max-threads.")
+    await bench.dispatcher.give_back(small, key, epoch, too_large="over --max-threads.")
     assert await bench.acquire(small, wait_seconds=0.0) is None
     assert (await bench.take(large))[0] == key
     learner = bench.store.find("r").learners[0]
     assert learner.failures == 0
     assert learner.message == "worker small gave it back: over --max-threads."
     assert bench.events.count(EventKind.LEARNER_DECLINED) == 1
-    await bench.dispatcher.decline(small, key, epoch, "again")  # harmless
+    await bench.dispatcher.give_back(small, key, epoch, too_large="again")  # harmless
     assert bench.state() is LearnerState.LEASED
 
 
 OTHER_RESULT = LearnerResult(BlobName.of(b"other"), loss=1.0, train_seconds=2.0, bytes_received=3)
 
 
-def kinds_of(outcomes: list[Any]) -> list[type]:
-    return [type(outcome) for outcome in outcomes]
-
-
 @pytest.mark.parametrize(
-    ("again", "expected"), [(RESULT, type(None)), (OTHER_RESULT, StaleLeaseError)]
+    ("first", "second", "refused"),
+    [
+        (RESULT, RESULT, type(None)),
+        (RESULT, OTHER_RESULT, StaleLeaseError),
+        (RESULT, "NaN", StaleLeaseError),
+        ("NaN", RESULT, StaleLeaseError),
+    ],
 )
-async def test_of_two_results_at_once_the_first_counts(
-    bench: Bench, make_run: MakeRun, again: LearnerResult, expected: type
+async def test_of_two_results_or_failures_at_once_the_first_counts(
+    bench: Bench, first: Any, second: Any, refused: type
 ) -> None:
-    worker, key, epoch = await bench.leased(make_run())
-    commits = (bench.dispatcher.commit(worker, key, epoch, result) for result in (RESULT, again))
-    outcomes = await asyncio.gather(*commits, return_exceptions=True)
-    assert kinds_of(outcomes) == [type(None), expected]
-    assert bench.store.find("r").learners[0].result == RESULT.blob
+    lease = await bench.leased(made_up_run())
+    ways: dict[type, Any] = {str: bench.dispatcher.fail, LearnerResult: bench.dispatcher.commit}
+    calls = (ways[type(it)](*lease, it) for it in (first, second))
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [type(None), refused]
+    assert bench.state() is (LearnerState.DONE if first == RESULT else LearnerState.QUEUED)
+    learner = bench.store.find("r").learners[0]
+    assert (learner.result, learner.failures) == (
+        (RESULT.blob, 0) if first == RESULT else (None, 1)
+    )
     assert bench.dispatcher.leases.num_learners() == 0
 
 
-@pytest.mark.parametrize("commit_first", [True, False])
-async def test_of_a_result_and_a_failure_at_once_the_first_counts(
-    bench: Bench, make_run: MakeRun, commit_first: bool
-) -> None:
-    worker, key, epoch = await bench.leased(make_run())
-    calls = [
-        bench.dispatcher.commit(worker, key, epoch, RESULT),
-        bench.dispatcher.fail(worker, key, epoch, "NaN"),
-    ]
-    outcomes = await asyncio.gather(*calls[:: 1 if commit_first else -1], return_exceptions=True)
-    assert kinds_of(outcomes) == [type(None), StaleLeaseError]
-    assert bench.state() is (LearnerState.DONE if commit_first else LearnerState.QUEUED)
-    assert bench.store.find("r").learners[0].failures == (0 if commit_first else 1)
-
-
-async def test_lease_does_not_end_over_a_result_that_is_being_written(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    worker, key, epoch = await bench.leased(make_run())
+async def test_lease_does_not_end_over_a_result_that_is_being_written(bench: Bench) -> None:
+    worker, key, epoch = await bench.leased(made_up_run())
     bench.clock.now = 31.0
     commit = asyncio.create_task(bench.dispatcher.commit(worker, key, epoch, RESULT))
     await asyncio.sleep(0)
@@ -429,12 +366,9 @@ async def test_lease_does_not_end_over_a_result_that_is_being_written(
 
 
 async def test_result_that_the_disk_refuses_leaves_the_lease_to_be_committed_again(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker, key, epoch = await bench.leased(make_run())
-
-    async def refuse(*_: object) -> None:
-        raise StateError("the disk is full.")
+    worker, key, epoch = await bench.leased(made_up_run())
 
     with monkeypatch.context() as patched:
         patched.setattr(bench.database, "save_run", refuse)
@@ -444,17 +378,15 @@ async def test_result_that_the_disk_refuses_leaves_the_lease_to_be_committed_aga
             bench.dispatcher.commit(worker, key, epoch, OTHER_RESULT),
         ]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert kinds_of(outcomes) == [StateError, StateError]
+    assert [type(outcome) for outcome in outcomes] == [StateError, StateError]
     assert bench.state() is LearnerState.LEASED
     assert bench.dispatcher.heartbeat(worker, key, epoch, LearnerProgress()) is False
     await bench.dispatcher.commit(worker, key, epoch, RESULT)
     assert bench.state() is LearnerState.DONE
 
 
-async def test_learner_of_a_call_that_was_cut_is_its_worker_s_when_it_asks_again(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await bench.store.add(make_run(num_learners=1))
+async def test_learner_of_a_cut_call_is_its_worker_s_when_it_asks_again(bench: Bench) -> None:
+    await bench.store.add(made_up_run(num_learners=1))
     worker, other = bench.join("a"), bench.join("b")
     cut = asyncio.create_task(bench.acquire(worker, wait_seconds=60.0))
     while not bench.dispatcher._granting:  # noqa: ASYNC110
@@ -467,11 +399,9 @@ async def test_learner_of_a_call_that_was_cut_is_its_worker_s_when_it_asks_again
     assert bench.store.find("r").learners[0].epoch == 1
 
 
-async def test_a_hundred_workers_are_served_and_hand_in_with_few_transactions(
-    bench: Bench, make_run: MakeRun
-) -> None:
+async def test_a_hundred_workers_are_served_and_hand_in_with_few_transactions(bench: Bench) -> None:
     statements: list[str] = []
-    await bench.store.add(make_run(num_learners=100))
+    await bench.store.add(made_up_run(num_learners=100))
     await bench.database._do(
         lambda: bench.database._connection.set_trace_callback(statements.append)
     )

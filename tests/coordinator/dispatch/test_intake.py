@@ -7,14 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import LearnerRejectedError
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.specs import specs_of
-from lipt.coordinator.dispatch.intake import (
-    check_learner,
-    require_finite_report,
-    trained_norm,
-)
+from lipt.coordinator.dispatch.intake import check_learner, require_report, trained_norm
+from lipt.coordinator.runs.transitions import LearnerResult
 
 WEIGHTS = {"w": torch.tensor([[1.0, 0.0], [0.0, 2.0]]), "steps": torch.tensor(3)}
 
@@ -45,9 +43,7 @@ def test_values_that_are_not_finite_are_rejected_by_name(tmp_path: Path, value: 
     ],
     ids=["missing", "extra", "shape", "dtype"],
 )
-def test_other_tensors_than_the_model_s_are_rejected(
-    tmp_path: Path, bad: dict[str, torch.Tensor]
-) -> None:
+def test_tensors_of_no_model_are_rejected(tmp_path: Path, bad: dict[str, torch.Tensor]) -> None:
     with pytest.raises(LearnerRejectedError, match="the model has"):
         check(tmp_path / "learner", encode_sparse(bad))
 
@@ -87,9 +83,7 @@ def test_theta_of_zeros_says_nothing_of_norms(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("num_kept", "taken"), [(90, True), (94, True), (86, True), (100, False), (50, False)]
 )
-def test_density_far_from_the_task_s_is_rejected(
-    tmp_path: Path, num_kept: int, taken: bool
-) -> None:
+def test_density_unlike_the_task_s_is_rejected(tmp_path: Path, num_kept: int, taken: bool) -> None:
     kernel = torch.zeros(100)
     kernel[:num_kept] = 1.0
     # What pruning leaves alone is not counted.
@@ -115,12 +109,11 @@ def test_density_far_from_the_task_s_is_rejected(
         (1.0, 1.0, -1),
     ],
 )
-def test_report_that_no_record_can_hold_is_rejected(
-    loss: float, seconds: float, received: int
-) -> None:
-    require_finite_report(1.0, 0.0, 0)
+def test_impossible_report_is_rejected(loss: float, seconds: float, received: int) -> None:
+    name = BlobName.of(b"learner")
+    require_report(LearnerResult(name, 1.0, 0.0, bytes_received=0), 0, "")
     with pytest.raises(LearnerRejectedError, match="Report a finite loss"):
-        require_finite_report(loss, seconds, received)
+        require_report(LearnerResult(name, loss, seconds, received), 0, "")
 
 
 def test_a_frozen_tensor_is_not_taken_from_a_learner(tmp_path: Path) -> None:

@@ -1,23 +1,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
-from lipt.common.errors import InvalidRequestError, StaleLeaseError
-from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.dispatch.leases import (
-    AssignmentKey,
-    LeaseTable,
-    require_lease,
-    steady_clock,
+from lipt.common.access.roles import Role
+from lipt.common.errors import (
+    ForeignWorkerError,
+    InvalidRequestError,
+    StaleLeaseError,
+    UnknownWorkerError,
 )
+from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.access.caller import NO_EVIDENCE, Caller, Evidence
+from lipt.coordinator.dispatch import workers as worker_registry
+from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable, require_lease, steady_clock
+from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.transitions import leased
 from lipt.coordinator.state.records import RunRecord
 from tests.clock import Clock
+from tests.coordinator.made_up_runs import made_up_run
 
-MakeRun = Callable[..., RunRecord]
 KEY = AssignmentKey("r", 0)
 
 
@@ -28,19 +31,13 @@ def table(clock: Clock) -> LeaseTable:
 
 @pytest.mark.parametrize("text", ["", "r", "r/", "/1", "r/-1", "r/1.5", "r/x", "r/" + "9" * 5000])
 def test_malformed_assignment_id_is_refused(text: str) -> None:
+    assert AssignmentKey.parse(str(AssignmentKey("abc", 12))) == AssignmentKey("abc", 12)
     with pytest.raises(InvalidRequestError, match="RUN/INDEX"):
         AssignmentKey.parse(text)
 
 
-def test_assignment_id_is_run_and_index() -> None:
-    assert AssignmentKey.parse("abc/12") == AssignmentKey("abc", 12)
-    assert str(AssignmentKey("abc", 12)) == "abc/12"
-
-
-def test_queued_learners_of_runs_in_training_are_known_in_their_order(
-    table: LeaseTable, make_run: MakeRun
-) -> None:
-    run = follow(table, out(make_run(num_learners=4), 1, "a", 1))
+def test_queued_learners_of_runs_in_training_are_known_in_their_order(table: LeaseTable) -> None:
+    run = follow(table, out(made_up_run(num_learners=4), 1, "a", 1))
     assert list(table.queued("r")) == [0, 2, 3]
     taken = out(run, 2, "b", 1)
     table.follow(taken, [taken.learners[2]])
@@ -53,17 +50,12 @@ def test_queued_learners_of_runs_in_training_are_known_in_their_order(
     assert list(table.queued("r")) == []
 
 
-def test_lease_ends_when_its_duration_has_passed(table: LeaseTable, clock: Clock) -> None:
+def test_lease_ends_in_time_and_is_extended_from_now(table: LeaseTable, clock: Clock) -> None:
     table.renew(KEY, "w", 1)
     clock.now = 129.9
     assert table.expired() == ()
-    clock.now = 130.0
-    assert [key for key, _ in table.expired()] == [KEY]
-
-
-def test_an_extension_counts_from_now(table: LeaseTable, clock: Clock) -> None:
-    table.renew(KEY, "w", 1)
     clock.now = 200.0
+    assert [key for key, _ in table.expired()] == [KEY]
     table.extend(KEY, 1.0)
     assert table.expired() == ()
     clock.now = 201.0
@@ -82,28 +74,19 @@ def follow(table: LeaseTable, run: RunRecord) -> RunRecord:
 
 
 @pytest.mark.parametrize(("worker", "epoch"), [("other", 2), ("w", 1), ("w", 3)])
-def test_only_the_holder_of_the_present_epoch_is_accepted(
-    make_run: MakeRun, worker: str, epoch: int
-) -> None:
-    run = out(make_run(), 0, "w", 2)
+def test_only_the_holder_of_the_present_epoch_is_accepted(worker: str, epoch: int) -> None:
+    run = out(made_up_run(), 0, "w", 2)
     require_lease(run, KEY, "w", 2)
     with pytest.raises(StaleLeaseError, match="its epoch is 2"):
         require_lease(run, KEY, worker, epoch)
-
-
-def test_lease_of_a_learner_that_is_in_or_of_a_run_that_has_closed_is_refused(
-    make_run: MakeRun,
-) -> None:
-    run = out(make_run(), 0, "w", 1)
     is_in = run.with_learner(run.learners[0].changed(state=LearnerState.DONE))
-    closed = run.changed(state=RunState.MERGING)
-    for over in (is_in, closed):
+    for over in (is_in, run.changed(state=RunState.MERGING)):
         with pytest.raises(StaleLeaseError, match="nobody holds it now"):
-            require_lease(over, KEY, "w", 1)
+            require_lease(over, KEY, "w", 2)
 
 
-def test_leases_follow_the_record(table: LeaseTable, clock: Clock, make_run: MakeRun) -> None:
-    run = follow(table, out(out(make_run(), 0, "a", 1), 1, "b", 1))
+def test_leases_follow_the_record(table: LeaseTable, clock: Clock) -> None:
+    run = follow(table, out(out(made_up_run(), 0, "a", 1), 1, "b", 1))
     assert table.holders() == {"a", "b"}
     clock.now = 120.0
     # What is said of a learner that stays out does not renew its lease.
@@ -118,23 +101,18 @@ def test_leases_follow_the_record(table: LeaseTable, clock: Clock, make_run: Mak
     assert table.holders() == {"c"}
 
 
-def test_run_s_leases_end_with_its_training(table: LeaseTable, make_run: MakeRun) -> None:
-    run = follow(table, out(make_run(), 0, "a", 1))
-    follow(table, out(make_run("s"), 0, "b", 1))
+def test_run_s_leases_end_with_its_training(table: LeaseTable) -> None:
+    run = follow(table, out(out(made_up_run(), 0, "w", 1), 1, "w", 1))
+    follow(table, out(made_up_run("s"), 0, "b", 1))
+    # A worker that has two holds the other when one ends.
+    assert table.held_by("w") == ("r", 0)
+    follow(table, run.with_learner(run.learners[0].changed(state=LearnerState.DONE)))
+    assert table.held_by("w") == ("r", 1)
     # None of its learners has changed.
     table.follow(run.changed(state=RunState.CANCELLED), ())
     assert table.holders() == {"b"}
     assert table.held_by("b") == ("s", 0)
     assert table.num_learners() == 1
-
-
-def test_worker_that_has_two_learners_holds_the_other_when_one_ends(
-    table: LeaseTable, make_run: MakeRun
-) -> None:
-    run = follow(table, out(out(make_run(), 0, "w", 1), 1, "w", 1))
-    assert table.held_by("w") == ("r", 0)
-    follow(table, run.with_learner(run.learners[0].changed(state=LearnerState.DONE)))
-    assert table.held_by("w") == ("r", 1)
 
 
 async def test_waiting_ends_when_a_lease_begins(table: LeaseTable) -> None:
@@ -198,3 +176,82 @@ def test_setting_the_machine_s_clock_does_not_move_it() -> None:
     assert now() == 1002.0
     wall[0] -= 10 * 86_400
     assert now() == 1002.0
+
+
+@pytest.fixture
+def registry(clock: Clock) -> WorkerRegistry:
+    return WorkerRegistry(clock)
+
+
+def join(
+    registry: WorkerRegistry, instance_id: str, *, shown: Evidence = NO_EVIDENCE, **said: str
+) -> WorkerRecord:
+    return registry.register(
+        instance_id,
+        name=said.get("name", instance_id),
+        device=said.get("device", "cpu"),
+        versions={"lipt": "1.0"},
+        allowed_modules=(),
+        shown=shown,
+    )
+
+
+def test_the_same_instance_is_the_same_worker(registry: WorkerRegistry) -> None:
+    first, again, other = (join(registry, instance) for instance in ("a", "a", "b"))
+    assert first.worker_id == again.worker_id != other.worker_id
+    assert registry.name(other.worker_id) == "b"
+    assert registry.version(other.worker_id) == "1.0"
+
+
+def test_a_stranger_cannot_register_under_the_id_of_a_worker(registry: WorkerRegistry) -> None:
+    owner, stranger = (
+        Evidence(Caller(name, name, frozenset({Role.WORKER}), certificate=name))
+        for name in ("owner", "stranger")
+    )
+    worker = join(registry, "a", shown=owner)
+    with pytest.raises(ForeignWorkerError, match="is of stranger"):
+        join(registry, "a", shown=stranger)
+    assert registry.find(worker.worker_id) == worker
+
+
+def test_a_worker_is_there_while_it_is_heard_or_has_a_reason_to_be_silent(
+    registry: WorkerRegistry, clock: Clock
+) -> None:
+    worker = join(registry, "a")
+    clock.now += 90.0
+    assert registry.alive(()) == (worker,)
+    clock.now += 0.1
+    assert registry.alive(()) == ()
+    assert registry.alive({worker.worker_id}) == (worker,)
+    registry.heard(worker.worker_id)
+    assert [it.worker_id for it in registry.alive(())] == [worker.worker_id]
+
+
+def test_a_worker_that_was_silent_for_an_hour_is_forgotten_and_may_join_again(
+    registry: WorkerRegistry, clock: Clock
+) -> None:
+    silent, heard = join(registry, "silent"), join(registry, "heard")
+    clock.now += 3000.0
+    registry.heard(heard.worker_id)
+    clock.now += 601.0
+    join(registry, "next")
+    assert registry.find(heard.worker_id)
+    assert not registry.find(silent.worker_id)
+    assert registry.name(silent.worker_id) == silent.worker_id
+    with pytest.raises(UnknownWorkerError, match="Register again"):
+        registry.heard(silent.worker_id)
+    assert join(registry, "silent").worker_id == silent.worker_id
+
+
+def test_of_too_many_workers_those_that_were_silent_for_longest_are_forgotten(
+    registry: WorkerRegistry, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_registry, "_MAX_WORKERS", 3)
+    workers = []
+    for name in "abc":
+        clock.now += 1.0
+        workers.append(join(registry, name))
+    registry.heard(workers[0].worker_id)
+    join(registry, "d")
+    known = [registry.find(worker.worker_id) is not None for worker in workers]
+    assert known == [True, False, True]

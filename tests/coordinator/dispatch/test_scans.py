@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -20,27 +20,21 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.signals.passes import encode_range, range_specs
 from lipt.common.states import RunState
 from lipt.common.weights.specs import Weights
-from lipt.coordinator.compute.messages import ScanClosed
-from lipt.coordinator.compute.scan import (
-    RangeDone,
-    RangeFolder,
-    Scan,
-    ScanOpened,
-    WorkerDistrusted,
-)
-from lipt.coordinator.dispatch.dispatcher import Demand, demand_of
-from lipt.coordinator.dispatch.intake import RangeIntake
-from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable
-from lipt.coordinator.dispatch.scans import RangeGrant, Scans
+from lipt.coordinator.compute.messages import ScanClosed, ScanNews
+from lipt.coordinator.compute.scan import RangeDone, RangeFolder, Scan, ScanOpened, WorkerDistrusted
+from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
+from lipt.coordinator.dispatch.intake import Intake
+from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable, RangeGrant, Scans
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import leased
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.state.database import Database
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
+from tests.coordinator.made_up_runs import made_up_run
 from tests.meters import sums
 
-MakeRun = Callable[..., RunRecord]
 VERSIONS = {"lipt": "0.1.0", "torch": "2", "cpu": "x"}
 THETA_P = BlobName.of(b"theta_p")
 # Ten examples in three ranges.
@@ -128,9 +122,7 @@ def test_the_first_range_that_is_missing_goes_first() -> None:
     ],
     ids=["no data", "another device", "another torch", "another lipt"],
 )
-def test_only_workers_of_the_same_kind_with_the_data_are_given_ranges(
-    scans: Scans, other: WorkerRecord
-) -> None:
+def test_only_like_workers_with_the_data_get_ranges(scans: Scans, other: WorkerRecord) -> None:
     assert scans.take(other) is None
 
 
@@ -143,18 +135,17 @@ def test_a_user_s_model_goes_to_workers_that_allow_its_module() -> None:
     assert scans.take(seeing_worker("a", device="NVIDIA")) is not None
 
 
-def test_a_range_that_is_done_stops_whoever_still_has_it(scans: Scans, meters: Meters) -> None:
+@pytest.mark.parametrize("news", [CLOSED, RangeDone(scan_id=SCAN.scan_id, index=0)])
+def test_a_range_that_is_done_or_not_wanted_stops_whoever_still_has_it(
+    scans: Scans, meters: Meters, news: ScanNews
+) -> None:
     held = grant(scans, "a")
     assert not scans.heartbeat("a", held.key, held.epoch)
-    scans.note(RangeDone(scan_id=SCAN.scan_id, index=held.key.learner))
+    scans.note(news)
     assert scans.heartbeat("a", held.key, held.epoch)
-    assert sums(meters, SCORED_EXAMPLES) == {("coordinator",): 4, ("workers",): 0}
-
-
-def test_a_closed_scan_stops_its_workers(scans: Scans) -> None:
-    held = grant(scans, "a")
-    scans.note(CLOSED)
-    assert scans.heartbeat("a", held.key, held.epoch)
+    if news is not CLOSED:
+        assert sums(meters, SCORED_EXAMPLES) == {("coordinator",): 4, ("workers",): 0}
+        return
     assert scans.take(seeing_worker("a")) is None
     with pytest.raises(StaleLeaseError, match="nobody needs it any more"):
         scans.require("a", held.key, held.epoch)
@@ -217,9 +208,7 @@ def test_max_file_bytes_hold_any_range_s_file(scans: Scans) -> None:
     st.integers(1, 12),
     st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["take", "finish", "end"]))),
 )
-def test_however_workers_behave_every_range_is_done_in_the_end(
-    num_ranges: int, turns: list[tuple[str, str]]
-) -> None:
+def test_every_range_is_done_in_the_end(num_ranges: int, turns: list[tuple[str, str]]) -> None:
     scan = replace(SCAN, whole=replace(SCAN.whole, stop=4 * num_ranges))
     scans = opened(scan)
     for worker, turn in turns:
@@ -249,50 +238,51 @@ def folder(tmp_path: Path) -> RangeFolder:
     return folder
 
 
+@pytest.fixture
+def intake(
+    database: Database, blobs: BlobStore, folder: RangeFolder, meters: Meters
+) -> Iterator[Intake]:
+    dispatcher = Dispatcher(
+        RunStore(database), lease_seconds=30.0, clock=Clock(), wall_clock=Clock(), meters=meters
+    )
+    dispatcher.scans.note(OPENED)
+    intake = Intake(dispatcher, blobs, folder.path.parent)
+    yield intake
+    intake.stop()
+
+
 async def test_a_result_lies_in_the_scan_s_folder_and_its_blob_is_gone(
-    scans: Scans, blobs: BlobStore, folder: RangeFolder, meters: Meters
+    intake: Intake, blobs: BlobStore, folder: RangeFolder, meters: Meters
 ) -> None:
-    held = grant(scans, "a")
+    held = grant(intake.dispatcher.scans, "a")
     name = blobs.put_bytes(encode_range(scored(held)))
-    intake = RangeIntake(scans, blobs, folder.path.parent)
-    await intake.take("a", held.key, held.epoch, name)
+    await intake.take_range("a", held.key, held.epoch, name)
     (file,) = folder.files().values()
     assert (file.index, file.who, file.sha256) == (0, "a", name.sha256)
     assert not blobs.has(name)
     # Once more, as after an answer that was lost.
-    await intake.take("a", held.key, held.epoch, name)
+    await intake.take_range("a", held.key, held.epoch, name)
     assert sums(meters, SCORED_EXAMPLES) == {("coordinator",): 0, ("workers",): 4}
-    intake.stop()
 
 
 async def test_what_is_no_range_is_refused_and_left_to_the_job(
-    scans: Scans, blobs: BlobStore, folder: RangeFolder
+    intake: Intake, blobs: BlobStore, folder: RangeFolder
 ) -> None:
-    held = grant(scans, "a")
+    held = grant(intake.dispatcher.scans, "a")
+    with pytest.raises(UnknownBlobError):
+        await intake.take_range("a", held.key, held.epoch, BlobName.of(b"never sent"))
+    assert grant(intake.dispatcher.scans, "a") == held
     bad = scored(held, float("nan"))
     contents = [encode_range(bad), b"garbage", encode_range({"errors": torch.zeros(4, 3)})]
-    intake = RangeIntake(scans, blobs, folder.path.parent)
     with pytest.raises(LearnerRejectedError, match="NaN or infinite"):
-        await intake.take("a", held.key, held.epoch, blobs.put_bytes(contents[0]))
+        await intake.take_range("a", held.key, held.epoch, blobs.put_bytes(contents[0]))
     for number, content in enumerate(contents[1:], start=1):
-        again = grant(scans, "a")
+        again = grant(intake.dispatcher.scans, "a")
         assert again.key.learner == number
         with pytest.raises(LearnerRejectedError):
-            await intake.take("a", again.key, again.epoch, blobs.put_bytes(content))
-    intake.stop()
+            await intake.take_range("a", again.key, again.epoch, blobs.put_bytes(content))
     assert folder.files() == {}
-    assert scans.take(seeing_worker("a")) is None
-
-
-async def test_a_result_that_was_not_uploaded_is_asked_for(
-    scans: Scans, blobs: BlobStore, folder: RangeFolder
-) -> None:
-    held = grant(scans, "a")
-    intake = RangeIntake(scans, blobs, folder.path.parent)
-    with pytest.raises(UnknownBlobError):
-        await intake.take("a", held.key, held.epoch, BlobName.of(b"never sent"))
-    intake.stop()
-    assert grant(scans, "a") == held
+    assert intake.dispatcher.scans.take(seeing_worker("a")) is None
 
 
 def join(bench: Bench, name: str, *, has_data: bool = True) -> str:
@@ -307,29 +297,18 @@ def waiting_for(bench: Bench, known: Demand) -> asyncio.Task[Demand]:
     return asyncio.create_task(bench.dispatcher.wait_for_demand(known, wait_seconds=60.0))
 
 
-async def test_a_range_goes_before_a_learner_to_a_worker_with_the_data(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    seeing, blind = join(bench, "seeing"), join(bench, "blind", has_data=False)
-    await bench.store.add(make_run(num_learners=2))
+async def test_a_range_goes_before_a_learner_to_a_worker_with_the_data(bench: Bench) -> None:
+    seeing, blind, busy = join(bench, "a"), join(bench, "b", has_data=False), join(bench, "c")
+    await bench.store.add(made_up_run(num_learners=2))
+    learner = await next_work(bench, busy)
     bench.dispatcher.scans.note(OPENED)
+    # One that has a learner is told of it first.
+    assert await next_work(bench, busy) == learner
     assert isinstance(await next_work(bench, seeing), RangeGrant)
     assert isinstance(await next_work(bench, blind), tuple)
 
 
-async def test_a_worker_that_has_a_learner_is_told_of_it_first(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    worker = join(bench, "a")
-    await bench.store.add(make_run(num_learners=1))
-    learner = await next_work(bench, worker)
-    bench.dispatcher.scans.note(OPENED)
-    assert await next_work(bench, worker) == learner
-
-
-async def test_a_worker_that_waits_gets_whichever_comes_first(
-    bench: Bench, make_run: MakeRun
-) -> None:
+async def test_a_worker_that_waits_gets_whichever_comes_first(bench: Bench) -> None:
     worker = join(bench, "a")
     waits = asyncio.create_task(next_work(bench, worker))
     for _ in range(3):
@@ -339,7 +318,7 @@ async def test_a_worker_that_waits_gets_whichever_comes_first(
     bench.dispatcher.scans.note(CLOSED)
     waits = asyncio.create_task(next_work(bench, worker))
     await asyncio.sleep(0)
-    await bench.store.add(make_run(num_learners=1))
+    await bench.store.add(made_up_run(num_learners=1))
     assert isinstance(await waits, tuple)
 
 
@@ -359,22 +338,22 @@ async def test_a_silent_worker_s_range_is_another_s_from_then_on(bench: Bench) -
     assert not bench.dispatcher.leases.num_learners()
 
 
-def test_demand_is_learners_queued_leased_and_to_come(make_run: MakeRun) -> None:
-    run = make_run("a", num_learners=3)
+async def test_demand_is_learners_queued_leased_and_to_come(bench: Bench) -> None:
+    run = made_up_run("a", num_learners=3)
     out = leased(run.learners[0], worker_id="w", worker_name="w", device="cpu")
-    runs = [run.with_learner(out), make_run("b", num_learners=2)]
-    runs.append(make_run("c", num_learners=5, state=RunState.SHARDING).changed(learners=()))
-    runs.append(make_run("d", state=RunState.MERGING))
-    assert demand_of(runs) == Demand(num_queued=4, num_leased=1, num_coming=5)
+    runs = [run.with_learner(out), made_up_run("b", num_learners=2)]
+    runs.append(made_up_run("c", num_learners=5, state=RunState.SHARDING).changed(learners=()))
+    runs.append(made_up_run("d", state=RunState.MERGING))
+    for each in runs:
+        await bench.store.add(each)
+    assert bench.dispatcher.demand() == Demand(num_queued=4, num_leased=1, num_coming=5)
 
 
-async def test_demand_is_told_when_it_changes_or_is_not_known(
-    bench: Bench, make_run: MakeRun
-) -> None:
+async def test_demand_is_told_when_it_changes_or_is_not_known(bench: Bench) -> None:
     waiting = waiting_for(bench, Demand())
     await asyncio.sleep(0)
     assert not waiting.done()
-    await bench.store.add(make_run(num_learners=2))
+    await bench.store.add(made_up_run(num_learners=2))
     known = Demand(num_queued=2)
     assert await waiting == known
     assert await waiting_for(bench, Demand(num_leased=1)) == known

@@ -1,5 +1,3 @@
-"""A page on a real port of this process, and browsers as httpx plays them."""
-
 from __future__ import annotations
 
 import json
@@ -26,11 +24,7 @@ LABELS = np.repeat(np.arange(10), 50)
 
 @dataclass(frozen=True)
 class ServedPage:
-    """A coordinator with a page.
-
-    address: of the gRPC server.
-    link: signs in one browser as the coordinator's own user.
-    """
+    """A coordinator with a page; `link` signs in one browser as the coordinator's own user."""
 
     app: App
     address: str
@@ -52,7 +46,6 @@ class ServedPage:
 
     @asynccontextmanager
     async def signed_in(self, role: Role) -> AsyncIterator[httpx.AsyncClient]:
-        """A browser that has signed in by a token of a role."""
         async with self.browser() as browser:
             _, token = await self.app.tokens.create(role, name="", days=0, created_by="a test")
             answer = await browser.post("/api/sign-in", json={"token": token})
@@ -64,17 +57,14 @@ class ServedPage:
 async def page_served(
     directory: Path, compute: FakeCompute | None = None, **flags: Any
 ) -> AsyncIterator[ServedPage]:
-    """Serve until the block ends."""
     settings = make_settings(directory, dashboard_listen="127.0.0.1:0", **flags)
     async with opened(settings, compute) as app:
-        data = replace(app.data, labels=LABELS.astype("<i4").tobytes())
-        labelled = replace(app, data=data)
-        async with serving(labelled) as address, own_user_channel(address) as channel:
+        app.data = replace(app.data, labels=LABELS.astype("<i4").tobytes())
+        async with serving(app) as address, own_user_channel(address) as channel:
             stub: Any = access_pb2_grpc.AccessServiceStub(channel)
             opened_page = await stub.OpenPage(access_pb2.OpenPageRequest())
-            yield ServedPage(labelled, address, opened_page.url)
+            yield ServedPage(app, address, opened_page.url)
 
 
 def lines_of(answer: httpx.Response) -> list[dict[str, Any]]:
-    """The lines of an answer that tells how far it is."""
     return [json.loads(line) for line in answer.text.splitlines()]

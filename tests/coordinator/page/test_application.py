@@ -1,31 +1,35 @@
-"""The page over HTTP, on a real port of this process."""
-
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import re
+import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
 from lipt.common.access.roles import Role
-from lipt.common.errors import PermissionDeniedError
+from lipt.common.errors import InvalidRequestError, PermissionDeniedError
 from lipt.coordinator.access.caller import ALLOWED_ROLES
 from lipt.coordinator.access.tokens import OWN_FILE
 from lipt.coordinator.page import requests
 from lipt.coordinator.page.application import (
     HEADERS,
     ROUTES,
+    STATIC,
     Route,
     own_names,
     require_own_host,
     require_own_origin,
 )
-from lipt.coordinator.page.requests import MAX_BODY_BYTES
+from lipt.coordinator.page.handlers import pictures
+from lipt.coordinator.page.requests import MAX_BODY_BYTES, PageRequest, by_fields, require_json
 from tests.coordinator.page.browsing import ServedPage, page_served
 
 CANCEL = "/api/RunService/CancelRun"
@@ -138,9 +142,7 @@ async def status_with(page: ServedPage, cookie: str) -> int:
         return (await me(browser)).status_code
 
 
-async def test_who_tries_tokens_is_slowed_down_and_told_when_to_try_again(
-    page: ServedPage,
-) -> None:
+async def test_who_tries_tokens_is_slowed_down_and_told_when_to_try_again(page: ServedPage) -> None:
     async with page.browser() as browser:
         wrong = [{"token": f"token {number}"} for number in range(12)]
         answers = [await browser.post("/api/sign-in", json=token) for token in wrong]
@@ -353,3 +355,100 @@ def test_the_page_itself_may_change_things(origin: str, host: str) -> None:
 def test_nothing_else_may(origin: str | None) -> None:
     with pytest.raises(PermissionDeniedError, match="not from the page at 'localhost:50080'"):
         require_own_origin(origin, "localhost:50080")
+
+
+REQUEST = Mock(PageRequest, http=Mock(path_params={}))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b'{"ids": [NaN]}',
+        b'{"ids": ["1"]}',
+        b'{"ids": [' + b"9" * 5000 + b"]}",
+        b'{"ids": ' + b"[" * 30_000,
+        b'{"ids": [], "more": 1}',
+        b'{"ids": [' + b",".join([b"1"] * 10_000) + b"]}",
+        b'{"\\ud800": 1}',
+        b"\xff{}",
+    ],
+)
+async def test_a_body_is_json_of_what_is_asked_for(body: bytes) -> None:
+    with pytest.raises(InvalidRequestError):
+        await by_fields(pictures)(REQUEST, body)
+
+
+async def test_refusal_names_the_place_and_not_the_content() -> None:
+    with pytest.raises(InvalidRequestError, match=r"^ids\.1 cannot be: "):
+        await by_fields(pictures)(REQUEST, b'{"ids": [1, "<script>"]}')
+
+
+@pytest.mark.parametrize("kind", [None, "", "text/plain", "application/x-www-form-urlencoded"])
+def test_what_a_form_of_another_page_can_send_is_refused(kind: str | None) -> None:
+    with pytest.raises(InvalidRequestError, match="Send application/json"):
+        require_json(kind)
+    require_json("Application/JSON; charset=utf-8")
+
+
+SCRIPTS = sorted(STATIC.glob("*.js"))
+# What reads text as markup or as code, and what a strict Content-Security-Policy refuses.
+DANGEROUS = re.compile(
+    r"[iI]nnerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|srcdoc"
+    r"|\beval\(|new Function"
+    r"|createContextualFragment|setAttribute\(.(style|on)|\bstyle:|https?://(?!www\.w3\.org/2000/svg)"
+)
+# One process for all: `node --check` takes one file, and takes .js for no module.
+PARSE = """
+import { readFileSync } from "node:fs";
+import { SourceTextModule } from "node:vm";
+for (const name of process.argv.slice(1)) {
+  new SourceTextModule(readFileSync(name, "utf8"), { identifier: name });
+}
+"""
+IMPORT = re.compile(r'^import .* from "\./([\w/-]+\.js)";$', re.MULTILINE)
+# preact/standalone.module.js of the npm package htm 3.1.1, as it was published.
+VENDORED = "vendor/htm-preact.js"
+VENDORED_SHA256 = "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_script_reads_no_text_as_markup_and_loads_nothing_from_elsewhere(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert DANGEROUS.search(text) is None
+    assert len(text.splitlines()) <= 300
+    assert [name for name in IMPORT.findall(text) if not (STATIC / name).is_file()] == []
+
+
+def test_every_script_is_reached() -> None:
+    reached, waiting = set[str](), ["main.js"]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += IMPORT.findall((STATIC / name).read_text(encoding="utf-8"))
+    assert reached == {path.name for path in SCRIPTS} | {VENDORED}
+
+
+def test_the_vendored_library_is_what_was_published_with_its_licences() -> None:
+    content = (STATIC / VENDORED).read_bytes()
+    assert hashlib.sha256(content).hexdigest() == VENDORED_SHA256
+    licences = (STATIC / "vendor" / "LICENSE").read_text(encoding="utf-8")
+    assert "The MIT License (MIT)" in licences
+    assert "Apache License" in licences
+
+
+def test_document_has_no_inline_code_and_no_style() -> None:
+    text = (STATIC / "index.html").read_text(encoding="utf-8")
+    assert re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=\"/static/)", text) is None
+
+
+def test_every_script_parses() -> None:
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node here: apt-get install nodejs")
+    flags = ["--experimental-vm-modules", "--no-warnings", "--input-type=module", "--eval", PARSE]
+    names = [str(path) for path in SCRIPTS]
+    checked = subprocess.run([node, *flags, *names], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")

@@ -1,5 +1,3 @@
-"""Subsets and pictures over HTTP, with jobs that the test answers."""
-
 from __future__ import annotations
 
 import ast
@@ -14,9 +12,7 @@ import pytest
 import torch
 
 from lipt.common.access.roles import Role
-from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import SignalsError
-from lipt.common.states import RunState
 from lipt.common.subsets import Examples
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.selecting import (
@@ -30,9 +26,10 @@ from lipt.coordinator.compute.jobs.selecting import (
 from lipt.coordinator.page.handlers import code_for, examined
 from lipt.coordinator.state.records import SubsetRecord
 from lipt.core.diagnosis.diagnosis import Diagnosis
-from tests.coordinator.fakes import FakeCompute, FakeWorker, Hanging, pretraining
+from tests.coordinator.fakes import FakeCompute, Hanging, complete, pretraining
 from tests.coordinator.page.browsing import LABELS as LABELS_OF_DATA
 from tests.coordinator.page.browsing import ServedPage, lines_of, page_served
+from tests.coordinator.state.conftest import subset_of
 
 
 @pytest.fixture
@@ -52,21 +49,17 @@ async def page(tmp_path: Path, compute: FakeCompute) -> AsyncIterator[ServedPage
 
 @pytest.fixture
 async def browser(page: ServedPage) -> AsyncIterator[httpx.AsyncClient]:
-    """A trainer's."""
     async with page.signed_in(Role.TRAINER) as browser:
         yield browser
 
 
-async def ready(page: ServedPage) -> None:
-    """A run named "mine" with its soup."""
+@pytest.fixture
+async def trainer(page: ServedPage, browser: httpx.AsyncClient) -> httpx.AsyncClient:
+    """The browser, where there is a run named "mine" with its soup."""
     async with page.signed_in(Role.ADMIN) as admin:
         await admin.post("/api/runs", json={"name": "mine"})
-    run, revision = page.app.store.find("mine"), 0
-    worker = FakeWorker(page.app)
-    for _ in range(2):
-        await worker.hand_in(await worker.take())
-    while page.app.store.find("mine").state is not RunState.READY:
-        revision = await page.app.store.wait_for_change(run.run_id, revision, timeout_seconds=5.0)
+    await complete(page.app, "mine")
+    return browser
 
 
 GET_SUBSET = "/api/SubsetService/GetSubset"
@@ -85,11 +78,10 @@ async def chosen(browser: httpx.AsyncClient, **wanted: object) -> dict[str, Any]
 
 
 async def test_subset_is_computed_once_and_shown_with_the_code_that_uses_it(
-    page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
+    page: ServedPage, trainer: httpx.AsyncClient, compute: FakeCompute
 ) -> None:
-    await ready(page)
-    first = await chosen(browser, fraction=0.1)
-    again = await chosen(browser, budget=50)
+    first = await chosen(trainer, fraction=0.1)
+    again = await chosen(trainer, budget=50)
     assert first == again
     assert compute.kinds.count("SelectSubset") == 1
     assert (first["num_examples"], first["fraction"]) == (50, 0.1)
@@ -102,16 +94,15 @@ async def test_subset_is_computed_once_and_shown_with_the_code_that_uses_it(
 
 
 async def test_subsets_are_listed_newest_first_and_found_by_digest(
-    page: ServedPage, browser: httpx.AsyncClient
+    trainer: httpx.AsyncClient,
 ) -> None:
-    await ready(page)
-    digests = [(await chosen(browser, budget=size))["digest"] for size in (3, 4)]
-    listed = (await browser.get("/api/runs/mine/subsets")).json()["subsets"]
+    digests = [(await chosen(trainer, budget=size))["digest"] for size in (3, 4)]
+    listed = (await trainer.get("/api/runs/mine/subsets")).json()["subsets"]
     assert [one["digest"] for one in listed] == digests[::-1]
     assert "chosen" not in listed[0]
-    (found,) = (await browser.get(f"/api/runs/mine/subsets/{digests[0]}")).json()["subsets"]
+    (found,) = (await trainer.get(f"/api/runs/mine/subsets/{digests[0]}")).json()["subsets"]
     assert (found["digest"], found["num_examples"]) == (digests[0], 3)
-    nothing = await browser.get(f"/api/runs/mine/subsets/{'0' * 64}")
+    nothing = await trainer.get(f"/api/runs/mine/subsets/{'0' * 64}")
     assert (nothing.status_code, nothing.json()["error"]["reason"]) == (404, "UNKNOWN_BLOB")
 
 
@@ -133,32 +124,29 @@ async def test_subsets_are_listed_newest_first_and_found_by_digest(
     ],
 )
 async def test_what_cannot_be_chosen_is_refused_with_its_status(
-    page: ServedPage,
-    browser: httpx.AsyncClient,
+    trainer: httpx.AsyncClient,
     compute: FakeCompute,
     wanted: dict[str, object],
     status: int,
     reason: str,
 ) -> None:
-    await ready(page)
-    answer = await browser.post(GET_SUBSET, content=json.dumps({"run_id": "mine", **wanted}))
+    answer = await trainer.post(GET_SUBSET, content=json.dumps({"run_id": "mine", **wanted}))
     assert (answer.status_code, answer.json()["error"]["reason"]) == (status, reason)
     assert "SelectSubset" not in compute.kinds
 
 
 @pytest.mark.parametrize("job", [SelectSubset, MapExamples])
 async def test_reader_that_leaves_takes_its_computation_along(
-    page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute, job: type
+    page: ServedPage, trainer: httpx.AsyncClient, compute: FakeCompute, job: type
 ) -> None:
-    await ready(page)
-    digest = (await chosen(browser, budget=10))["digest"]
+    digest = (await chosen(trainer, budget=10))["digest"]
     path, wanted = {
         SelectSubset: (GET_SUBSET, {"run_id": "mine", "strategy": "uniform", "budget": 3}),
         MapExamples: ("/api/runs/mine/map", {"digests": [digest]}),
     }[job]
     hanging = Hanging()
     compute.answers[job] = hanging
-    async with browser.stream("POST", path, json=wanted) as answer:
+    async with trainer.stream("POST", path, json=wanted) as answer:
         assert "progress" in await anext(answer.aiter_lines())
         assert not hanging.given_up
     async with page.browser() as another:
@@ -167,37 +155,32 @@ async def test_reader_that_leaves_takes_its_computation_along(
 
 
 async def test_failure_on_the_way_is_the_last_line(
-    page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
+    trainer: httpx.AsyncClient, compute: FakeCompute
 ) -> None:
-    await ready(page)
     compute.answers[SelectSubset] = SignalsError("the outputs are not finite. Train anew.")
     wanted = {"run_id": "mine", "strategy": "uniform", "budget": 3}
-    answer = await browser.post(GET_SUBSET, json=wanted)
+    answer = await trainer.post(GET_SUBSET, json=wanted)
     last = lines_of(answer)[-1]
     assert last["error"]["reason"] == "BAD_SIGNALS"
 
 
-async def test_two_subsets_are_compared(
-    page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
-) -> None:
-    await ready(page)
-    small, large = [await chosen(browser, budget=budget) for budget in (10, 40)]
+async def test_two_subsets_are_compared(trainer: httpx.AsyncClient, compute: FakeCompute) -> None:
+    small, large = [await chosen(trainer, budget=budget) for budget in (10, 40)]
     beside = f"/api/runs/mine/subsets/{small['digest']}/beside"
-    compared = (await browser.get(f"{beside}/{large['digest']}")).json()
+    compared = (await trainer.get(f"{beside}/{large['digest']}")).json()
     assert compared["subsets"] == [small, large]
     # The fake takes the first ones, which are all of the first class of 50.
     assert compared["overlap"] == {"shared": 10, "jaccard": 0.25, "by_chance": 10 * 40 / 50}
-    nobodys = await browser.get(f"{beside}/{'0' * 64}")
+    nobodys = await trainer.get(f"{beside}/{'0' * 64}")
     assert (nobodys.status_code, nobodys.json()["error"]["reason"]) == (404, "UNKNOWN_BLOB")
 
 
 async def test_two_subsets_are_drawn_on_one_map(
-    page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
+    trainer: httpx.AsyncClient, compute: FakeCompute
 ) -> None:
-    await ready(page)
-    digests = [(await chosen(browser, budget=budget))["digest"] for budget in (10, 40)]
+    digests = [(await chosen(trainer, budget=budget))["digest"] for budget in (10, 40)]
     compute.answers[MapExamples] = lambda job: tuple((row / 500, 0.5) for row in job.ids)
-    answer = await browser.post("/api/runs/mine/map", json={"digests": digests})
+    answer = await trainer.post("/api/runs/mine/map", json={"digests": digests})
     drawn = lines_of(answer)[-1]
     assert drawn["ids"] == list(range(500))
     assert drawn["places"][250] == [0.5, 0.5]
@@ -215,26 +198,23 @@ async def test_two_subsets_are_drawn_on_one_map(
     ],
 )
 async def test_map_of_what_there_is_not_is_refused(
-    page: ServedPage,
-    browser: httpx.AsyncClient,
+    trainer: httpx.AsyncClient,
     compute: FakeCompute,
     digests: list[object],
     status: int,
     reason: str,
 ) -> None:
-    await ready(page)
-    answer = await browser.post("/api/runs/mine/map", json={"digests": digests})
+    answer = await trainer.post("/api/runs/mine/map", json={"digests": digests})
     assert (answer.status_code, answer.json()["error"]["reason"]) == (status, reason)
     assert "MapExamples" not in compute.kinds
 
 
 async def test_subsets_of_other_data_are_not_compared(
-    page: ServedPage, browser: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    trainer: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await ready(page)
-    digest = (await chosen(browser, budget=10))["digest"]
+    digest = (await chosen(trainer, budget=10))["digest"]
     monkeypatch.setattr(DataDescription, "fingerprints", ("other",))
-    shown = (await browser.get(f"/api/runs/mine/subsets/{digest}/beside/{digest}")).json()
+    shown = (await trainer.get(f"/api/runs/mine/subsets/{digest}/beside/{digest}")).json()
     assert shown["overlap"] is None
     assert [len(subset["chosen"]) for subset in shown["subsets"]] == [10, 10]
 
@@ -277,19 +257,8 @@ NAMES = ("</script>", "b")
 
 
 def record(**manifest: object) -> SubsetRecord:
-    return SubsetRecord(
-        key="k",
-        run_id="r",
-        strategy="craig",
-        num_examples=3,
-        balanced=True,
-        fingerprint="f",
-        digest="d" * 64,
-        weights_sha256="w",
-        manifest={"budget": 4, "run_config": {"seed": 5}, **manifest},
-        blob=BlobName.of(b"subset"),
-        created_at=7.0,
-    )
+    given = {"budget": 4, "run_config": {"seed": 5}, **manifest}
+    return subset_of("r", "k").changed(strategy="craig", num_examples=3, manifest=given)
 
 
 def examples(*weights: float) -> Examples:

@@ -1,10 +1,16 @@
-"""Runs that are admitted or refused, on a machine of 8 GiB that the test makes up."""
+"""Runs that are planned, and admitted or refused on machines that the tests make up.
+
+In plans by hand, weights take 100 bytes; an image has 1 x 2 x 6 = 12 numbers and takes 1000 bytes
+in training and 300 in evaluation. Ten classes have 50 examples: 20 of each are held out, so 200 and
+300 are left.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +29,21 @@ from lipt.common.errors import (
     WeightsError,
 )
 from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
+from lipt.common.models.footprint import ModelFigures
 from lipt.common.models.registry import build_model, build_without_values
+from lipt.common.planning import PROCESS_BYTES, THREAD_BYTES, Cost, Limit, Violation
 from lipt.common.process.machine import Machine
 from lipt.common.weights.files import pack
 from lipt.coordinator.planning import admission as admitting
-from lipt.coordinator.planning.admission import Admission
-from lipt.coordinator.planning.plan import DataFigures
+from lipt.coordinator.planning.admission import (
+    Admission,
+    DataFigures,
+    RunPlan,
+    ceilings,
+    plan_run,
+    require_none,
+    violations,
+)
 from lipt.coordinator.settings import LimitSettings
 from tests import tiny
 from tests.faults.memory import memory_growth
@@ -73,9 +88,7 @@ async def test_a_model_that_cannot_be_is_refused_as_before(
 
 
 @pytest.mark.slow
-async def test_large_models_that_are_asked_for_at_once_are_refused_for_next_to_no_memory(
-    tmp_path: Path,
-) -> None:
+async def test_large_models_are_refused_for_next_to_no_memory(tmp_path: Path) -> None:
     gate = admission(tmp_path, PHOTOGRAPHS)
     await gate.require(run("torchvision:resnet18"))
     large = [run(f"torchvision:{name}") for name in ("regnet_y_128gf", "vit_h_14") * 2]
@@ -124,7 +137,7 @@ async def test_models_are_looked_at_one_after_another(tmp_path: Path, counted: C
     assert counted.most == 1
 
 
-async def test_a_built_in_model_is_looked_at_once(
+async def test_a_built_in_model_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = Counted(build_without_values)
@@ -135,7 +148,7 @@ async def test_a_built_in_model_is_looked_at_once(
     assert build.calls == 1
 
 
-async def test_a_user_s_model_is_not_built_beyond_the_ceiling(
+async def test_no_model_is_built_beyond_the_ceiling(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[nn.Module] = []
@@ -195,13 +208,11 @@ async def test_layers_that_there_are_can_be_frozen_and_others_are_refused(tmp_pa
         await gate.require(run(learners={"frozen": ["*"]}))
 
 
-async def test_weights_of_other_classes_need_a_new_head_and_it_is_told_what_is_taken(
-    tmp_path: Path,
-) -> None:
+async def test_weights_of_other_classes_need_a_new_head(tmp_path: Path) -> None:
     gate = admission(tmp_path)
     build = {"inputs": DIGITS.inputs, "seed": 0}
     given = build_model("resnet8", num_classes=3, **build).state_dict() | {"proj.w": torch.ones(2)}
-    name = gate._blobs.put_bytes(pack({f"module.{key}": item for key, item in given.items()}))
+    name = gate.blobs.put_bytes(pack({f"module.{key}": item for key, item in given.items()}))
     assert await gate.require(
         run("resnet8", initialization=_given(name.sha256, new_head=True))
     ) == (
@@ -214,3 +225,203 @@ async def test_weights_of_other_classes_need_a_new_head_and_it_is_told_what_is_t
 
 def _given(sha256: str, *, new_head: bool = False) -> dict[str, Any]:
     return {"weights_sha256": sha256, "new_head": new_head}
+
+
+FIGURES = ModelFigures(weights_bytes=100, training_bytes=1000, evaluation_bytes=300)
+DATA = DataFigures((50,) * 10, ImageSpec(1, 2, 6))
+# The process, the data as RGB, and five copies of the weights.
+ALWAYS = PROCESS_BYTES + 500 * 3 * 12 + 5 * 100
+
+
+def plan(data: DataFigures = DATA, **sections: Any) -> RunPlan:
+    config = validate(RunConfig, {"evaluation_threads": 1, **sections})
+    return plan_run(config, FIGURES, data, evaluation_batch_size=16)
+
+
+def totals(costs: tuple[Cost, ...]) -> list[int]:
+    return [cost.total for cost in costs]
+
+
+def test_memory_of_each_stage() -> None:
+    planned = plan(
+        initialization={"steps": 5, "batch_size": 7},
+        learners={"num_minibatches": 2, "batch_size": 3},
+        soup={"batch_norm_examples": 11},
+    )
+    assert totals(planned.compute_memory) == [
+        ALWAYS + THREAD_BYTES + 7 * (1000 + 6 * 12),
+        ALWAYS + THREAD_BYTES + 2 * 3 * 12 * 3,
+        ALWAYS + THREAD_BYTES + 200 * 12 + 11 * 12 + 16 * (300 + 6 * 12) + 100,
+    ]
+
+
+def test_batches_and_images_are_no_more_than_there_are() -> None:
+    planned = plan(
+        initialization={"steps": 5, "batch_size": 2**31 - 1},
+        soup={"batch_norm_examples": 2**31 - 1},
+    )
+    theta, _, soup = totals(planned.compute_memory)
+    assert theta == ALWAYS + THREAD_BYTES + 300 * (1000 + 6 * 12)
+    assert soup == ALWAYS + THREAD_BYTES + 200 * 12 + 300 * 12 + 16 * (300 + 6 * 12) + 100
+
+
+def test_each_of_several_that_are_scored_at_a_time_has_a_model_and_a_batch() -> None:
+    one, four, all_ = (plan(evaluation_threads=number) for number in (1, 4, 200))
+    each = 16 * (300 + 6 * 12) + 100
+    assert totals(four.compute_memory)[2] - totals(one.compute_memory)[2] == 3 * (
+        each + THREAD_BYTES
+    )
+    # Of ten learners, and nine mixtures of each, no more than ten are asked for together.
+    assert totals(all_.compute_memory)[2] - totals(one.compute_memory)[2] == (
+        9 * each + 199 * THREAD_BYTES
+    )
+
+
+def test_theta_that_is_not_trained_has_no_activations_and_no_images() -> None:
+    planned = plan()
+    assert planned.compute_memory[0].total == ALWAYS + THREAD_BYTES
+    assert planned.compute_images[0].total == 0
+    assert [cost.parts[0].knob for cost in planned.compute_threads] == ["evaluation_threads"]
+
+
+def test_threads_are_those_of_evaluation_and_of_theta_s_training() -> None:
+    planned = plan(evaluation_threads=3, initialization={"steps": 1}, learners={"cpu_threads": 9})
+    assert totals(planned.compute_threads) == [3, 9]
+    assert totals(planned.worker_threads) == [9]
+    assert planned.compute_memory[2].parts[2].cost == 9 * THREAD_BYTES
+
+
+@pytest.mark.parametrize(
+    ("initialization", "images"),
+    [
+        ({"steps": 5, "batch_size": 100}, 5 * 100),
+        # A step on few images takes no less time than one on 64.
+        ({"steps": 5, "batch_size": 7}, 5 * 64),
+        # 300 images make 3 steps of 100 an epoch.
+        ({"epochs": 2.0, "batch_size": 100}, 6 * 100),
+    ],
+)
+def test_images_of_theta_s_training(initialization: dict[str, Any], images: int) -> None:
+    assert plan(initialization=initialization).compute_images[0].total == images
+
+
+def test_images_of_the_soup_are_those_of_its_evaluations() -> None:
+    soup = {"num_alphas": 4, "batch_norm_examples": 50}
+    learners = {"num_learners": 3, "batch_size": 1}
+    # Each learner alone, and two of them at 4 ratios; 250 images each.
+    assert plan(soup=soup, learners=learners).compute_images[1].total == (3 + 2 * 4) * 250
+    uniform = {**soup, "method": "uniform"}
+    assert plan(soup=uniform, learners=learners).compute_images[1].total == 3 * 250
+
+
+def test_disk_is_weights_shards_results_and_snapshots() -> None:
+    learners = {"num_learners": 5, "num_minibatches": 2, "batch_size": 3, "num_snapshots": 4}
+    assert totals(plan(learners=learners).max_blob_bytes) == [100, 2 * 3 * 12]
+    # A result has a mask of a bit for each value of 4 bytes.
+    assert plan(learners=learners).run_disk[0].total == (
+        2 * 100 + 5 * (2 * 3 * 12 + 103) + 4 * 5 * 103
+    )
+
+
+def test_of_frozen_layers_nothing_is_handed_in() -> None:
+    config = validate(RunConfig, {"learners": {"num_learners": 3, "num_snapshots": 2}})
+    figures = replace(FIGURES, frozen_bytes=36)
+    whole, parts = (
+        plan_run(config, given, DATA, evaluation_batch_size=16).run_disk[0].total
+        for given in (FIGURES, figures)
+    )
+    # 100 and a mask of 3, or 64 and one of 2: of a result and two snapshots of each learner.
+    assert whole - parts == 3 * 3 * (103 - 66)
+
+
+GB = 10**9
+TEN_GB = Machine(num_cores=2, memory_bytes=10 * GB)
+MOST = 2**31 - 1
+# resnet18 on 32x32 pixels, about; and ten thousand examples of ten classes.
+RESNET18 = ModelFigures(45 * 10**6, 5_300_000, 1_300_000)
+TEN_THOUSAND = DataFigures((1000,) * 10, ImageSpec(3, 32, 32))
+
+
+def limits(free_disk_bytes: int = 100 * GB, **settings: Any) -> dict[str, Limit]:
+    return ceilings(validate(LimitSettings, settings), TEN_GB, free_disk_bytes=free_disk_bytes)
+
+
+def broken(settings: dict[str, Any] | None = None, **config: Any) -> tuple[Violation, ...]:
+    plan = plan_run(validate(RunConfig, config), RESNET18, TEN_THOUSAND, evaluation_batch_size=64)
+    return violations(plan, limits(**(settings or {})))
+
+
+def test_every_place_of_a_plan_has_a_limit() -> None:
+    assert {field.name for field in fields(RunPlan)} == limits().keys()
+
+
+def test_what_is_not_configured_follows_from_the_machine() -> None:
+    found = limits()
+    assert (found["compute_threads"].at_most, found["compute_memory"].at_most) == (8, 8 * GB)
+    assert found["run_disk"].at_most == 100 * GB
+    assert found["compute_threads"].name == "limits.compute_threads"
+
+
+def test_what_is_configured_holds_and_no_run_takes_more_disk_than_there_is() -> None:
+    found = limits(compute_threads=64, compute_memory="4GB", run_disk="2GB")
+    assert found["compute_threads"].at_most == 64
+    assert found["compute_memory"].at_most == 4 * GB
+    assert found["run_disk"].at_most == 2 * GB
+    assert limits(free_disk_bytes=GB, run_disk="2GB")["run_disk"].at_most == GB
+
+
+@pytest.mark.parametrize(
+    ("config", "knob", "limit"),
+    [
+        ({"evaluation_threads": 9}, "evaluation_threads", "limits.compute_threads"),
+        ({"learners": {"cpu_threads": 257}}, "learners.cpu_threads", "limits.worker_threads"),
+        (
+            {"learners": {"num_snapshots": 1000, "num_steps": 1000}},
+            "learners.num_snapshots",
+            "what is free in the state directory",
+        ),
+        (
+            {"initialization": {"steps": 1, "batch_size": 5000}},
+            "initialization.batch_size",
+            "limits.compute_memory",
+        ),
+        ({"initialization": {"steps": MOST}}, "initialization.steps", "limits.compute_images"),
+        ({"learners": {"num_steps": MOST}}, "learners.num_steps", "limits.worker_images"),
+        ({"learners": {"max_attempts": MOST}}, "learners.num_steps", "limits.worker_images"),
+    ],
+)
+def test_a_setting_that_asks_for_too_much_is_named_with_its_limit(
+    config: dict[str, Any], knob: str, limit: str
+) -> None:
+    found = broken(**config)
+    assert [(item.knob, item.limit.name) for item in found] == [(knob, limit)]
+
+
+def test_of_each_setting_the_worst_is_said() -> None:
+    # 1,000 threads are 125 times the limit on threads, and their stacks all of the memory.
+    found = broken({"compute_memory": "9GB"}, evaluation_threads=1000)
+    assert {item.limit.name for item in found} == {
+        "limits.compute_threads",
+        "limits.compute_memory",
+    }
+    with pytest.raises(OverLimitError) as refused:
+        require_none(found)
+    assert str(refused.value).count("evaluation_threads = 1000: ") == 1
+    assert "Lower evaluation_threads to at most 8," in str(refused.value)
+
+
+def test_a_model_that_is_too_large_is_named() -> None:
+    (found, *_) = broken({"compute_memory": "1200MB"}, model="resnet18")
+    assert found.knob == "model"
+    assert str(found).startswith("model = resnet18: ")
+    assert "Choose a smaller model, a lower evaluation_threads, or raise limits" in str(found)
+
+
+def test_a_batch_that_does_not_fit_a_worker_is_told_which_would() -> None:
+    learners = {"batch_size": 9000, "num_learners": 1, "num_steps": 1}
+    (found,) = broken({"worker_memory": "40GB"}, learners=learners)
+    assert found.knob == "learners.batch_size"
+    # Of 40 GB the process takes 1 GiB, the weights 225 MB, a thread 8 MiB; the shard's 9000 images
+    # 6144 bytes each. An image takes 5.3 MB, and 9 bytes for each of its 3072 numbers.
+    left = 40 * GB - 2**30 - 225_000_000 - 2**23 - 9000 * 6144
+    assert f"Lower learners.batch_size to at most {left // (5_300_000 + 27_648)}, or" in str(found)

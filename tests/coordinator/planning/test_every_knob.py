@@ -30,8 +30,7 @@ from lipt.common.config.values import overrides_to_proto, run_config_from_proto
 from lipt.common.errors import LiptError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.process.machine import Machine
-from lipt.coordinator.planning.admission import Admission
-from lipt.coordinator.planning.plan import DataFigures, RunPlan, plan_run
+from lipt.coordinator.planning.admission import Admission, DataFigures, RunPlan, plan_run
 from lipt.coordinator.settings import LimitSettings
 
 # What the contract's fields carry.
@@ -158,9 +157,7 @@ def require_within_limits(config: RunConfig) -> None:
 
 
 @given(wanted=drawn(RunConfig))
-def test_extreme_values_are_refused_or_what_is_planned_is_within_limits(
-    wanted: dict[str, Any],
-) -> None:
+def test_extreme_values_are_refused_or_planned_within_limits(wanted: dict[str, Any]) -> None:
     config = admitted(wanted)
     event("refused" if config is None else "admitted")
     if config is not None:
@@ -176,7 +173,7 @@ def test_a_number_without_a_bound_of_its_own_is_refused_at_its_highest_or_costs_
     section, _, name = path.rpartition(".")
     value = bounds(field)[1]
     taken = admitted({section: {name: value}} if section else {name: value}) is not None
-    assert taken is (path in FREE), f"{path}: let it cost in coordinator/planning/plan.py"
+    assert taken is (path in FREE), f"{path}: let it cost in coordinator/planning/admission.py"
 
 
 def test_every_setting_is_drawn() -> None:

@@ -2,15 +2,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
 import pytest
 
-from lipt.common.blobs.blob import MAX_CHUNK_BYTES, BlobName, blob_to_proto, fill_chunk
+from lipt.common.blobs.blob import (
+    MAX_CHUNK_BYTES,
+    BlobName,
+    blob_from_proto,
+    blob_to_proto,
+    fill_chunk,
+)
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
     BlobTooLargeError,
@@ -29,6 +36,8 @@ from lipt.v1 import blob_pb2, blob_pb2_grpc
 from tests.serving import serving
 from tests.uploading import blob_service
 
+ResultT = TypeVar("ResultT")
+
 DATA = random.Random(0).randbytes(3 * CHUNK_BYTES + 5)
 NAME = BlobName.of(DATA)
 MAX_BLOB_BYTES = 16 * 1024 * 1024
@@ -39,16 +48,20 @@ def store(tmp_path: Path) -> BlobStore:
     return BlobStore(tmp_path, max_blob_bytes=MAX_BLOB_BYTES)
 
 
-@pytest.fixture
-async def stub(
-    store: BlobStore, request: pytest.FixtureRequest
-) -> AsyncIterator[blob_pb2_grpc.BlobServiceAsyncStub]:
-    service = blob_service(store, idle_seconds=getattr(request, "param", 20.0))
+@asynccontextmanager
+async def served(store: BlobStore, **options: Any) -> AsyncIterator[Any]:
+    service = blob_service(store, **options)
     async with (
         serving((blob_pb2_grpc.add_BlobServiceServicer_to_server, service)) as address,
         grpc.aio.insecure_channel(address) as channel,
     ):
         yield blob_pb2_grpc.BlobServiceStub(channel)
+
+
+@pytest.fixture
+async def stub(store: BlobStore) -> AsyncIterator[Any]:
+    async with served(store) as stub:
+        yield stub
 
 
 def message(name: BlobName | None, offset_bytes: int, data: bytes) -> blob_pb2.WriteBlobRequest:
@@ -64,25 +77,31 @@ def messages(data: bytes, name: BlobName) -> list[blob_pb2.WriteBlobRequest]:
     ]
 
 
-async def write(stub: Any, requests: Iterable[blob_pb2.WriteBlobRequest]) -> BlobName:
+async def known(call: Awaitable[ResultT]) -> ResultT:
+    """The answer, or the error as clients raise it."""
     try:
-        response = await stub.WriteBlob(iter(requests))
+        return await call
     except grpc.aio.AioRpcError as error:
         raise from_rpc_error(error) from error
-    return BlobName(response.blob.sha256, response.blob.size_bytes)
+
+
+async def write(stub: Any, requests: Iterable[blob_pb2.WriteBlobRequest]) -> BlobName:
+    response: blob_pb2.WriteBlobResponse = await known(stub.WriteBlob(iter(requests)))
+    return blob_from_proto(response.blob)
+
+
+async def rest(call: Any) -> bytes:
+    return b"".join([response.chunk.data async for response in call])
 
 
 async def read(stub: Any, name: BlobName, offset_bytes: int = 0) -> bytes:
     request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(name), offset_bytes=offset_bytes)
-    try:
-        return b"".join([response.chunk.data async for response in stub.ReadBlob(request)])
-    except grpc.aio.AioRpcError as error:
-        raise from_rpc_error(error) from error
+    return await known(rest(stub.ReadBlob(request)))
 
 
 async def status(stub: Any, name: BlobName) -> tuple[int, bool]:
     request = blob_pb2.GetUploadStatusRequest(blob=blob_to_proto(name))
-    response = await stub.GetUploadStatus(request, timeout=10)
+    response: Any = await known(stub.GetUploadStatus(request, timeout=10))
     return response.committed_offset_bytes, response.complete
 
 
@@ -108,17 +127,12 @@ class NobodysBlobs:
 
 async def test_blobs_that_are_not_a_worker_s_are_neither_read_nor_sent(store: BlobStore) -> None:
     name = store.put_bytes(b"another's")
-    service = blob_service(store, of_workers=NobodysBlobs())
-    async with (
-        serving((blob_pb2_grpc.add_BlobServiceServicer_to_server, service)) as address,
-        grpc.aio.insecure_channel(address) as channel,
-    ):
-        stub = blob_pb2_grpc.BlobServiceStub(channel)
+    async with served(store, of_workers=NobodysBlobs()) as stub:
         with pytest.raises(ForeignBlobError, match="not to be read"):
             await read(stub, name)
         with pytest.raises(ForeignBlobError, match="not to be sent"):
             await write(stub, messages(DATA, NAME))
-        with pytest.raises(grpc.aio.AioRpcError, match="not to be sent"):
+        with pytest.raises(ForeignBlobError, match="not to be sent"):
             await status(stub, NAME)
     assert not store.part(NAME).exists()
 
@@ -175,18 +189,12 @@ async def test_refuses_reads_of_what_is_not_there(stub: Any, store: BlobStore) -
 async def test_a_file_that_lost_its_end_is_noticed(stub: Any, store: BlobStore) -> None:
     # So large that most of it waits for the reader.
     name = store.put_bytes(bytes(MAX_BLOB_BYTES))
-    call = stub.ReadBlob(blob_pb2.ReadBlobRequest(blob=blob_to_proto(name)))
-    await call.read()
+    call = aiter(stub.ReadBlob(blob_pb2.ReadBlobRequest(blob=blob_to_proto(name))))
+    await anext(call)
     with store.path(name).open("r+b") as file:
         file.truncate(0)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await drain(call)
-    assert isinstance(from_rpc_error(caught.value), CorruptBlobError)
-
-
-async def drain(call: Any) -> None:
-    while await call.read() is not grpc.aio.EOF:
-        pass
+    with pytest.raises(CorruptBlobError):
+        await known(rest(call))
 
 
 async def committed(stub: Any, offset_bytes: int) -> None:
@@ -216,16 +224,11 @@ async def test_a_client_that_vanishes_leaves_a_part_to_continue(
     assert store.read_bytes(NAME) == DATA
 
 
-@pytest.mark.parametrize("stub", [0.05], indirect=True)
-async def test_a_sender_that_is_silent_is_ended_and_its_part_freed(
-    stub: Any, store: BlobStore
-) -> None:
-    call = stub.WriteBlob(timeout=10)
-    await call.write(messages(DATA, NAME)[0])
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    error = from_rpc_error(caught.value)
-    assert isinstance(error, UnreachableError)
-    assert "sent nothing for 0.05 s" in str(error)
+async def test_a_sender_that_is_silent_is_ended_and_its_part_freed(store: BlobStore) -> None:
+    async with served(store, idle_seconds=0.05) as stub:
+        call = stub.WriteBlob(timeout=10)
+        await call.write(messages(DATA, NAME)[0])
+        with pytest.raises(UnreachableError, match=r"sent nothing for 0\.05 s"):
+            await known(call)
     with store.open_upload(NAME, CHUNK_BYTES):
         pass

@@ -5,12 +5,12 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import copy_context
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -30,12 +30,12 @@ from lipt.common.errors import (
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Histogram, Meters
 from lipt.common.rpc.channel import open_channel
-from lipt.coordinator.access.caller import Caller, current_caller, note_caller
+from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence, current_caller, note_caller
 from lipt.coordinator.access.tokens import OWN_USER, Shown
 from lipt.coordinator.app import App
 from lipt.coordinator.instruments import PEER_REFUSALS, RPC, RPC_IN_FLIGHT, RPC_LONG
 from lipt.coordinator.rpc import limits as module
-from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits, peer_of, used
+from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits, peer_of, shown_by
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import LimitSettings
 from lipt.trainer.client.connection import Connection
@@ -67,17 +67,6 @@ def call(limits: PeerLimits, peer: str = "one", *, registers: bool = False) -> f
     waits = limits.enter(peer, streams=False, registers=registers)
     limits.leave(peer, streams=False)
     return waits
-
-
-def test_a_rate_is_used_call_by_call_and_comes_back_with_time() -> None:
-    # Ten a second, a second of them ahead of time: from 100.0 on, ten calls, each 0.1 s.
-    until = 0.0
-    for number in range(10):
-        until, waits = used(until, 100.0, per_second=10.0, burst_seconds=1.0)
-        assert (until, waits) == (pytest.approx(100.1 + number / 10), pytest.approx(0.0, abs=1e-9))
-    assert used(until, 100.0, per_second=10.0, burst_seconds=1.0)[1] == pytest.approx(0.1)
-    assert used(until, 100.1, per_second=10.0, burst_seconds=1.0)[1] == pytest.approx(0.0)
-    assert used(until, 500.0, per_second=10.0, burst_seconds=1.0)[0] == pytest.approx(500.1)
 
 
 def test_calls_beyond_the_burst_wait_up_to_a_second_and_are_refused_beyond_that(
@@ -151,16 +140,13 @@ def test_peers_that_have_left_are_forgotten_and_those_that_are_there_are_not(
 PEER = "ipv4:10.0.0.7:40123"
 
 
-class Context:
-    """Of a call, what is known of its connection."""
-
-    def peer(self) -> str:
-        return PEER
+def context(*metadata: tuple[str, str | bytes]) -> Any:
+    return SimpleNamespace(peer=lambda: PEER, invocation_metadata=lambda: metadata or None)
 
 
 def key_of(caller: Caller) -> str:
     note_caller(caller)
-    return peer_of(cast("Any", Context()))
+    return peer_of(context())
 
 
 @pytest.mark.parametrize(
@@ -175,33 +161,44 @@ def test_a_party_is_a_certificate_a_token_or_a_connection(caller: Caller, key: s
     assert copy_context().run(key_of, caller) == key
 
 
+@pytest.mark.parametrize(
+    ("metadata", "secret"),
+    [
+        ((), ""),
+        ((("user-agent", "x"),), ""),
+        ((("user-agent", "x"), ("lipt-worker-secret", "s")), "s"),
+        # Of a peer that sends what is no text.
+        ((("lipt-worker-secret", b"s"),), ""),
+    ],
+)
+def test_a_call_shows_its_caller_and_a_worker_s_secret(
+    metadata: tuple[tuple[str, str | bytes], ...], secret: str
+) -> None:
+    call = context(*metadata)
+    assert shown_by(call) == Evidence(ANYBODY, secret)
+    box = Caller("k", "box", frozenset({Role.WORKER}), certificate="aa")
+
+    def as_box() -> Evidence:
+        note_caller(box)
+        return shown_by(call)
+
+    assert copy_context().run(as_box) == Evidence(box, secret)
+
+
 _OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 
 
-@dataclass(frozen=True)
-class Served:
-    app: App
-    address: str
-
-    @property
-    def events(self) -> Events:
-        return self.app.events
-
-
 @asynccontextmanager
-async def served(directory: Path, *, in_all: int = 8, **per_peer: float) -> AsyncIterator[Served]:
+async def served(
+    directory: Path, *, in_all: int = 8, **per_peer: float
+) -> AsyncIterator[tuple[App, str, grpc.aio.Channel]]:
     limits = {"per_peer": per_peer, "max_concurrent_calls": in_all}
     async with (
         opened(make_settings(directory, limits=limits)) as app,
         serving(app) as address,
+        own_user_channel(address, _OPTIONS) as channel,
     ):
-        yield Served(app, address)
-
-
-@asynccontextmanager
-async def connected(address: str) -> AsyncIterator[grpc.aio.Channel]:
-    async with own_user_channel(address, _OPTIONS) as channel:
-        yield channel
+        yield app, address, channel
 
 
 def watch(channel: grpc.aio.Channel) -> Any:
@@ -215,7 +212,6 @@ async def info(channel: grpc.aio.Channel) -> Any:
 
 
 async def poll(channel: grpc.aio.Channel) -> Any:
-    """A long poll that is under way."""
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
     secret = secrets.token_hex(16)
     registered = await stub.Register(
@@ -225,96 +221,10 @@ async def poll(channel: grpc.aio.Channel) -> Any:
     return stub.AcquireAssignment(request, metadata=(("lipt-worker-secret", secret),))
 
 
-async def refusal_of(call: Any) -> TooManyCallsError | None:
-    """Why a call was refused; None where it was not."""
-    try:
+async def refusal(call: Any) -> LiptError:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
-    except grpc.aio.AioRpcError as error:
-        known = from_rpc_error(error)
-        if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-            raise
-        return known if isinstance(known, TooManyCallsError) else None
-    return None
-
-
-async def test_stream_beyond_the_limit_is_refused_until_one_ends(tmp_path: Path) -> None:
-    async with (
-        served(tmp_path, max_streams=1) as coordinator,
-        connected(coordinator.address) as channel,
-    ):
-        runs: Any = run_pb2_grpc.RunServiceStub(channel)
-        await runs.CreateRun(run_pb2.CreateRunRequest(name="mine"))
-        first = watch(channel)
-        await first.read()
-        refusal = await refusal_of(watch(channel).read())
-        assert refusal is not None
-        assert refusal.retry_after_seconds == 1.0
-        await info(channel)  # is no stream
-        async with connected(coordinator.address) as other:
-            await watch(other).read()
-        first.cancel()
-        async with asyncio.timeout(60):
-            while await refusal_of(watch(channel).read()) is not None:
-                pass  # the server has not noticed yet
-
-
-async def test_health_is_answered_where_no_call_is(tmp_path: Path) -> None:
-    async with served(tmp_path) as coordinator, AsyncExitStack() as stack:
-        entering = [stack.enter_async_context(connected(coordinator.address)) for _ in range(8)]
-        channels = [await channel for channel in entering]
-        polls = [await poll(channel) for channel in channels]
-        async with asyncio.timeout(60):
-            while coordinator.app.dispatcher.num_waiting() < len(polls):  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        refusal = await refusal_of(info(channels[0]))
-        assert "8 calls are under way, 8 may be" in str(refusal)
-        health: Any = health_pb2_grpc.HealthStub(channels[0])
-        for _ in range(100):
-            await health.Check(health_pb2.HealthCheckRequest())
-        for call in polls:
-            call.cancel()
-
-
-# Two calls at once, two that wait for up to a second, and what comes then is refused.
-SLOW = {"calls_per_second": 2}
-NUM_AT_ONCE = 6
-
-
-def at_once(act: Callable[[int], object]) -> None:
-    with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
-        list(pool.map(act, range(NUM_AT_ONCE)))
-
-
-async def test_trainers_call_again_when_they_are_told_to(tmp_path: Path) -> None:
-    async with served(tmp_path, in_all=100, **SLOW) as coordinator:
-        connection = Connection(coordinator.address, None)
-        await asyncio.to_thread(
-            at_once,
-            lambda _: connection.unary(lambda of: of.info.GetInfo, info_pb2.GetInfoRequest()),
-        )
-        connection.close()
-        assert coordinator.events.count(EventKind.CALL_REFUSED, "TOO_MANY_CALLS") >= 1
-
-
-async def test_one_call_after_another_is_slowed_down_and_never_refused(tmp_path: Path) -> None:
-    async with served(tmp_path, **SLOW) as coordinator, connected(coordinator.address) as channel:
-        for _ in range(6):
-            await info(channel)
-        assert coordinator.events.count(EventKind.CALL_REFUSED) == 0
-
-
-@pytest.mark.slow
-async def test_transfers_call_again_when_they_are_told_to(tmp_path: Path) -> None:
-    async with served(tmp_path, in_all=100, **SLOW) as coordinator:
-        with open_channel(coordinator.address) as channel:
-            transfers = Transfers(blob_pb2_grpc.BlobServiceStub(channel))
-            await asyncio.to_thread(at_once, lambda number: transfers.upload(b"x%d" % number))
-        assert coordinator.events.count(EventKind.CALL_REFUSED, "TOO_MANY_CALLS") >= 1
-
-
-def counts(app: App, histogram: Histogram) -> dict[tuple[str, ...], int]:
-    found = observed(app.meters, histogram)
-    return {labels: int(count) for labels, (count, _) in found.items()}
+    return from_rpc_error(caught.value)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -324,60 +234,112 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+async def test_stream_beyond_the_limit_is_refused_until_one_ends(tmp_path: Path) -> None:
+    async with served(tmp_path, max_streams=1) as (_, address, channel):
+        runs: Any = run_pb2_grpc.RunServiceStub(channel)
+        await runs.CreateRun(run_pb2.CreateRunRequest(name="mine"))
+        first = watch(channel)
+        await first.read()
+        refused = await refusal(watch(channel).read())
+        assert isinstance(refused, TooManyCallsError)
+        assert refused.retry_after_seconds == 1.0
+        await info(channel)  # is no stream
+        async with own_user_channel(address, _OPTIONS) as other:
+            await watch(other).read()
+        first.cancel()
+        async with asyncio.timeout(60):
+            while True:  # until the server has noticed
+                with suppress(grpc.aio.AioRpcError):
+                    await watch(channel).read()
+                    break
+
+
+async def test_health_is_answered_where_no_call_is(tmp_path: Path) -> None:
+    async with served(tmp_path) as (app, address, channel), AsyncExitStack() as stack:
+        entering = [own_user_channel(address, _OPTIONS) for _ in range(8)]
+        polls = [await poll(await stack.enter_async_context(one)) for one in entering]
+        await until(lambda: app.dispatcher.num_waiting() == len(polls))
+        refused = await refusal(info(channel))
+        assert isinstance(refused, TooManyCallsError)
+        assert "8 calls are under way, 8 may be" in str(refused)
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        for _ in range(100):
+            await health.Check(health_pb2.HealthCheckRequest())
+        for call in polls:
+            call.cancel()
+
+
+# Two calls at once, two that wait for up to a second, and what comes then is refused.
+SLOW = {"calls_per_second": 2}
+
+
+@pytest.mark.parametrize(
+    "transfers", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["calls", "transfers"]
+)
+async def test_clients_call_again_when_they_are_told_to(tmp_path: Path, transfers: bool) -> None:
+    async with served(tmp_path, in_all=100, **SLOW) as (app, address, _):
+        connection = Connection(address, None)
+        with ThreadPoolExecutor(6) as pool, open_channel(address) as channel:
+            uploads = Transfers(blob_pb2_grpc.BlobServiceStub(channel))
+
+            def ask(number: int) -> None:
+                if transfers:
+                    uploads.upload(b"x%d" % number)
+                else:
+                    connection.unary(lambda of: of.info.GetInfo, info_pb2.GetInfoRequest())
+
+            asking = [asyncio.wrap_future(pool.submit(ask, number)) for number in range(6)]
+            await asyncio.gather(*asking)
+        connection.close()
+        assert app.events.count(EventKind.CALL_REFUSED, "TOO_MANY_CALLS") >= 1
+
+
+async def test_one_call_after_another_is_slowed_down_and_never_refused(tmp_path: Path) -> None:
+    async with served(tmp_path, **SLOW) as (app, _, channel):
+        for _ in range(6):
+            await info(channel)
+        assert app.events.count(EventKind.CALL_REFUSED) == 0
+
+
+def counts(app: App, histogram: Histogram) -> dict[tuple[str, ...], int]:
+    found = observed(app.meters, histogram)
+    return {labels: int(count) for labels, (count, _) in found.items()}
+
+
 async def test_calls_are_measured_by_method_and_code_and_refusals_by_peer(tmp_path: Path) -> None:
     async with (
-        served(tmp_path) as coordinator,
-        own_user_channel(coordinator.address) as channel,
+        served(tmp_path) as (app, address, channel),
+        grpc.aio.insecure_channel(address) as stranger,
     ):
-        app = coordinator.app
         runs: Any = run_pb2_grpc.RunServiceStub(channel)
-        info: Any = info_pb2_grpc.InfoServiceStub(channel)
-        await info.GetInfo(info_pb2.GetInfoRequest())
+        await info(channel)
         for _ in range(2):
-            with pytest.raises(grpc.aio.AioRpcError):
-                await runs.GetRun(run_pb2.GetRunRequest(run_id="nobody"))
-        with pytest.raises(grpc.aio.AioRpcError):
-            await channel.unary_unary("/lipt.v1.RunService/Guess")(b"")
+            await refusal(runs.GetRun(run_pb2.GetRunRequest(run_id="nobody")))
+        await refusal(channel.unary_unary("/lipt.v1.RunService/Guess")(b""))
+        # Turned away at the entrance.
+        await refusal(info(stranger))
         expected = {
             ("InfoService/GetInfo", "OK"): 1,
+            ("InfoService/GetInfo", "UNAUTHENTICATED"): 1,
             ("RunService/GetRun", "NOT_FOUND"): 2,
             ("other", "UNIMPLEMENTED"): 1,
         }
         await until(lambda: counts(app, RPC) == expected)
         await until(lambda: sums(app.meters, RPC_IN_FLIGHT) == {(): 0.0})
-        assert sums(app.meters, PEER_REFUSALS) == {("ipv4:127.0.0.1", "NOT_FOUND"): 2}
+        refusals = {
+            ("ipv4:127.0.0.1", "NOT_FOUND"): 2.0,
+            ("ipv4:127.0.0.1", "UNAUTHENTICATED"): 1.0,
+        }
+        assert sums(app.meters, PEER_REFUSALS) == refusals
         assert counts(app, RPC_LONG) == {}
-
-
-async def test_who_is_turned_away_at_the_entrance_counts_by_its_address(tmp_path: Path) -> None:
-    async with (
-        served(tmp_path) as coordinator,
-        grpc.aio.insecure_channel(coordinator.address) as stranger,
-    ):
-        app = coordinator.app
-        info: Any = info_pb2_grpc.InfoServiceStub(stranger)
-        with pytest.raises(grpc.aio.AioRpcError):
-            await info.GetInfo(info_pb2.GetInfoRequest())
-        refused = ("ipv4:127.0.0.1", "UNAUTHENTICATED")
-        await until(lambda: sums(app.meters, PEER_REFUSALS) == {refused: 1})
-
-
-async def test_a_watcher_that_leaves_was_not_refused_and_is_no_answer_at_once(
-    tmp_path: Path,
-) -> None:
-    async with (
-        served(tmp_path) as coordinator,
-        own_user_channel(coordinator.address) as channel,
-    ):
-        app = coordinator.app
-        runs: Any = run_pb2_grpc.RunServiceStub(channel)
+        # A watcher that leaves was not refused, and is no answer at once.
         await runs.CreateRun(run_pb2.CreateRunRequest(name="mine"))
-        watching = runs.WatchRun(run_pb2.WatchRunRequest(run_id="mine"))
+        watching = watch(channel)
         await watching.read()
         assert sums(app.meters, RPC_IN_FLIGHT) == {(): 1.0}
         watching.cancel()
         await until(lambda: counts(app, RPC_LONG) == {("RunService/WatchRun", "CANCELLED"): 1})
-        assert sums(app.meters, PEER_REFUSALS) == {}
+        assert sums(app.meters, PEER_REFUSALS) == refusals
         await until(lambda: sums(app.meters, RPC_IN_FLIGHT) == {(): 0.0})
 
 
@@ -390,8 +352,6 @@ def identify(shown: Shown) -> Caller:
 
 
 class Naming(run_pb2_grpc.RunServiceServicer, blob_pb2_grpc.BlobServiceServicer):
-    """Answers with who calls."""
-
     def __init__(self) -> None:
         self.requests: list[Any] = []
         self.several = asyncio.Barrier(2)
@@ -412,26 +372,17 @@ class Naming(run_pb2_grpc.RunServiceServicer, blob_pb2_grpc.BlobServiceServicer)
         return blob_pb2.WriteBlobResponse(blob=blob_pb2.BlobRef(sha256=current_caller().name))
 
 
-class Entrance:
-    def __init__(self, channel: grpc.aio.Channel, naming: Naming, events: Events) -> None:
-        self.channel, self.naming, self.events = channel, naming, events
-        self.runs: Any = run_pb2_grpc.RunServiceStub(channel)
-        self.blobs: Any = blob_pb2_grpc.BlobServiceStub(channel)
-
-
 @asynccontextmanager
-async def entrance() -> AsyncIterator[Entrance]:
-    events = Events()
-    limits = PeerLimits(LimitSettings(), clock=monotonic)
-    calls = CallInterceptor(identify, events, Meters(), limits)
-    server = grpc.aio.server(interceptors=[calls])
+async def entrance() -> AsyncIterator[tuple[grpc.aio.Channel, Naming, Events]]:
+    events, limits = Events(), PeerLimits(LimitSettings(), clock=monotonic)
+    server = grpc.aio.server(interceptors=[CallInterceptor(identify, events, Meters(), limits)])
     naming = Naming()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
     run_pb2_grpc.add_RunServiceServicer_to_server(naming, server)
     blob_pb2_grpc.add_BlobServiceServicer_to_server(naming, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield Entrance(channel, naming, events)
+        yield channel, naming, events
     await server.stop(None)
 
 
@@ -439,29 +390,20 @@ def called(*words: str) -> Any:
     return (("authorization", " ".join(("Bearer", *words))),)
 
 
-async def refusal(call: Any) -> LiptError:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call
-    return from_rpc_error(caught.value)
-
-
 async def test_handlers_of_every_kind_know_their_caller() -> None:
-    async with entrance() as served:
-        answer = await served.runs.GetRun(run_pb2.GetRunRequest(), metadata=called("ann"))
-        assert answer.run.name == "ann"
-        watching = served.runs.WatchRun(run_pb2.WatchRunRequest(), metadata=called("bob"))
+    async with entrance() as (channel, naming, _):
+        runs: Any = run_pb2_grpc.RunServiceStub(channel)
+        blobs: Any = blob_pb2_grpc.BlobServiceStub(channel)
+        watching = runs.WatchRun(run_pb2.WatchRunRequest(), metadata=called("bob"))
         assert [item.run.name async for item in watching] == ["bob", "bob"]
         request = blob_pb2.WriteBlobRequest()
-        written = await served.blobs.WriteBlob(iter([request, request]), metadata=called("cid"))
+        written = await blobs.WriteBlob(iter([request, request]), metadata=called("cid"))
         assert written.blob.sha256 == "cid"
-        assert len(served.naming.requests) == 4
-
-
-async def test_callers_at_the_same_time_are_not_taken_for_each_other() -> None:
-    async with entrance() as served:
-        request = run_pb2.GetRunRequest(run_id="several")
+        assert len(naming.requests) == 3
+        # At the same time, too.
+        several = run_pb2.GetRunRequest(run_id="several")
         answers = await asyncio.gather(
-            *(served.runs.GetRun(request, metadata=called(name)) for name in ("ann", "bob"))
+            *(runs.GetRun(several, metadata=called(name)) for name in ("ann", "bob"))
         )
         assert [answer.run.name for answer in answers] == ["ann", "bob"]
 
@@ -480,19 +422,17 @@ async def test_caller_is_refused_before_it_has_sent_anything(
     path: str, metadata: Any, kind: type[LiptError], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with entrance() as served:
-        call: Any = served.channel.stream_stream(f"/lipt.v1.{path}")(metadata=metadata)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await call.read()
-        assert type(from_rpc_error(caught.value)) is kind
-        assert served.events.count(EventKind.CALL_REFUSED, kind.reason) == 1
-        assert served.naming.requests == []
+    async with entrance() as (channel, naming, events):
+        call: Any = channel.stream_stream(f"/lipt.v1.{path}")(metadata=metadata)
+        assert type(await refusal(call.read())) is kind
+        assert events.count(EventKind.CALL_REFUSED, kind.reason) == 1
+        assert naming.requests == []
         assert f"detail={kind.reason} method=/lipt.v1.{path} peer=ipv4:127.0.0.1:" in caplog.text
 
 
 async def test_caller_that_is_let_in_and_sends_nothing_is_told_so() -> None:
-    async with entrance() as served:
-        method: Any = served.channel.stream_unary("/lipt.v1.RunService/GetRun")
+    async with entrance() as (channel, _, _):
+        method: Any = channel.stream_unary("/lipt.v1.RunService/GetRun")
         error = await refusal(method(iter(()), metadata=called("ann")))
         assert isinstance(error, InvalidRequestError)
         assert "ended without a request" in str(error)

@@ -1,12 +1,11 @@
-"""Commits of learners with snapshots, on the service's own methods over a real state."""
-
 from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -28,34 +27,24 @@ from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.access.caller import worker_id_of
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.intake import LearnerIntake, RangeIntake
-from lipt.coordinator.rpc.workers import WorkerService
+from lipt.coordinator.dispatch.intake import Intake
+from lipt.coordinator.rpc.workers import WorkerService, unless
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.results import CommittedLearner
 from lipt.v1 import worker_pb2 as pb
 from tests.blob_files import flip_a_bit
-
-MakeRun = Callable[..., RunRecord]
-
-
-class Context:
-    """Of calls that show what they are given to show."""
-
-    def __init__(self, **metadata: str) -> None:
-        self._metadata = tuple((key.replace("_", "-"), text) for key, text in metadata.items())
-
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        return self._metadata
+from tests.coordinator.made_up_runs import made_up_run
 
 
-def context(**metadata: str) -> Any:
-    return cast("Any", Context(**metadata))
+def context(*secrets: str) -> Any:
+    metadata = tuple(("lipt-worker-secret", secret) for secret in secrets)
+    return SimpleNamespace(invocation_metadata=lambda: metadata)
 
 
 SECRET = "s" * 32
-CONTEXT = context(lipt_worker_secret=SECRET)
+CONTEXT = context(SECRET)
 THETA = {"w": torch.tensor([[1.0, 2.0], [3.0, 4.0]])}
 
 
@@ -69,11 +58,9 @@ class Bench:
         self.dispatcher = Dispatcher(
             self.store, lease_seconds=30.0, clock=lambda: 0.0, wall_clock=lambda: 0.0
         )
-        self.ranges = RangeIntake(self.dispatcher.scans, self.blobs, directory / "scans")
         self.service = WorkerService(
             self.dispatcher,
-            LearnerIntake(self.dispatcher, self.blobs),
-            self.ranges,
+            Intake(self.dispatcher, self.blobs, directory / "scans"),
             asyncio.Event(),
         )
         self.worker_id = ""
@@ -103,11 +90,6 @@ class Bench:
         )
 
     def put(self, *values: float) -> BlobName:
-        weights = {"w": torch.tensor(values, dtype=torch.float32).reshape(2, -1)}
-        return self.blobs.put_bytes(encode_sparse(weights))
-
-    def receive(self, *values: float) -> BlobName:
-        """As `put`, from a worker."""
         content = encode_sparse({"w": torch.tensor(values, dtype=torch.float32).reshape(2, -1)})
         upload = self.blobs.open_upload(BlobName.of(content), 0)
         upload.write(content)
@@ -133,9 +115,9 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path, database: Database, make_run: MakeRun) -> Bench:
+async def bench(tmp_path: Path, database: Database) -> Bench:
     bench = Bench(tmp_path, database)
-    await bench.begin(make_run())
+    await bench.begin(made_up_run())
     return bench
 
 
@@ -152,29 +134,33 @@ async def test_snapshots_are_kept_in_order_and_counted_as_traffic(bench: Bench) 
     assert loaded.learners[0].snapshots == (early, late)
 
 
-@pytest.mark.parametrize("num_sent", [0, 1, 3])
+FOREIGN_END = [(0, 0, 0, 1), (1, 2, 3, 3.5)]
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        ([], "num_snapshots is 2"),
+        ([(0, 0, 0, 0)], "num_snapshots is 2"),
+        ([(0, 0, 0, 0)] * 3, "num_snapshots is 2"),
+        (FOREIGN_END, "last snapshot is not its result before pruning"),
+    ],
+    ids=["none", "one", "three", "end"],
+)
 async def test_learner_without_its_snapshots_is_refused_and_the_attempt_counted(
-    bench: Bench, num_sent: int
+    bench: Bench, sent: list[tuple[float, ...]], words: str
 ) -> None:
-    snapshots = [bench.put(0, 0, 0, value) for value in range(num_sent)]
-    with pytest.raises(LearnerRejectedError, match=r"num_snapshots is 2.*one runs lipt 0\.1\.0"):
+    snapshots = [bench.put(*values) for values in sent]
+    with pytest.raises(LearnerRejectedError, match=rf"{words}.*one runs lipt 0\.1\.0"):
         await bench.commit(bench.put(1, 2, 3, 4), snapshots)
     assert bench.learner.state is LearnerState.FAILED
     assert bench.learner.snapshots == ()
 
 
-async def test_learner_whose_last_snapshot_is_not_its_end_is_refused(bench: Bench) -> None:
-    snapshots = [bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 3.5)]
-    words = r"last snapshot is not its result before pruning.*one runs lipt 0\.1\.0: install"
-    with pytest.raises(LearnerRejectedError, match=words):
-        await bench.commit(bench.put(1, 2, 3, 4), snapshots)
-    assert bench.learner.state is LearnerState.FAILED
-
-
 async def test_an_end_that_the_disk_has_changed_is_not_the_workers_fault(bench: Bench) -> None:
     early, result = bench.put(0, 0, 0, 1), bench.put(0, 2, 3, 4)
     # As it arrives it is compared with its digest, and for the first check not once more.
-    late = bench.receive(1, 2, 3, 4)
+    late = bench.put(1, 2, 3, 4)
     path = bench.blobs.path(late)
     changed = path.read_bytes()
     # Another value, and still a file that can be read.
@@ -186,8 +172,8 @@ async def test_an_end_that_the_disk_has_changed_is_not_the_workers_fault(bench: 
 
 
 async def test_a_blob_that_the_disk_has_changed_is_refused_and_removed(bench: Bench) -> None:
-    snapshots = [bench.receive(0, 0, 0, 1), bench.receive(1, 2, 3, 4)]
-    result = bench.receive(0, 2, 3, 4)
+    snapshots = [bench.put(0, 0, 0, 1), bench.put(1, 2, 3, 4)]
+    result = bench.put(0, 2, 3, 4)
     await bench.commit(result, snapshots)
     await bench.acquire()
     # The lowest byte of its value: by itself it is a snapshot still.
@@ -205,43 +191,60 @@ async def test_worker_with_a_secret_is_known_by_it_also_where_it_has_not_registe
     register = pb.RegisterRequest(instance_id=SECRET, protocol=pb.ProtocolVersion(major=1))
     worker_id = (await service.Register(register, CONTEXT)).worker_id
     asking = pb.AcquireAssignmentRequest(worker_id=worker_id)
-    shows_it = context(lipt_worker_secret=SECRET)
-    await service.AcquireAssignment(asking, shows_it)
-    for other in (context(), context(lipt_worker_secret=SECRET.upper())):
+    await service.AcquireAssignment(asking, CONTEXT)
+    for other in (context(), context(SECRET.upper())):
         with pytest.raises(ForeignWorkerError, match=f"worker id {worker_id} does not show"):
             await service.AcquireAssignment(asking, other)
     # As after a restart: a heartbeat needs no Register first, and no stranger gets through.
     stranger = "t" * 32
     beat = pb.HeartbeatRequest(worker_id=worker_id_of(stranger), assignment_id="r/0", epoch=1)
     with pytest.raises(StaleLeaseError):
-        await service.Heartbeat(beat, context(lipt_worker_secret=stranger))
+        await service.Heartbeat(beat, context(stranger))
     with pytest.raises(UnknownWorkerError):
-        await service.Heartbeat(beat, shows_it)
+        await service.Heartbeat(beat, CONTEXT)
 
 
-async def test_worker_of_another_protocol_is_refused_with_both_versions(bench: Bench) -> None:
+async def test_worker_of_another_protocol_or_with_a_weak_secret_is_refused(bench: Bench) -> None:
     protocol = pb.ProtocolVersion(major=2, minor=7)
     request = pb.RegisterRequest(instance_id=SECRET, name="new", protocol=protocol)
     with pytest.raises(IncompatibleProtocolError, match=r"protocol 2\.7, this coordinator 1\."):
         await bench.service.Register(request, CONTEXT)
+    for secret in ("box-3", "f" * 31):
+        register = pb.RegisterRequest(instance_id=secret, protocol=pb.ProtocolVersion(major=1))
+        words = f"instance_id has {len(secret)} characters.*draw at least 32"
+        with pytest.raises(InvalidRequestError, match=words) as caught:
+            await bench.service.Register(register, CONTEXT)
+        assert secret not in str(caught.value)
 
 
-async def test_secret_that_could_be_guessed_is_refused_and_not_shown(bench: Bench) -> None:
-    register = pb.RegisterRequest(instance_id="box-3", protocol=pb.ProtocolVersion(major=1))
-    with pytest.raises(InvalidRequestError, match="instance_id has 5 characters") as caught:
-        await bench.service.Register(register, CONTEXT)
-    assert "box-3" not in str(caught.value)
-
-
-async def test_demand_counts_learners_that_wait_and_that_workers_have(
-    bench: Bench,
-) -> None:
+async def test_demand_counts_learners_that_wait_and_that_workers_have(bench: Bench) -> None:
     answer = await bench.service.GetDemand(pb.GetDemandRequest(), CONTEXT)
     assert answer == pb.GetDemandResponse(num_queued=2, num_leased=1)
     known = pb.GetDemandRequest(known=answer, wait_seconds=0.01)
     assert await bench.service.GetDemand(known, CONTEXT) == answer
-
-
-async def test_demand_is_not_waited_for_longer_than_a_minute(bench: Bench) -> None:
     with pytest.raises(InvalidRequestError, match=r"wait_seconds 61.0 is outside 0..60"):
         await bench.service.GetDemand(pb.GetDemandRequest(wait_seconds=61.0), CONTEXT)
+
+
+@pytest.mark.parametrize("by", ["stop", "caller"])
+async def test_work_that_is_given_up_has_ended_before_its_caller_goes_on(by: str) -> None:
+    stop, begun, cleaned_up = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned_up.set()
+
+    waiting = asyncio.ensure_future(unless(stop, work()))
+    await begun.wait()
+    if by == "stop":
+        stop.set()
+        assert await waiting is None
+    else:
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    assert cleaned_up.is_set()

@@ -1,20 +1,20 @@
-"""A run's way through its stages, with a scripted compute process and moved clocks."""
-
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.errors import OtherDataError, StateError
+from lipt.common.errors import ComputeError, OtherDataError, StateError
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerPhase, LearnerState, RunState
-from lipt.coordinator.compute.jobs.pretraining import DamagedLearners, SoupResult
-from lipt.coordinator.compute.messages import Asked, OnProgress, Progressed, Took
-from lipt.coordinator.compute.queue import ComputeQueue
+from lipt.coordinator.compute.jobs.pretraining import (
+    CutShards,
+    DamagedLearners,
+    MakeSoup,
+    SoupResult,
+)
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import AssignmentKey, steady_clock
 from lipt.coordinator.runs.driver import RunDriver
@@ -23,9 +23,9 @@ from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import RunRecord
 from lipt.core.results import Ingredient
-from tests.coordinator.fakes import SOUP_RECORD
+from tests.coordinator.fakes import SOUP_RECORD, FakeCompute
+from tests.coordinator.made_up_runs import made_up_run
 
-MakeRun = Callable[..., RunRecord]
 CHANGED = OtherDataError("the data has changed.")
 FULL = StateError("/state cannot be used: No space left on device.")
 LEARNER = LearnerResult(BlobName.of(b"learner"), loss=1.0, train_seconds=1.0, bytes_received=0)
@@ -34,24 +34,6 @@ SOUP = SoupResult(
     record=SOUP_RECORD,
     ingredients={0: Ingredient(position=0, accuracy=0.5, alpha=1.0, kept=True, soup_accuracy=0.5)},
 )
-
-
-class ScriptedCompute:
-    """Answers every job with the next of the given answers, after a wait for its turn."""
-
-    def __init__(self, *answers: object) -> None:
-        self.answers = list(answers)
-        self.jobs: list[object] = []
-        self.asked: list[Asked] = []
-
-    async def run(self, job: object, on_progress: OnProgress, asked: Asked) -> object:
-        self.jobs.append(job)
-        self.asked.append(asked)
-        on_progress(Progressed("waiting for its turn", 0, 0, ahead=2))
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return Took(answer, seconds=5.0)
 
 
 class TimedBook(RunStore):
@@ -74,13 +56,10 @@ class Bench:
         self.pauses: list[float] = []
         self.restored: list[RunState] = []
         self.looked_after = asyncio.Event()
-        self.database = database
-        self.store = TimedBook(self.database)
-        self.compute = ScriptedCompute(SOUP)
-        self.restart_clock()
-
-    def restart_clock(self) -> None:
-        """What a new process begins with."""
+        self.database, self.store = database, TimedBook(database)
+        # Of all jobs, one after another.
+        self.answers: list[object] = [SOUP]
+        self.compute = FakeCompute(dict.fromkeys((CutShards, MakeSoup), self.next_answer))
         self.deadline_clock = steady_clock(lambda: self.wall, lambda: self.store.monotonic)
         self.dispatcher = Dispatcher(
             self.store,
@@ -90,22 +69,25 @@ class Bench:
             events=self.events,
         )
 
+    def next_answer(self, _: object) -> object:
+        return self.answers.pop(0)
+
     async def restore(self, run: RunRecord, report: object) -> None:
         self.restored.append(run.state)
         self.looked_after.set()
 
-    def driver(self) -> RunDriver:
-        async def pause(seconds: float) -> None:
-            self.pauses.append(seconds)
+    async def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
 
+    def driver(self, sleep: Any = None) -> RunDriver:
         return RunDriver(
             self.store,
-            cast("ComputeQueue", self.compute),
+            self.compute.queue,
             restore=self.restore,
             wall_clock=lambda: self.wall,
             deadline_clock=self.deadline_clock,
             events=self.events,
-            sleep=pause,
+            sleep=sleep or self.pause,
         )
 
     async def drive(self) -> RunRecord:
@@ -130,15 +112,13 @@ async def bench(database: Database) -> Bench:
     return Bench(database)
 
 
-async def test_learners_are_recorded_together_with_the_beginning_of_training(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    run = make_run(state=RunState.SHARDING)
+async def test_learners_are_recorded_together_with_the_beginning_of_training(bench: Bench) -> None:
+    run = made_up_run(state=RunState.SHARDING)
     # None of them is left to come, so that the run ends.
     cut = tuple(learner.changed(state=LearnerState.FAILED) for learner in run.learners)
-    bench.compute = ScriptedCompute(cut)
+    bench.answers = [cut]
     seen: list[tuple[RunState, int]] = []
-    bench.store.listen(lambda now: seen.append((now.state, len(now.learners))))
+    bench.store.listen(lambda now, _: seen.append((now.state, len(now.learners))))
     await bench.store.add(run.changed(learners=()))
     await bench.drive()
     assert seen == [(RunState.SHARDING, 0), (RunState.TRAINING, 3), (RunState.FAILED, 3)]
@@ -154,16 +134,14 @@ async def straggling(bench: Bench, run: RunRecord) -> None:
     bench.dispatcher.heartbeat(*slow, LearnerProgress(phase=LearnerPhase.TRAINING, step=3))
 
 
-async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await straggling(bench, make_run(deadline_seconds=40.0, min_learners=1))
+async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(bench: Bench) -> None:
+    await straggling(bench, made_up_run(deadline_seconds=40.0, min_learners=1))
     run = await bench.drive()
     assert run.state is RunState.READY
     assert bench.store.waits == [40.0]
     assert run.costs.training_seconds == 40.0
     # What the soup took by itself, however long its turn was waited for.
-    assert run.costs.merging_seconds == 5.0
+    assert run.costs.merging_seconds == 1.0
     assert [item.state for item in run.learners] == [
         LearnerState.DONE,
         LearnerState.DROPPED,
@@ -172,10 +150,8 @@ async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(
     assert "the deadline of 40 s has passed with 1 of 3 learners in" in run.learners[1].message
 
 
-async def test_run_with_too_few_fails_at_its_deadline_and_says_who_is_missing_and_why(
-    bench: Bench, make_run: MakeRun
-) -> None:
-    await straggling(bench, make_run(deadline_seconds=40.0, min_learners=2))
+async def test_run_with_too_few_fails_at_its_deadline_and_says_why(bench: Bench) -> None:
+    await straggling(bench, made_up_run(deadline_seconds=40.0, min_learners=2))
     bench.store.monotonic = 30.0
     bench.dispatcher.heartbeat(*(await bench.take("slow")), LearnerProgress())
     ((key, lease),) = [item for item in bench.dispatcher.leases.expired() if item[0] == ("r", 1)]
@@ -192,7 +168,7 @@ async def test_run_with_too_few_fails_at_its_deadline_and_says_who_is_missing_an
 
 
 async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writes: list[Any] = []
     save_run = bench.database.save_run
@@ -203,9 +179,9 @@ async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
         await save_run(run, learners)
 
     monkeypatch.setattr(bench.database, "save_run", full_for_a_while)
-    await straggling(bench, make_run())
+    await straggling(bench, made_up_run())
     await bench.store.update("r", lambda run: run.changed(state=RunState.MERGING))
-    bench.compute.answers = [FULL, FULL, SOUP]
+    bench.answers = [FULL, FULL, SOUP]
     writes += [FULL, FULL, FULL]
     run = await bench.drive()
     assert run.state is RunState.READY
@@ -219,12 +195,12 @@ async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
 
 
 async def test_result_that_the_disk_has_damaged_is_asked_for_again(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
-    await bench.store.add(make_run(num_learners=1))
+    await bench.store.add(made_up_run(num_learners=1))
     await bench.dispatcher.commit(*await bench.take("first"), LEARNER)
-    bench.compute.answers = [DamagedLearners((0,)), SOUP]
+    bench.answers = [DamagedLearners((0,)), SOUP]
     driving = asyncio.ensure_future(bench.drive())
     while bench.store.find("r").learners[0].state is not LearnerState.QUEUED:
         revision = bench.store.revision("r")
@@ -239,10 +215,10 @@ async def test_result_that_the_disk_has_damaged_is_asked_for_again(
 
 
 async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the_soup(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
-    await bench.store.add(make_run(num_learners=1))
+    await bench.store.add(made_up_run(num_learners=1))
     driving = asyncio.ensure_future(bench.drive())
     await bench.dispatcher.fail(*await bench.take("first"), "theta* arrived damaged")
     await bench.looked_after.wait()
@@ -251,20 +227,8 @@ async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the
     assert bench.restored == [RunState.TRAINING, RunState.MERGING]
 
 
-async def test_inputs_are_looked_after_when_a_run_goes_on_after_a_restart(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
-    await bench.store.add(make_run())
-    driver = bench.driver()
-    driver.resume_all()
-    await bench.looked_after.wait()
-    await driver.cancel("r")
-    assert bench.restored == [RunState.TRAINING]
-
-
 async def test_cancelled_run_takes_along_what_is_made_again_for_it(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
     given_up = asyncio.Event()
@@ -277,18 +241,19 @@ async def test_cancelled_run_takes_along_what_is_made_again_for_it(
             given_up.set()
 
     monkeypatch.setattr(bench, "restore", restore)
-    await bench.store.add(make_run())
+    await bench.store.add(made_up_run())
     driver = bench.driver()
     driver.resume_all()
+    # It is looked after when it goes on after a restart.
     await bench.looked_after.wait()
     await driver.cancel("r")
     await given_up.wait()
 
 
 async def test_run_that_is_held_does_nothing_till_it_is_released_and_is_not_late_then(
-    bench: Bench, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await straggling(bench, make_run(deadline_seconds=40.0))
+    await straggling(bench, made_up_run(deadline_seconds=40.0))
     bench.store.hold("r", "other data.")
     waits = 0
 
@@ -314,3 +279,37 @@ async def test_run_that_is_held_does_nothing_till_it_is_released_and_is_not_late
     assert len(bench.compute.jobs) == 1
     # Its inputs were not looked after before its data was there.
     assert bench.restored == [RunState.MERGING]
+
+
+async def repeat(bench: Bench, *answers: object) -> tuple[object, list[tuple[RunState, str]]]:
+    """What an action gives in the end that gives these answers, and what its pauses show."""
+    await bench.store.add(made_up_run(state=RunState.MERGING))
+    left, seen = list(answers), list[tuple[RunState, str]]()
+
+    async def action() -> object:
+        answer = left.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    async def pause(seconds: float) -> None:
+        bench.pauses.append(seconds)
+        seen.append((bench.store.shown_state(bench.store.find("r")), bench.store.held("r")))
+
+    return await bench.driver(pause)._patiently("r", action, stage="stage"), seen
+
+
+async def test_a_run_is_held_until_its_data_is_back_and_then_goes_on(bench: Bench) -> None:
+    soup, seen = await repeat(bench, CHANGED, CHANGED, CHANGED, "soup")
+    assert (soup, bench.pauses) == ("soup", [1.0, 2.0, 4.0])
+    assert seen == [(RunState.HELD, f"run name-r waits for its own data: {CHANGED}")] * 3
+    assert bench.store.shown_state(bench.store.find("r")) is RunState.MERGING
+    assert bench.events.count(EventKind.RUN_HELD) == 1
+
+
+@pytest.mark.parametrize("error", [ComputeError("gone."), asyncio.CancelledError()])
+async def test_other_failures_leave_nothing_held(bench: Bench, error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        await repeat(bench, CHANGED, error)
+    assert bench.pauses == [1.0]
+    assert bench.store.held("r") == ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -21,19 +22,15 @@ from lipt.common.errors import (
     InvalidRequestError,
     LiptError,
     OverLimitError,
-    RunNotReadyError,
     UnknownBlobError,
     UnknownNameError,
     WeightsError,
 )
 from lipt.common.process.machine import Machine
-from lipt.common.states import LearnerState, RunState
+from lipt.common.states import RunState
 from lipt.common.weights.files import pack
-from lipt.coordinator.compute.messages import Progressed
-from lipt.coordinator.planning.admission import Admission
-from lipt.coordinator.planning.plan import DataFigures
-from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.requests import RunRequests, how_far, page_of, require_ready
+from lipt.coordinator.planning.admission import Admission, DataFigures
+from lipt.coordinator.runs.requests import RunRequests, page_of
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import LimitSettings
 from lipt.coordinator.state.database import Database
@@ -49,21 +46,6 @@ DEFAULTS = RunConfig(
 NOTHING = config_pb2.RunConfig()
 
 
-@dataclass
-class FakeDriver:
-    """Takes note of the runs that it is given."""
-
-    started: list[str] = field(default_factory=list)
-    cancelled: list[str] = field(default_factory=list)
-
-    def start(self, run_id: str) -> None:
-        self.started.append(run_id)
-
-    async def cancel(self, run_id: str) -> str:
-        self.cancelled.append(run_id)
-        return run_id
-
-
 class World:
     """The runs of a coordinator with 500 examples of 10 classes."""
 
@@ -71,7 +53,7 @@ class World:
         self.database = database
         self.store = RunStore(self.database)
         self.blobs = BlobStore(directory, max_blob_bytes=2**20)
-        self.driver = FakeDriver()
+        self.started: list[str] = []
         admission = Admission(
             self.blobs,
             DataFigures(DATA.class_counts, DATA.inputs),
@@ -82,7 +64,7 @@ class World:
         )
         self.requests = RunRequests(
             self.store,
-            cast("RunDriver", cast("Any", self.driver)),
+            cast("Any", SimpleNamespace(start=self.started.append)),
             admission,
             self.blobs,
             DATA,
@@ -91,12 +73,7 @@ class World:
         )
 
     async def create(
-        self,
-        name: str = "",
-        *,
-        request_id: str = "",
-        model: str = "",
-        **learners: Any,
+        self, name: str = "", *, request_id: str = "", model: str = "", **learners: Any
     ) -> RunRecord:
         overrides = config_pb2.RunConfig(learners=config_pb2.LearnersConfig(**learners))
         if model:
@@ -120,9 +97,7 @@ def world(tmp_path: Path, database: Database) -> World:
     return World(tmp_path, database)
 
 
-async def test_run_takes_what_is_asked_for_and_else_the_coordinator_s_defaults(
-    world: World,
-) -> None:
+async def test_run_takes_what_is_asked_for_and_else_the_defaults(world: World) -> None:
     run = await world.create("mine", request_id="q", num_learners=2)
     assert run.config == DEFAULTS.model_copy(
         update={"learners": DEFAULTS.learners.model_copy(update={"num_learners": 2})}
@@ -130,13 +105,11 @@ async def test_run_takes_what_is_asked_for_and_else_the_coordinator_s_defaults(
     assert (run.name, run.request_id, run.created_at) == ("mine", "q", 1234.5)
     assert (run.fingerprint, run.num_classes) == (DATA.fingerprint, 10)
     assert run.state is RunState.PENDING
-    assert world.driver.started == [run.run_id]
+    assert world.started == [run.run_id]
     assert await world.database.load_runs() == (run,)
 
 
-async def test_defaults_that_are_too_large_for_the_data_are_lowered_and_that_is_kept(
-    world: World,
-) -> None:
+async def test_defaults_that_are_too_large_for_the_data_are_lowered(world: World) -> None:
     # Of 500 examples in 10 classes, 20 of each are held out.
     run = await world.create(num_learners=18)
     assert (run.config.learners.num_learners, run.config.learners.batch_size) == (18, 16)
@@ -153,7 +126,7 @@ async def test_defaults_that_are_too_large_for_the_data_are_lowered_and_that_is_
 async def test_request_that_comes_several_times_at_once_starts_one_run(world: World) -> None:
     runs = await asyncio.gather(*(world.create("mine", request_id="q") for _ in range(5)))
     assert len({run.run_id for run in runs}) == 1
-    assert world.driver.started == [runs[0].run_id]
+    assert world.started == [runs[0].run_id]
 
 
 async def test_run_whose_caller_leaves_while_it_is_written_goes_on(
@@ -173,7 +146,7 @@ async def test_run_whose_caller_leaves_while_it_is_written_goes_on(
         await creating
     run = await world.create("mine", request_id="q")
     assert await world.database.load_runs() == (run,)
-    assert world.driver.started == [run.run_id]
+    assert world.started == [run.run_id]
 
 
 async def test_run_without_a_name_gets_the_next_that_is_free(world: World) -> None:
@@ -201,7 +174,10 @@ async def test_names_that_are_refused(world: World, name: str, words: str) -> No
     with pytest.raises(ConfigError, match=words):
         await world.create(name)
     assert world.names == ["taken"]
-    assert len(world.driver.started) == 1
+    assert len(world.started) == 1
+
+
+NAN = float("nan")
 
 
 @pytest.mark.parametrize(
@@ -211,83 +187,28 @@ async def test_names_that_are_refused(world: World, name: str, words: str) -> No
         ({"model": "os:system"}, FactoryNotAllowedError, "--allow-module"),
         ({"num_learners": 100}, ConfigError, r"100 learners x 1 .* 1600"),
         ({"cpu_threads": 2**31 - 1}, OverLimitError, "2147483647 threads, over .* = 256 threads"),
+        (pack({"w": torch.zeros(3)}), WeightsError, "missing, the model has"),
+        (b"no safetensors file", WeightsError, "safetensors"),
+        (
+            pack(THETA | {"1.bias": torch.full((10,), NAN)}),
+            WeightsError,
+            r"that the run is to start from .* '1\.bias' has NaN .* \(10 of 10\)\. Give",
+        ),
     ],
 )
 async def test_run_that_cannot_be_is_refused_before_it_is_stored(
-    world: World, wanted: dict[str, Any], error: type[LiptError], words: str
+    world: World, wanted: dict[str, Any] | bytes, error: type[LiptError], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        await world.create(**wanted)
+        await (world.start_from(wanted) if isinstance(wanted, bytes) else world.create(**wanted))
     assert world.names == []
-    assert world.driver.started == []
-
-
-@pytest.mark.parametrize(
-    ("content", "error", "words"),
-    [
-        (pack({"w": torch.zeros(3)}), WeightsError, "missing, the model has"),
-        (b"no safetensors file", WeightsError, "safetensors"),
-    ],
-)
-async def test_weights_to_start_from_that_are_not_the_model_s_are_refused(
-    world: World, content: bytes, error: type[LiptError], words: str
-) -> None:
-    with pytest.raises(error, match=words):
-        await world.start_from(content)
-    assert world.names == []
-
-
-async def test_a_user_s_own_weights_that_are_not_finite_are_called_that(world: World) -> None:
-    with pytest.raises(WeightsError) as refused:
-        await world.start_from(pack(THETA | {"1.bias": torch.full((10,), float("nan"))}))
-    sentence = str(refused.value)
-    assert "weights that the run is to start from" in sentence
-    assert "'1.bias' has NaN or infinite values (10 of 10)" in sentence
-    assert "Give weights from before they diverged" in sentence
-    assert "learner" not in sentence
-    assert world.names == []
+    assert world.started == []
 
 
 async def test_weights_to_start_from_have_to_be_uploaded_first(world: World) -> None:
     initialization = config_pb2.InitializationConfig(weights_sha256="a" * 64)
     with pytest.raises(UnknownBlobError, match="Upload it first"):
         await world.requests.create("", "", config_pb2.RunConfig(initialization=initialization))
-
-
-def test_run_under_way_says_how_far_it_is_and_how_to_follow_it(make_run: MakeRun) -> None:
-    run = make_run()
-    run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
-    with pytest.raises(RunNotReadyError) as raised:
-        require_ready(run, Progressed())
-    assert str(raised.value) == (
-        "run name-r is training (1 of 3 learners are in). Follow it with: lipt run watch name-r"
-    )
-    merging = make_run(state=RunState.MERGING)
-    assert how_far(merging, Progressed("merging learners", 2, 3)) == (
-        "run name-r is merging (merging learners, 2 of 3). Follow it with: lipt run watch name-r"
-    )
-    assert "(waiting for its turn, 3 ahead)" in how_far(
-        merging, Progressed("waiting for its turn", ahead=3)
-    )
-    pending = make_run(state=RunState.PENDING)
-    assert "run name-r is pending. " in how_far(pending, Progressed())
-
-
-@pytest.mark.parametrize(
-    ("state", "message", "said"),
-    [
-        (RunState.FAILED, "its workers went home.", "has failed: its workers went home."),
-        (RunState.FAILED, "no sentence", "has failed: no sentence."),
-        # As the driver's record has it.
-        (RunState.CANCELLED, "cancelled", "was cancelled."),
-    ],
-)
-def test_run_that_will_never_be_ready_says_why(
-    make_run: MakeRun, state: RunState, message: str, said: str
-) -> None:
-    run = make_run(state=state).changed(message=message)
-    expected = f"run name-r {said} Start another: lipt run start"
-    assert how_far(run, Progressed("merging", 1, 2)) == expected
 
 
 RUN = RunSummary.of(made_up_run())
@@ -301,10 +222,7 @@ def ids(runs: object) -> list[str]:
     return [run.run_id for run in runs]  # type: ignore[attr-defined]
 
 
-@given(
-    times=st.lists(st.floats(1.0, 2e9), max_size=12),
-    size=st.integers(1, 5),
-)
+@given(times=st.lists(st.floats(1.0, 2e9), max_size=12), size=st.integers(1, 5))
 def test_pages_follow_each_other_to_the_oldest(times: list[float], size: int) -> None:
     runs, seen, token = runs_at(times), list[RunSummary](), ""
     while True:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -10,26 +11,18 @@ from hypothesis import strategies as st
 from lipt.common.errors import StateError, UnknownRunError
 from lipt.common.states import RunState
 from lipt.coordinator.compute.messages import Progressed
-from lipt.coordinator.runs.store import (
-    Change,
-    ChangingRun,
-    KeptRuns,
-    LearnerProgress,
-    RunStore,
-    changed_learners,
-)
+from lipt.coordinator.runs import store as run_store
+from lipt.coordinator.runs.store import Change, LearnerProgress, LiveRun, RunStore, changed_learners
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
+from tests.coordinator.made_up_runs import made_up_run
 from tests.properties import at_most
-
-MakeRun = Callable[..., RunRecord]
 
 
 @pytest.fixture
-async def store(database: Database, make_run: MakeRun) -> RunStore:
-    """A store with a run "r"."""
+async def store(database: Database) -> RunStore:
     store = RunStore(database)
-    await store.add(make_run())
+    await store.add(made_up_run())
     return store
 
 
@@ -41,14 +34,12 @@ async def test_change_is_durable_before_it_is_seen(store: RunStore, database: Da
     assert store.find("r").message == "hello"
 
 
-async def test_run_is_found_by_id_by_name_and_as_the_latest(
-    database: Database, make_run: MakeRun
-) -> None:
+async def test_run_is_found_by_id_by_name_and_as_the_latest(database: Database) -> None:
     store = RunStore(database)
     with pytest.raises(UnknownRunError, match="lipt run start"):
         store.find("latest")
-    await store.add(make_run("a"))
-    await store.add(make_run("b"))
+    await store.add(made_up_run("a"))
+    await store.add(made_up_run("b"))
     assert store.find("name-a") == store.find("a")
     assert store.find("latest").run_id == "b"
     with pytest.raises(UnknownRunError, match="name-b, name-a"):
@@ -56,11 +47,11 @@ async def test_run_is_found_by_id_by_name_and_as_the_latest(
 
 
 async def test_revisions_go_on_above_those_of_an_earlier_process(
-    database: Database, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lipt.coordinator.runs.store.time", lambda: 1000.0)
     store = RunStore(database)
-    await store.add(make_run())
+    await store.add(made_up_run())
     store.set_activity("r", Progressed("merging"))
     monkeypatch.setattr("lipt.coordinator.runs.store.time", lambda: 1001.0)
     later = RunStore(database)
@@ -68,15 +59,15 @@ async def test_revisions_go_on_above_those_of_an_earlier_process(
     assert (store.revision("r"), later.revision("r")) == (1_000_002, 1_001_000)
 
 
-async def test_run_that_is_held_is_shown_so_and_stored_as_it_was(
-    store: RunStore, database: Database, make_run: MakeRun
+async def test_held_run_is_shown_so_and_stored_as_it_was(
+    store: RunStore, database: Database
 ) -> None:
     revision = store.revision("r")
     store.hold("r", "other data.")
     assert store.held("r") == "other data."
     assert store.shown_state(store.find("r")) is RunState.HELD
     assert store.revision("r") > revision
-    assert await database.load_runs() == (make_run(),)
+    assert await database.load_runs() == (made_up_run(),)
     store.release("r")
     assert store.shown_state(store.find("r")) is RunState.TRAINING
 
@@ -103,10 +94,10 @@ class Reads:
 
 
 async def test_of_ended_runs_no_record_is_read_before_it_is_asked_for(
-    database: Database, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = [make_run(f"e{it}", state=RunState.READY).changed(created_at=it) for it in range(20)]
-    for run in (*ended, make_run("t").changed(created_at=30.0)):
+    ended = [made_up_run(f"e{it}", state=RunState.READY).changed(created_at=it) for it in range(20)]
+    for run in (*ended, made_up_run("t").changed(created_at=30.0)):
         await database.save_run(run, run.learners)
     reads = Reads(database, monkeypatch)
     store = RunStore(database)
@@ -159,10 +150,8 @@ async def test_end_whose_caller_has_left_is_summed_up_as_well(store: RunStore) -
     assert store.find("r").state is RunState.CANCELLED
 
 
-async def test_ended_run_can_be_changed_and_its_change_is_durable(
-    database: Database, make_run: MakeRun
-) -> None:
-    run = make_run("e", state=RunState.READY)
+async def test_ended_run_can_be_changed_and_its_change_is_durable(database: Database) -> None:
+    run = made_up_run("e", state=RunState.READY)
     await database.save_run(run, run.learners)
     store = RunStore(database)
     await store.load()
@@ -178,10 +167,8 @@ async def test_ended_run_can_be_changed_and_its_change_is_durable(
     assert await database.load_runs() == (store.find("e"),)
 
 
-async def test_run_that_is_removed_meanwhile_is_unknown(
-    database: Database, make_run: MakeRun
-) -> None:
-    run = make_run("e", state=RunState.READY)
+async def test_run_that_is_removed_meanwhile_is_unknown(database: Database) -> None:
+    run = made_up_run("e", state=RunState.READY)
     await database.save_run(run, run.learners)
     store = RunStore(database)
     await store.load()
@@ -192,24 +179,20 @@ async def test_run_that_is_removed_meanwhile_is_unknown(
     assert store.runs() == ()
 
 
-def there(kept: KeptRuns, ids: str) -> str:
-    return "".join(run_id for run_id in ids if kept.find(run_id))
-
-
-def test_learners_bound_what_is_kept_and_one_run_always_stays(make_run: MakeRun) -> None:
-    kept = KeptRuns(most_learners=2 * 20 + 6)
-    for run_id in "ab":
-        kept.keep(make_run(run_id, num_learners=3))
-    assert there(kept, "ab") == "ab"
-    kept.keep(make_run("b", num_learners=4))  # as it is now; seven in all
-    assert there(kept, "ab") == "b"
-    kept.keep(make_run("c", num_learners=70))
-    assert there(kept, "bc") == "c"
-    kept.forget("c")
-    kept.forget("c")
-    for run_id in "abc":
-        kept.keep(make_run(run_id, num_learners=2))
-    assert there(kept, "abc") == "bc"
+async def test_learners_bound_what_is_kept_and_one_run_always_stays(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_store, "_MOST_LEARNERS", 2 * 20 + 7)
+    for run_id, num_learners in (("a", 3), ("b", 4), ("c", 70)):
+        run = made_up_run(run_id, num_learners=num_learners, state=RunState.READY)
+        await database.save_run(run, run.learners)
+    reads = Reads(database, monkeypatch)
+    store = RunStore(database)
+    await store.load()
+    for run_id in "ababcca":
+        store.record(run_id)
+    # Two small ones fit together, the large one beside nothing.
+    assert reads.read == ["a", "b", "c", "a"]
 
 
 class Disk:
@@ -221,9 +204,9 @@ class Disk:
         self.told: list[str] = []
         self.refuses = False
         self._turns = asyncio.Semaphore(0)
-        self.record = ChangingRun(run, self.save, self.on_durable)
+        self.record = LiveRun(run, cast("Any", self), self.on_durable)
 
-    async def save(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
+    async def save_run(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         await self._turns.acquire()
         if self.refuses:
             raise StateError("the disk is full.")
@@ -245,7 +228,6 @@ class Disk:
 
 
 async def settle() -> None:
-    """Let everything happen that waits for nothing but its turn."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -255,8 +237,8 @@ def saying(word: str) -> Change:
 
 
 @pytest.fixture
-async def disk(make_run: MakeRun) -> Disk:
-    return Disk(make_run())
+async def disk() -> Disk:
+    return Disk(made_up_run())
 
 
 async def test_what_comes_while_a_record_is_written_is_written_as_one(disk: Disk) -> None:
@@ -298,8 +280,8 @@ async def test_listener_that_fails_keeps_nobody_from_their_answers(
     assert "a listener to changes of run r has failed" in caplog.text
 
 
-def test_learner_that_is_new_has_changed(make_run: MakeRun) -> None:
-    run = make_run(num_learners=2)
+def test_learner_that_is_new_has_changed() -> None:
+    run = made_up_run(num_learners=2)
     assert changed_learners(run.changed(learners=()), run) == list(run.learners)
     equal = run.with_learner(run.learners[0].changed())
     assert changed_learners(run, equal) == []
@@ -312,9 +294,7 @@ ASK, REFUSED, NOTHING, LEAVE, TAKEN, FULL = range(6)
 
 @settings(max_examples=at_most(60))
 @given(st.lists(st.integers(ASK, FULL), max_size=30))
-def test_what_is_shown_is_what_a_store_that_writes_each_change_by_itself_would_show(
-    events: list[int],
-) -> None:
+def test_shown_is_what_single_writes_would_show(events: list[int]) -> None:
     asyncio.run(compare(events))
 
 

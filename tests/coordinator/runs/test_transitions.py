@@ -1,9 +1,37 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.states import LearnerState
+from lipt.common.blobs.store import BlobStore
+from lipt.common.errors import CorruptBlobError, OtherDataError, RunNotReadyError
+from lipt.common.inputs.specs import (
+    Column,
+    ColumnFormat,
+    ColumnsFormat,
+    ColumnsSpec,
+    ColumnType,
+    ImageSpec,
+)
+from lipt.common.observability.logs import EventKind, Events
+from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.compute.jobs.pretraining import (
+    CutShards,
+    DamagedLearners,
+    DataDescription,
+    InitializeWeights,
+    MakeSoup,
+    SoupResult,
+)
+from lipt.coordinator.compute.messages import Asked, Progressed
+from lipt.coordinator.runs.holding import find_ready, hold_runs_of_other_data, how_far, why_held
+from lipt.coordinator.runs.repair import restore, restore_inputs
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import (
     Closing,
     LearnerResult,
@@ -17,35 +45,31 @@ from lipt.coordinator.runs.transitions import (
     without_open_learners,
     without_results,
 )
-from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord, SilentEnd
-
-MakeRun = Callable[..., RunRecord]
-
-
-def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecord:
-    for index, state in enumerate(states):
-        learner = run.learners[index].changed(state=state, message=message, worker_name="box")
-        run = run.with_learner(learner)
-    return run
-
-
-def test_waits_while_learners_are_out_and_there_is_no_deadline(make_run: MakeRun) -> None:
-    run = having(make_run(), LearnerState.DONE, LearnerState.LEASED)
-    decision = decide_closing(run, now=1e9)
-    assert (decision.verdict, decision.seconds_left) == (Closing.WAIT, None)
-    begun = decide_closing(run.changed(training_started_at=0.0), now=1e9)
-    assert (begun.verdict, begun.seconds_left) == (Closing.WAIT, None)
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.state.records import (
+    CopyRecord,
+    DataRecord,
+    LearnerRecord,
+    RunRecord,
+    SilentEnd,
+)
+from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
+from tests.coordinator.made_up_runs import having, made_up_run
 
 
-def test_merges_once_every_learner_has_ended(make_run: MakeRun) -> None:
-    run = having(make_run(), LearnerState.DONE, LearnerState.DONE, LearnerState.FAILED)
+def test_closes_once_every_learner_has_ended_where_there_is_no_deadline() -> None:
+    run = having(made_up_run(), LearnerState.DONE, LearnerState.LEASED)
+    for waiting in (run, run.changed(training_started_at=0.0)):
+        decision = decide_closing(waiting, now=1e9)
+        assert (decision.verdict, decision.seconds_left) == (Closing.WAIT, None)
+    run = having(made_up_run(), LearnerState.DONE, LearnerState.DONE, LearnerState.FAILED)
     decision = decide_closing(run, now=0.0)
     assert decision.verdict is Closing.MERGE
     assert "2 of 3 learners" in decision.reason
 
 
-def test_fails_when_too_few_can_still_arrive_and_says_which_are_missing(make_run: MakeRun) -> None:
-    run = make_run(num_learners=2, min_learners=2)
+def test_fails_when_too_few_can_still_arrive_and_says_which_are_missing() -> None:
+    run = made_up_run(num_learners=2, min_learners=2)
     run = having(run, LearnerState.FAILED, message="attempt 3 of 3: loss is nan")
     run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
     decision = decide_closing(run, now=0.0)
@@ -53,11 +77,11 @@ def test_fails_when_too_few_can_still_arrive_and_says_which_are_missing(make_run
     assert "learner 0 (failed: attempt 3 of 3: loss is nan)" in decision.reason
 
 
-def test_learners_that_all_diverged_are_told_once(make_run: MakeRun) -> None:
+def test_learners_that_all_diverged_are_told_once() -> None:
     account = (
         "attempt 3 of 3 on w: the learner diverged: the loss is nan after step {} of 10. Lower"
     )
-    run = make_run(num_learners=2)
+    run = made_up_run(num_learners=2)
     run = having(run, LearnerState.FAILED, message=account.format(4))
     run = having(run, *[LearnerState.FAILED] * 2, message=account.format(5))
     assert decide_closing(run, now=0.0).reason == (
@@ -66,18 +90,17 @@ def test_learners_that_all_diverged_are_told_once(make_run: MakeRun) -> None:
     )
 
 
-def test_deadline_counts_from_the_first_assignment(make_run: MakeRun) -> None:
-    run = having(make_run(deadline_seconds=10.0), LearnerState.DONE, LearnerState.LEASED)
+def test_deadline_counts_from_the_first_assignment() -> None:
+    run = having(made_up_run(deadline_seconds=10.0), LearnerState.DONE, LearnerState.LEASED)
     assert decide_closing(run, now=1e9).verdict is Closing.WAIT
     started = run.changed(training_started_at=100.0)
     assert decide_closing(started, now=107.0).seconds_left == 3.0
     assert decide_closing(started, now=110.0).verdict is Closing.MERGE
 
 
-def test_deadline_with_too_few_fails_and_says_where_the_others_are(make_run: MakeRun) -> None:
-    run = having(
-        make_run(deadline_seconds=10.0, min_learners=2), LearnerState.DONE, LearnerState.LEASED
-    ).changed(training_started_at=0.0)
+def test_deadline_with_too_few_fails_and_says_where_the_others_are() -> None:
+    run = made_up_run(deadline_seconds=10.0, min_learners=2).changed(training_started_at=0.0)
+    run = having(run, LearnerState.DONE, LearnerState.LEASED)
     decision = decide_closing(run, now=10.0)
     assert decision.verdict is Closing.FAIL
     assert "learner 1 (at worker box)" in decision.reason
@@ -85,34 +108,27 @@ def test_deadline_with_too_few_fails_and_says_where_the_others_are(make_run: Mak
     assert "deadline_seconds" in decision.reason
 
 
-def test_learner_is_given_up_after_max_attempts(make_run: MakeRun) -> None:
-    learner = make_run().learners[0]
+def test_learner_is_given_up_after_max_attempts_and_its_reasons_stay() -> None:
+    learner = made_up_run().learners[0].changed(worker_name="liar")
     once = after_failure(learner, worker_id="a", reason="NaN", max_attempts=2)
-    twice = after_failure(once, worker_id="b", reason="NaN", max_attempts=2)
+    twice = after_failure(once, worker_id="b", reason="too dense", max_attempts=2)
     assert (once.state, twice.state) == (LearnerState.QUEUED, LearnerState.FAILED)
     assert twice.failed_on == ("a", "b")
-    assert twice.message == "attempt 2 of 2: NaN"
+    assert twice.message == "attempt 2 of 2 on liar: too dense"
+    at_last = twice.changed(state=LearnerState.DONE, message="")
+    assert at_last.account == f"attempt 1 of 2 on liar: NaN; {twice.message}"
 
 
-def test_reasons_of_failed_attempts_stay_after_a_success(make_run: MakeRun) -> None:
-    learner = make_run().learners[0].changed(worker_name="liar")
-    for reason in ("NaN", "too dense"):
-        learner = after_failure(learner, worker_id="w", reason=reason, max_attempts=9)
-    assert learner.account == "attempt 1 of 9 on liar: NaN; attempt 2 of 9 on liar: too dense"
-    at_last = learner.changed(state=LearnerState.DONE, message="")
-    assert at_last.account == learner.account
-
-
-def test_record_does_not_grow_with_the_number_of_attempts(make_run: MakeRun) -> None:
-    learner = make_run().learners[0]
+def test_record_does_not_grow_with_the_number_of_attempts() -> None:
+    learner = made_up_run().learners[0]
     for _ in range(50):
         learner = after_failure(learner, worker_id="w", reason="x" * 9999, max_attempts=99)
     assert len(learner.account) < 3000
     assert "attempt 50 of 99" in learner.account
 
 
-def test_deadline_of_a_run_that_was_held_begins_anew_when_it_goes_on(make_run: MakeRun) -> None:
-    run = having(make_run(deadline_seconds=10.0), LearnerState.DONE, LearnerState.LEASED)
+def test_deadline_of_a_run_that_was_held_begins_anew_when_it_goes_on() -> None:
+    run = having(made_up_run(deadline_seconds=10.0), LearnerState.DONE, LearnerState.LEASED)
     out = run.with_learner(run.learners[1].changed(epoch=1)).changed(training_started_at=100.0)
     held = out.changed(training_started_at=None)
     assert decide_closing(held, now=1e9).verdict is Closing.WAIT
@@ -120,8 +136,8 @@ def test_deadline_of_a_run_that_was_held_begins_anew_when_it_goes_on(make_run: M
     assert decide_closing(again, now=504.0).seconds_left == 6.0
 
 
-def test_deadline_that_runs_goes_on_and_never_began_in_the_future(make_run: MakeRun) -> None:
-    waiting = make_run(deadline_seconds=10.0)
+def test_deadline_that_runs_goes_on_and_never_began_in_the_future() -> None:
+    waiting = made_up_run(deadline_seconds=10.0)
     assert with_deadline_running(waiting, now=107.0) is waiting
     run = waiting.changed(training_started_at=100.0)
     assert with_deadline_running(run, now=107.0) is run
@@ -133,7 +149,6 @@ def silent_end(step: int) -> SilentEnd:
 
 
 def handed_in(learner: LearnerRecord, content: bytes = b"x") -> LearnerRecord:
-    """The learner once worker "w" has handed it in."""
     out = leased(learner, worker_id="w", worker_name="box", device="cpu")
     return done(out, LearnerResult(BlobName.of(content), 1.0, 1.0, bytes_received=0))
 
@@ -149,16 +164,16 @@ def copy_of(learner: LearnerRecord) -> CopyRecord:
     )
 
 
-def test_the_latest_ten_silent_ends_are_kept_until_a_learner_is_in(make_run: MakeRun) -> None:
-    learner = make_run().learners[0]
+def test_the_latest_ten_silent_ends_are_kept_until_a_learner_is_in() -> None:
+    learner = made_up_run().learners[0]
     for step in range(50):
         learner = requeued(learner, "silent", silent_end(step))
     assert [end.step for end in learner.silent_ends] == list(range(40, 50))
     assert handed_in(learner).silent_ends == ()
 
 
-def test_only_the_same_result_of_the_same_lease_is_in_already(make_run: MakeRun) -> None:
-    learner, x = handed_in(make_run().learners[0]), BlobName.of(b"x")
+def test_only_the_same_result_of_the_same_lease_is_in_already() -> None:
+    learner, x = handed_in(made_up_run().learners[0]), BlobName.of(b"x")
     held_back = requeued(learner, "").changed(copies=(copy_of(learner),), result=None)
     for there in (learner, held_back):
         assert is_in(there, x, "w", 1)
@@ -167,9 +182,9 @@ def test_only_the_same_result_of_the_same_lease_is_in_already(make_run: MakeRun)
         assert not is_in(there, BlobName.of(b"y"), "w", 1)
 
 
-def test_only_open_learners_are_dropped_when_a_run_closes(make_run: MakeRun) -> None:
+def test_only_open_learners_are_dropped_when_a_run_closes() -> None:
     states = (LearnerState.DONE, LearnerState.FAILED, LearnerState.LEASED, LearnerState.QUEUED)
-    closed = without_open_learners(having(make_run(num_learners=4), *states), "closed")
+    closed = without_open_learners(having(made_up_run(num_learners=4), *states), "closed")
     assert [learner.state for learner in closed.learners] == [
         LearnerState.DONE,
         LearnerState.FAILED,
@@ -179,11 +194,225 @@ def test_only_open_learners_are_dropped_when_a_run_closes(make_run: MakeRun) -> 
     assert [learner.message for learner in closed.learners] == ["", "", "closed", "closed"]
 
 
-def test_a_damaged_result_goes_with_all_that_was_handed_in_for_it(make_run: MakeRun) -> None:
-    run = make_run(num_learners=2)
+def test_a_damaged_result_goes_with_all_that_was_handed_in_for_it() -> None:
+    run = made_up_run(num_learners=2)
     for learner in run.learners:
         whole = handed_in(learner)
         run = run.with_learner(whole.changed(copies=(copy_of(whole),)))
     lost, kept = without_results(run, (0,)).learners
     assert (lost.state, lost.result, lost.copies) == (LearnerState.QUEUED, None, ())
     assert kept == run.learners[1]
+
+
+# What `made_up_run` names.
+THETA, SHARDS, THETA_P = b"theta*", (b"0", b"1", b"2"), b"theta_p"
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> BlobStore:
+    """All files of `made_up_run`'s run, and a theta_p."""
+    blobs = BlobStore(tmp_path, max_blob_bytes=1000)
+    for content in (THETA, *SHARDS, THETA_P):
+        blobs.put_bytes(content)
+    return blobs
+
+
+@pytest.fixture
+def compute(blobs: BlobStore) -> FakeCompute:
+    """Makes all of them again, as they were."""
+    return FakeCompute(
+        {
+            InitializeWeights: lambda _: blobs.put_bytes(THETA),
+            CutShards: lambda _: [blobs.put_bytes(content) for content in SHARDS],
+            MakeSoup: lambda _: SoupResult(blobs.put_bytes(THETA_P), SOUP_RECORD, {}),
+        }
+    )
+
+
+@pytest.fixture
+def ready() -> RunRecord:
+    made = made_up_run(num_learners=2, state=RunState.READY)
+    learner = made.learners[1].changed(state=LearnerState.DONE, result=BlobName.of(b"learner"))
+    return made.with_learner(learner).changed(pretrained_weights=BlobName.of(THETA_P))
+
+
+async def restore_theta_p(run: RunRecord, blobs: BlobStore, compute: FakeCompute) -> list[str]:
+    wanted = [BlobName.of(THETA_P)]
+    await restore(run, wanted, blobs, compute.queue, lambda _: None, Asked(run.run_id))
+    return compute.kinds
+
+
+@pytest.mark.parametrize(
+    ("damage", "also", "made"),
+    [
+        (THETA_P, (), []),
+        (b"theta_q", (), ["MakeSoup"]),
+        (b"", (), ["MakeSoup"]),
+        (None, (), ["MakeSoup"]),
+        (None, (THETA,), ["InitializeWeights", "MakeSoup"]),
+    ],
+)
+async def test_weights_that_are_not_whole_are_made_of_the_learners_that_were_in(
+    ready: RunRecord,
+    blobs: BlobStore,
+    compute: FakeCompute,
+    damage: bytes | None,
+    also: tuple[bytes, ...],
+    made: list[str],
+) -> None:
+    path = blobs.path(BlobName.of(THETA_P))
+    path.unlink() if damage is None else path.write_bytes(damage)
+    for content in also:
+        blobs.path(BlobName.of(content)).unlink()
+    assert await restore_theta_p(ready, blobs, compute) == made
+    assert blobs.read_bytes(BlobName.of(THETA_P)) == THETA_P
+    if made:
+        assert compute.jobs[-1].learners == ((1, BlobName.of(b"learner")),)
+
+
+@pytest.mark.parametrize(
+    "answer", [DamagedLearners((0, 1)), SoupResult(BlobName.of(b"other"), SOUP_RECORD, {})]
+)
+async def test_weights_that_cannot_be_made_again_are_said_to_be_lost(
+    ready: RunRecord, blobs: BlobStore, compute: FakeCompute, answer: object
+) -> None:
+    blobs.path(BlobName.of(THETA_P)).unlink()
+    compute.answers[MakeSoup] = answer
+    lost = rf"1 files of run name-r .*{BlobName.of(THETA_P).sha256[:12]}.*Start the run again\."
+    with pytest.raises(CorruptBlobError, match=lost):
+        await restore_theta_p(ready, blobs, compute)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "made"),
+    [
+        ((), []),
+        ((THETA,), ["InitializeWeights"]),
+        ((SHARDS[1],), ["CutShards"]),
+        ((SHARDS[0], THETA, SHARDS[2]), ["InitializeWeights", "CutShards"]),
+    ],
+)
+async def test_inputs_that_are_not_whole_are_made_again(
+    blobs: BlobStore, compute: FakeCompute, damaged: tuple[bytes, ...], made: list[str]
+) -> None:
+    for content in damaged:
+        blobs.path(BlobName.of(content)).write_bytes(content.swapcase() + b"!")
+    await restore_inputs(made_up_run(), blobs, compute.queue, lambda _: None)
+    assert compute.kinds == made
+    assert all(blobs.is_whole(BlobName.of(content)) for content in (THETA, *SHARDS))
+
+
+async def test_inputs_without_need_are_left_alone(blobs: BlobStore, compute: FakeCompute) -> None:
+    blobs.path(BlobName.of(SHARDS[2])).unlink()
+    run = made_up_run()
+    done = run.with_learner(run.learners[2].changed(state=LearnerState.DONE))
+    for quiet in (done, run.changed(initial_weights=None, learners=())):
+        await restore_inputs(quiet, blobs, compute.queue, lambda _: None)
+    assert compute.kinds == []
+
+
+OWN, FULL = "f" * 64, "full-" + "a" * 64
+OTHER = replace(DATA, source="other", fingerprint="e" * 64)
+
+
+COLUMN = Column("x", ColumnType.FLOAT32, (4,))
+DOUBLES = replace(COLUMN, type=ColumnType.FLOAT64)
+COLUMNS = {"inputs": ColumnsFormat((ColumnFormat(COLUMN),))}
+BOTH = replace(DATA, fingerprint=FULL, sampled_fingerprint=OWN)
+
+
+@pytest.mark.parametrize(
+    ("changed", "data", "words"),
+    [
+        ({}, BOTH, ""),
+        ({"fingerprint": FULL}, BOTH, ""),
+        ({}, replace(BOTH, sampled_fingerprint="e" * 64), f"serves fake with {'e' * 64}"),
+        ({"fingerprint": FULL}, DATA, f"full fingerprint {FULL}.* with --fingerprint full\\.$"),
+        (
+            {},
+            replace(DATA, inputs=ImageSpec(3, 16, 16)),
+            "looks at 1x8x8 images, and this .* has fake as 3x16x16 images.*--image-size",
+        ),
+        (COLUMNS, replace(DATA, inputs=ColumnsSpec((COLUMN,))), ""),
+        (
+            COLUMNS,
+            replace(DATA, inputs=ColumnsSpec((DOUBLES,))),
+            r"looks at x float32\[4\], and .* fake as x float64\[4\].* as the run began\.$",
+        ),
+    ],
+)
+def test_a_run_is_held_by_its_kind_of_fingerprint_and_by_its_inputs(
+    changed: dict[str, Any], data: DataDescription, words: str
+) -> None:
+    reason = why_held(made_up_run().changed(**changed), data)
+    assert re.search(words, reason) if words else reason == ""
+
+
+def test_a_run_of_other_data_is_told_both_fingerprints_both_sources_and_the_remedy() -> None:
+    told = (
+        f"run name-r was made on data with fingerprint {OWN} (mine:data), this coordinator now "
+        f"serves other with {'e' * 64}. Start the coordinator with the run's own data"
+    )
+    for or_else in ("", ", or leave the run out"):
+        reason = why_held(made_up_run(), OTHER, source="mine:data", or_else=or_else)
+        assert reason == f"{told}{or_else}."
+
+
+async def test_runs_of_other_data_are_held_and_counted_unless_ended(database: Database) -> None:
+    store, events = RunStore(database), Events()
+    for run_id, state in (("r", RunState.MERGING), ("done", RunState.READY)):
+        await store.add(made_up_run(run_id, state=state))
+    await store.add(made_up_run("own").changed(fingerprint=OTHER.fingerprint))
+    known = DataRecord(fingerprint=OWN, source="mine:data", num_examples=9, served_at=1.0)
+    await database.save(known)
+    await hold_runs_of_other_data(store, OTHER, database, events)
+    assert "(mine:data)" in store.held("r")
+    assert "(mine:data)" in store.held("done")
+    assert store.held("own") == ""
+    shown = [store.shown_state(run) for run in store.runs()]
+    assert shown == [RunState.HELD, RunState.READY, RunState.TRAINING]
+    assert events.count(EventKind.RUN_HELD) == 1
+
+
+async def test_what_waits_for_a_run_that_is_held_is_refused(database: Database) -> None:
+    store = RunStore(database)
+    await store.add(made_up_run())
+    with pytest.raises(RunNotReadyError, match="is training"):
+        find_ready(store, "r")
+    store.hold("r", "other data.")
+    with pytest.raises(OtherDataError, match="other data"):
+        find_ready(store, "r")
+    ended = await store.update("r", lambda run: run.changed(state=RunState.READY))
+    assert find_ready(store, "r") == ended
+
+
+def test_run_under_way_says_how_far_it_is_and_how_to_follow_it() -> None:
+    run = made_up_run()
+    run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
+    assert how_far(run, Progressed()) == (
+        "run name-r is training (1 of 3 learners are in). Follow it with: lipt run watch name-r"
+    )
+    merging = made_up_run(state=RunState.MERGING)
+    assert how_far(merging, Progressed("merging learners", 2, 3)) == (
+        "run name-r is merging (merging learners, 2 of 3). Follow it with: lipt run watch name-r"
+    )
+    assert "(waiting for its turn, 3 ahead)" in how_far(
+        merging, Progressed("waiting for its turn", ahead=3)
+    )
+    pending = made_up_run(state=RunState.PENDING)
+    assert "run name-r is pending. " in how_far(pending, Progressed())
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "said"),
+    [
+        (RunState.FAILED, "its workers went home.", "has failed: its workers went home."),
+        (RunState.FAILED, "no sentence", "has failed: no sentence."),
+        # As the driver's record has it.
+        (RunState.CANCELLED, "cancelled", "was cancelled."),
+    ],
+)
+def test_run_that_will_never_be_ready_says_why(state: RunState, message: str, said: str) -> None:
+    run = made_up_run(state=state).changed(message=message)
+    expected = f"run name-r {said} Start another: lipt run start"
+    assert how_far(run, Progressed("merging", 1, 2)) == expected

@@ -1,8 +1,7 @@
-"""A state directory with a run of every kind, made by the coordinator's own parts."""
-
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,16 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import (
-    DataRecord,
-    DiagnosisRecord,
-    RunRecord,
-    SubsetRecord,
-)
+from lipt.coordinator.state.records import DataRecord, DiagnosisRecord, RunRecord, SubsetRecord
+from tests.coordinator.made_up_runs import made_up_run
 
 NUM_EXAMPLES = 2
+
+
+def execute(path: Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
 
 
 def subset_of(run_id: str, key: str) -> SubsetRecord:
@@ -53,8 +54,6 @@ def diagnosis_of(run_id: str, key: str) -> DiagnosisRecord:
 
 
 class StateBench:
-    """A directory, and what was put into it."""
-
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.blobs = BlobStore(directory, max_blob_bytes=2**20)
@@ -69,7 +68,6 @@ class StateBench:
         return self.blobs.has(BlobName.of(text.encode()))
 
     def with_blobs(self, run: RunRecord, *states: LearnerState) -> RunRecord:
-        """The run with blobs of its own: theta*, a shard per learner, results where done."""
         name = run.run_id
         run = run.changed(initial_weights=self.put(f"{name} theta*"))
         if run.state is RunState.READY:
@@ -109,20 +107,20 @@ class StateBench:
 
 
 @pytest.fixture
-async def state(tmp_path: Path, make_run: Callable[..., RunRecord]) -> StateBench:
+async def state(tmp_path: Path) -> StateBench:
     """One run that is ready, with a subset; one in training; one that was cancelled; diagnoses."""
     bench = StateBench(tmp_path / "state")
     database = Database.open(bench.directory / "lipt.db")
     done, leased, queued = LearnerState.DONE, LearnerState.LEASED, LearnerState.QUEUED
     ready = bench.with_blobs(
-        make_run("ready", num_learners=2, state=RunState.READY), done, LearnerState.DROPPED
+        made_up_run("ready", num_learners=2, state=RunState.READY), done, LearnerState.DROPPED
     )
-    training = bench.with_blobs(make_run("training"), done, leased, queued)
+    training = bench.with_blobs(made_up_run("training"), done, leased, queued)
     given = InitializationConfig(weights_sha256=bench.put("given weights").sha256)
     config = training.config.model_copy(update={"initialization": given})
     training = training.changed(config=config)
     cancelled = bench.with_blobs(
-        make_run("cancelled", num_learners=2, state=RunState.CANCELLED), done, leased
+        made_up_run("cancelled", num_learners=2, state=RunState.CANCELLED), done, leased
     )
     for run in (ready, training, cancelled):
         await database.save_run(run, run.learners)

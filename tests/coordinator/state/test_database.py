@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,33 +24,27 @@ from lipt.coordinator.state.records import (
     SubsetRecord,
     TokenRecord,
 )
-from tests.coordinator.state.conftest import StateBench, diagnosis_of, subset_of
+from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.state.conftest import StateBench, diagnosis_of, execute, subset_of
 
-MakeRun = Callable[..., RunRecord]
 TOKEN = TokenRecord(
     token_id="a", name="n", role=Role.WORKER, sha256="s", created_at=2.0, created_by="b"
 )
 
 
-def execute(path: Path, *statements: str) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        for statement in statements:
-            connection.execute(statement)
-
-
-def test_a_field_that_this_version_does_not_know_is_refused(make_run: MakeRun) -> None:
-    values = make_run().model_dump(mode="json")
-    assert RunRecord.model_validate(values) == make_run()
+def test_a_field_that_this_version_does_not_know_is_refused() -> None:
+    values = made_up_run().model_dump(mode="json")
+    assert RunRecord.model_validate(values) == made_up_run()
     with pytest.raises(ValidationError, match="new_field"):
         RunRecord.model_validate(values | {"new_field": 1})
 
 
-def test_a_change_of_a_field_that_is_not_there_is_refused(make_run: MakeRun) -> None:
+def test_a_change_of_a_field_that_is_not_there_is_refused() -> None:
     with pytest.raises(TypeError, match=r"RunRecord has no fields \['stat'\]"):
-        make_run().changed(stat=1)
+        made_up_run().changed(stat=1)
 
 
-async def test_runs_come_back_as_they_were_written(tmp_path: Path, make_run: MakeRun) -> None:
+async def test_runs_come_back_as_they_were_written(tmp_path: Path) -> None:
     soup = SoupRecord(
         initial_accuracy=0.1,
         mean_learner_accuracy=0.2,
@@ -60,7 +53,7 @@ async def test_runs_come_back_as_they_were_written(tmp_path: Path, make_run: Mak
         num_kept=2,
         num_validation_examples=100,
     )
-    run = make_run(num_learners=2).changed(soup=soup)
+    run = made_up_run(num_learners=2).changed(soup=soup)
     database = Database.open(tmp_path / "lipt.db")
     await database.save_run(run, run.learners)
     changed = run.learners[1].changed(state=LearnerState.DONE, result=BlobName.of(b"x"))
@@ -71,11 +64,9 @@ async def test_runs_come_back_as_they_were_written(tmp_path: Path, make_run: Mak
     await reopened.close()
 
 
-async def test_run_is_read_as_it_was_acknowledged_last(
-    database: Database, make_run: MakeRun
-) -> None:
-    run = make_run("a")
-    await database.save_run(make_run("b"), make_run("b").learners)
+async def test_run_is_read_as_it_was_acknowledged_last(database: Database) -> None:
+    run = made_up_run("a")
+    await database.save_run(made_up_run("b"), made_up_run("b").learners)
     await database.save_run(run, run.learners)
     later = run.changed(message="later")
     await database.save_run(later)
@@ -84,10 +75,8 @@ async def test_run_is_read_as_it_was_acknowledged_last(
     assert database.read_run("a") is None
 
 
-async def test_run_that_cannot_be_read_is_named(
-    database: Database, tmp_path: Path, make_run: MakeRun
-) -> None:
-    await database.save_run(make_run("a"), make_run("a").learners)
+async def test_run_that_cannot_be_read_is_named(database: Database, tmp_path: Path) -> None:
+    await database.save_run(made_up_run("a"), made_up_run("a").learners)
     execute(tmp_path / "lipt.db", "UPDATE learners SET body = '{'")
     with pytest.raises(StateError, match=r"learner 0 of run a cannot be read.*lipt state check"):
         database.read_run("a")
@@ -96,16 +85,14 @@ async def test_run_that_cannot_be_read_is_named(
         database.read_run("a")
 
 
-async def test_summaries_are_those_of_the_records_in_full(
-    database: Database, make_run: MakeRun
-) -> None:
+async def test_summaries_are_those_of_the_records_in_full(database: Database) -> None:
     inputs = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
     runs = (
-        make_run("first").changed(created_at=1.0, inputs=None),
-        make_run("second", state=RunState.READY).changed(
+        made_up_run("first").changed(created_at=1.0, inputs=None),
+        made_up_run("second", state=RunState.READY).changed(
             created_at=2.0, ended_at=3.5, inputs=inputs, fingerprint="other"
         ),
-        make_run("third", state=RunState.FAILED).changed(created_at=4.0, ended_at=5.0),
+        made_up_run("third", state=RunState.FAILED).changed(created_at=4.0, ended_at=5.0),
     )
     for run in reversed(runs):
         await database.save_run(run, run.learners)
@@ -114,9 +101,9 @@ async def test_summaries_are_those_of_the_records_in_full(
 
 @pytest.mark.parametrize("body", ["{", '{"state": "somewhere"}', '{"state": null}'])
 async def test_run_whose_state_cannot_be_read_is_named(
-    database: Database, tmp_path: Path, make_run: MakeRun, body: str
+    database: Database, tmp_path: Path, body: str
 ) -> None:
-    await database.save_run(make_run("odd", state=RunState.READY))
+    await database.save_run(made_up_run("odd", state=RunState.READY))
     execute(tmp_path / "lipt.db", f"UPDATE runs SET body = '{body}'")
     with pytest.raises(StateError, match=r"run odd cannot be read.*lipt state check"):
         await database.load_summaries()
@@ -142,9 +129,9 @@ async def test_records_come_back_as_they_were_written_last(
     assert [await database.find(kind, key) for key in (*keys, "c")] == [changed, other, None]
 
 
-async def test_subsets_of_a_digest_come_newest_first(database: Database, make_run: MakeRun) -> None:
+async def test_subsets_of_a_digest_come_newest_first(database: Database) -> None:
     for run_id in ("r", "s"):
-        await database.save_run(make_run(run_id))
+        await database.save_run(made_up_run(run_id))
     asked = [("a", "r", "d", 1.0), ("b", "r", "d", 2.0), ("c", "r", "e", 3.0), ("x", "s", "d", 4.0)]
     for key, run_id, digest, created_at in asked:
         subset = subset_of(run_id, key).changed(digest=digest, created_at=created_at)
@@ -163,11 +150,9 @@ async def test_subsets_of_a_run_are_found_by_an_index(database: Database) -> Non
     assert "records_by_run" in str(plan)
 
 
-async def test_with_a_run_goes_all_that_is_on_record_of_it(
-    database: Database, make_run: MakeRun
-) -> None:
+async def test_with_a_run_goes_all_that_is_on_record_of_it(database: Database) -> None:
     for run_id in ("r", "s"):
-        run = make_run(run_id)
+        run = made_up_run(run_id)
         await database.save_run(run, run.learners)
         await database.save(subset_of(run_id, f"subset of {run_id}"))
     for run_id in ("r", "s", ""):
@@ -178,7 +163,7 @@ async def test_with_a_run_goes_all_that_is_on_record_of_it(
         assert await database.find(DiagnosisRecord, diagnosis.key) == again
     await database.remove_run("r")
     await database.remove_run("r")  # as if its answer had been lost
-    assert await database.load_runs() == (make_run("s"),)
+    assert await database.load_runs() == (made_up_run("s"),)
     assert await database.find(SubsetRecord, "subset of r") is None
     assert await database.find(SubsetRecord, "subset of s") is not None
     found = [
@@ -187,14 +172,12 @@ async def test_with_a_run_goes_all_that_is_on_record_of_it(
     assert [one is not None for one in found] == [False, True, True]
 
 
-async def test_service_goes_on_after_a_write_that_did_not_fit(
-    database: Database, make_run: MakeRun
-) -> None:
+async def test_service_goes_on_after_a_write_that_did_not_fit(database: Database) -> None:
     async def execute(statement: str) -> int:
         found = await database._do(lambda: database._connection.execute(statement).fetchone())
         return int(found[0])
 
-    run = make_run()
+    run = made_up_run()
     await database.save_run(run, run.learners)
     await execute(f"PRAGMA max_page_count = {await execute('PRAGMA page_count')}")
     large = run.changed(message="x" * 100_000)
@@ -247,10 +230,10 @@ def test_database_that_is_gone_from_a_used_directory_is_missed(
         Database.open(path)
 
 
-async def test_file_that_is_damaged_inside_is_said_to_be(tmp_path: Path, make_run: MakeRun) -> None:
+async def test_file_that_is_damaged_inside_is_said_to_be(tmp_path: Path) -> None:
     path = tmp_path / "lipt.db"
     database = Database.open(path)
-    await database.save_run(make_run(num_learners=100), make_run(num_learners=100).learners)
+    await database.save_run(made_up_run(num_learners=100), made_up_run(num_learners=100).learners)
     await database.close()
     content = path.read_bytes()
     path.write_bytes(content[:4096] + bytes(len(content) - 4096))
@@ -298,9 +281,7 @@ def needed_by(directory: Path) -> set[str]:
     return {need.blob.sha256 for record in read_records(directory, []) for need in needs_of(record)}
 
 
-def test_named_digests_are_those_of_needs_and_of_what_is_needed_no_more(
-    state: StateBench,
-) -> None:
+def test_named_digests_are_those_of_needs_and_of_what_is_needed_no_more(state: StateBench) -> None:
     named = set(named_digests(state.directory))
     over = ["ready shard 0", "ready shard 1", "training shard 0"]
     over += [f"cancelled {what}" for what in ("shard 0", "shard 1", "result 0", "snapshot 0")]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -98,7 +99,16 @@ def test_second_coordinator_is_refused_and_told_of_the_first(tmp_path: Path) -> 
     StateLock(tmp_path).release()
 
 
-def test_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("read_only", [False, True])
+def test_directory_that_cannot_be_used_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_only: bool
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EROFS, "Read-only file system")
+
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StateError, match="--state-dir"):
-        StateLock(tmp_path / "file" / "state")
+    if read_only:
+        monkeypatch.setattr(os, "open", refuse)
+    directory = tmp_path / ("state" if read_only else "file") / "state"
+    with pytest.raises(StateError, match=rf"{directory} cannot be used: .*--state-dir"):
+        StateLock(directory)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,7 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
 from lipt.coordinator.state.maintenance import back_up, check_state, collect_garbage
 from tests.blob_files import flip_a_bit
-from tests.coordinator.state.conftest import StateBench
-
-
-def execute(directory: Path, statement: str) -> None:
-    with contextlib.closing(sqlite3.connect(directory / "lipt.db")) as connection, connection:
-        connection.execute("PRAGMA foreign_keys = OFF")
-        connection.execute(statement)
+from tests.coordinator.state.conftest import StateBench, execute
 
 
 def test_whole_state_has_no_problem(state: StateBench) -> None:
@@ -107,7 +100,7 @@ def test_one_flipped_bit_is_found(state: StateBench) -> None:
     ],
 )
 def test_record_that_is_wrong_is_named(state: StateBench, statement: str, words: str) -> None:
-    execute(state.directory, statement)
+    execute(state.directory / "lipt.db", statement)
     problems = "\n".join(check_state(state.directory).problems)
     with pytest.raises(ValueError, match=words):
         raise ValueError(problems)
@@ -177,7 +170,7 @@ def test_coordinator_that_serves_makes_it_fail(state: StateBench) -> None:
 
 
 def test_record_that_cannot_be_read_removes_nothing(state: StateBench) -> None:
-    execute(state.directory, "UPDATE learners SET body = '{' WHERE run_id = 'training'")
+    execute(state.directory / "lipt.db", "UPDATE learners SET body = '{' WHERE run_id = 'training'")
     with pytest.raises(StateError, match=r"nothing was done.*learner 0 of run training"):
         collect_garbage(state.directory, min_age_seconds=0.0, now=NOW)
     assert state.has("cancelled shard 0")

@@ -1,29 +1,61 @@
-"""Blobs are named by a letter and take so many bytes; a peer may have 100, all may have 150."""
+"""Quotas by letters (a peer may have 100, all may have 150), and as peers meet them."""
 
 from __future__ import annotations
 
+import math
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
-from lipt.common.blobs.blob import BlobName
+from lipt.common.access.roles import Role
+from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
 from lipt.common.errors import (
     ForeignBlobError,
     StateError,
     StorageFullError,
     UploadInProgressError,
+    WrongOffsetError,
+    from_rpc_error,
 )
-from lipt.coordinator.dispatch.leases import AssignmentKey
-from lipt.coordinator.dispatch.worker_blobs import Allowance
+from lipt.common.states import RunState
+from lipt.common.weights.files import pack
+from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence
+from lipt.coordinator.app import App
+from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData, SelectSubset
+from lipt.coordinator.dispatch.leases import AssignmentKey, RangeGrant
+from lipt.coordinator.server import serving
 from lipt.coordinator.settings import StorageSettings
-from lipt.coordinator.storage.accounts import Accounts, Quota, free_bytes, resolve_quota
+from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.storage.accounts import (
+    Accounts,
+    Allowance,
+    Quota,
+    WorkerBlobs,
+    free_bytes,
+    resolve_quota,
+)
+from lipt.coordinator.subsets.answers import DiagnosisQuery
+from lipt.core.stages.question import SubsetQuery
+from lipt.v1 import blob_pb2, blob_pb2_grpc, config_pb2
 from tests.clock import Clock
+from tests.coordinator.dispatch.conftest import Bench
+from tests.coordinator.dispatch.test_scans import OPENED, THETA_P, VERSIONS
+from tests.coordinator.fakes import THETA as WEIGHTS
+from tests.coordinator.fakes import complete, make_settings, opened, pretraining, until
+from tests.coordinator.made_up_runs import made_up_run
+from tests.serving import own_user_channel
 
 QUOTA = Quota(max_bytes=150, max_bytes_per_peer=100, max_unfinished=4, max_unfinished_per_peer=3)
 LEASE = Allowance((AssignmentKey("r", 0), 1), max_files=2, max_file_bytes=60)
 
 
-class Bench:
+class Desk:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.live = {LEASE.lease}
@@ -54,138 +86,128 @@ def named(letter: str, size: int) -> BlobName:
 
 
 @pytest.fixture
-def bench(clock: Clock) -> Bench:
-    return Bench(clock)
+def desk(clock: Clock) -> Desk:
+    return Desk(clock)
 
 
-def test_declared_bytes_count_from_the_start_and_stored_ones_go_on_counting(bench: Bench) -> None:
-    bench.begin("a", 60)
+def test_declared_bytes_count_from_the_start_and_stored_ones_go_on_counting(desk: Desk) -> None:
+    desk.begin("a", 60)
     with pytest.raises(StorageFullError, match=r"this peer would take 101 bytes.*at most 100 are"):
-        bench.begin("b", 41)
-    bench.accounts.end(named("a", 60), finished=True, kept=False)
+        desk.begin("b", 41)
+    desk.accounts.end(named("a", 60), finished=True, kept=False)
     with pytest.raises(StorageFullError, match=r"raise storage\.max_bytes") as caught:
-        bench.begin("b", 41)
+        desk.begin("b", 41)
     assert caught.value.retry_after_seconds is None  # waiting a little does not help
-    assert bench.begin("b", 40) == []
-
-
-def test_a_peer_at_its_quota_leaves_the_others_theirs(bench: Bench) -> None:
-    bench.store("a", 100)
-    bench.store("b", 50, "other")
+    desk.store("b", 40)
+    # The others have theirs.
+    desk.store("c", 50, "other")
     with pytest.raises(StorageFullError, match=r"all peers together would take 151 bytes"):
-        bench.begin("c", 1, "third")
+        desk.begin("d", 1, "third")
 
 
-def test_number_of_unfinished_uploads_is_limited_and_says_when_to_ask_again(bench: Bench) -> None:
+def test_number_of_unfinished_uploads_is_limited_and_says_when_to_ask_again(desk: Desk) -> None:
     for letter in "abc":
-        bench.cut(letter, 1)
+        desk.cut(letter, 1)
     with pytest.raises(StorageFullError, match=r"number 4 of this peer; at most 3") as caught:
-        bench.begin("d", 1)
+        desk.begin("d", 1)
     assert caught.value.retry_after_seconds == 10.0
-    bench.cut("d", 1, "other")
+    desk.cut("d", 1, "other")
     with pytest.raises(StorageFullError, match=r"number 5 of all peers together; at most 4"):
-        bench.begin("e", 1, "third")
+        desk.begin("e", 1, "third")
 
 
-def test_upload_under_way_is_nobody_else_s(bench: Bench) -> None:
-    bench.begin("a", 1)
+def test_upload_under_way_is_nobody_else_s(desk: Desk) -> None:
+    desk.begin("a", 1)
     with pytest.raises(UploadInProgressError, match="Try again"):
-        bench.begin("a", 1, "other")
-    bench.accounts.end(named("a", 1), finished=False, kept=False)
-    assert bench.begin("a", 1, "other") == []
+        desk.begin("a", 1, "other")
+    desk.accounts.end(named("a", 1), finished=False, kept=False)
+    assert desk.begin("a", 1, "other") == []
 
 
-def test_an_upload_counts_once_and_while_it_is_sent(bench: Bench) -> None:
-    bench.cut("a", 90)
-    assert bench.begin("a", 95) == []
-    bench.clock.now += 1000
+def test_an_upload_counts_once_and_while_it_is_sent(desk: Desk) -> None:
+    desk.cut("a", 90)
+    assert desk.begin("a", 95) == []
+    desk.clock.now += 1000
     with pytest.raises(StorageFullError, match="all peers together"):
-        bench.begin("b", 100, "other")
-    bench.accounts.end(named("a", 95), finished=False, kept=False)
-    assert bench.accounts.num_unfinished() == 0
-    assert bench.begin("b", 100, "other") == []
+        desk.begin("b", 100, "other")
+    desk.accounts.end(named("a", 95), finished=False, kept=False)
+    assert desk.accounts.num_unfinished() == 0
+    assert desk.begin("b", 100, "other") == []
 
 
-def test_silent_beginnings_make_room_the_oldest_first_and_no_more_than_needed(
-    bench: Bench,
-) -> None:
+def test_silent_beginnings_make_room_the_oldest_first(desk: Desk) -> None:
     for letter in "abc":
-        bench.clock.now += 1
-        bench.cut(letter, 30)
-    bench.clock.now += 119  # a and b have been silent for 121 and 120 s
-    assert bench.cut("d", 30) == ["a"]
+        desk.clock.now += 1
+        desk.cut(letter, 30)
+    desk.clock.now += 119  # a and b have been silent for 121 and 120 s
+    assert desk.cut("d", 30) == ["a"]
     with pytest.raises(StorageFullError):
-        bench.begin("e", 100)  # c is too young to leave
-    assert bench.begin("e", 1) == ["b"]
+        desk.begin("e", 100)  # c is too young to leave
+    assert desk.begin("e", 1) == ["b"]
 
 
-def test_what_others_left_makes_room_when_all_have_too_much(bench: Bench) -> None:
-    bench.cut("a", 100, "gone")
-    bench.clock.now += 121
-    assert bench.begin("b", 100) == ["a"]
+def test_what_others_left_makes_room_when_all_have_too_much(desk: Desk) -> None:
+    desk.cut("a", 100, "gone")
+    desk.clock.now += 121
+    assert desk.begin("b", 100) == ["a"]
 
 
-def test_trainers_that_filled_everything_keep_no_worker_from_handing_in(bench: Bench) -> None:
-    bench.store("a", 100, "trainer")
-    bench.store("b", 50, "other trainer")
+def test_trainers_that_filled_everything_keep_no_worker_from_handing_in(desk: Desk) -> None:
+    desk.store("a", 100, "trainer")
+    desk.store("b", 50, "other trainer")
     for letter in "cd":
-        bench.store(letter, 60, "worker", LEASE)
+        desk.store(letter, 60, "worker", LEASE)
     for letter, size in (("e", 1), ("c", 61)):
         with pytest.raises(ForeignBlobError, match="allows 2 files of at most 60 bytes"):
-            bench.begin(letter, size, "worker", LEASE)
+            desk.begin(letter, size, "worker", LEASE)
     # One that goes on is not new, and files of a lease that lives are not left over.
-    assert bench.begin("c", 60, "worker", LEASE) == []
+    assert desk.begin("c", 60, "worker", LEASE) == []
 
 
-def test_files_of_leases_that_are_over_are_limited_too(bench: Bench) -> None:
-    for number, letter in enumerate("abc"):
+@pytest.mark.parametrize(
+    ("peers", "trained", "whose", "free"),
+    [
+        # 120 of the peer's 100 bytes are left over, and another worker notices nothing.
+        (("greedy", "greedy", "greedy"), 0, "this peer would take 120 bytes", True),
+        # 180 of all 150 bytes are left over: the next file is charged to anybody.
+        (("gone", "left", "lost"), 100, "all peers together would take 160 bytes", False),
+    ],
+)
+def test_files_of_leases_that_are_over_are_limited_too(
+    desk: Desk, peers: tuple[str, ...], trained: int, whose: str, free: bool
+) -> None:
+    for number, (letter, peer) in enumerate(zip("abc", peers, strict=True)):
         lease = Allowance((AssignmentKey("r", 9), number), max_files=1, max_file_bytes=60)
-        bench.live = {lease.lease}
-        # Two leases' leavings take 120 of the 100 bytes: the third file is charged to the peer.
-        bench.store(letter, 60, "greedy", lease)
-    bench.live = {LEASE.lease}
-    with pytest.raises(StorageFullError, match="this peer would take 120 bytes"):
-        bench.begin("d", 60, "greedy", LEASE)
-    # Another worker notices nothing.
-    assert bench.begin("e", 60, "worker", LEASE) == []
+        desk.live = {lease.lease}
+        desk.store(letter, 60, peer, lease)
+    desk.live = {LEASE.lease}
+    desk.store("d", trained, "trainer")
+    with pytest.raises(StorageFullError, match=whose):
+        desk.begin("e", 60, "greedy", LEASE)
+    if free:
+        assert desk.begin("e", 60, "worker", LEASE) == []
 
 
-def test_files_that_several_left_of_their_leases_are_limited_together(bench: Bench) -> None:
-    for number, letter in enumerate("abc"):
-        lease = Allowance((AssignmentKey("r", 9), number), max_files=1, max_file_bytes=60)
-        bench.live = {lease.lease}
-        bench.store(letter, 60, f"gone {number}", lease)
-    bench.live = {LEASE.lease}
-    bench.store("d", 100, "trainer")
-    # 180 of 150 bytes are left over: the next file is charged, also to one who left nothing.
-    with pytest.raises(StorageFullError, match="all peers together would take 160 bytes"):
-        bench.begin("e", 60, "worker", LEASE)
-
-
-def test_what_a_record_names_counts_no_more(bench: Bench) -> None:
-    bench.store("a", 100)
-    bench.accounts.forget([named("a", 100).sha256, named("b", 1).sha256])
-    assert bench.begin("c", 100) == []
-
-
-def test_upload_under_way_is_not_forgotten(bench: Bench) -> None:
-    bench.begin("a", 100)
-    bench.accounts.forget([named("a", 100).sha256])
+def test_what_a_record_names_counts_no_more_unless_it_is_under_way(desk: Desk) -> None:
+    desk.store("a", 60)
+    desk.begin("b", 40)
+    desk.accounts.forget(named(letter, 1).sha256 for letter in "abc")
     with pytest.raises(StorageFullError):
-        bench.begin("b", 1)
+        desk.begin("c", 61)
+    assert desk.begin("c", 60) == []
 
 
-def test_what_an_earlier_process_left_counts_in_all_and_for_nobody(bench: Bench) -> None:
-    bench.accounts.restore({named("a", 1).sha256: 80}, {named("b", 1).sha256: 20})
-    assert bench.accounts.num_bytes(finished=True) == 80
-    assert bench.accounts.num_bytes(finished=False) == 20
-    assert bench.accounts.num_unfinished() == 1
+def test_what_an_earlier_process_left_counts_in_all_and_for_nobody(desk: Desk) -> None:
+    desk.accounts.restore({named("a", 1).sha256: 80}, {named("b", 1).sha256: 20})
+    assert desk.accounts.num_bytes(finished=True) == 80
+    assert desk.accounts.num_bytes(finished=False) == 20
+    assert desk.accounts.num_unfinished() == 1
     with pytest.raises(StorageFullError, match="all peers together would take 160"):
-        bench.begin("c", 60)
+        desk.begin("c", 60)
     # Who goes on with it has it from then on.
-    bench.cut("b", 60)
+    desk.cut("b", 60)
     with pytest.raises(StorageFullError, match="this peer would take 101"):
-        bench.begin("c", 41)
+        desk.begin("c", 41)
 
 
 @pytest.mark.parametrize(
@@ -197,9 +219,7 @@ def test_what_an_earlier_process_left_counts_in_all_and_for_nobody(bench: Bench)
         ({"max_bytes_per_peer": 900, "max_unfinished": 5}, Quota(300, 300, 5, 5)),
     ],
 )
-def test_what_is_not_set_follows_the_disk_and_no_peer_may_more_than_all(
-    given: dict[str, int], quota: Quota
-) -> None:
+def test_quota_that_is_not_set_follows_the_disk(given: dict[str, int], quota: Quota) -> None:
     assert resolve_quota(StorageSettings.model_validate(given), usable_bytes=900) == quota
 
 
@@ -207,3 +227,230 @@ def test_free_bytes_are_the_disk_s(tmp_path: Path) -> None:
     assert free_bytes(tmp_path) > 0
     with pytest.raises(StateError, match="cannot be used"):
         free_bytes(tmp_path / "nowhere")
+
+
+THETA, OTHER = BlobName.of(b"theta*"), BlobName.of(b"other")
+SECRET = "5" * 32
+
+
+def test_every_file_may_be_sent_twice_at_twice_the_size_and_a_header() -> None:
+    lease = (AssignmentKey("r", 0), 1)
+    run = made_up_run().changed(initial_weights=BlobName("0" * 64, 1000))
+    learners = run.config.learners.model_copy(update={"num_snapshots": 3})
+    run = run.changed(config=run.config.model_copy(update={"learners": learners}))
+    assert Allowance.of_learner(lease, run) == Allowance(lease, 8, max_file_bytes=2000 + 2**20)
+    run = made_up_run().changed(initial_weights=None)
+    assert Allowance.of_learner(lease, run) == Allowance(lease, 2, max_file_bytes=2**20)
+
+
+class Blobs(WorkerBlobs):
+    """What decides on the blobs of workers that have learners of one run."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench.dispatcher)
+        self.bench = bench
+
+    async def leased(self, instance_id: str, shown: Evidence) -> tuple[str, RunRecord, BlobName]:
+        """A worker that registers so: its id, the run, and the shard of the learner it has."""
+        worker_id = self.bench.join(instance_id, shown=shown)
+        key, _ = await self.bench.take(worker_id)
+        run = self.bench.store.find(key.run_id)
+        return worker_id, run, run.learners[key.learner].shard
+
+
+@pytest.fixture
+async def blobs(bench: Bench) -> Blobs:
+    await bench.store.add(made_up_run())
+    return Blobs(bench)
+
+
+async def test_whoever_shows_no_worker_reads_and_sends_as_a_trainer(blobs: Blobs) -> None:
+    await blobs.leased(SECRET, Evidence(ANYBODY, SECRET))
+    trainer = Evidence(Caller("t", "t", frozenset({Role.TRAINER})))
+    for shown in (Evidence(ANYBODY), trainer):
+        blobs.require_readable(OTHER, shown)
+        assert blobs.allowance(OTHER, shown) is None
+
+
+async def test_a_worker_s_blobs_follow_its_lease(blobs: Blobs) -> None:
+    shown = Evidence(ANYBODY, SECRET)
+    with pytest.raises(ForeignBlobError):
+        blobs.require_readable(THETA, shown)
+    worker_id, run, shard = await blobs.leased(SECRET, shown)
+    for name in (THETA, shard):
+        blobs.require_readable(name, shown)
+    for other in (OTHER, run.learners[1].shard):
+        with pytest.raises(ForeignBlobError, match="not of this worker's assignment"):
+            blobs.require_readable(other, shown)
+    allowed = blobs.allowance(OTHER, shown)
+    assert allowed is not None
+    key, epoch = allowed.lease
+    assert (key, epoch) == (("r", 0), 1)
+    await blobs.bench.dispatcher.give_back(worker_id, key, epoch)
+    for refused in (blobs.require_readable, blobs.allowance):
+        with pytest.raises(ForeignBlobError, match="this one has none"):
+            refused(THETA, shown)
+    # Another lease of the same learner begins anew.
+    await blobs.leased(SECRET, shown)
+    allowed = blobs.allowance(OTHER, shown)
+    assert allowed is not None
+    assert allowed.lease == (key, 2)
+
+
+async def test_a_worker_with_a_range_reads_its_weights_and_sends_two_files(bench: Bench) -> None:
+    shown = Evidence(ANYBODY, SECRET)
+    worker = bench.join(SECRET, versions=VERSIONS, has_data=True, shown=shown)
+    bench.dispatcher.scans.note(OPENED)
+    grant = await bench.dispatcher.next_work(worker, wait_seconds=0.0)
+    assert isinstance(grant, RangeGrant)
+    blobs = WorkerBlobs(bench.dispatcher)
+    blobs.require_readable(THETA_P, shown)
+    with pytest.raises(ForeignBlobError):
+        blobs.require_readable(OTHER, shown)
+    lease = (grant.key, grant.epoch)
+    assert blobs.allowance(OTHER, shown) == Allowance(lease, 2, grant.scan.max_file_bytes)
+
+
+async def test_a_lease_goes_on_after_a_restart_before_registration(blobs: Blobs) -> None:
+    shown = Evidence(ANYBODY, SECRET)
+    _, _, shard = await blobs.leased(SECRET, shown)
+    await blobs.bench.restart()
+    blobs = Blobs(blobs.bench)
+    blobs.require_readable(shard, shown)
+    assert blobs.allowance(OTHER, shown) is not None
+    with pytest.raises(ForeignBlobError):
+        blobs.require_readable(shard, Evidence(ANYBODY, "6" * 32))
+
+
+# Another connection, however often the address was dialled.
+_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
+LIMITS = {"max_bytes": 1000, "max_bytes_per_peer": 700}
+
+
+class Peer:
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.blobs: Any = blob_pb2_grpc.BlobServiceStub(channel)
+
+    async def send(self, content: bytes, *, up_to: int | None = None) -> BlobName:
+        name = BlobName.of(content)
+        request = blob_pb2.WriteBlobRequest(blob=blob_to_proto(name))
+        fill_chunk(request.chunk, 0, content[:up_to])
+        try:
+            await self.blobs.WriteBlob(iter([request]), timeout=60)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+        return name
+
+    async def cut(self, content: bytes) -> None:
+        with pytest.raises(WrongOffsetError):
+            await self.send(content, up_to=1)
+
+
+class Served:
+    def __init__(self, app: App, address: str, stack: AsyncExitStack) -> None:
+        self.app = app
+        self._address = address
+        self._stack = stack
+
+    async def peer(self) -> Peer:
+        channel = own_user_channel(self._address, _OPTIONS)
+        return Peer(await self._stack.enter_async_context(channel))
+
+    def figures(self, name: str) -> dict[str, float]:
+        readings = self.app.storage.readings()
+        (found,) = [figures for gauge, figures in readings.items() if gauge.name == name]
+        return {"".join(labels): figure for labels, figure in found.items()}
+
+
+@asynccontextmanager
+async def served(directory: Path, **storage: object) -> AsyncIterator[Served]:
+    settings = make_settings(directory, storage={**LIMITS, **storage})
+    async with opened(settings) as app, serving(app) as address, AsyncExitStack() as stack:
+        yield Served(app, address, stack)
+
+
+async def in_training(app: App) -> RunRecord:
+    run = await app.requests.create("q", "mine", config_pb2.RunConfig())
+    return await until(app, run.run_id, lambda run: run.state is RunState.TRAINING)
+
+
+async def test_restart_counts_what_is_there(tmp_path: Path) -> None:
+    async with served(tmp_path) as coordinator:
+        await in_training(coordinator.app)
+        peer = await coordinator.peer()
+        await peer.send(b"a" * 600)
+        greedy = await coordinator.peer()
+        await greedy.cut(b"b" * 100)
+        with pytest.raises(StorageFullError, match=r"this peer would take 701.*at most 700"):
+            await greedy.send(b"c" * 601)
+        # What is refused has left no file, and no other peer notices.
+        assert len(list((tmp_path / "state" / "uploads").iterdir())) == 1
+        assert coordinator.figures("lipt_storage_bytes")["reserved"] == 100
+    async with served(tmp_path) as coordinator:
+        # Of the beginning one byte: what else is to come is declared when it goes on. What the
+        # coordinator made for its run is nobody's upload.
+        assert coordinator.figures("lipt_storage_bytes")["uploaded"] == 600
+        assert coordinator.figures("lipt_unfinished_uploads") == {"": 1}
+        peer = await coordinator.peer()
+        with pytest.raises(StorageFullError, match="all peers together would take 1001 bytes"):
+            await peer.send(b"c" * 400)
+        assert await peer.send(b"c" * 399)
+
+
+async def test_what_a_run_is_made_of_counts_no_more(tmp_path: Path) -> None:
+    async with served(tmp_path) as coordinator:
+        peer = await coordinator.peer()
+        name = await peer.send(b"g" * 700)
+        run = await in_training(coordinator.app)
+        await coordinator.app.store.update(
+            run.run_id, lambda run: run.with_learner(run.learners[0].changed(result=name))
+        )
+        assert coordinator.figures("lipt_storage_bytes")["uploaded"] == 0
+        assert await peer.send(b"h" * 700)
+
+
+async def test_old_blob_that_is_asked_about_is_there_afterwards(tmp_path: Path) -> None:
+    async with served(tmp_path) as coordinator:
+        peer = await coordinator.peer()
+        names = [await peer.send(content) for content in (b"asked", b"sent", b"read", b"left")]
+        for name in names:
+            os.utime(coordinator.app.blobs.path(name), (1000.0, 1000.0))
+        asked, _, read, left = map(blob_to_proto, names)
+        await peer.blobs.GetUploadStatus(blob_pb2.GetUploadStatusRequest(blob=asked))
+        await peer.send(b"sent")
+        async for _ in peer.blobs.ReadBlob(blob_pb2.ReadBlobRequest(blob=read)):
+            pass
+        await coordinator.app.storage.collect()
+        assert [coordinator.app.blobs.has(name) for name in names] == [True, True, True, False]
+        assert coordinator.figures("lipt_storage_bytes")["uploaded"] == 13
+        answer = await peer.blobs.GetUploadStatus(blob_pb2.GetUploadStatusRequest(blob=left))
+        assert not answer.complete
+
+
+async def test_what_a_request_is_about_is_not_removed_before_it_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(tmp_path)
+    compute = pretraining(settings.state_dir)
+    removed: list[bool] = []
+    async with opened(settings, compute) as app:
+        name = app.blobs.put_bytes(pack(WEIGHTS))
+
+        def expire(_: object = None) -> None:
+            removed.append(app.blobs.expiry.remove_blob(name.sha256, before=math.inf))
+
+        select = compute.answers[SelectSubset]
+        assert callable(select)
+        blob = app.blobs.put_bytes(b"findings")
+        compute.answers[SelectSubset] = lambda job: (expire(), select(job))[1]
+        compute.answers[DiagnoseData] = lambda job: (expire(), Diagnosed(blob, "cpu"))[1]
+        monkeypatch.setattr(app.requests.admission, "_check_weights", lambda *_: (expire(), "")[1])
+        given = config_pb2.RunConfig(initialization={"weights_sha256": name.sha256})
+        await app.requests.create("q", "mine", given)
+        await complete(app, "mine")
+        asked = SubsetQuery("mine", "uniform", 0.1, None, None, {}, weights=name)
+        await app.answers.subset(asked, lambda _: None, "me")
+        await app.answers.diagnosis(DiagnosisQuery(features=name), lambda _: None, "me")
+        assert removed == [False] * 3
+        expire()
+        assert removed[-1]

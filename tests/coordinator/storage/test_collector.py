@@ -1,26 +1,36 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import sqlite3
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.errors import RunNotReadyError, StateError
 from lipt.common.observability.logs import EventKind, Events
+from lipt.common.states import RunState
+from lipt.coordinator.compute.messages import Progressed
+from lipt.coordinator.compute.queue import Computation
+from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
+from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import collection_paused
 from lipt.coordinator.state.maintenance import check_state
+from lipt.coordinator.state.records import RunRecord, RunSummary
 from lipt.coordinator.storage.accounts import Accounts
-from lipt.coordinator.storage.storage import Storage
+from lipt.coordinator.storage.storage import Storage, overdue
 from tests.clock import Clock
-from tests.coordinator.state.conftest import StateBench
+from tests.coordinator.fakes import FakeCompute
+from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.state.conftest import StateBench, execute
 from tests.uploading import PLENTY
 
-HOUR = 3600.0
+HOUR, DAY = 3600.0, 86_400.0
 NOW = 10_000_000_000.0  # long after every file was written
 SPARE = ["ready shard 0", "ready shard 1", "training shard 0", "uploaded weights"]
 SPARE += [f"cancelled {what}" for what in ("shard 0", "shard 1", "result 0", "snapshot 0")]
@@ -30,23 +40,40 @@ KEPT += ["diagnosis of ", "diagnosis of ready"]
 
 
 class Bench:
-    def __init__(self, state: StateBench) -> None:
-        self.state = state
+    """A directory with files of every kind; its store begins without runs."""
+
+    def __init__(self, state: StateBench, database: Database) -> None:
+        self.state, self.database = state, database
         self.events = Events()
-        self.clock = Clock(NOW)
+        self.clock, self.idle = Clock(NOW), Clock(0.0)
+        self.store = RunStore(database, clock=self.idle)
+        self.compute = FakeCompute()
         self.accounts = Accounts(PLENTY, clock=self.clock, is_live=lambda _: False)
         self.storage = self.new_storage()
 
-    def new_storage(self, sleep: Any = asyncio.sleep) -> Storage:
+    def new_storage(self, sleep: Any = asyncio.sleep, **settings: Any) -> Storage:
         return Storage(
             self.state.directory,
             self.state.blobs,
             self.accounts,
-            StorageSettings(unfinished_hours=1.0, unused_hours=24.0),
+            StorageSettings(unfinished_hours=1.0, unused_hours=24.0, **settings),
             self.events,
+            self.store,
+            self.compute.queue,
             wall_clock=self.clock,
             sleep=sleep,
         )
+
+    async def add(self, *runs: RunRecord) -> None:
+        for run in runs:
+            await self.store.add(run)
+        self.idle.now += 2 * HOUR
+
+    async def left(self, **settings: Any) -> list[str]:
+        await self.new_storage(**settings).remove_overdue_runs()
+        kept = [run.run_id for run in self.store.runs()]
+        assert [run.run_id for run in await self.database.load_runs()] == sorted(kept)
+        return kept
 
     def put(self, text: str, hours_ago: float) -> BlobName:
         name = self.state.put(text)
@@ -67,15 +94,15 @@ class Bench:
 
 
 @pytest.fixture
-def bench(state: StateBench) -> Bench:
-    return Bench(state)
+def bench(state: StateBench, database: Database) -> Bench:
+    return Bench(state, database)
 
 
-async def test_what_nobody_needs_or_has_used_for_long_goes_and_the_rest_stays(
-    bench: Bench,
-) -> None:
+async def test_unneeded_files_go_and_the_rest_stays(bench: Bench) -> None:
     old, young = bench.put("old features", 25.0), bench.put("young features", 23.0)
-    bench.accounts.restore({old.sha256: 12, young.sha256: 14}, {})
+    # What a record names is no upload.
+    needed = bench.state.put("ready shard 0")
+    bench.accounts.restore({old.sha256: 12, young.sha256: 14, needed.sha256: 13}, {})
     await bench.storage.collect()
     assert bench.there([*SPARE, "old features"]) == []
     assert bench.there([*KEPT, "young features"]) == [*KEPT, "young features"]
@@ -117,21 +144,14 @@ async def test_what_a_request_holds_or_a_backup_reads_stays(bench: Bench) -> Non
 
 
 async def test_record_that_cannot_be_read_removes_nothing(bench: Bench) -> None:
-    database = bench.state.directory / "lipt.db"
-    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
-        connection.execute("UPDATE learners SET body = '{' WHERE run_id = 'training'")
+    broken = "UPDATE learners SET body = '{' WHERE run_id = 'training'"
+    execute(bench.state.directory / "lipt.db", broken)
     await bench.storage.collect()
     assert bench.there(SPARE) == SPARE
     assert bench.events.counts() == {(EventKind.RETRIED, "collection"): 1}
 
 
-async def test_blobs_that_records_name_are_no_uploads(bench: Bench) -> None:
-    bench.accounts.restore({bench.state.put("ready shard 0").sha256: 13}, {})
-    await bench.storage.collect()
-    assert bench.accounts.num_bytes(finished=True) == 0
-
-
-async def test_files_that_records_need_are_not_looked_at(
+async def test_needed_files_are_not_looked_at(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at: list[str] = []
@@ -151,23 +171,22 @@ async def test_files_that_records_need_are_not_looked_at(
 
 
 async def test_first_round_comes_after_a_while_and_then_again_and_again(bench: Bench) -> None:
+    await bench.add(ended("a", 9))
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:
         # Peers come back to what they have sent before anything goes.
-        assert bool(bench.there(SPARE)) is not bool(slept)
+        assert bool(bench.there(SPARE)) is bool(bench.store.runs()) is not bool(slept)
         slept.append(seconds)
         if len(slept) == 3:
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await bench.new_storage(sleep).run()
+        await bench.new_storage(sleep, keep_days=1).run()
     assert slept == [900.0] * 3
 
 
-async def test_round_that_is_under_way_at_the_end_is_waited_for(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_last_round_is_waited_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
     collect = bench.storage._collect
@@ -188,3 +207,71 @@ async def test_round_that_is_under_way_at_the_end_is_waited_for(
     with pytest.raises(asyncio.CancelledError):
         await task
     assert bench.there(SPARE) == []
+
+
+RUN = RunSummary.of(made_up_run(state=RunState.READY))
+
+
+def ended(run_id: str, days_ago: float, state: RunState = RunState.READY) -> Any:
+    return made_up_run(run_id, state=state).changed(ended_at=NOW - days_ago * DAY)
+
+
+async def test_ended_runs_go_where_somebody_has_said_so_and_live_ones_stay(bench: Bench) -> None:
+    await bench.add(
+        ended("a", 900, RunState.FAILED),
+        ended("b", 900, RunState.CANCELLED),
+        made_up_run("c", state=RunState.TRAINING),
+        made_up_run("d", state=RunState.MERGING),
+    )
+    assert await bench.left() == ["a", "b", "c", "d"]
+    assert await bench.left(keep_days=1, keep_runs=0) == ["c", "d"]
+    with pytest.raises(RunNotReadyError, match="only runs that have ended are removed"):
+        await bench.store.remove("c")
+
+
+async def test_a_run_that_is_computed_for_or_was_just_asked_for_stays(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.add(ended("a", 9), ended("b", 9), ended("c", 9))
+    job = Computation("dear", "SelectSubset", "c", 1, True, 5.0, Progressed("", 0, 0))
+    monkeypatch.setattr(bench.compute, "computations", lambda: (job,))
+    bench.store.find("name-b")
+    bench.idle.now += 3599.0
+    assert await bench.left(keep_days=1) == ["b", "c"]
+    bench.idle.now += 2.0
+    assert await bench.left(keep_days=1) == ["c"]
+
+
+async def test_what_cannot_be_removed_is_there_as_before_and_goes_the_next_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.add(ended("a", 9), ended("b", 9))
+
+    async def full(run_id: str) -> None:
+        raise StateError("no space left.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(bench.database, "remove_run", full)
+        assert await bench.left(keep_days=1) == ["a", "b"]
+    assert bench.events.count(EventKind.RETRIED, "collection") == 1
+    assert await bench.left(keep_days=1) == []
+
+
+@given(
+    ends=st.lists(st.integers(0, 30), max_size=8),
+    keep_days=st.none() | st.integers(1, 30),
+    keep_runs=st.none() | st.integers(0, 9),
+)
+def test_overdue_by_either_rule(
+    ends: list[int], keep_days: int | None, keep_runs: int | None
+) -> None:
+    runs = [replace(RUN, run_id=str(place), ended_at=float(end)) for place, end in enumerate(ends)]
+    gone = overdue(runs, StorageSettings(keep_runs=keep_runs), now=40 * DAY)
+    assert len(gone) == (0 if keep_runs is None else max(0, len(runs) - keep_runs))
+    kept = [end for place, end in enumerate(ends) if runs[place] not in gone]
+    # Nobody goes who ended after somebody who stays.
+    assert max((run.ended_at or 0.0 for run in gone), default=0.0) <= min(kept, default=31)
+    days = [replace(RUN, run_id=str(place), ended_at=end * DAY) for place, end in enumerate(ends)]
+    old = overdue(days, StorageSettings(keep_days=keep_days), now=40 * DAY)
+    expected = [] if keep_days is None else [end for end in ends if 40 - end > keep_days]
+    assert [run.ended_at for run in old] == sorted(end * DAY for end in expected)

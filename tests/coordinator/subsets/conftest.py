@@ -1,48 +1,120 @@
-"""Answers of a coordinator whose jobs a test plays."""
-
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 import pytest
+import torch
 
+from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
+from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.compute.jobs.pretraining import InitializeWeights, MakeSoup, SoupResult
+from lipt.coordinator.compute.jobs.selecting import (
+    Diagnosed,
+    DiagnoseData,
+    RecheckSubset,
+    Selected,
+    SelectSubset,
+)
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.subsets.answers import Answers
-from tests.coordinator.fakes import DATA, FakeCompute
+from lipt.coordinator.state.records import DiagnosisRecord
+from lipt.coordinator.subsets.answers import Answer, Answers, DiagnosisQuery
+from lipt.core.selection.selection import Selection
+from lipt.core.stages.choice import Chosen
+from lipt.core.stages.question import SubsetQuery
+from lipt.core.stages.recheck import Recheck
+from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
+from tests.coordinator.made_up_runs import made_up_run
 
-MakeAnswers: TypeAlias = Callable[..., Answers]
+THETA, THETA_P = b"theta*", b"theta_p"
+HOLDS = Recheck(1.0, 1.0)
 
 
-@pytest.fixture
-def blobs(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path, max_blob_bytes=2**20)
+class World:
+    """A run "r" that is ready, and a younger one, "young", that has theta* alone."""
 
+    def __init__(self, database: Database, directory: Path) -> None:
+        self.store, self.database = RunStore(database), database
+        self.blobs = BlobStore(directory, max_blob_bytes=2**20)
+        self.compute = FakeCompute(
+            {
+                InitializeWeights: lambda _: self.blobs.put_bytes(THETA),
+                MakeSoup: lambda _: SoupResult(self.upload(THETA_P), SOUP_RECORD, {}),
+                RecheckSubset: HOLDS,
+                SelectSubset: self.select,
+                DiagnoseData: lambda job: Diagnosed(self.upload(str(job.proxy).encode()), "cpu"),
+            }
+        )
+        self.stopped_early = ""
+        self.facts: dict[str, Any] | None = None
+        self.restart(backbone=None)
 
-@pytest.fixture
-async def make_answers(database: Database, blobs: BlobStore) -> AsyncIterator[MakeAnswers]:
-    """Makes the answers of another coordinator of the same state."""
-    made: list[Answers] = []
-
-    def make(store: RunStore, compute: FakeCompute, backbone: str | None = None) -> Answers:
-        answers = Answers(
-            store,
-            database,
-            blobs,
-            compute.queue,
+    def restart(self, backbone: str | None) -> None:
+        """Another coordinator of the same state, with that backbone."""
+        self.answers = Answers(
+            self.store,
+            self.database,
+            self.blobs,
+            self.compute.queue,
             DATA,
             defaults=RunConfig(model="resnet8"),
-            wall_clock=lambda: 1.0,
+            wall_clock=count(1.0).__next__,
             linger_seconds=60.0,
             backbone=backbone,
         )
-        made.append(answers)
-        return answers
 
-    yield make
-    for answers in made:
-        await answers.stop()
+    def select(self, job: SelectSubset) -> Selected:
+        first = job.weights.size_bytes
+        number = job.budget - bool(self.stopped_early)
+        indices_K = torch.arange(first, first + number)
+        selection = Selection(indices_K, torch.ones(number), self.stopped_early)
+        return Selected.stored(self.blobs, job, Chosen(selection, "cpu", proxy=self.facts))
+
+    async def ask(self, **query: Any) -> Answer:
+        wanted = SubsetQuery("r", "crest", None, 10, None, {}, None)
+        return await self.answers.subset(replace(wanted, **query), lambda _: None, "caller")
+
+    async def diagnose(self, **query: Any) -> DiagnosisRecord:
+        return await self.answers.diagnosis(DiagnosisQuery(**query), lambda _: None, "caller")
+
+    def merge_slowly(self) -> tuple[asyncio.Event, asyncio.Event]:
+        """Set when a soup has begun, and to be set for it to go on."""
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def merge(_: MakeSoup) -> SoupResult:
+            begun.set()
+            await go_on.wait()
+            return SoupResult(self.upload(THETA_P), SOUP_RECORD, {})
+
+        self.compute.answers[MakeSoup] = merge
+        return begun, go_on
+
+    def upload(self, content: bytes) -> BlobName:
+        return self.blobs.put_bytes(content)
+
+    def damage(self, content: bytes, *, lose: bool = False) -> None:
+        path = self.blobs.path(BlobName.of(content))
+        path.unlink() if lose else path.write_bytes(content.swapcase())
+
+
+@pytest.fixture
+async def world(database: Database, tmp_path: Path) -> AsyncIterator[World]:
+    world = World(database, tmp_path)
+    world.upload(THETA)
+    run = made_up_run(state=RunState.READY).changed(pretrained_weights=world.upload(THETA_P))
+    # Learner 1 has not come in.
+    for index in (0, 2):
+        result = BlobName.of(b"result %d" % index)
+        done = run.learners[index].changed(state=LearnerState.DONE, result=result)
+        run = run.with_learner(done)
+    await world.store.add(run)
+    await world.store.add(made_up_run("young"))
+    yield world
+    await world.answers.stop()

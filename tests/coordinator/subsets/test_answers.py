@@ -1,103 +1,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.errors import (
+    DataError,
     InvalidRequestError,
+    OtherDataError,
+    ProxyError,
     RunNotReadyError,
     SignalsError,
     UnknownNameError,
+    UnknownRunError,
 )
 from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.compute.jobs.pretraining import MakeSoup, SoupResult
-from lipt.coordinator.compute.jobs.selecting import RecheckSubset, Selected, SelectSubset
+from lipt.coordinator.compute.jobs.selecting import RecheckSubset, SelectSubset
+from lipt.coordinator.runs.holding import find_ready
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import RunRecord
+from lipt.coordinator.subsets import answers as module
 from lipt.coordinator.subsets.answers import Answer
+from lipt.core.results import CommittedLearner
 from lipt.core.selection.registry import STRATEGIES
-from lipt.core.selection.selection import Selection
-from lipt.core.stages.choice import Chosen
-from lipt.core.stages.question import SubsetQuery
 from lipt.core.stages.recheck import Recheck
-from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
-from tests.coordinator.subsets.conftest import MakeAnswers
+from tests.coordinator.fakes import DATA
+from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.subsets.conftest import HOLDS, THETA, THETA_P, World
 
-MakeRun = Callable[..., RunRecord]
-THETA_P = b"theta_p"
-HOLDS, FAILS = Recheck(1.0, 1.0), Recheck(1.0, 2.0)
-
-
-@dataclass
-class World:
-    """The subsets of one run that is ready: the first examples, or others for other weights."""
-
-    store: RunStore
-    compute: FakeCompute
-    database: Database
-    blobs: BlobStore
-    make_answers: MakeAnswers
-    stopped_early: str = ""
-    facts: dict[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        self.restart(backbone=None)
-
-    def restart(self, backbone: str | None) -> None:
-        """Another coordinator of the same state, with that backbone."""
-        self.answers = self.make_answers(self.store, self.compute, backbone)
-
-    def select(self, job: SelectSubset) -> Selected:
-        first = job.weights.size_bytes
-        number = job.budget - bool(self.stopped_early)
-        indices_K = torch.arange(first, first + number)
-        selection = Selection(indices_K, torch.ones(number), self.stopped_early)
-        return Selected.stored(self.blobs, job, Chosen(selection, "cpu", proxy=self.facts))
-
-    async def ask(self, **query: Any) -> Answer:
-        wanted = SubsetQuery(
-            run="r",
-            strategy="crest",
-            fraction=None,
-            budget=10,
-            balanced=None,
-            options={},
-            weights=None,
-        )
-        return await self.answers.subset(replace(wanted, **query), lambda _: None, "caller")
-
-    def upload(self, content: bytes) -> BlobName:
-        return self.blobs.put_bytes(content)
-
-
-@pytest.fixture
-async def world(
-    database: Database, make_run: MakeRun, blobs: BlobStore, make_answers: MakeAnswers
-) -> World:
-    run = make_run(state=RunState.READY).changed(
-        fingerprint=DATA.fingerprint, pretrained_weights=blobs.put_bytes(THETA_P)
-    )
-    # Learner 1 has not come in.
-    for index in (0, 2):
-        result = BlobName.of(b"result %d" % index)
-        done = run.learners[index].changed(state=LearnerState.DONE, result=result)
-        run = run.with_learner(done)
-    store = RunStore(database)
-    await store.add(run)
-    compute = FakeCompute({RecheckSubset: HOLDS})
-    world = World(store, compute, database, blobs, make_answers)
-    compute.answers[SelectSubset] = world.select
-    return world
+FAILS = Recheck(1.0, 2.0)
 
 
 async def test_a_subset_is_computed_once(world: World) -> None:
@@ -133,22 +69,14 @@ async def test_what_a_warm_up_took_is_told_by_itself_and_not_as_choosing(
 
 
 async def test_labels_do_not_wait_for_theta_p_to_be_made_again(world: World) -> None:
-    world.blobs.path(BlobName.of(THETA_P)).unlink()
+    world.damage(THETA_P, lose=True)
     await world.ask(strategy="uniform")
     assert world.compute.kinds == ["SelectSubset"]
 
 
 async def test_theta_p_is_made_again_once_for_all_who_ask(world: World) -> None:
-    world.blobs.put_bytes(b"theta*")
-    world.blobs.path(BlobName.of(THETA_P)).unlink()
-    begun, let_go = asyncio.Event(), asyncio.Event()
-
-    async def merge(job: MakeSoup) -> SoupResult:
-        begun.set()
-        await let_go.wait()
-        return SoupResult(world.blobs.put_bytes(THETA_P), SOUP_RECORD, {})
-
-    world.compute.answers[MakeSoup] = merge
+    world.damage(THETA_P, lose=True)
+    begun, let_go = world.merge_slowly()
     asking = [asyncio.create_task(world.ask(budget=budget)) for budget in (10, 11)]
     await begun.wait()
     let_go.set()
@@ -232,9 +160,7 @@ async def test_another_subset_is_selected_once_it_does_not(world: World) -> None
         {"weights": None},
     ],
 )
-async def test_what_answers_another_question_is_not_kept(
-    world: World, other: dict[str, Any]
-) -> None:
+async def test_answer_to_another_question_is_not_kept(world: World, other: dict[str, Any]) -> None:
     first = await world.ask()
     query = {"weights": world.upload(b"later weights"), "previous": first.subset.digest}
     assert not (await world.ask(**(query | other))).kept
@@ -253,8 +179,8 @@ async def test_a_previous_subset_whose_weights_are_gone_is_as_none(world: World)
 async def test_the_newest_of_equal_subsets_is_the_anchor(world: World) -> None:
     # The same examples came out for two weights; the trainer last asked with the newer ones.
     first = (await world.ask()).subset
-    newer = world.upload(b"newer")
-    await world.database.save(first.changed(key="n", weights_sha256=newer.sha256, created_at=2.0))
+    newer = world.upload(b"theta_q")
+    assert (await world.ask(weights=newer)).subset.digest == first.digest
     await world.ask(weights=world.upload(b"later weights"), previous=first.digest)
     assert world.compute.jobs[-1].anchor == newer
 
@@ -272,27 +198,31 @@ async def test_a_proxy_is_part_of_what_is_asked(world: World) -> None:
     assert world.compute.jobs[-1].trajectories is None
 
 
+@pytest.mark.parametrize("diagnoses", [False, True], ids=["subset", "diagnosis"])
 @pytest.mark.parametrize(
-    ("proxy", "computed"), [("auto", 3), ("ridge:backbone", 3), ("ridge:patches", 1), ("soup", 1)]
+    ("proxy", "computed"), [("auto", 3), ("ridge:backbone", 3), ("ridge:patches", 1)]
 )
-async def test_a_subset_with_another_backbone_is_another_one(
-    world: World, proxy: str, computed: int
+async def test_answer_with_another_backbone_is_new(
+    world: World, proxy: str, computed: int, diagnoses: bool
 ) -> None:
-    seen = []
+    seen, looked_at = [], []
     for backbone in (None, "resnet18@aa", "resnet18@bb", "resnet18@aa"):
         world.restart(backbone)
-        seen.append((await world.ask(proxy=proxy)).subset)
-    assert len(world.compute.jobs) == len({subset.key for subset in seen}) == computed
+        if diagnoses:
+            record: Any = await world.diagnose(proxy=proxy)
+            looked_at.append(record.manifest["backbone"])
+        else:
+            record = (await world.ask(proxy=proxy)).subset
+            looked_at.append(record.manifest["proxy"].get("backbone"))
+        seen.append(record)
+    assert len(world.compute.jobs) == len({record.key for record in seen}) == computed
     assert seen[1] == seen[3]
-    looked_at = [subset.manifest["proxy"].get("backbone") for subset in seen]
     expected = [None, "resnet18@aa", "resnet18@bb", "resnet18@aa"]
     assert looked_at == (expected if computed > 1 else [None] * 4)
 
 
 @pytest.mark.parametrize(("backbone", "kept"), [("resnet18@aa", True), ("resnet18@bb", False)])
-async def test_the_previous_subset_is_not_kept_over_another_backbone(
-    world: World, backbone: str, kept: bool
-) -> None:
+async def test_previous_subset_has_its_backbone(world: World, backbone: str, kept: bool) -> None:
     world.restart("resnet18@aa")
     first = (await world.ask(proxy="auto")).subset
     world.restart(backbone)
@@ -334,9 +264,7 @@ async def test_a_damaged_subset_is_selected_again(world: World) -> None:
     assert len(await world.answers.examples(first)) == 10
 
 
-async def test_what_cannot_do_without_labels_is_refused_before_it_is_computed(
-    world: World,
-) -> None:
+async def test_what_cannot_do_without_labels_is_refused_at_once(world: World) -> None:
     with pytest.raises(InvalidRequestError, match="'crest' cannot choose with labels=none"):
         await world.ask(labels="none")
     with pytest.raises(InvalidRequestError, match="weights and labels=none"):
@@ -344,39 +272,203 @@ async def test_what_cannot_do_without_labels_is_refused_before_it_is_computed(
     assert world.compute.kinds == []
 
 
-async def test_theta_star_alone_is_asked_before_its_learners_have_trained(
-    world: World, make_run: MakeRun
-) -> None:
+async def test_theta_star_alone_is_asked_before_its_learners_have_trained(world: World) -> None:
     theta = world.upload(b"theta*")
-    run = make_run("early").changed(fingerprint=DATA.fingerprint)
-    await world.store.add(run)
-    asked = {"run": "early", "proxy": "ridge:patches+initial"}
+    asked = {"run": "young", "proxy": "ridge:patches+initial"}
     for proxy in ("ridge:initial+learners", "auto", ""):
         with pytest.raises(RunNotReadyError, match="0 of 3 learners are in"):
-            await world.ask(run="early", proxy=proxy)
+            await world.ask(run="young", proxy=proxy)
     early = (await world.ask(**asked)).subset
     job = world.compute.jobs[-1]
     assert (job.weights, job.initial, job.trajectories) == (theta, theta, None)
     assert early.weights_sha256 == theta.sha256
     # theta_p changes nothing in it.
     ready = {"state": RunState.READY, "pretrained_weights": world.upload(THETA_P)}
-    await world.store.update("early", lambda run: run.changed(**ready))
+    await world.store.update("young", lambda run: run.changed(**ready))
     assert (await world.ask(**asked)).subset == early
     assert world.compute.kinds == ["SelectSubset"]
 
 
-async def test_a_choice_among_proxies_looks_at_theta_star_where_it_was_given(
-    world: World, make_run: MakeRun
+@pytest.mark.parametrize("name", ["young", "latest"])
+@pytest.mark.parametrize(
+    ("strategy", "asked"),
+    [
+        ("auto", {"proxy": "ridge:patches"}),
+        ("auto", {"proxy": "ridge:columns"}),
+        ("uniform_per_class", {}),
+        ("kcenter", {"labels": "none"}),
+        ("kcenter", {"features": BlobName.of(b"mine"), "options": {"space": "features"}}),
+        ("crest", {"weights": BlobName.of(b"own weights")}),
+    ],
+)
+async def test_what_needs_no_learner_is_answered_before_they_have_trained(
+    world: World, strategy: str, asked: dict[str, Any], name: str
 ) -> None:
+    for content in (b"mine", b"own weights"):
+        world.upload(content)
+    await world.store.remove("r")
+    early = (await world.ask(run=name, strategy=strategy, **asked)).subset
+    assert early.run_id == "young"
+    # The ready run has the same answer.
+    ready = {"state": RunState.READY, "pretrained_weights": world.upload(THETA_P)}
+    await world.store.update("young", lambda run: run.changed(**ready))
+    assert (await world.ask(run=name, strategy=strategy, **asked)).subset == early
+    assert world.compute.kinds == ["SelectSubset"]
+
+
+async def test_nothing_is_answered_before_theta_star(world: World) -> None:
+    pending = {"state": RunState.PENDING, "inputs": None, "initial_weights": None}
+    await world.store.update("young", lambda run: run.changed(**pending))
+    with pytest.raises(RunNotReadyError, match="run name-young is pending"):
+        await world.ask(run="young", strategy="uniform")
+
+
+async def test_a_choice_among_proxies_looks_at_theta_star_where_it_was_given(world: World) -> None:
     theta = world.upload(b"theta*")
     given = {"initialization": InitializationConfig(weights_sha256=theta.sha256)}
-    run = make_run("given", state=RunState.READY)
+    run = made_up_run("given", state=RunState.READY)
     config = run.config.model_copy(update=given)
     weights = world.upload(THETA_P)
-    await world.store.add(
-        run.changed(fingerprint=DATA.fingerprint, pretrained_weights=weights, config=config)
-    )
+    await world.store.add(run.changed(pretrained_weights=weights, config=config))
     for name, initial in (("r", None), ("given", theta)):
         await world.ask(run=name, proxy="auto")
         assert world.compute.jobs[-1].initial == initial
         assert world.compute.jobs[-1].weights == weights
+
+
+async def test_without_a_run_the_data_alone_is_looked_at(world: World) -> None:
+    record = await world.diagnose()
+    (job,) = world.compute.jobs
+    sources = job.sources
+    assert (sources.weights, sources.inputs, sources.trajectories) == (None, None, None)
+    assert str(job.proxy) == "auto"
+    assert (record.run_id, record.proxy, record.features_sha256) == ("", "auto", "")
+    assert (record.num_examples, record.fingerprint) == (500, DATA.fingerprint)
+    assert record.manifest["data"] == {
+        "source": "fake",
+        "fingerprint": DATA.fingerprint,
+        "num_examples": 500,
+    }
+
+
+async def test_a_diagnosis_is_computed_once(world: World) -> None:
+    assert await world.diagnose() == await world.diagnose()
+    assert await world.diagnose(run="r") == await world.diagnose(run="latest")
+    assert world.compute.kinds == ["DiagnoseData"] * 2
+
+
+async def test_proxy_features_and_versions_are_part_of_what_is_asked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = world.blobs.put_bytes(b"features")
+    records = [
+        await world.diagnose(),
+        await world.diagnose(proxy="ridge:patches"),
+        await world.diagnose(run="r"),
+        await world.diagnose(features=features),
+    ]
+    monkeypatch.setattr(module, "versions", lambda: {"lipt": "a later one"})
+    records.append(await world.diagnose())
+    assert len({record.key for record in records}) == len(world.compute.jobs) == 5
+    assert records[3].features_sha256 == features.sha256
+    assert records[4].manifest["versions"] == {"lipt": "a later one"}
+
+
+async def test_one_that_the_disk_has_lost_is_computed_again(world: World) -> None:
+    record = await world.diagnose()
+    world.blobs.path(record.blob).unlink()
+    assert (await world.diagnose()).blob == record.blob
+    assert world.blobs.has(record.blob)
+    assert world.compute.kinds == ["DiagnoseData"] * 2
+
+
+async def test_a_run_that_cannot_be_looked_through_is_refused(world: World) -> None:
+    await world.store.add(made_up_run("other", state=RunState.READY).changed(fingerprint="e" * 64))
+    with pytest.raises(UnknownRunError, match="'nobody'"):
+        await world.diagnose(run="nobody")
+    with pytest.raises(RunNotReadyError, match="name-young"):
+        await world.diagnose(run="young")
+    with pytest.raises(DataError, match=r"fingerprint e+, .* or leave the run out"):
+        await world.diagnose(run="other")
+    with pytest.raises(ProxyError, match="there is no proxy 'ridge:magic'"):
+        await world.diagnose(proxy="ridge:magic")
+    assert world.compute.jobs == []
+
+
+@pytest.mark.parametrize("lose", [False, True])
+async def test_weights_that_are_damaged_or_lost_are_made_again(world: World, lose: bool) -> None:
+    world.damage(THETA_P, lose=lose)
+    assert world.blobs.is_whole(await world.answers.weights("r", "theta_p", "caller"))
+    world.damage(THETA, lose=lose)
+    assert world.blobs.is_whole(await world.answers.weights("young", "theta*", "caller"))
+    assert world.compute.kinds == ["MakeSoup", "InitializeWeights"]
+    assert world.compute.fingerprints == ["f" * 64] * 2
+
+
+async def test_weights_are_made_again_also_when_who_asked_has_left(world: World) -> None:
+    world.damage(THETA_P)
+    begun, go_on = world.merge_slowly()
+    impatient = asyncio.create_task(world.answers.weights("r", "theta_p", "caller"))
+    await begun.wait()
+    impatient.cancel()
+    patient = asyncio.create_task(world.answers.weights("r", "theta_p", "caller"))
+    go_on.set()
+    assert world.blobs.is_whole(await patient)
+    assert world.compute.kinds == ["MakeSoup"]
+
+
+async def test_weights_that_are_not_there_yet_are_refused(world: World) -> None:
+    with pytest.raises(RunNotReadyError, match="run name-young is training"):
+        await world.answers.weights("young", "theta_p", "caller")
+    with pytest.raises(UnknownRunError):
+        await world.answers.weights("nobody", "theta*", "caller")
+
+
+async def test_weights_of_a_run_that_is_held_are_served_and_not_made_again(world: World) -> None:
+    for run_id in ("r", "young"):
+        world.store.hold(run_id, "run was made on other data.")
+    assert await world.answers.weights("r", "theta_p", "caller") == BlobName.of(THETA_P)
+    world.damage(THETA_P)
+    with pytest.raises(OtherDataError, match=r"theta_p of run name-r.*made on other data"):
+        await world.answers.weights("r", "theta_p", "caller")
+    with pytest.raises(OtherDataError, match="made on other data"):
+        await world.answers.weights("young", "theta_p", "caller")
+    assert world.compute.kinds == []
+
+
+async def test_the_latest_weights_are_those_of_the_newest_run_that_is_ready(world: World) -> None:
+    assert await world.answers.weights("latest", "theta_p", "me") == BlobName.of(THETA_P)
+    assert await world.answers.weights("latest", "theta*", "me") == BlobName.of(THETA)
+
+
+async def test_a_ready_run_is_found_by_id_by_name_and_as_the_latest(database: Database) -> None:
+    store = RunStore(database)
+    with pytest.raises(UnknownRunError, match="'latest'"):
+        find_ready(store, "latest", DATA)
+    await store.add(made_up_run("young"))
+    # The newest counts where none is ready.
+    with pytest.raises(RunNotReadyError, match="run name-young is training"):
+        find_ready(store, "latest", DATA)
+    for run_id, state in (("r", RunState.READY), ("gone", RunState.CANCELLED)):
+        await store.add(made_up_run(run_id, state=state))
+    # A newer one of other data does not shadow it.
+    await store.add(made_up_run("other", state=RunState.READY).changed(fingerprint="e" * 64))
+    store.hold("other", "its data is not served")
+    assert {find_ready(store, name, DATA).run_id for name in ("r", "name-r", "latest")} == {"r"}
+    await store.add(made_up_run("newer", state=RunState.READY))
+    assert find_ready(store, "latest", DATA).run_id == "newer"
+    with pytest.raises(DataError, match=r"own data, or leave the run out\.$"):
+        find_ready(store, "other", DATA, or_else=", or leave the run out")
+
+
+def test_trajectories_begin_at_theta_star_and_end_in_the_learners_that_are_in() -> None:
+    run = made_up_run(num_learners=3, state=RunState.READY)
+    snapshot, result = BlobName.of(b"snapshot"), BlobName.of(b"result")
+    for index in (2, 0):
+        done = {"state": LearnerState.DONE, "snapshots": (snapshot,), "result": result}
+        run = run.with_learner(run.learners[index].changed(**done))
+    trajectories = run.outcome.trajectories
+    assert trajectories.initial_weights == BlobName.of(b"theta*")
+    assert trajectories.learners == tuple(
+        CommittedLearner(index, (snapshot,), result) for index in (0, 2)
+    )

@@ -39,8 +39,6 @@ class Work:
 
 
 class Naps:
-    """Pauses that end when the test says so."""
-
     def __init__(self) -> None:
         self.seconds: list[float] = []
         self.over = asyncio.Event()
@@ -76,7 +74,6 @@ async def leave(*asking: tuple[asyncio.Task[int], list[Progressed]]) -> None:
 
 
 async def settled() -> None:
-    """All that can go on has done so."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -95,76 +92,41 @@ async def test_all_who_ask_for_one_key_wait_for_one_computation(flights: SingleF
     assert work.begun == 2
 
 
-async def test_it_is_known_who_waits_as_they_come_and_go(flights: SingleFlight) -> None:
-    work = Work()
-    first, _second = ask(flights, work, caller="one"), ask(flights, work, caller="two")
-    await work.reported.wait()
-    assert work.callers() == {"one", "two"}
-    await leave(first)
-    assert work.callers() == {"two"}
-    work.let_go.set()
-
-
 async def test_what_waits_for_its_turn_is_given_up_with_the_last_who_waits_for_it(
     flights: SingleFlight, naps: Naps
 ) -> None:
     work = Work(WAITING)
-    first, second = ask(flights, work), ask(flights, work)
+    first, second = ask(flights, work, caller="one"), ask(flights, work, caller="two")
     await work.reported.wait()
+    assert work.callers() == {"one", "two"}
     await leave(first)
-    assert work.given_up == 0
-    await leave(second)
-    assert work.given_up == 1
-    assert naps.seconds == []
-    # Whoever asks for it again begins anew.
-    work.let_go.set()
-    assert await ask(flights, work)[0] == 2
-
-
-async def test_who_asks_again_at_once_does_not_get_what_is_being_given_up(
-    flights: SingleFlight,
-) -> None:
-    work = Work(WAITING)
-    leaving = ask(flights, work)
-    await work.reported.wait()
-    leaving[0].cancel()
+    assert (work.callers(), work.given_up) == ({"two"}, 0)
+    second[0].cancel()
+    # Whoever asks for it again, even at once, begins anew.
     again = ask(flights, work)
     work.let_go.set()
     assert await again[0] == 2
+    assert (work.given_up, naps.seconds) == (1, [])
 
 
-async def test_what_has_begun_goes_on_for_a_while_and_is_given_up_then(
-    flights: SingleFlight, naps: Naps
-) -> None:
+async def test_what_has_begun_goes_on_for_a_while(flights: SingleFlight, naps: Naps) -> None:
     work = Work()
     leaving = ask(flights, work)
     await work.reported.wait()
     await leave(leaving)
     assert (work.given_up, naps.seconds) == (0, [LINGER_SECONDS])
+    # Who comes back in time finds it, and that pause ends nothing.
+    back, heard = ask(flights, work)
+    await settled()
     naps.over.set()
+    await settled()
+    assert (work.begun, work.given_up, heard) == (1, 0, [HALF])
+    await leave((back, heard))
     await settled()
     assert work.given_up == 1
 
 
-async def test_who_comes_back_in_time_finds_what_is_computed(
-    flights: SingleFlight, naps: Naps
-) -> None:
-    work = Work()
-    leaving = ask(flights, work)
-    await work.reported.wait()
-    await leave(leaving)
-    back, heard = ask(flights, work)
-    await settled()
-    naps.over.set()
-    work.let_go.set()
-    assert await back == 1
-    assert heard == [HALF, DONE]
-    assert (work.begun, work.given_up) == (1, 0)
-
-
-async def test_what_has_begun_and_has_to_wait_again_is_given_up_at_once(
-    flights: SingleFlight,
-) -> None:
+async def test_what_has_to_wait_again_is_given_up_at_once(flights: SingleFlight) -> None:
     work = Work()
     leaving = ask(flights, work)
     await work.reported.wait()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -209,10 +211,50 @@ def test_its_identity_is_the_network_and_the_content_wherever_it_lies(tmp_path: 
     assert backbone_identity(f"torchvision:resnet18@{other}") != f"resnet18@{digest}"
 
 
-@pytest.mark.parametrize("spec", ["resnet18", "torchvision:resnet18", "torchvision:resnet18@"])
+def test_default_weights_come_from_hubs_folder_and_else_from_their_url(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.save(network().state_dict(), tmp_path / "weights")
+    content = (tmp_path / "weights").read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    source = tmp_path / f"resnet18-{digest[:8]}.pth"
+    source.write_bytes(content)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    monkeypatch.setattr(module, "torchvision_weights", lambda _: source.as_uri())
+    spec, folder = "torchvision:resnet18", tmp_path / "torch/hub/checkpoints"
+    assert backbone_identity(spec) == f"resnet18@{digest}"
+    assert [path.name for path in folder.iterdir()] == [source.name]
+    # Now there is no network.
+    source.unlink()
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    found, expected = load_backbone(spec, CPU), load_backbone(f"{spec}@{saved}", CPU)
+    assert found.identity == f"resnet18@{digest}"
+    assert torch.equal(found(images), expected(images))
+    (folder / source.name).write_bytes(content[:-1])
+    with pytest.raises(ConfigError, match="is damaged: its SHA-256 begins with"):
+        load_backbone(spec, CPU)
+    (folder / source.name).unlink()
+    remedy = f"Put {source.as_uri()} into {folder}, or give {spec}@FILE."
+    with pytest.raises(ConfigError, match=f"^{spec} has no weights: .*{re.escape(remedy)}$"):
+        backbone_identity(spec)
+
+
+def test_a_download_with_another_hash_is_refused_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "resnet18-01234567.pth"
+    source.write_bytes(b"abc")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    monkeypatch.setattr(module, "torchvision_weights", lambda _: source.as_uri())
+    with pytest.raises(ConfigError, match='expected "01234567", got "ba7816bf'):
+        backbone_identity("torchvision:resnet18")
+    assert not list((tmp_path / "torch/hub/checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("spec", ["resnet18", "torchvision:", "torchvision:resnet18@"])
 def test_another_form_is_refused(spec: str) -> None:
     for read in (backbone_identity, partial(load_backbone, device=CPU)):
-        with pytest.raises(ConfigError, match="is not torchvision:NAME@FILE"):
+        with pytest.raises(ConfigError, match="is not torchvision:NAME or torchvision:NAME@FILE"):
             read(spec)
 
 
@@ -223,8 +265,9 @@ def test_what_is_not_there_or_another_networks_is_refused(saved: Path, tmp_path:
             read(missing)
     with pytest.raises(ConfigError, match="does not hold the weights of torchvision's resnet34"):
         load_backbone(f"torchvision:resnet34@{saved}", CPU)
-    with pytest.raises(UnknownNameError, match="resnet18"):
-        load_backbone(f"torchvision:resnet81@{saved}", CPU)
+    for unknown in (f"torchvision:resnet81@{saved}", "torchvision:resnet81"):
+        with pytest.raises(UnknownNameError, match="resnet18"):
+            load_backbone(unknown, CPU)
 
 
 def test_objects_are_never_unpickled(tmp_path: Path) -> None:

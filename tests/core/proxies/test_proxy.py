@@ -26,13 +26,6 @@ def test_another_text_is_refused_with_all_that_there_are(text: str) -> None:
     assert repr(text) in str(refusal.value)
 
 
-def test_theta_star_needs_no_learners_unless_they_are_beside_it() -> None:
-    assert Proxy.parse("ridge:initial").judges_before_learners
-    assert Proxy.parse("ridge:initial+patches+user").judges_before_learners
-    for text in ("auto", "soup", "ridge:patches", "ridge:initial+soup", "ridge:initial+learners"):
-        assert not Proxy.parse(text).judges_before_learners
-
-
 PATCHES, OF_SOUP, LEARNERS = (Kind.PATCHES,), (Kind.SOUP,), (Kind.LEARNERS,)
 BOTH = (Kind.PATCHES, Kind.LEARNERS)
 

@@ -26,7 +26,6 @@ from lipt.core.stages.question import (
     Question,
     SubsetQuery,
     Training,
-    needs_no_learners,
     question_of,
     require_kind,
     training_for,
@@ -183,14 +182,14 @@ def test_a_warm_up_begins_with_theta_star_and_needs_no_theta_p() -> None:
     assert asked.weights == asked.initial == BlobName.of(b"theta*")
     assert asked.proxy is None
     assert SelectSubset.answering(asked).cost is Cost.DEAR
-    assert needs_no_learners(query("craig", "epochs:15"))
+    assert training_for(query("craig", "epochs:15"), 1000) is Training.INITIAL_WEIGHTS
 
 
 def test_lipt_is_as_if_nothing_were_said() -> None:
     # So that the subsets of before keep their keys.
     assert asked_for("craig", "lipt") == asked_for("craig")
     assert asked_for("uniform", "lipt") == asked_for("uniform")
-    assert not needs_no_learners(query("craig", "lipt"))
+    assert training_for(query("craig", "lipt"), 1000) is Training.LEARNERS
 
 
 def test_soft_labels_come_of_the_proxy_or_of_the_best_head_there_is() -> None:
@@ -209,6 +208,37 @@ def test_soft_labels_are_refused_where_there_are_no_classes_to_see() -> None:
         asked_for("kcenter", soft_labels=True, labels="none")
     with pytest.raises(InvalidRequestError, match=r"probabilities of classes, .* regression data"):
         asked_for("kcenter", soft_labels=True, kind=TargetKind.NUMBER)
+
+
+# Of the model itself, whatever the proxy.
+ALL = {"options": {"parameters": "all"}}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "asked", "expected"),
+    [
+        ("uniform_per_class", {}, Training.NOTHING),
+        ("uniform", {"proxy": "auto"}, Training.NOTHING),
+        ("auto", {}, Training.LEARNERS),
+        ("auto", {"proxy": "ridge:patches"}, Training.NOTHING),
+        ("auto", {"proxy": "ridge:columns+user+backbone"}, Training.NOTHING),
+        ("auto", {"proxy": "ridge:initial+patches"}, Training.INITIAL_WEIGHTS),
+        ("auto", {"proxy": "ridge:initial+learners"}, Training.LEARNERS),
+        ("kcenter", {"labels": "none"}, Training.NOTHING),
+        ("kcenter", {}, Training.LEARNERS),
+        ("kcenter", {"weights": FILE}, Training.INITIAL_WEIGHTS),
+        ("grand", {"weights": FILE}, Training.INITIAL_WEIGHTS),
+        ("grand", {"proxy": "ridge:patches"}, Training.NOTHING),
+        ("grand", ALL | {"proxy": "ridge:patches"}, Training.LEARNERS),
+        ("grand", ALL | {"proxy": "ridge:initial"}, Training.INITIAL_WEIGHTS),
+        ("forgetting", {"proxy": "ridge:patches"}, Training.LEARNERS),
+        ("forgetting", {"weights": FILE}, Training.LEARNERS),
+    ],
+)
+def test_a_query_needs_learners_only_where_it_looks_at_them(
+    strategy: str, asked: dict[str, Any], expected: Training
+) -> None:
+    assert training_for(query(strategy, **asked), 1000) is expected
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,13 @@ collect_ignore_glob = [] if all(map(find_spec, _NEEDED)) else ["test_*.py"]
 
 @pytest.fixture
 def given(way: str) -> list[dict[str, Any]]:
-    """The objects of one of the ways."""
-    from tests.deploy.kubernetes.rendering import objects
+    from tests.deploy.kubernetes.test_objects import objects
 
     return objects(way)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "way" in metafunc.fixturenames:
-        from tests.deploy.kubernetes.rendering import WAYS
+        from tests.deploy.kubernetes.test_objects import WAYS
 
         metafunc.parametrize("way", WAYS)

@@ -17,7 +17,7 @@ from lipt.coordinator.rpc.info import LIVENESS, READINESS
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.worker import cli as worker_cli
 from lipt.worker.settings import WorkerSettings
-from tests.deploy.kubernetes.rendering import DEPLOY, Object, only, pods
+from tests.deploy.kubernetes.test_objects import DEPLOY, Object, only, pods
 
 _UNITS = {"Gi": 2**30, "Mi": 2**20}
 _COMMANDS: dict[str, tuple[typer.Typer, Any, str, type[Any]]] = {
@@ -89,10 +89,6 @@ def file_of(given: list[Object], spec: Object, path: Path, folder: Path) -> Path
     return copy
 
 
-def bytes_of(quantity: str) -> int:
-    return int(quantity[:-2]) * _UNITS[quantity[-2:]]
-
-
 def test_coordinator_takes_its_flags_and_listens_where_its_ports_and_probes_are(
     given: list[Object], read: Any
 ) -> None:
@@ -137,9 +133,8 @@ def test_worker_takes_its_flags_and_calls_the_coordinator_s_service(
     host, _, port = settings.coordinator.partition(":")
     (listening,) = only(given, "Service", host)["spec"]["ports"]
     assert port == str(listening["port"]) == coordinator.listen.rpartition(":")[2]
-    assert settings.cache_bytes < bytes_of(
-        volume_of(spec, settings.cache_dir)["emptyDir"]["sizeLimit"]
-    )
+    room = volume_of(spec, settings.cache_dir)["emptyDir"]["sizeLimit"]
+    assert settings.cache_bytes < int(room[:-2]) * _UNITS[room[-2:]]
     assert settings.metrics_listen is None
     limits = spec["containers"][0]["resources"]["limits"]
     assert (settings.device == "cuda") == ("nvidia.com/gpu" in limits)

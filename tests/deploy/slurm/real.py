@@ -45,7 +45,6 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def why_not() -> str:
-    """Why no Slurm can be started here, or nothing."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         return f"not installed: {', '.join(missing)}"

@@ -43,7 +43,6 @@ class Job:
         command.chmod(0o755)
 
     def submit(self, *arguments: str, **environment: str) -> LoggedProcess:
-        """Start the batch script as Slurm does on the first node."""
         own = {
             "PATH": f"{self.stub}:{BIN}:{os.environ['PATH']}",
             "PYTHONPATH": str(FOLDER.parents[2]),

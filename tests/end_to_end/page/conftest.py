@@ -32,7 +32,6 @@ PATIENCE_MS = 120_000
 
 
 def make_token(cluster: Cluster, role: str) -> dict[str, str]:
-    """A token with its secret and its id."""
     made = cluster.lipt("token", "create", "--role", role, "--name", f"the {role}", "--json")
     assert made.returncode == 0, made.stderr
     token: dict[str, str] = json.loads(made.stdout)
@@ -41,12 +40,6 @@ def make_token(cluster: Cluster, role: str) -> dict[str, str]:
 
 @dataclass
 class Watched:
-    """A service with a page.
-
-    tokens: by role.
-    flags: of its coordinator, besides addresses.
-    """
-
     cluster: Cluster
     coordinator: LoggedProcess
     url: str
@@ -54,7 +47,6 @@ class Watched:
     flags: Sequence[str]
 
     def restart(self) -> None:
-        """Serve again where it was served before."""
         listen = ["--listen", self.cluster.address, "--dashboard-listen", self.url.split("//")[1]]
         self.coordinator = self.cluster.start_coordinator(*self.flags, *listen)
 
@@ -74,9 +66,7 @@ class Watcher:
     ) -> Page:
         """A page of a browser that has signed in, at `#/path`; nobody has without a role."""
         context = self.browser.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme=scheme,
-            reduced_motion="reduce",
+            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
         )
         self._contexts.append(context)
         context.set_default_timeout(PATIENCE_MS)
@@ -107,7 +97,6 @@ class Watcher:
         return [said for said in self._said if not any(re.search(one, said) for one in expected)]
 
     def close(self) -> None:
-        """Close all pages."""
         for context in self._contexts:
             context.close()
 
@@ -141,7 +130,6 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def service(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """One coordinator with a page, and two workers, one of a name that is markup."""
     directory = tmp_path_factory.mktemp("page")
     with Cluster(directory) as cluster:
         flags = ["--data", f"imagefolder:{_images(directory / 'images')}"]
@@ -165,13 +153,11 @@ def watcher(browser: Browser, service: Watched) -> Iterator[Watcher]:
 
 @pytest.fixture
 def page(watcher: Watcher) -> Any:
-    """The page as an admin sees it."""
     return watcher.open("admin")
 
 
 @pytest.fixture(scope="module")
 def ready(service: Watched) -> str:
-    """The id of a run that is ready."""
     with service.cluster.client() as client:
         run = client.start_run(dict(SMALL_RUN), name="first")
         return client.wait(run.run_id).run_id

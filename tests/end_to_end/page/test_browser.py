@@ -1,5 +1,3 @@
-"""The page in a browser, against a live service: what is seen, what can be done."""
-
 from __future__ import annotations
 
 import re

@@ -89,6 +89,38 @@ def test_what_does_not_beat_random_is_said_so() -> None:
     )
 
 
+WINNER = trials("craig", [0.75, 0.77, 0.765])
+
+
+def test_there_is_no_verdict_beside_a_baseline_that_learned_nothing() -> None:
+    everything = trials("everything", [0.8, 0.121, 0.8], 1.0, chance=0.104)
+    found = answer(*TRIALS, *WINNER, *everything)
+    assert found == Answers(
+        0.1,
+        "At 10% this recipe does not learn here: everything reaches 12.1%, chance is 10.4%. There "
+        "is no verdict. Train for more steps, lower learning_rate, or set augmentation=none.",
+        learned=False,
+    )
+    rows = outcomes([*TRIALS, *WINNER, *everything])
+    assert not any(row.beats_random for row in rows)
+
+
+def test_every_baseline_at_chance_is_named_at_its_fraction_alone() -> None:
+    lost = [*trials("uniform", [0.1, 0.1], 0.01), *trials("redrawn", [0.3, 0.09], 0.01)]
+    first, second = answers(outcomes([*lost, *trials("craig", [0.1, 0.1], 0.01), *TRIALS, *WINNER]))
+    assert first.better.startswith(
+        "At 1% this recipe does not learn here: random (uniform) reaches 10.0% and random re-drawn "
+        "every epoch reaches 9.0%, chance is 10.0%."
+    )
+    assert (first.learned, second.learned, second.beats_random) == (False, True, True)
+
+
+def test_a_chosen_subset_at_chance_is_a_verdict() -> None:
+    found = answer(*TRIALS, *trials("craig", [0.1] * 3))
+    assert found.learned
+    assert found.better.startswith("At 10% craig does not beat random")
+
+
 def test_training_that_was_too_short_is_named() -> None:
     rising = trials("craig", [0.75, 0.77, 0.765], levelled_off=False)
     assert answer(*TRIALS, *rising).better.endswith("was still rising with craig: train longer.")

@@ -34,6 +34,29 @@ def test_levelled_off(accuracies: list[tuple[int, float]], expected: bool) -> No
     assert levelled_off(accuracies, 100) is expected
 
 
+@pytest.mark.parametrize(
+    ("score", "chance", "learned"),
+    [
+        (0.121, 0.1, False),
+        # Odds of 1/6 are one and a half times those of 1/9.
+        (0.142, 0.1, False),
+        (0.144, 0.1, True),
+        (0.003, 0.001, True),
+        (0.6, 0.5, False),
+        (0.61, 0.5, True),
+        (0.991, 0.99, False),
+        # R² of the mean is 0.
+        (-0.2, 0.0, False),
+        (0.0, 0.0, False),
+        (0.05, 0.0, True),
+    ],
+)
+def test_a_training_has_learned_by_its_odds_against_chance(
+    score: float, chance: float, learned: bool
+) -> None:
+    assert replace(TRIAL, test_accuracy=score, chance=chance).learned is learned
+
+
 def test_trials_are_found_again_by_another_process(tmp_path: Path) -> None:
     path = tmp_path / "trials.jsonl"
     TrialFile(path, IDENTITY).add(TRIAL)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec, InputSpec
 from lipt.trainer.main_training import Recipe, evenly
 from lipt.trainer.main_training.recipe import marks
 
@@ -36,6 +37,38 @@ def test_the_rate_rises_linearly_and_falls_along_a_cosine() -> None:
     recipe = Recipe(learning_rate=0.4, warmup_steps=4)
     rates = [recipe.learning_rate_at(step, 14) for step in (0, 1, 2, 3, 4, 9, 14)]
     assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4, 0.2, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "given", "text"),
+    [
+        (ImageSpec(3, 32, 32), {}, "images shifted by up to 4 pixels and mirrored"),
+        (ImageSpec(3, 224, 64), {}, "images shifted by up to 8 pixels and mirrored"),
+        (ImageSpec(1, 28, 28), {}, "images shifted by up to 3 pixels"),
+        (ImageSpec(3, 27, 32), {}, "augmentation: none"),
+        (ImageSpec(1, 8, 8), {}, "augmentation: none"),
+        (ColumnsSpec((Column("", ColumnType.FLOAT32, (40,)),)), {}, "augmentation: none"),
+        # What is given counts.
+        (ImageSpec(1, 8, 8), {"padding": 1}, "images shifted by up to 1 pixel"),
+        (
+            ImageSpec(1, 8, 8),
+            {"augmentation": "crop_flip"},
+            "images shifted by up to 4 pixels and mirrored",
+        ),
+        (
+            ImageSpec(3, 32, 32),
+            {"augmentation": "randaugment", "padding": 2},
+            "images shifted by up to 2 pixels, mirrored, and changed by RandAugment",
+        ),
+    ],
+    ids=str,
+)
+def test_automatic_augmentation_fits_the_inputs(
+    inputs: InputSpec, given: dict[str, object], text: str
+) -> None:
+    fitted = Recipe.model_validate(given).fitted_to(inputs)
+    assert fitted.augmentation_text == text
+    assert fitted.fitted_to(inputs) == fitted
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector
 
 from lipt.common.data import Dataset
 from lipt.common.errors import DataError, SubsetError
@@ -45,7 +48,14 @@ def test_randaugment_of_what_are_no_bytes_is_refused() -> None:
         augmented(Recipe(augmentation="randaugment"), 0, pictures().float())
 
 
-RECIPE = Recipe(batch_size=16, steps=4, label_smoothing=0.1, nesterov=True, warmup_steps=2)
+RECIPE = Recipe(
+    batch_size=16,
+    steps=4,
+    augmentation="crop_flip",
+    label_smoothing=0.1,
+    nesterov=True,
+    warmup_steps=2,
+)
 
 
 def stepped(dataset: Dataset, device: torch.device, there: Pretended | None = None) -> Weights:
@@ -93,6 +103,22 @@ def test_batches_are_the_positions_examples_in_order(
         assert torch.equal(batch.targets_B, digits.targets_N[ids_B])
         # Of mean 1: (position + 1) / 3.
         torch.testing.assert_close(batch.weights_B, (positions_B + 1) / 3)
+
+
+@pytest.mark.parametrize(("settings", "clipped"), [({}, True), ({"max_gradient_norm": 0}, False)])
+def test_no_step_is_longer_than_the_recipe_s_largest_gradient(
+    digits: Dataset, settings: dict[str, float], clipped: bool
+) -> None:
+    given = {"augmentation": "none", "learning_rate": 0.5, "weight_decay": 0, **settings}
+    recipe = Recipe.model_validate(given)
+    model, forward_pass = place_model("mlp", digits, recipe, CPU, ())
+    before = parameters_to_vector(model.parameters()).detach()
+    (batch,) = Examples(None, digits, recipe, CPU).batches([torch.arange(64)])
+    heavy = replace(batch, weights_B=torch.full((64,), 100.0))
+    Steps(model, forward_pass, recipe, 10).take(0, heavy)
+    moved = (parameters_to_vector(model.parameters()) - before).norm().item()
+    # The learning rate times the norm, which the weights make large.
+    assert moved == pytest.approx(2.5, abs=1e-3) if clipped else moved > 5
 
 
 def test_a_target_is_between_label_and_soft_label(digits: Dataset) -> None:

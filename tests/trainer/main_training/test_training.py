@@ -54,6 +54,13 @@ def test_one_seed_gives_one_result(
     assert equal(*(fit("resnet8", digits, subset=subset, recipe=recipe) for _ in range(2)))
 
 
+def test_small_images_are_not_augmented_unless_asked(digits: Dataset) -> None:
+    plain = fit(net(), digits, recipe=RECIPE)
+    fitted = fit(net(), digits, recipe=RECIPE.model_copy(update={"augmentation": "auto"}))
+    assert equal(fitted, plain)
+    assert fitted.recipe.augmentation == "none"
+
+
 def test_initial_weights_are_where_it_begins(digits: Dataset) -> None:
     begun = fit(net(1), digits, recipe=RECIPE, initial=net(2).state_dict())
     assert equal(begun, fit(net(2), digits, recipe=RECIPE))

@@ -136,6 +136,15 @@ def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
         assert f"{label} {kept[label]} of {available[label]}" in text
 
 
+def test_it_has_no_verdict_where_a_baseline_learned_nothing() -> None:
+    lost = [replace(trial, chance=0.9) for trial in TRIALS]
+    found = gather(FakeClient(), RUN, DIGITS, [], (COMPARISON, lost))  # type: ignore[arg-type]
+    page = render(found)
+    assert "At 10% this recipe does not learn here: random (uniform) reaches 90.0%" in words(page)
+    assert '<div class="verdict bad">' in page
+    assert "What did choosing cost?" not in page
+
+
 def test_it_shows_what_a_strategy_wants_most_and_least(report: Report) -> None:
     page = render(report)
     sections = re.split(r"<h3>(?:Most|Least) wanted</h3>", page)

@@ -1,32 +1,23 @@
-"""A pool from its settings, its calls, and its life with workers that a test ends."""
-
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.config.settings import load_settings
-from lipt.common.errors import (
-    ConfigError,
-    LiptError,
-    ProcessEndedError,
-    UnreachableError,
-)
-from lipt.common.rpc.channel import open_channel
+from lipt.common.errors import ConfigError, LiptError, ProcessEndedError, UnreachableError
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.pool import Ended, LocalEngine, ray_engine
 from lipt.worker.pool.pool import Demand, DemandSource, Pool, opened, own_arguments
 from lipt.worker.settings import PoolSettings
 from tests.clock import Clock
+from tests.worker.fake_client import serving
 
 IDLE_SECONDS = 60.0
 
@@ -148,51 +139,32 @@ class Fake(worker_pb2_grpc.WorkerServiceServicer):
 
     def __init__(self) -> None:
         self.asked: list[worker_pb2.GetDemandRequest] = []
-        self.was_asked, self.may_answer = threading.Event(), threading.Event()
+        self.may_answer = threading.Event()
+        self.when_asked: Callable[[], object] = lambda: None
 
     def GetDemand(self, request: Any, context: Any) -> Any:
         self.asked.append(request)
-        self.was_asked.set()
+        self.when_asked()
         assert self.may_answer.wait(60.0)
         return worker_pb2.GetDemandResponse(num_queued=1, num_leased=2, num_coming=3, num_ranges=4)
 
 
-@pytest.fixture
-def served() -> Iterator[tuple[Fake, DemandSource]]:
+def test_demand_is_asked_for_with_what_is_known_until_that_is_interrupted() -> None:
     fake = Fake()  # pyright: ignore[reportAbstractUsage] - the rest stays unimplemented
-    server = grpc.server(ThreadPoolExecutor(2))
-    worker_pb2_grpc.add_WorkerServiceServicer_to_server(fake, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    with open_channel(f"127.0.0.1:{port}") as channel:
-        yield fake, DemandSource(channel)
-    fake.may_answer.set()
-    server.stop(None).wait()
-
-
-def test_demand_is_asked_for_with_what_is_known(served: tuple[Fake, DemandSource]) -> None:
-    fake, source = served
-    fake.may_answer.set()
-    first = source.wait(None, wait_seconds=2.0)
-    assert first == Demand(num_queued=1, num_leased=2, num_coming=3, num_ranges=4)
-    assert source.wait(first, wait_seconds=2.0) == first
-    without, having = fake.asked
-    assert not without.HasField("known")
-    assert having.known == first
-
-
-def test_wait_ends_when_it_is_interrupted(served: tuple[Fake, DemandSource]) -> None:
-    fake, source = served
-
-    def interrupt() -> None:
-        assert fake.was_asked.wait(60.0)
-        source.interrupt()
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    assert source.wait(Demand(num_queued=4), wait_seconds=60.0) == Demand(num_queued=4)
-    assert source.wait(None, wait_seconds=60.0) == Demand()
-    thread.join()
+    with serving(fake) as channel:
+        source = DemandSource(channel)
+        fake.may_answer.set()
+        first = source.wait(None, wait_seconds=2.0)
+        assert first == Demand(num_queued=1, num_leased=2, num_coming=3, num_ranges=4)
+        assert source.wait(first, wait_seconds=2.0) == first
+        without, having = fake.asked
+        assert not without.HasField("known")
+        assert having.known == first
+        fake.may_answer.clear()
+        fake.when_asked = source.interrupt
+        assert source.wait(Demand(num_queued=4), wait_seconds=60.0) == Demand(num_queued=4)
+        assert source.wait(None, wait_seconds=60.0) == Demand()
+        fake.may_answer.set()
 
 
 TOKEN = "lipt_0123456789abcdef_" + "A" * 43

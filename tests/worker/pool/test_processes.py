@@ -1,5 +1,3 @@
-"""Processes that do not outlive who started them."""
-
 from __future__ import annotations
 
 import os
@@ -9,10 +7,16 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from lipt.worker.pool import Child
+from lipt.common.config.settings import load_settings
+from lipt.common.errors import ConfigError
+from lipt.worker.pool import Child, Ended, ray_engine
+from lipt.worker.pool.ray_engine import RayEngine, run_worker
+from lipt.worker.settings import PoolSettings
 
 STUBBORN = "tests.worker.pool.stubborn"
 # Starts one, says which as soon as it serves, and ends without a word to it.
@@ -43,8 +47,8 @@ def test_who_does_not_end_in_time_is_killed() -> None:
     child = Child(STUBBORN, [], os.environ, lambda _: ready.set())
     assert ready.wait(60.0)
     child.terminate()
-    assert child.wait(0.05) is None
-    assert child.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.05)
     assert child.end(0.05) == -signal.SIGKILL
 
 
@@ -66,3 +70,137 @@ def test_child_ends_with_its_parent() -> None:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(process, signal.SIGKILL)
         os.close(process)
+
+
+RayError = type("RayError", (Exception,), {})
+TaskCancelledError = type("TaskCancelledError", (RayError,), {})
+RayTaskError = type("RayTaskError", (RayError,), {})
+
+
+class FakeRay:
+    """A cluster whose tasks a test ends: `done` has their results and errors."""
+
+    exceptions = SimpleNamespace(
+        RayError=RayError, TaskCancelledError=TaskCancelledError, RayTaskError=RayTaskError
+    )
+    util = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.1")
+
+    def __init__(self, *nodes: str) -> None:
+        self.addresses = nodes
+        self.options: dict[str, Any] = {}
+        self.tasks: list[tuple[list[str], dict[str, str]]] = []
+        self.done: dict[int, Any] = {}
+        self.cancelled: list[int] = []
+        self.is_shut_down = False
+
+    def init(self, **options: Any) -> None: ...
+
+    def remote(self, _: Any) -> Any:
+        def with_options(**options: Any) -> Any:
+            self.options = options
+            return SimpleNamespace(remote=self._start)
+
+        return SimpleNamespace(options=with_options)
+
+    def _start(self, arguments: list[str], environment: dict[str, str]) -> int:
+        self.tasks.append((arguments, environment))
+        return len(self.tasks) - 1
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"NodeManagerAddress": address, "Alive": True} for address in self.addresses]
+
+    def wait(self, tasks: list[int], **_: Any) -> tuple[list[int], list[int]]:
+        return [task for task in tasks if task in self.done], []
+
+    def get(self, task: int) -> Any:
+        if isinstance(outcome := self.done[task], Exception):
+            raise outcome
+        return outcome
+
+    def cancel(self, task: int) -> None:
+        self.cancelled.append(task)
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, fake: FakeRay, **options: Any) -> RayEngine:
+    monkeypatch.setattr(ray_engine, "import_extra", lambda *_, **__: fake)
+    flags = {"coordinator": "head:1", "ray": "auto", **options}
+    return RayEngine(load_settings(PoolSettings, config=None, flags=flags))
+
+
+def test_ray_is_told_what_a_worker_takes_and_to_start_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = FakeRay()
+    engine = connect(
+        monkeypatch,
+        fake,
+        gpus_per_worker=0.5,
+        cpus_per_worker=2.0,
+        resources=("spot=1",),
+        token="t",
+    )
+    engine.start(0, ["--coordinator", "head:1"])
+    assert (fake.options["num_gpus"], fake.options["num_cpus"]) == (0.5, 2.0)
+    assert fake.options["resources"] == {"spot": 1.0}
+    assert fake.options["max_retries"] == -1
+    assert fake.options["scheduling_strategy"] == "SPREAD"
+    assert fake.tasks == [(["--device", "cuda", "--coordinator", "head:1"], {"LIPT_TOKEN": "t"})]
+
+
+def test_ends_of_tasks_are_ends_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeRay()
+    engine = connect(monkeypatch, fake)
+    for number in range(5):
+        engine.start(number, [])
+    fake.done = {
+        0: (3, "last words"),
+        1: TaskCancelledError(),
+        2: RayTaskError("No module named 'lipt'"),
+        3: RayError("its owner is gone"),
+    }
+    assert engine.ended() == [
+        Ended(0, 3, "last words"),
+        Ended(1, 0),
+        Ended(2, 1, "No module named 'lipt'"),
+        Ended(3, None, "its owner is gone"),
+    ]
+    assert engine.ended() == []
+    engine.close()
+    assert fake.cancelled == [4]
+    assert fake.is_shut_down
+
+
+@pytest.mark.parametrize("coordinator", ["127.0.0.1:50051", "localhost:50051"])
+def test_loopback_address_is_refused_where_nodes_are_elsewhere(
+    coordinator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = FakeRay("10.0.0.1", "10.0.0.2")
+    with pytest.raises(ConfigError, match=r"nodes on 10\.0\.0\.2\. .* --listen on 0\.0\.0\.0"):
+        connect(monkeypatch, nodes, coordinator=coordinator)
+    connect(monkeypatch, nodes)
+
+
+def test_cancelled_task_lets_its_worker_end_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Child] = []
+
+    class Cancelled(Child):
+        def poll(self) -> int | None:
+            if threading.current_thread() is threading.main_thread() and not started:
+                started.append(self)
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().poll()
+
+    monkeypatch.setattr(ray_engine, "Child", Cancelled)
+    # As a script has it that starts Ray in the background.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        status, _ = run_worker(["--coordinator", "127.0.0.1:1"], {})
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    # Where it was still starting, the signal itself ended it.
+    assert status in (0, -signal.SIGTERM)
+    assert started[0].poll() == status

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from typer import BadParameter, Option
+from typer import BadParameter, Exit, Option
 
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import TrainingProgress, open_talking, print_result
+
+# Status without a verdict; 1 and 2 are errors.
+_NOTHING_LEARNED = 3
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,10 @@ def compare(
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Compare strategies with what people do instead, by training for equally many steps."""
+    """Compare strategies with what people do instead, by training for equally many steps.
+
+    Ends with status 3 if a baseline learned nothing: then there is no verdict.
+    """
     from lipt.common.process.machine import wait_passively
 
     wait_passively()
@@ -94,9 +100,11 @@ def compare(
             on_step=progress.on_step,
         )
     rows = outcomes(trials)
-    said = verdict(rows)
-    found = {"outcomes": rows, "answers": answers(rows), "verdict": said, "trials": trials}
+    said, answered = verdict(rows), answers(rows)
+    found = {"outcomes": rows, "answers": answered, "verdict": said, "trials": trials}
     print_result(found, [*plain(rows), "", *said.splitlines()], as_json=json)
+    if not all(one.learned for one in answered):
+        raise Exit(_NOTHING_LEARNED)
 
 
 def _fractions(text: str) -> tuple[float, ...]:

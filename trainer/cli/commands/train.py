@@ -207,7 +207,7 @@ def train(
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Train a model on a subset: SGD, cosine from 0.1, batch 256, crop and flip."""
+    """Train a model on a subset: SGD, cosine from 0.1, batch 256, images cropped and flipped."""
     if init != _SCRATCH and WeightsKind.parse(init) is None:
         raise BadParameter(f"{init!r} is none of {_SCRATCH}, {WEIGHTS_KINDS}.")
     shared.require_loggers(vars(loggers))
@@ -307,6 +307,7 @@ def _finish(
         "score": trained.kind.score_name,
         "test_accuracy": trained.test_accuracy,
         "subset_accuracy": on_subset,
+        "recipe": trained.recipe,
         "weights": out,
         "waited_seconds": waited,
         "reselections": history,
@@ -317,7 +318,7 @@ def _finish(
         accuracies.insert(0, f"{format_percent(trained.test_accuracy)} on the test set")
     score = "" if trained.kind is TargetKind.CLASS else f"{trained.kind.score_name} "
     steps = f"{trained.num_steps} steps in {trained.seconds:.0f} s"
-    lines = [f"{steps}: {score}{', '.join(accuracies)}"]
+    lines = [f"{steps}: {score}{', '.join(accuracies)}; {trained.recipe.augmentation_text}"]
     if chosen is not None:
         times = "once" if len(history) == 1 else f"{len(history)} times"
         stale = sum(selected.stale_epochs > 0 for selected in history)

@@ -145,6 +145,9 @@ def test_a_target_is_a_class_or_with_fractions_or_many_values_a_number() -> None
     for prices in ([1.5, 2, 3, 4] * 50, range(200)):
         frame = pd.DataFrame({"x": range(200), "price": prices})
         assert dataset_of(frame, target="price").target.kind is TargetKind.NUMBER
+    frame = pd.DataFrame({"x": range(40), "y": [1, 2] * 20})
+    for data in (frame, (frame[["x"]], frame["y"])):
+        assert dataset_of(data, target="number").target.kind is TargetKind.NUMBER
     labels = dataset_of((pd.DataFrame({"x": [1, 2]}), [["a"], ["a", "b"]]))
     assert labels.target.kind is TargetKind.CLASSES
 

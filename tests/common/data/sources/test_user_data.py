@@ -15,6 +15,8 @@ from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import FactoryRows, column_rows, rows_of_data
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.inputs.specs import Column, ColumnType, ImageSpec
+from lipt.common.targets.kinds import TargetKind
+from lipt.common.targets.values import SingleLabel
 
 Write = Callable[[str, str], None]
 PIXELS = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
@@ -69,6 +71,70 @@ def test_takes_arrays_tensors_and_pil_images_and_labels_of_targets() -> None:
         assert data.class_names == ("a", "b", "c")
 
 
+def labelled(labels: Any, **attributes: object) -> Dataset:
+    rows = [([float(row)], None) for row in range(len(labels))]
+    return load(column_rows("mine:data", Pairs(rows, targets=labels, **attributes)))
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "expected"),
+    [
+        ([-1, 1, -1], ("-1", "1"), [0, 1, 0]),
+        ([0, 1000, 1000], ("0", "1000"), [0, 1, 1]),
+        # A gap is a class that this file may lack.
+        ([0, 3, 1], ("0", "1", "2", "3"), [0, 3, 1]),
+        (np.array([[2], [0], [1]]), ("0", "1", "2"), [2, 0, 1]),
+        ([0.0, 1.0] * 10, ("0", "1"), [0, 1] * 10),
+        (np.array([[5.0], [-1.0]] * 10, np.float32), ("-1", "5"), [1, 0] * 10),
+    ],
+    ids=str,
+)
+def test_whole_numbers_are_classes_numbered_by_value(
+    labels: Any, names: tuple[str, ...], expected: list[int]
+) -> None:
+    data = labelled(labels)
+    assert data.target == SingleLabel(len(names))
+    assert data.class_names == names
+    assert data.labels_N.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [0.0, 1.0] * 9 + [0.0],  # too few of each
+        [float(row % 21) for row in range(420)],  # too many values
+        [0.5, 1.0] * 10,
+        [[0.5], [1.0], [2.5]],
+        [0.0, 1e30] * 10,
+    ],
+    ids=["few", "many", "fractions", "column", "large"],
+)
+def test_other_floats_are_numbers(labels: Any) -> None:
+    data = labelled(labels)
+    assert data.target.kind is TargetKind.NUMBER
+    assert data.target.num_outputs == 1
+
+
+def test_whole_numbers_are_no_classes_where_the_data_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    for labels in ([0.0, 1.0] * 10, [3, 5, 9]):
+        data = labelled(labels, target="number")
+        assert data.target.kind is TargetKind.NUMBER
+        assert data.targets_N[:, 0].tolist() == labels
+    assert "taken for classes" not in caplog.text
+    labelled([0.0, 1.0] * 10)
+    assert "floats of 2 whole values, taken for classes. For regression, set" in caplog.text
+    labelled([-1, 1])
+    assert "2 values from -1 to 1, numbered by value" in caplog.text
+
+
+def test_the_labels_of_a_list_of_images_are_numbered_by_value_too() -> None:
+    data = opened([(PIXELS, -1), (PIXELS, 1)])
+    assert (data.class_names, data.labels_N.tolist()) == (("-1", "1"), [0, 1])
+
+
 def test_a_large_set_is_read_in_one_pass_for_the_fingerprint_and_when_asked_for() -> None:
     pairs = Pairs([(PIXELS + i, i) for i in range(3)])
     data = opened(pairs, budget=0)
@@ -99,7 +165,7 @@ def test_a_large_set_is_read_in_one_pass_for_the_fingerprint_and_when_asked_for(
 )
 def test_names_the_row_that_cannot_be_used(item: object, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
-        opened([(PIXELS, 0), item])
+        opened(Pairs([(PIXELS, 0), item]))  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(

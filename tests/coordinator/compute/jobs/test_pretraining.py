@@ -1,5 +1,3 @@
-"""The pipeline's stages as jobs: what they refuse, and what a disk does to what they read."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -20,48 +18,36 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
     DamagedLearners,
-    DataDescription,
     DescribeData,
     InitializeWeights,
     MakeSoup,
     Offered,
     SoupResult,
 )
-from lipt.coordinator.compute.messages import Made, News, Progressed
+from lipt.coordinator.compute.messages import News, Progressed
 from lipt.core import pipeline
 from lipt.core.sharding import draw_densities
 from tests.blob_files import flip_a_bit
 from tests.digits import digits_context, digits_settings
 
 
-def describe(directory: Path, source: str) -> DataDescription:
-    settings = digits_settings(directory / "state", source)
-    return DescribeData().run(Context(settings, send=lambda _: None))
-
-
-def test_data_set_is_described_by_its_classes_its_images_and_its_fingerprint(
+def test_data_set_is_described_with_both_fingerprints_where_the_full_one_is_asked_for(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("sklearn")
-    data = describe(tmp_path, "digits")
-    assert data.source == "digits"
-    assert data.class_names == tuple("0123456789")
-    assert data.num_examples == sum(data.class_counts) == 1797
-    assert data.inputs == ImageSpec(1, 8, 8)
-    assert data.fingerprint == describe(tmp_path, "digits").fingerprint
-
-
-def test_data_set_is_described_by_both_its_fingerprints_where_the_full_one_is_asked_for(
-    tmp_path: Path,
-) -> None:
-    pytest.importorskip("sklearn")
-    settings = digits_settings(tmp_path, fingerprint="full")
-    data = DescribeData().run(Context(settings, send=lambda _: None))
-    sampled = describe(tmp_path, "digits")
-    assert data.fingerprint.startswith("full-")
-    assert data.fingerprints == (data.fingerprint, sampled.fingerprint)
-    assert data.fingerprint_like("f" * 64) == sampled.fingerprint
-    assert data.fingerprint_like("full-") == data.fingerprint
+    sampled, again, full = (
+        DescribeData().run(Context(digits_settings(tmp_path, **flags), send=lambda _: None))
+        for flags in ({}, {}, {"fingerprint": "full"})
+    )
+    assert sampled.source == "digits"
+    assert sampled.class_names == tuple("0123456789")
+    assert sampled.num_examples == sum(sampled.class_counts) == 1797
+    assert sampled.inputs == ImageSpec(1, 8, 8)
+    assert sampled.fingerprint == again.fingerprint
+    assert full.fingerprint.startswith("full-")
+    assert full.fingerprints == (full.fingerprint, sampled.fingerprint)
+    assert full.fingerprint_like("f" * 64) == sampled.fingerprint
+    assert full.fingerprint_like("full-") == full.fingerprint
     assert sampled.fingerprint_like("full-") == ""
 
 
@@ -139,25 +125,20 @@ def test_learner_that_is_not_whole_any_more_is_named_and_can_come_again(
     assert job.run(context) == made
 
 
-def test_each_learner_is_told_of_once_it_was_offered(context: Context) -> None:
-    job, _, _ = make(context)
+def test_each_learner_is_told_of_once_it_was_offered_and_no_flipped_bit_gets_into_the_soup(
+    context: Context,
+) -> None:
+    job, _, learner = make(context)
     told: list[News] = []
     made = job.run(Context(context.settings, send=told.append))
     assert isinstance(made, SoupResult)
-    parts = [now.part for now in told if isinstance(now, Made)]
+    parts = [now for now in told if isinstance(now, Offered)]
     assert parts == [Offered(index, part) for index, part in made.ingredients.items()]
-    assert told.index(next(now for now in told if isinstance(now, Made))) < len(told) - 1
-
-
-def test_bit_that_flips_while_the_soup_is_made_never_gets_into_it(context: Context) -> None:
-    job, _, learner = make(context)
+    assert told.index(parts[0]) < len(told) - 1
 
     def after_the_learners_are_scored(now: News) -> None:
-        if (
-            isinstance(now, Progressed)
-            and now.activity == "merging learners"
-            and now.done == len(job.learners)
-        ):
+        scored = "merging learners", len(job.learners)
+        if isinstance(now, Progressed) and (now.activity, now.done) == scored:
             damage(context.blobs.path(learner))
 
     disturbed = Context(context.settings, send=after_the_learners_are_scored)

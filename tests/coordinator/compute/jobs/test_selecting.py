@@ -1,34 +1,55 @@
 from __future__ import annotations
 
+import base64
+import io
+import json
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.errors import (
-    SignalsError,
-    UnknownBlobError,
-    WeightsError,
-)
+from lipt.common.data.dataset import Dataset
+from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.errors import ProxyError, SignalsError, UnknownBlobError, WeightsError
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType
 from lipt.common.subsets import subset_digest
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
+from lipt.coordinator.compute.jobs.selecting import (
+    DiagnoseData,
+    MapExamples,
+    Selected,
+    SelectSubset,
+    ShowExamples,
+)
+from lipt.core.diagnosis.diagnosis import Diagnosis
+from lipt.core.proxies.proxy import Proxy
+from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, SIGNALS, Need, Strategy
 from lipt.core.signals.signals import Signals
 from lipt.core.stages import choice, question
-from lipt.core.stages.question import Labels
-from tests.digits import digits_context
+from lipt.core.stages.question import (
+    Labels,
+    Sources,
+    SubsetQuery,
+    without_labels,
+    works_without_labels,
+)
+from tests.digits import digits_context, digits_settings
+from tests.in_memory import in_memory
 
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 NUM_EXAMPLES = 1797
+NOWHERE = BlobName.of(b"never uploaded")
 
 
 @dataclass
@@ -37,7 +58,7 @@ class Probe:
 
     needs: frozenset[Need]
     stopped_early: str = ""
-    seen: Signals | None = None
+    seen: Any = None
     num_threads: int = 0
 
     def __call__(self, signals: Signals, budget: int) -> Selection:
@@ -70,16 +91,7 @@ def select(
     def run(probe: Probe, **job: Any) -> Selected:
         for module in (choice, question):
             monkeypatch.setattr(module, "find_strategy", lambda _: probe.strategy())
-        wanted = SelectSubset(
-            config=CONFIG,
-            inputs=IMAGE,
-            weights=weights,
-            strategy="probe",
-            budget=10,
-            balanced=False,
-            options=(),
-        )
-        return replace(wanted, **job).run(context)
+        return job_of("probe", **{"weights": weights, "budget": 10, **job}).run(context)
 
     return run
 
@@ -111,8 +123,6 @@ def test_the_run_s_threads_are_used_and_given_back(select: Any) -> None:
 def test_validation_signals_are_those_of_the_split(context: Context, select: Any) -> None:
     probe = Probe(SIGNALS | {Need.VALIDATION})
     select(probe)
-    assert probe.seen is not None
-    assert probe.seen.validation is not None
     ids = context.split(CONFIG).validation_ids
     assert len(probe.seen.validation) == len(ids) > 0
     assert torch.equal(probe.seen.validation.errors_NC, probe.seen.errors_NC[ids])
@@ -125,9 +135,7 @@ def test_without_a_validation_split_it_says_so(
     empty = torch.empty(0, dtype=torch.int64)
     split = Context.split
     monkeypatch.setattr(
-        Context,
-        "split",
-        lambda self, config: replace(split(self, config), validation_ids=empty),
+        Context, "split", lambda self, config: replace(split(self, config), validation_ids=empty)
     )
     with pytest.raises(SignalsError, match=r"needs a validation split.*validation\.fraction"):
         select(Probe(SIGNALS | {Need.VALIDATION}))
@@ -138,13 +146,10 @@ def test_own_features_take_the_place_of_the_model_s(context: Context, select: An
     pairs = torch.rand(NUM_EXAMPLES, 2)
     probe = Probe(SIGNALS | {Need.VALIDATION})
     select(probe, features=put(context, features=own.half(), paired_features=pairs))
-    assert probe.seen is not None
     assert torch.equal(probe.seen.features_ND, own.half().float())
-    assert probe.seen.paired_features_NP is not None
     assert torch.equal(probe.seen.paired_features_NP, pairs)
     # Errors are still the model's, and the validation split is seen with the same features.
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 10)
-    assert probe.seen.validation is not None
     assert probe.seen.validation.features_ND.shape[1] == 3
 
 
@@ -154,10 +159,8 @@ def test_a_strategy_on_own_features_needs_no_model(
 ) -> None:
     own = torch.rand(NUM_EXAMPLES, 3)
     probe = Probe(needs)
-    nowhere = BlobName.of(b"never uploaded")
     blob = put(context, features=own, paired_features=own)
-    select(probe, weights=nowhere, features=blob)
-    assert probe.seen is not None
+    select(probe, weights=NOWHERE, features=blob)
     assert torch.equal(probe.seen.features_ND, own)
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
 
@@ -166,11 +169,9 @@ def test_without_own_features_they_are_the_model_s(select: Any) -> None:
     probe, both = Probe(FEATURES), Probe(SIGNALS)
     select(probe)
     select(both)
-    assert probe.seen is not None
-    assert both.seen is not None
     assert torch.equal(probe.seen.features_ND, both.seen.features_ND)
     with pytest.raises(UnknownBlobError):
-        select(Probe(FEATURES), weights=BlobName.of(b"never uploaded"))
+        select(Probe(FEATURES), weights=NOWHERE)
 
 
 def test_uploaded_weights_that_are_not_finite_are_called_that(
@@ -199,9 +200,8 @@ def test_pairs_that_were_not_given_are_asked_for(context: Context, select: Any) 
 def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
     context: Context, select: Any
 ) -> None:
-    probe, nowhere = Probe(FEATURES | {Need.COPIES}), BlobName.of(b"never uploaded")
-    selected = select(probe, weights=nowhere, labels=Labels.NONE, proxy="ridge:patches")
-    assert probe.seen is not None
+    probe = Probe(FEATURES | {Need.COPIES})
+    selected = select(probe, weights=NOWHERE, labels=Labels.NONE, proxy="ridge:patches")
     assert probe.seen.labels_N.tolist() == [0] * NUM_EXAMPLES
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
     assert probe.seen.features_ND.shape == (NUM_EXAMPLES, 2048)
@@ -210,8 +210,6 @@ def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
     assert selected.told["proxy"]["features"] == "patches"
     plain = Probe(frozenset({Need.COPIES}))
     select(plain)
-    assert plain.seen is not None
-    assert plain.seen.pictures_N is not None
     assert torch.equal(plain.seen.pictures_N, probe.seen.pictures_N)
 
 
@@ -219,3 +217,176 @@ def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
 def test_without_labels_there_is_nothing_that_is_made_of_them(select: Any, need: Need) -> None:
     with pytest.raises(SignalsError, match="'probe' needs"):
         select(Probe(frozenset({need})), labels=Labels.NONE, proxy="ridge:patches")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Context:
+    settings = digits_settings(tmp_path_factory.mktemp("state"), "digits-test")
+    return Context(settings, send=lambda _: None)
+
+
+def holding(context: Context, dataset: Dataset) -> Context:
+    """The same state with another data set."""
+    other = Context(context.settings, send=lambda _: None)
+    vars(other)["dataset"] = dataset
+    return other
+
+
+def with_labels(context: Context, labels_N: Tensor) -> Context:
+    """The same images under other labels, which make them another data set."""
+    rows = replace(context.dataset.rows, labels_N=labels_N)
+    fingerprint = f"labels {labels_N.tolist()}"
+    return holding(context, replace(context.dataset, rows=rows, fingerprint=fingerprint))
+
+
+@pytest.fixture(scope="module")
+def permuted(small: Context) -> Context:
+    labels_N = small.dataset.labels_N
+    order_N = torch.randperm(len(labels_N), generator=torch.Generator().manual_seed(0))
+    return with_labels(small, labels_N[order_N])
+
+
+def job_of(name: str, **others: Any) -> SelectSubset:
+    plain = SelectSubset(
+        config=CONFIG,
+        inputs=IMAGE,
+        weights=NOWHERE,
+        strategy=name,
+        budget=40,
+        balanced=False,
+        options=(),
+    )
+    return replace(plain, **others)
+
+
+def unlabelled(name: str, **others: Any) -> SelectSubset:
+    query = SubsetQuery("", name, None, 40, None, {}, None, features=others.get("features"))
+    options, proxy = without_labels(STRATEGIES[name], {}, query)
+    named = None if proxy.is_own_head else str(proxy)
+    given = tuple(options.items())
+    return job_of(name, options=given, proxy=named, labels=Labels.NONE, **others)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, strategy in STRATEGIES.items() if works_without_labels(strategy)]
+)
+def test_permuted_labels_give_the_same_subset(small: Context, permuted: Context, name: str) -> None:
+    job = unlabelled(name)
+    first, second = job.run(small), job.run(permuted)
+    assert first.num_examples == 40 or first.told["stopped_early"]
+    assert first.blob == second.blob
+    assert first.told["proxy"]["features"] == "patches"
+
+
+@pytest.mark.parametrize("name", ["facility_location", "sas"])
+def test_with_labels_they_give_another_one(small: Context, permuted: Context, name: str) -> None:
+    # The test above would see them come in.
+    job = job_of(name, proxy="ridge:patches")
+    assert job.run(small).blob != job.run(permuted).blob
+
+
+def test_a_single_class_is_enough(small: Context) -> None:
+    alone = with_labels(small, torch.zeros_like(small.dataset.labels_N))
+    job = unlabelled("kcenter")
+    assert job.run(alone).blob == job.run(small).blob
+
+
+def test_own_features_are_taken_as_they_are(small: Context, permuted: Context) -> None:
+    # Of two columns one counts, unless each is divided by its deviation.
+    drawn_N2 = torch.rand(len(small.dataset), 2, generator=torch.Generator().manual_seed(0))
+    own = pack({"features": drawn_N2 * torch.tensor([1000.0, 1.0])})
+    features = small.blobs.put_bytes(own)
+    job = unlabelled("kcenter", features=features)
+    assert job.proxy is None
+    first = job.run(small)
+    assert first.told["proxy"] == {"proxy": None}
+    assert job.run(permuted).blob == first.blob
+    # As where labels are given and looked at by nobody.
+    assert job_of("kcenter", features=features).run(small).blob == first.blob
+    assert replace(job, proxy="ridge:user").run(small).blob != first.blob
+
+
+SOURCES = Sources(CONFIG, None, None)
+FLIPPED = list(range(0, 300, 10))
+COPY = 299
+
+
+@pytest.fixture
+def flipped(small: Context) -> Context:
+    """Some labels are flipped on purpose, and one picture is there twice."""
+    plain, some = small.dataset, torch.arange(300)
+    images, labels_N = plain.images(some), plain.labels_N[some].clone()
+    images[COPY], labels_N[COPY] = images[1], labels_N[1]
+    labels_N[FLIPPED] = (labels_N[FLIPPED] + 1) % 10
+    return holding(small, in_memory("flipped", plain.class_names, labels_N, "print", images))
+
+
+def diagnosed(context: Context) -> Diagnosis:
+    made = DiagnoseData(SOURCES, Proxy.parse("ridge:patches")).run(context)
+    assert made.device == "cpu"
+    return Diagnosis.load(context.blobs.verified_path(made.blob))
+
+
+def test_flipped_labels_and_copies_are_found_without_a_run(flipped: Context) -> None:
+    diagnosis = diagnosed(flipped)
+    summary = diagnosis.summary
+    assert json.loads(json.dumps(summary)) == summary
+    assert summary["proxy"]["features"] == "patches"
+    ranked = [one["id"] for one in summary["label_errors"]["ranked"]]
+    assert len(set(ranked[:20]) & set(FLIPPED)) >= 18
+    assert summary["label_errors"]["noise_low"] <= 0.1 <= summary["label_errors"]["noise_high"]
+    assert summary["duplicates"]["exact_groups"] == 1
+    assert diagnosis.columns["duplicate_of"][[1, COPY]].unique().numel() == 1
+    assert summary["learnability"]["sizes"] == [150, 300]
+    assert summary["redundancy"]["sampled"] == 300
+    stages = ["signals", "label_errors", "duplicates", "outliers", "redundancy", "learnability"]
+    assert list(summary["seconds"]) == stages
+    # One question has one answer.
+    again = diagnosed(flipped)
+    for name, column in diagnosis.columns.items():
+        assert torch.equal(column, again.columns[name]), name
+    assert {**summary, "seconds": {}} == {**again.summary, "seconds": {}}
+
+
+@pytest.mark.parametrize(
+    ("proxy", "words"),
+    [
+        ("soup", "has learned from the labels that it would judge"),
+        ("ridge:soup", "`soup` needs a run"),
+    ],
+)
+def test_proxies_that_cannot_diagnose_are_refused(flipped: Context, proxy: str, words: str) -> None:
+    with pytest.raises(ProxyError, match=words):
+        DiagnoseData(SOURCES, Proxy.parse(proxy)).run(flipped)
+
+
+def test_pictures_come_in_the_order_that_was_asked_for(small: Context) -> None:
+    found = ShowExamples((7, 2)).run(small)
+    images = small.dataset.images(torch.tensor([7, 2]))
+    for shown, image_CHW in zip(found, images, strict=True):
+        assert shown.text == ""
+        assert shown.picture is not None
+        content = base64.b64decode(shown.picture.partition(",")[2])
+        pixels = list(Image.open(io.BytesIO(content)).tobytes())
+        assert pixels == image_CHW.flatten().tolist()
+    assert ShowExamples(()).run(small) == ()
+
+
+def test_of_other_examples_the_first_values_are_told(small: Context) -> None:
+    columns = (Column("age", ColumnType.FLOAT32, ()), Column("text", ColumnType.INT64, (20,)))
+    tensors = {"age": torch.tensor([0.5, 1.25]), "text": torch.arange(40).view(2, 20)}
+    rows = ColumnRows("made up", ("a", "b"), torch.tensor([0, 1]), columns, tensors)
+    columned = holding(small, Dataset(rows, "print", ColumnsSpec(columns)))
+    (shown,) = ShowExamples((1,)).run(columned)
+    assert shown.picture is None
+    values = ", ".join(map(str, range(20, 32)))
+    assert shown.text == f"age: 1.25; text: {values}, ..."
+
+
+def test_a_map_has_equal_examples_at_one_place_in_the_unit_square(small: Context) -> None:
+    weights = small.blobs.put_bytes(pack(small.new_model(CONFIG).state_dict()))
+    job = MapExamples(CONFIG, IMAGE, weights, (*range(40), 3))
+    places = job.run(small)
+    assert places[40] == pytest.approx(places[3])
+    assert len({(round(x, 6), round(y, 6)) for x, y in places}) == 40
+    assert all(0 <= value <= 1 for place in places for value in place)

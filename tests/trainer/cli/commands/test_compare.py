@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import html
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -94,11 +95,28 @@ def test_it_goes_on_after_the_trials_that_a_kill_has_left(comparison: Comparison
     # and the last one.
     assert {tuple(look.step for look in trial.looks) for trial in trials} == {(1, 2, 3)}
     *_, sentences = comparison.again.stdout.rstrip().split("\n\n")
-    # Three steps teach nothing, so no subset can be worth more than another.
+    # Three steps teach little, so no subset can be worth more than another.
     assert sentences.count("not beat random") == 2
+    assert "main training: 3 steps of 64; augmentation: none" in comparison.again.stderr
+    assert {trial.chance for trial in trials} == {36 / 355}
     assert sentences == verdict(outcomes(trials))
     # The first seed's run was taken up where it was.
     assert comparison.num_runs() == 2
+
+
+@pytest.mark.slow
+def test_a_recipe_that_does_not_learn_has_no_verdict_and_its_own_status(
+    comparison: Comparison, tmp_path: Path
+) -> None:
+    still = ("--steps", "1", "--set", "learning_rate=1e-30", "--json")
+    few = ("--seeds", "1", "--fractions", "0.1", "--baselines", "everything")
+    result = comparison.run(*still, *few, "--out", str(tmp_path / "still.jsonl"))
+    assert result.exit_code == 3, result.output
+    found = json.loads(result.stdout)
+    assert [answer["learned"] for answer in found["answers"]] == [False]
+    assert found["verdict"].startswith(
+        "At 10% this recipe does not learn here: everything reaches 1"
+    )
 
 
 @pytest.mark.slow

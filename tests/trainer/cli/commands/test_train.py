@@ -40,6 +40,7 @@ def test_a_subset_is_trained_on_and_everything_is_written(
     printed = json.loads(result.stdout)
     assert printed["num_steps"] == 9
     assert printed["weights"] == str(out)
+    assert (printed["recipe"]["batch_size"], printed["recipe"]["augmentation"]) == (16, "none")
     assert (printed["reselections"], printed["waited_seconds"]) == ([], 0.0)
     records = log_of(tmp_path)
     assert [record["step"] for record in records] == [3, 6, 9]

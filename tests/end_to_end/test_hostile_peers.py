@@ -1,9 +1,3 @@
-"""Workers that lie: a stranger with all that is published of a worker, and one found by redundancy.
-
-`GetInfo` names workers' ids, `GetRun` learners' attempts and results: with these a stranger once
-committed a learner of another run under a victim's live lease.
-"""
-
 from __future__ import annotations
 
 import signal
@@ -16,12 +10,9 @@ from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import blob_to_proto
 from lipt.common.errors import ForeignWorkerError, from_rpc_error
 from lipt.common.process.devices import processor_name, versions
-from lipt.common.rpc.channel import open_channel
-from lipt.v1 import (
-    worker_pb2,
-    worker_pb2_grpc,
-)
-from tests.cluster import Cluster
+from lipt.common.rpc.channel import open_channel, with_metadata
+from lipt.v1 import worker_pb2, worker_pb2_grpc
+from tests.cluster import SMALL_RUN, Cluster
 
 CALL_SECONDS = 60.0
 # One density, so that a learner of one run passes for one of the other.
@@ -93,13 +84,11 @@ def test_what_is_published_of_a_worker_is_of_no_use_to_others(cluster: Cluster, 
     assert replayed not in [learner.result for learner in final.learners]
 
 
-def test_a_liar_is_named_and_the_soup_is_the_one_without_it(
-    cluster: Cluster, small_run: dict[str, Any]
-) -> None:
+def test_a_liar_is_named_and_the_soup_is_the_one_without_it(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator()
-    learners = {**small_run["learners"], "num_learners": 2, "redundancy": 2}
+    learners = {**SMALL_RUN["learners"], "num_learners": 2, "redundancy": 2}
     with cluster.client() as client:
-        run = client.start_run({**small_run, "learners": learners})
+        run = client.start_run({**SMALL_RUN, "learners": learners})
         liar = cluster.play_worker("liar")
         # On such a device as the honest ones have, or so it says.
         like_theirs = versions() | {"cpu": processor_name()}
@@ -120,7 +109,7 @@ def test_a_liar_is_named_and_the_soup_is_the_one_without_it(
     with cluster.client() as client:
         final = client.wait(run.run_id)
         alone = {**learners, "redundancy": 1}
-        once = client.wait(client.start_run({**small_run, "learners": alone}).run_id)
+        once = client.wait(client.start_run({**SMALL_RUN, "learners": alone}).run_id)
     for worker in workers:
         assert worker.stop() == 0
     assert [learner.attempts for learner in final.learners] == [3, 2]
@@ -131,3 +120,60 @@ def test_a_liar_is_named_and_the_soup_is_the_one_without_it(
     log = coordinator.text()
     assert "event=learner_disputed run=" in log
     assert "event=learner_disputed detail=settled" in log
+
+
+FORGED = "2026-01-01T00:00:00+0000 INFO fine"
+# A line of the log, one of the doctor, a screen cleared in 7 and in 8 bits, and backward text.
+HOSTILE = f"x\n{FORGED}\r\nok     all\x1b[2J\x9b2J\u202e[red]\x00"
+PROTOCOL = worker_pb2.ProtocolVersion(major=1)
+
+
+def require_harmless(text: str) -> None:
+    assert not {mark for mark in text if not mark.isprintable()} - {"\n"}
+    lines = text.splitlines()
+    assert not [line for line in lines if line.startswith((FORGED, "ok     all"))]
+
+
+SECRET = "0123456789abcdef" * 2
+
+
+def test_a_peers_texts_forge_no_line_and_steer_no_terminal(cluster: Cluster) -> None:
+    coordinator = cluster.start_coordinator()
+    with open_channel(cluster.address) as channel, cluster.client() as client:
+        workers = worker_pb2_grpc.WorkerServiceStub(
+            with_metadata(channel, lambda: ((WORKER_SECRET, SECRET),))
+        )
+        registered = workers.Register(
+            worker_pb2.RegisterRequest(
+                instance_id=SECRET,
+                name=HOSTILE,
+                device=HOSTILE,
+                versions={"torch": HOSTILE, HOSTILE: "1"},
+                protocol=PROTOCOL,
+            ),
+            timeout=CALL_SECONDS,
+        )
+        run = client.start_run({**SMALL_RUN, "learners": {"num_learners": 1, "num_steps": 1}})
+        polling = worker_pb2.AcquireAssignmentRequest(worker_id=registered.worker_id)
+        polling.wait_seconds = 60.0
+        held = workers.AcquireAssignment(polling).assignment
+        workers.ReleaseAssignment(
+            worker_pb2.ReleaseAssignmentRequest(
+                worker_id=registered.worker_id,
+                assignment_id=held.assignment_id,
+                epoch=held.lease.epoch,
+                error=HOSTILE,
+            ),
+            timeout=CALL_SECONDS,
+        )
+        workers.AcquireAssignment(polling)
+        for command in (["doctor"], ["run", "show"]):
+            shown = cluster.lipt(*command)
+            assert r"x\n2026-01-01" in shown.stdout
+            require_harmless(shown.stdout)
+            require_harmless(shown.stderr)
+        client.cancel(run.run_id)
+    log = coordinator.text()
+    assert r"worker x\n2026-01-01" in log
+    assert "event=learner_failed" in log
+    require_harmless(log)

@@ -1,12 +1,15 @@
-"""Passes over the data that workers share, with real processes: the same subset to the bit."""
-
 from __future__ import annotations
 
+import asyncio
+import os
 import shutil
 import signal
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,10 +20,115 @@ from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model, lay_out
 from lipt.common.signals.passes import score_range
 from lipt.common.weights.specs import Weights
+from lipt.v1 import subset_pb2 as pb
+from lipt.v1 import subset_pb2_grpc
 from lipt.worker.client import Assignment
 from tests.cluster import COORDINATOR, SMALL_RUN, Cluster, LoggedProcess
-from tests.end_to_end.patient_coordinator import PATIENT
 from tests.played_worker import PlayedWorker
+from tests.serving import own_user_channel
+
+NUM_OTHERS = 600
+PATIENCE_SECONDS = 120.0
+MANY = """
+[compute]
+max_waiting = 1000
+max_waiting_per_caller = 1000
+linger_seconds = 0.0
+[limits.per_peer]
+calls_per_second = 0.0
+max_streams = 1000
+"""
+
+
+@contextmanager
+def standing_still(pids: list[int]) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):  # it was replaced meanwhile
+                os.kill(pid, signal.SIGCONT)
+
+
+@asynccontextmanager
+async def asking(cluster: Cluster) -> AsyncIterator[Callable[..., Any]]:
+    """Begins calls of one connection for subsets of the run "r"; nothing is waited for yet."""
+    async with own_user_channel(cluster.address) as channel:
+        stub: Any = subset_pb2_grpc.SubsetServiceStub(channel)
+
+        def ask(budget: int, strategy: str = "facility_location") -> Any:
+            return stub.GetSubset(pb.GetSubsetRequest(run_id="r", strategy=strategy, budget=budget))
+
+        yield ask
+
+
+async def size(call: Any) -> int:
+    (num_examples,) = [
+        answer.subset.num_examples async for answer in call if answer.HasField("subset")
+    ]
+    return int(num_examples)
+
+
+async def until(call: Any, *, waiting: bool) -> pb.SubsetProgress:
+    """A call's first progress while it waits for its turn, or has had it."""
+    async for answer in call:
+        if bool(answer.progress.ahead) is waiting:
+            return answer.progress
+    raise AssertionError("it ended before")
+
+
+def num_subsets(cluster: Cluster) -> int:
+    with sqlite3.connect(cluster.state / "lipt.db") as database:
+        return int(
+            database.execute("SELECT count(*) FROM records WHERE kind = 'subset'").fetchone()[0]
+        )
+
+
+def start(cluster: Cluster, settings: str) -> tuple[Any, list[int]]:
+    """A coordinator with a run "r" that is ready, and the process of its dear lane."""
+    coordinator = cluster.start_coordinator(*cluster.config(settings))
+    dear = coordinator.computing()
+    worker = cluster.play_worker("w")
+    with cluster.client() as client:
+        learners = {**SMALL_RUN["learners"], "num_learners": 1}
+        run = client.start_run({**SMALL_RUN, "learners": learners}, name="r")
+        worker.submit(worker.take())
+        client.wait(run.run_id)
+        client.subset("r", "grand", budget=10)
+    return coordinator, dear
+
+
+def test_cheap_requests_are_answered_while_a_dear_one_runs_and_600_are_asked_and_cancelled(
+    cluster: Cluster,
+) -> None:
+    coordinator, dear_lane = start(cluster, MANY, SMALL_RUN)
+
+    async def ask() -> None:
+        async with asking(cluster) as honest, asking(cluster) as flooding:
+            with standing_still(dear_lane):
+                dear = honest(20)
+                await until(dear, waiting=False)
+                others = [flooding(21 + number) for number in range(NUM_OTHERS)]
+                places = [(await until(call, waiting=True)).ahead for call in others]
+                assert all(1 <= place <= NUM_OTHERS for place in places)
+                # By labels alone, and by signals that are kept.
+                assert await size(honest(7, "uniform")) == 7
+                assert await size(honest(8, "grand")) == 8
+                for call in others:
+                    call.cancel()
+                assert await size(honest(9, "uniform")) == 9
+            assert await size(dear) == 20
+            # Whatever of the others was left would be computed before this one.
+            assert await size(flooding(19)) == 19
+
+    asyncio.run(ask())
+    dropped = coordinator.text().count("event=job_dropped detail=waiting")
+    assert dropped == NUM_OTHERS
+    # The first one, and those of `ask` that somebody waited for.
+    assert num_subsets(cluster) == 1 + 5
+
 
 pytest.importorskip("sklearn")
 
@@ -91,16 +199,6 @@ def scored(worker: PlayedWorker, assignment: Assignment) -> Weights:
     model.load_state_dict(worker.weights(assignment))
     data = open_dataset("digits", image_size=32)
     return score_range(model.eval(), data, task, device=torch.device("cpu"))
-
-
-def test_workers_that_have_the_data_take_ranges_and_the_subset_is_the_same(
-    cluster: Cluster, digest: str
-) -> None:
-    coordinator = serve(cluster, program=PATIENT)
-    cluster.start_worker("blind").wait_for("joined")
-    cluster.start_worker("seeing", "--worker-data", "digits").wait_for("joined")
-    assert subset_digest(cluster) == digest
-    assert int(coordinator.wait_for(r"of 15 ranges, (\d+) by 1 workers")[1]) > 0
 
 
 def test_a_worker_that_vanishes_and_one_that_lies_change_nothing(

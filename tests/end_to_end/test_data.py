@@ -1,26 +1,28 @@
-"""Tables, texts, features, columns, targets and pairs by real processes: to a trained model."""
-
 from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+from PIL import Image
+from sklearn.datasets import load_digits
 
 from lipt.common.data import open_dataset, open_pairs
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import InvalidRequestError
 from lipt.trainer import Client
 from lipt.trainer.views import RunView
-from tests.cluster import Cluster
+from tests.cluster import SMALL_RUN, Cluster
 from tests.coloured_shapes import TOWERS, caption_of, swapped, write_folder
+from tests.end_to_end.patient_coordinator import PATIENT
 from tests.session import Session
-
-LEARNERS = {"num_learners": 2, "num_steps": 3, "batch_size": 64}
-SMALL_RUN = {"learners": LEARNERS, "soup": {"num_alphas": 2}}
 
 
 def serve(
@@ -63,7 +65,8 @@ def test_a_table_of_numbers_and_categories(cluster: Cluster, tmp_path: Path) -> 
     data, test = (
         f"csv:{write_table(tmp_path / f'{part}.csv', part)}{options}" for part in ("train", "test")
     )
-    client, _ = serve(cluster, data, "mlp", SMALL_RUN)
+    learners = {"num_learners": 2, "num_steps": 3, "batch_size": 64}
+    client, _ = serve(cluster, data, "mlp", {"learners": learners, "soup": {"num_alphas": 2}})
     with client:
         subset = client.subset(strategy="el2n", fraction=0.1)
         assert len(subset) == 46
@@ -173,3 +176,120 @@ def test_a_coordinator_and_one_call_keep_the_same_pairs(cluster: Cluster, source
             again = session.client.subset(strategy=subset.strategy, budget=len(subset))
             assert again.indices.tolist() == subset.indices.tolist()
             assert again.fingerprint == subset.fingerprint
+
+
+NUM_FLIPPED = 60
+DIGITS = load_digits()
+
+
+def write_digits(folder: Path, labels: Iterable[int], *, scale: int = 1) -> list[Path]:
+    """The first digits as PNG files, in a folder for each label; in the order of rows."""
+    for number, label in enumerate(labels):
+        path = folder / str(label) / f"{number:04}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = (DIGITS.images[number] * 15).astype(np.uint8).repeat(scale, 0).repeat(scale, 1)
+        Image.fromarray(pixels).save(path)
+    return sorted(folder.rglob("*.png"))
+
+
+def test_most_flipped_labels_are_found_and_shown(cluster: Cluster, tmp_path: Path) -> None:
+    folder, out, draw = tmp_path / "digits", tmp_path / "found", np.random.default_rng(0)
+    labels_N = DIGITS.target.copy()
+    flipped = draw.choice(len(labels_N), NUM_FLIPPED, replace=False)
+    labels_N[flipped] = (labels_N[flipped] + draw.integers(1, 10, NUM_FLIPPED)) % 10
+    write_digits(folder, labels_N)
+    # The same picture twice, in the directory where it belongs.
+    right = int(np.setdiff1d(np.arange(100), flipped)[0])
+    right_folder = folder / str(labels_N[right])
+    shutil.copy(right_folder / f"{right:04}.png", right_folder / "double.png")
+    cluster.start_coordinator("--data", f"imagefolder:{folder}")
+    done = cluster.lipt("diagnose", "--data", f"imagefolder:{folder}", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    with (out / "issues.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 1798
+    worst = sorted(rows, key=lambda row: float(row["label_score"]))[:NUM_FLIPPED]
+    found = {Path(row["filepath"]).name for row in worst if row["is_label_issue"] == "True"}
+    assert len(found & {f"{row:04}.png" for row in flipped}) >= 0.8 * NUM_FLIPPED
+    (double,) = [row for row in rows if row["filepath"].endswith("double.png")]
+    others = json.loads(double["near_duplicate_sets"])
+    assert any(rows[other]["given_label"] == double["given_label"] for other in others)
+    page = (out / "diagnosis.html").read_text("utf-8")
+    assert page.count("<img") >= 48
+    assert "label errors" in done.stdout
+    assert f"page: {out / 'diagnosis.html'}" in done.stdout
+
+
+NUM_IMAGES = 400
+# Of the folder's rows, by class and then by name.
+BROKEN = (0, 57, 399)
+CONFIG = """
+[compute]
+scoring_range = 64
+"""
+RUN = {
+    **SMALL_RUN,
+    "evaluation_threads": 1,
+    "learners": {"num_learners": 2, "num_steps": 2, "batch_size": 32, "num_minibatches": 1},
+}
+FEATURES = np.random.default_rng(0).normal(size=(NUM_IMAGES, 6)).astype(np.float32)
+
+
+def choices(cluster: Cluster, features: NDArray[np.float32]) -> list[NDArray[Any]]:
+    """What is chosen and found: by labels, by the model, by a head, by features; and suspects."""
+    with cluster.client() as client:
+        client.wait(client.start_run(dict(RUN)).run_id)
+        subsets = [
+            client.subset(strategy="uniform_per_class", fraction=0.1),
+            client.subset(strategy="craig", fraction=0.1),
+            client.subset(strategy="auto", fraction=0.2),
+            client.subset(strategy="kcenter", budget=30, features={"features": features}),
+        ]
+        diagnosis = client.diagnose()
+    return [*(subset.indices for subset in subsets), np.flatnonzero(diagnosis.suspect)]
+
+
+def test_what_is_chosen_is_what_is_chosen_where_broken_images_were_removed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    folder, removed = tmp_path / "all", tmp_path / "removed"
+    paths = write_digits(folder, DIGITS.target[:NUM_IMAGES], scale=4)
+    shutil.copytree(folder, removed)
+    for row, content in zip(BROKEN, (b"", paths[57].read_bytes()[:60], b"no image"), strict=True):
+        (removed / paths[row].relative_to(folder)).unlink()
+        paths[row].write_bytes(content)
+    ids = np.delete(np.arange(NUM_IMAGES), BROKEN)
+
+    source = f"imagefolder:{folder}"
+    flags = ("--data", source, "--max-corrupt", "3", *cluster.config(CONFIG))
+    coordinator = cluster.start_coordinator(*flags, program=PATIENT)
+    coordinator.wait_for("3 of 400 images cannot be used and are left out: 0, 57, 399")
+    cluster.start_worker("sees", "--worker-data", source)
+    found = choices(cluster, FEATURES)
+    assert int(coordinator.wait_for(r"of 7 ranges, (\d+) by 1 workers")[1]) > 0
+    with cluster.client() as client:
+        subset = client.subset(strategy="craig", fraction=0.1)
+        assert subset.manifest["data"]["num_examples"] == NUM_IMAGES
+        assert subset.quarantined == BROKEN
+        file = str(subset.save(tmp_path / "subset.json"))
+        data = client.info().dataset
+        assert data is not None
+        assert (data.num_examples, data.quarantined) == (NUM_IMAGES, BROKEN)
+
+    # Who has the subset opens the same data, as far as it needs it.
+    trained = cluster.lipt(
+        "train", "--data", source, "--model", "resnet8", "--subset", file, "--steps", "2"
+    )
+    assert trained.returncode == 0, trained.stderr
+    written = ("--to", "webdataset", "--out", str(tmp_path / "shards"))
+    export = ("-m", "lipt.trainer.cli", "subset", "export", file, "--data", source, *written)
+    cluster.start("export", export).wait_for("40 examples")
+
+    (tmp_path / "other").mkdir()
+    with Cluster(tmp_path / "other") as other:
+        other.start_coordinator("--data", f"imagefolder:{removed}", *other.config(CONFIG))
+        other.start_worker("one")
+        expected = choices(other, FEATURES[ids])
+    assert [len(rows) for rows in expected[:-1]] == [40, 40, 79, 30]
+    for rows, places in zip(found, expected, strict=True):
+        assert rows.tolist() == ids[places].tolist()

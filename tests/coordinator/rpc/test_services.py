@@ -1,0 +1,415 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from lipt.common.access.tokens import Token
+from lipt.common.blobs.blob import BlobName, blob_to_proto
+from lipt.common.config.run_config import RunConfig
+from lipt.common.errors import InvalidRequestError
+from lipt.common.rpc.messages import enum_value
+from lipt.common.states import LearnerPhase, RunState
+from lipt.coordinator.access.caller import Caller, Evidence
+from lipt.coordinator.access.tokens import Tokens
+from lipt.coordinator.compute.messages import OnProgress, Progressed
+from lipt.coordinator.compute.queue import Computation
+from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.rpc import subsets as module
+from lipt.coordinator.rpc.access import AccessService
+from lipt.coordinator.rpc.info import InfoService
+from lipt.coordinator.rpc.messages import run_view
+from lipt.coordinator.rpc.runs import RunService
+from lipt.coordinator.rpc.subsets import Answering, DiagnosisService, SubsetService
+from lipt.coordinator.runs.store import LearnerProgress, RunStore
+from lipt.coordinator.runs.transitions import LearnerResult
+from lipt.coordinator.state.database import Database
+from lipt.coordinator.subsets.answers import Answer, DiagnosisQuery
+from lipt.core.selection.registry import STRATEGIES
+from lipt.v1 import access_pb2, diagnosis_pb2, info_pb2, run_pb2, worker_pb2
+from lipt.v1 import subset_pb2 as pb
+from tests.clock import Clock
+from tests.coordinator.dispatch.conftest import Bench
+from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.state.conftest import diagnosis_of, subset_of
+
+
+def link_of(caller: Caller) -> tuple[str, float]:
+    return f"http://127.0.0.1:50080/sign-in?code={caller.key}", 60.0
+
+
+@pytest.fixture
+async def access(database: Database, clock: Clock) -> AccessService:
+    return AccessService(Tokens(database, Token.draw("admin"), wall_clock=clock), link_of)
+
+
+async def test_token_is_made_listed_and_ended(access: AccessService, clock: Clock) -> None:
+    clock.now = 1000.0
+    request = access_pb2.CreateTokenRequest(role=access_pb2.ROLE_TRAINER, name="ci", days=2.0)
+    made = await access.CreateToken(request, NOBODY)
+    token = Token.parse(made.secret)
+    assert token is not None
+    assert made.token.token_id == token.token_id
+    assert (made.token.name, made.token.role) == ("ci", access_pb2.ROLE_TRAINER)
+    assert made.token.created_by == "anybody"
+    assert (made.token.created_at.seconds, made.token.expires_at.seconds) == (1000, 173_800)
+    listing = access_pb2.ListTokensRequest()
+    assert list((await access.ListTokens(listing, NOBODY)).tokens) == [made.token]
+    clock.now = 2000.0
+    revoking = access_pb2.RevokeTokenRequest(token_id=token.token_id)
+    ended = await access.RevokeToken(revoking, NOBODY)
+    assert ended.token.revoked_at.seconds == 2000
+    assert list((await access.ListTokens(listing, NOBODY)).tokens) == [ended.token]
+
+
+@pytest.mark.parametrize("role", [0, 9])
+async def test_role_that_is_none_is_refused_with_those_that_are(
+    access: AccessService, role: Any
+) -> None:
+    with pytest.raises(InvalidRequestError, match="worker, trainer, admin"):
+        await access.CreateToken(access_pb2.CreateTokenRequest(role=role), NOBODY)
+
+
+async def test_caller_is_told_who_it_is_and_where_its_page_is(access: AccessService) -> None:
+    answer = await access.WhoAmI(access_pb2.WhoAmIRequest(), NOBODY)
+    assert answer.name == "anybody"
+    assert list(answer.roles) == [
+        access_pb2.ROLE_WORKER,
+        access_pb2.ROLE_TRAINER,
+        access_pb2.ROLE_ADMIN,
+    ]
+    opened = await access.OpenPage(access_pb2.OpenPageRequest(), NOBODY)
+    assert opened.url == "http://127.0.0.1:50080/sign-in?code=anybody"
+    assert opened.expires_at.ToSeconds() == 60
+
+
+# Nobody stands at this entrance, so that the caller is anybody.
+NOBODY = cast("Any", None)
+
+
+async def test_page_is_read_run_by_run_while_others_go_on_and_leaves_out_what_is_gone(
+    database: Database,
+) -> None:
+    for number in range(90):
+        run = made_up_run(f"e{number:02}", state=RunState.READY).changed(created_at=number)
+        await database.save_run(run, run.learners)
+    store = RunStore(database)
+    await store.load()
+    service = RunService(store, NOBODY, NOBODY, asyncio.Event(), why_waiting=lambda _: "")
+    # Gone from the disk, and about to be gone from the store.
+    await database.remove_run("e60")
+    turns = 0
+
+    async def note() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    noting = asyncio.create_task(note())
+    first = await service.ListRuns(run_pb2.ListRunsRequest(page_size=70), NOBODY)
+    noting.cancel()
+    # Between each twenty runs of seventy.
+    assert turns == 3
+    request = run_pb2.ListRunsRequest(page_size=70, page_token=first.next_page_token)
+    second = await service.ListRuns(request, NOBODY)
+    assert second.next_page_token == ""
+    ids = [run.run_id for page in (first, second) for run in page.runs]
+    assert ids == [f"e{number:02}" for number in reversed(range(90)) if number != 60]
+    assert first.runs[0].costs.bytes_to_workers == 0
+    assert not first.runs[0].learners
+
+
+HELD = "run name-r was made on other data."
+
+
+@pytest.mark.parametrize(
+    ("state", "held", "message"),
+    [
+        (
+            RunState.TRAINING,
+            HELD,
+            f"{HELD} The run goes on by itself then, from where it is: training.",
+        ),
+        (RunState.READY, HELD, f"{HELD} Until then the run gives what is stored, and nothing new."),
+        (RunState.FAILED, "", "none came."),
+        (RunState.FAILED, HELD, "none came."),
+    ],
+)
+async def test_a_run_says_why_it_is_held_or_has_failed(
+    database: Database, state: RunState, held: str, message: str
+) -> None:
+    run, store = made_up_run(state=state), RunStore(database)
+    await store.add(run.changed(message="none came." if state is RunState.FAILED else ""))
+    store.hold(run.run_id, held)
+    view = run_view(store, store.find(run.run_id))
+    seen = "held" if held and state is RunState.TRAINING else state.value
+    assert (enum_value(run_pb2.RunState.DESCRIPTOR, view.state), view.message) == (seen, message)
+
+
+LEARNER = LearnerResult(BlobName.of(b"learner"), loss=0.1, train_seconds=6.0, bytes_received=1)
+
+
+class Watched(Bench):
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.jobs: list[Computation] = []
+        self.stopping = asyncio.Event()
+        compute = cast("Any", SimpleNamespace(computations=lambda: self.jobs))
+        self.watching = InfoService(
+            NOBODY,
+            self.store,
+            self.dispatcher,
+            compute,
+            self.stopping,
+            default_run=RunConfig(),
+            device="cpu",
+            wall_clock=lambda: 1000.0 + self.clock.now,
+        )
+
+    def watch(self, interval_seconds: float = 0.01, num_runs: int = 20) -> Any:
+        request = info_pb2.WatchServiceRequest(interval_seconds=interval_seconds, num_runs=num_runs)
+        return self.watching.WatchService(request, cast("Any", None))
+
+    async def next_two(self, change: Callable[[], Any]) -> list[info_pb2.WatchServiceResponse]:
+        answers = self.watch()
+        first = await anext(answers)
+        changed = change()
+        if asyncio.iscoroutine(changed):
+            await changed
+        second = await anext(answers)
+        await answers.aclose()
+        return [first, second]
+
+
+@pytest.fixture
+async def bench(database: Database) -> Watched:
+    return Watched(database)
+
+
+async def test_first_answer_has_all_and_the_next_what_has_changed(bench: Watched) -> None:
+    for name in "abc":
+        await bench.store.add(made_up_run(name))
+    first, second = await bench.next_two(lambda: bench.store.hold("b", "its data is away."))
+    assert [run.run_id for run in first.runs] == ["c", "b", "a"]
+    assert [(run.run_id, run.state) for run in second.runs] == [("b", run_pb2.RUN_STATE_HELD)]
+    assert first.num_runs == 3
+
+
+async def test_learner_is_shown_with_its_times_and_what_its_worker_does(bench: Watched) -> None:
+    await bench.store.add(made_up_run("r", num_learners=1))
+    worker_id = bench.join("i" * 32)
+    await bench.dispatcher.next_work(worker_id, wait_seconds=0.0)
+    key = AssignmentKey("r", 0)
+    said = LearnerProgress(LearnerPhase.TRAINING, step=2, loss=0.5)
+    answers = bench.watch(num_runs=1)
+    await anext(answers)
+    bench.dispatcher.heartbeat(worker_id, key, 1, said)
+    (out,) = (await anext(answers)).runs[0].learners
+    assert (out.phase, out.step, out.num_steps) == (worker_pb2.LEARNER_PHASE_TRAINING, 2, 10)
+    assert out.leased_at.ToSeconds() == 1000
+    assert not out.HasField("committed_at")
+    bench.clock.now += 7.0
+    await bench.dispatcher.commit(worker_id, key, 1, LEARNER)
+    (done,) = (await anext(answers)).runs[0].learners
+    assert (done.committed_at.ToSeconds(), done.phase) == (1007, 0)
+
+
+async def test_worker_is_shown_with_when_it_joined_and_its_certificate_s_end(
+    bench: Watched,
+) -> None:
+    caller = Caller("certificate:1", "box", frozenset(), certificate="1", expires_at=5000.0)
+
+    def later() -> None:
+        bench.clock.now += 50.0
+        bench.join("j" * 32)
+
+    bench.join("i" * 32, shown=Evidence(caller, secret="i" * 32))
+    first, second = await bench.next_two(later)
+    (worker,) = first.workers
+    assert worker.certificate_expires_at.ToSeconds() == 5000
+    assert worker.joined_at.ToSeconds() == 1000
+    assert [one.joined_at.ToSeconds() for one in second.workers] == [1000, 1050]
+    assert not second.workers[1].HasField("certificate_expires_at")
+    assert second.num_workers == 2
+
+
+async def test_queue_is_shown_and_time_alone_is_no_news(bench: Watched) -> None:
+    def job(seconds: float, done: int) -> Computation:
+        progress = Progressed("merging learners", done, 9)
+        return Computation("dear", "MakeSoup", "r", 0, True, seconds, progress)
+
+    bench.jobs = [job(1.0, 3)]
+    answers = bench.watch(num_runs=1)
+    (shown,) = (await anext(answers)).computations
+    assert (shown.job, shown.seconds, shown.progress.done) == ("MakeSoup", 1.0, 3)
+    waiting = asyncio.ensure_future(anext(answers))
+    bench.jobs = [job(2.0, 3)]
+    done, _ = await asyncio.wait({waiting}, timeout=0.5)
+    assert not done
+    bench.jobs = [job(3.0, 4)]
+    assert (await waiting).computations[0].progress.done == 4
+
+
+async def test_stream_ends_when_the_service_stops(bench: Watched) -> None:
+    answers = bench.watch(60.0)
+    await anext(answers)
+    bench.stopping.set()
+    assert [answer async for answer in answers] == []
+
+
+@pytest.mark.parametrize(
+    ("interval_seconds", "num_runs"), [(float("nan"), 1), (61.0, 1), (1.0, -1), (1.0, 201)]
+)
+async def test_more_than_is_answered_is_refused(
+    bench: Watched, interval_seconds: float, num_runs: int
+) -> None:
+    answers = bench.watch(interval_seconds, num_runs)
+    with pytest.raises(InvalidRequestError, match=r"outside 1\.\.200"):
+        await anext(answers)
+
+
+RECORD = subset_of("r", "k").changed(num_classes=10)
+DIAGNOSIS = diagnosis_of("r", "k")
+CONTEXT = cast("Any", SimpleNamespace(peer=lambda: "peer"))
+
+
+class Fake:
+    """Reports once, waits to be let go, and answers every query with one value."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+        self.queries: list[Any] = []
+        self.let_go = asyncio.Event()
+        self.left = asyncio.Event()
+
+    async def subset(self, query: Any, on_progress: OnProgress, _: str) -> Any:
+        self.queries.append(query)
+        on_progress(Progressed("computing", 1, 2, ahead=3))
+        try:
+            await self.let_go.wait()
+        except asyncio.CancelledError:
+            self.left.set()
+            raise
+        return self.answer
+
+    diagnosis = subset
+
+
+@pytest.fixture
+def subsets() -> Fake:
+    return Fake(Answer(RECORD, kept=True))
+
+
+@pytest.fixture
+def service(subsets: Fake) -> SubsetService:
+    return SubsetService(cast("Any", subsets))
+
+
+async def test_every_strategy_says_what_it_needs_and_costs(service: SubsetService) -> None:
+    answer = await service.ListStrategies(pb.ListStrategiesRequest(), CONTEXT)
+    listed = {strategy.name: strategy for strategy in answer.strategies}
+    assert list(listed) == list(STRATEGIES)
+    assert all(strategy.needs and strategy.cost for strategy in listed.values())
+    assert all(option.help for strategy in listed.values() for option in strategy.options)
+    assert all(preset.summary for strategy in listed.values() for preset in strategy.presets)
+    assert [
+        list(listed[name].needs) for name in ("uniform", "uniform_per_class", "forgetting")
+    ] == [["nothing"], ["labels"], ["learners"]]
+    assert [preset.name for preset in listed["ccs"].presets] == ["paper"]
+    for name, strategy in STRATEGIES.items():
+        assert listed[name].default_proxy == strategy.proxy
+        assert listed[name].returns_weights == strategy.returns_weights
+        assert [option.name for option in listed[name].options] == [
+            option.name for option in strategy.options
+        ]
+    assert listed["kcenter"].works_without_labels
+    assert not listed["auto"].works_without_labels
+
+
+async def test_features_and_the_previous_subset_are_passed_on(
+    service: SubsetService, subsets: Fake
+) -> None:
+    features = BlobName.of(b"features")
+    request = pb.GetSubsetRequest(
+        run_id="r", strategy="crest", budget=2, features=blob_to_proto(features), previous="d"
+    )
+    request.proxy, request.preset, request.labels = "ridge:user", "paper", "none"
+    request.soft_labels = True
+    answering = service.GetSubset(request, CONTEXT)
+    first = await anext(answering)
+    subsets.let_go.set()
+    responses = [first, *[response async for response in answering]]
+    (query,) = subsets.queries
+    assert (query.features, query.previous, query.weights) == (features, "d", None)
+    assert (query.proxy, query.preset, query.labels) == ("ridge:user", "paper", "none")
+    assert query.soft_labels
+    kinds = [response.WhichOneof("part") for response in responses]
+    assert kinds == ["progress", "subset"]
+    assert responses[1].subset.file == blob_to_proto(RECORD.blob)
+    assert responses[1].subset.kept
+    assert (responses[1].subset.num_examples, responses[1].subset.num_classes) == (2, 10)
+
+
+async def test_a_client_that_leaves_is_not_waited_for(
+    service: SubsetService, subsets: Fake
+) -> None:
+    request = pb.GetSubsetRequest(run_id="r", strategy="crest", budget=2)
+    answering = cast("AsyncGenerator[Any, None]", service.GetSubset(request, CONTEXT))
+    await anext(answering)
+    await answering.aclose()
+    await subsets.left.wait()
+
+
+async def test_progress_comes_first_and_then_where_the_file_is() -> None:
+    diagnoses = Fake(DIAGNOSIS)
+    features = BlobName.of(b"features")
+    request = diagnosis_pb2.DiagnoseRequest(
+        run_id="latest", proxy="ridge:learners", features=blob_to_proto(features)
+    )
+    call = DiagnosisService(cast("Any", diagnoses)).Diagnose(request, CONTEXT)
+    progress = diagnosis_pb2.DiagnosisProgress(activity="computing", done=1, total=2, ahead=3)
+    assert await anext(call) == diagnosis_pb2.DiagnoseResponse(progress=progress)
+    diagnoses.let_go.set()
+    (last,) = [response async for response in call]
+    assert diagnoses.queries == [DiagnosisQuery("latest", "ridge:learners", features)]
+    assert last.diagnosis == diagnosis_pb2.DiagnosisDescription(
+        file=blob_to_proto(DIAGNOSIS.blob),
+        fingerprint=DIAGNOSIS.fingerprint,
+        num_examples=2,
+        run_id="r",
+        proxy="auto",
+        manifest_json=json.dumps(DIAGNOSIS.manifest),
+    )
+
+
+async def test_only_the_latest_report_is_told() -> None:
+    let_go = asyncio.Event()
+
+    async def answer(report: OnProgress) -> str:
+        report(Progressed("first", 1, 3))
+        report(Progressed("second", 2, 3))
+        await let_go.wait()
+        return "done"
+
+    with Answering(answer) as answering:
+        assert await answering.next_report() == Progressed("second", 2, 3)
+        let_go.set()
+        assert await answering.next_report() is None
+        assert answering.result() == "done"
+
+
+async def test_silence_is_broken_by_what_was_told_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SIGN_OF_LIFE_SECONDS", 0.01)
+
+    async def answer(report: OnProgress) -> None:
+        report(Progressed("thinking", 0, 0))
+        await asyncio.Event().wait()
+
+    with Answering(answer) as answering:
+        told = [await answering.next_report() for _ in range(3)]
+    assert told == [Progressed("thinking", 0, 0)] * 3

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lipt.common.data import open_dataset
+from lipt.common.errors import UnreachableError
+from lipt.common.states import RunState
+from lipt.trainer import Client
+from tests.blob_files import blob_file
+from tests.certificates import Certificates
+from tests.cluster import SMALL_RUN, Cluster
+from tests.faults.proxy import Proxy
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    return Certificates.made(tmp_path / "certs")
+
+
+@pytest.mark.smoke
+def test_certified_peers_work_and_others_do_not_get_in(
+    cluster: Cluster, certificates: Certificates
+) -> None:
+    coordinator = cluster.start_coordinator(*certificates.flags("coordinator"))
+    coordinator.wait_for("mTLS")
+    cluster.start_worker("certified", *certificates.flags("worker"))
+    stranger = cluster.start_worker("stranger", "--tls-ca", str(certificates.folder / "ca.pem"))
+    with Client(cluster.address, tls=certificates.files("trainer")) as client:
+        run = client.wait(client.start_run(SMALL_RUN).run_id)
+        assert {learner.worker for learner in run.learners} == {"certified"}
+    stranger.wait_for("asks for a client certificate: give --tls-cert and --tls-key.*Trying again")
+    with Client(cluster.address) as plain, pytest.raises(UnreachableError):
+        plain.runs()
+
+
+def test_an_authority_is_exchanged_under_a_coordinator_that_serves(
+    cluster: Cluster, certificates: Certificates, tmp_path: Path
+) -> None:
+    copied = certificates.copied(tmp_path / "copied")
+    coordinator = cluster.start_coordinator(*certificates.flags("coordinator"))
+    worker = cluster.start_worker("old", *copied.flags("worker"))
+    worker.wait_for("joined")
+    with Client(cluster.address, tls=copied.files("trainer")) as connected:
+        connected.runs()
+        certificates.make("init", "--force", "--host", "127.0.0.1")
+        certificates.make("trainer", "--force")
+        with Client(cluster.address, tls=certificates.files("trainer")) as client:
+            run = client.start_run(SMALL_RUN)
+            coordinator.wait_for(r"new connections use the new content of .*coordinator\.pem")
+            # Connections of before go on.
+            assert client.wait(run.run_id).state is RunState.READY
+            assert [each.run_id for each in connected.runs()] == [run.run_id]
+        with Client(cluster.address, tls=copied.files("trainer")) as late:
+            with pytest.raises(UnreachableError):
+                late.runs()
+            # Its files follow; the client that was opened before does so, too.
+            for name in ("ca.pem", "trainer.pem", "trainer.key"):
+                shutil.copy(certificates.folder / name, copied.folder / name)
+            assert [each.run_id for each in late.runs()] == [run.run_id]
+        assert [each.run_id for each in connected.runs()] == [run.run_id]
+
+
+def elsewhere(directory: Path) -> dict[str, str]:
+    """The environment of a client that looks for local tokens where there are none."""
+    directory.mkdir(exist_ok=True)
+    return {"TMPDIR": str(directory), "XDG_RUNTIME_DIR": str(directory)}
+
+
+def test_who_finds_no_local_token_is_refused_until_it_has_a_token(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.start_coordinator().wait_for("lets in this user's processes, and who shows a token")
+    outside = elsewhere(tmp_path / "elsewhere")
+    stranger = cluster.start_worker("stranger", environment=outside)
+    stranger.wait_for(r"serves the user that started it.*lipt token create --role.*Trying again")
+    command = ["-m", "lipt.trainer.cli", "run", "list", "--coordinator", cluster.address]
+    text = cluster.start("list", command, outside).refused()
+    assert "serves the user that started it" in text
+    token = tmp_path / "token"
+    made = cluster.lipt("token", "create", "--role", "worker", "--name", "guest")
+    token.write_text(made.stdout)
+    cluster.start_worker("guest", "--token-file", str(token), environment=outside)
+    with cluster.client() as client:
+        run = client.wait(client.start_run(SMALL_RUN).run_id)
+        assert {learner.worker for learner in run.learners} == {"guest"}
+    text = cluster.start("list", [*command, "--token-file", str(token)], outside).refused()
+    assert "(guest) has the role worker, and RunService/ListRuns takes the role trainer" in text
+    listed = cluster.lipt("token", "list").stdout
+    assert [line.split()[1:4] for line in listed.splitlines()[1:]] == [["guest", "worker", "valid"]]
+    assert made.stdout.strip() not in listed
+
+
+@pytest.mark.smoke
+def test_worker_whose_token_is_revoked_stops_and_goes_on_with_another(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.start_coordinator("--insecure", "--require-token")
+    file = tmp_path / "worker.token"
+    own = str(cluster.state / "admin.token")
+    with Client(cluster.address, token_file=own) as client:
+        given = client.create_token("worker")
+        file.write_text(given.secret)
+        worker = cluster.start_worker("one", "--token-file", str(file))
+        worker.wait_for("joined")
+        client.revoke_token(given.token.token_id)
+        run = client.start_run(SMALL_RUN)
+        worker.wait_for(f"the token {given.token.token_id} was revoked on .*Trying again")
+        assert client.run(run.run_id).state is not RunState.READY
+        file.write_text(client.create_token("worker").secret)
+        assert client.wait(run.run_id).state is RunState.READY
+    assert given.secret not in worker.text()
+
+
+def test_next_coordinator_on_a_port_is_found_whatever_became_of_the_last(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    first = cluster.start_coordinator()
+    worker = cluster.start_worker("one")
+    worker.wait_for("joined")
+    with cluster.client() as client:
+        assert client.who_am_i().roles == ("admin",)
+        first.stop(signal.SIGKILL)
+        # Of another state, so with another token of its own.
+        other = ("--listen", cluster.address, "--state-dir", str(tmp_path / "other"))
+        cluster.start_coordinator(*other)
+        run = client.wait(client.start_run(SMALL_RUN).run_id)
+    assert {learner.worker for learner in run.learners} == {"one"}
+
+
+_WINDOW_BYTES = 32
+# A window that many texts could hold by chance, such as zeros, says nothing.
+_MIN_DISTINCT = 12
+_WINDOWS_PER_BLOB = 200
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A run as the wire saw it, theta* and theta_p as files, and all of the coordinator's blobs."""
+
+    wire: list[bytes]
+    weights: list[bytes]
+    blobs: list[bytes]
+
+    def shows(self, text: bytes) -> bool:
+        return any(text in sent for sent in self.wire)
+
+
+def record(
+    cluster: Cluster, run: dict[str, Any], certificates: Certificates | None = None
+) -> Recording:
+    def flags(name: str) -> tuple[str, ...]:
+        return () if certificates is None else certificates.flags(name)
+
+    tls = None if certificates is None else certificates.files("trainer")
+    # Behind the proxy its port is another: no local token is found there.
+    coordinator = cluster.start_coordinator("--insecure", *flags("coordinator"))
+    with Proxy(cluster.address, recording=True) as proxy:
+        cluster.address = proxy.address
+        worker = cluster.start_worker("recorded", *flags("worker"))
+        with Client(proxy.address, tls=tls) as client:
+            made = client.wait(client.start_run(run).run_id)
+            client.subset(strategy="craig", fraction=0.1)
+            out = cluster.directory / "theta_p.safetensors"
+            client.save_weights(out)
+        worker.stop()
+    coordinator.stop()
+    names = made.initial_weights, made.pretrained_weights
+    blobs = [path.read_bytes() for path in (cluster.state / "blobs").rglob("*") if path.is_file()]
+    return Recording(
+        wire=[bytes(sent) for sent in proxy.recorded],
+        weights=[blob_file(cluster.state, name.sha256).read_bytes() for name in names if name],
+        blobs=blobs,
+    )
+
+
+def windows(text: bytes) -> list[bytes]:
+    """Pieces of a text, here and there, that hold something."""
+    draw = random.Random(0)
+    starts = (draw.randrange(max(1, len(text) - _WINDOW_BYTES)) for _ in range(_WINDOWS_PER_BLOB))
+    pieces = (text[start : start + _WINDOW_BYTES] for start in starts)
+    return [piece for piece in pieces if len(set(piece)) >= _MIN_DISTINCT]
+
+
+def images() -> list[bytes]:
+    data = open_dataset("digits")
+    return [image.numpy().tobytes() for image in data.images(torch.arange(len(data)))]
+
+
+def test_without_tls_the_wire_shows_weights_and_images(cluster: Cluster) -> None:
+    recording = record(cluster, SMALL_RUN)
+    for weights in recording.weights:
+        pieces = windows(weights)
+        assert len(pieces) > _WINDOWS_PER_BLOB / 2
+        # But for those that a frame's beginning cuts in two.
+        assert sum(map(recording.shows, pieces)) > 0.9 * len(pieces)
+    assert sum(map(recording.shows, images())) > 100
+    assert recording.shows(b"data_offsets")  # of safetensors' header
+
+
+def test_with_mtls_the_wire_shows_nothing_of_weights_or_images(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    certificates = Certificates.made(tmp_path / "certs")
+    recording = record(cluster, SMALL_RUN, certificates)
+    assert len(recording.weights) == 2
+    assert sum(map(len, recording.wire)) > sum(map(len, recording.weights))
+    for blob in recording.blobs:
+        assert not any(map(recording.shows, windows(blob)))
+    assert not any(map(recording.shows, images()))
+    assert not recording.shows(b"data_offsets")

@@ -1,0 +1,337 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from lipt.common.states import RunState
+from tests.blob_files import blob_file, flip_a_bit
+from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
+from tests.faults.conftest import Record
+from tests.faults.proxy import Proxy
+
+DAY_SECONDS = 86_400
+STOP_LEASE_SECONDS = 3.0
+
+
+def run_of(num_learners: int = 2, **learners: Any) -> dict[str, Any]:
+    return {
+        "model": "resnet8",
+        "learners": {"num_learners": num_learners, "num_steps": 1, "batch_size": 32, **learners},
+        "soup": {"num_alphas": 2, "batch_norm_examples": 64},
+    }
+
+
+def start_coordinator(cluster: Cluster, lease_seconds: float) -> None:
+    set_clock(cluster, 0)
+    offset = str(cluster.directory / "offset")
+    program = ["-m", "tests.faults.jumping_coordinator", offset, "--"]
+    cluster.start_coordinator(*cluster.leases_of(lease_seconds), program=program)
+
+
+def set_clock(cluster: Cluster, seconds: int) -> None:
+    new = cluster.directory / "offset.new"
+    new.write_text(str(seconds))
+    new.replace(cluster.directory / "offset")
+
+
+def test_clock_that_is_set_forward_ends_no_lease_and_no_run(cluster: Cluster) -> None:
+    start_coordinator(cluster, lease_seconds=3000.0)
+    with cluster.client() as client:
+        # Over when the clock is set forward, and never when it is set back.
+        run = client.start_run(run_of(deadline_seconds=3600))
+        workers = [cluster.play_worker(name) for name in ("a", "b")]
+        first = workers[0].take()
+        set_clock(cluster, DAY_SECONDS)
+        # A new lease has the coordinator look at all of them.
+        second = workers[1].take()
+        assert second.learner_index != first.learner_index
+        for worker, assignment in zip(workers, (first, second), strict=True):
+            worker.submit(assignment)
+        final = client.wait(run.run_id)
+    assert [learner.attempts for learner in final.learners] == [1, 1]
+
+
+@pytest.mark.timeout(120)
+def test_clock_that_is_set_back_keeps_no_lease_of_a_silent_worker(cluster: Cluster) -> None:
+    start_coordinator(cluster, lease_seconds=1.5)
+    with cluster.client() as client:
+        client.start_run(run_of(1))
+        silent, heir = (cluster.play_worker(name) for name in ("silent", "heir"))
+        silent.take()
+        set_clock(cluster, -DAY_SECONDS)
+        assert heir.take().epoch == 2
+
+
+def test_leases_outlast_a_stop_of_the_coordinator_that_is_longer_than_they_are(
+    cluster: Cluster,
+) -> None:
+    coordinator = cluster.start_coordinator(*cluster.leases_of(STOP_LEASE_SECONDS))
+    with cluster.client() as client:
+        run = client.start_run(run_of())
+        workers = [cluster.play_worker(name) for name in ("one", "two")]
+        taken = [worker.take() for worker in workers]
+        coordinator.send(signal.SIGSTOP)
+        time.sleep(STOP_LEASE_SECONDS + 2.0)  # the stop itself, which only time makes long
+        coordinator.send(signal.SIGCONT)
+        coordinator.wait_for("event=paused")
+        for worker, assignment in zip(workers, taken, strict=True):
+            worker.submit(assignment)
+        final = client.wait(run.run_id)
+    assert [learner.attempts for learner in final.learners] == [1, 1]
+    assert [learner.worker for learner in final.learners] == ["one", "two"]
+    assert "lease_expired" not in coordinator.text()
+
+
+@pytest.mark.parametrize("stage", ["initializing", "merging"])
+def test_run_goes_on_when_its_stage_loses_its_process(cluster: Cluster, stage: str) -> None:
+    run_config = {**run_of(3), "soup": {"num_alphas": 10, "batch_norm_examples": 256}}
+    coordinator = cluster.start_coordinator()
+    cluster.start_worker("worker")
+    with cluster.client() as client:
+        run = client.start_run(run_config)
+        coordinator.wait_for(f": {stage}")
+        assert coordinator.kill_computing() >= 1  # the cheap lane may be there as well
+        final = client.wait(run.run_id)
+        assert [learner.attempts for learner in final.learners] == [1, 1, 1]
+        undisturbed = client.wait(client.start_run(run_config).run_id)
+    coordinator.wait_for("event=retried detail=compute .*SIGKILL")
+    assert final.pretrained_weights == undisturbed.pretrained_weights
+
+
+def test_control_calls_are_answered_while_the_compute_process_stands_still(
+    cluster: Cluster,
+) -> None:
+    coordinator = cluster.start_coordinator()
+    pids = coordinator.computing()
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        with cluster.client() as client:
+            run = client.start_run(SMALL_RUN)
+            cluster.play_worker("w")
+            assert client.run(run.run_id).state in (RunState.PENDING, RunState.INITIALIZING)
+            assert [worker.name for worker in client.info().workers] == ["w"]
+            assert client.cancel(run.run_id).state is RunState.CANCELLED
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+LEASE_SECONDS = 1.5
+
+VANISHING: dict[str, Callable[[LoggedProcess, Proxy], object]] = {
+    "killed": lambda worker, _: worker.stop(signal.SIGKILL),
+    "stopped": lambda worker, _: worker.send(signal.SIGSTOP),
+    "cut off": lambda _, network: network.freeze(),
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "seconds_allowed"),
+    [
+        # On a machine that does other things, too, only the order of events is certain.
+        ("killed", 60.0),
+        ("stopped", 60.0),
+        *(pytest.param(how, LEASE_SECONDS + 1.0, marks=pytest.mark.faults) for how in VANISHING),
+    ],
+)
+def test_learner_of_a_worker_that_is_gone_is_leased_to_another_within_its_lease_and_a_second(
+    cluster: Cluster, how: str, seconds_allowed: float, record: Record
+) -> None:
+    cluster.start_coordinator("--insecure", *cluster.leases_of(LEASE_SECONDS))
+    with Proxy(cluster.address) as network, cluster.client() as client:
+        # So long that only the end of its worker can free the learner.
+        run = client.start_run(run_of(1, num_steps=1_000_000, batch_size=64))
+        direct, cluster.address = cluster.address, network.address
+        worker = cluster.start_worker("doomed")
+        cluster.address = direct
+        worker.wait_for("density")
+        heir = cluster.play_worker("heir")
+        VANISHING[how](worker, network)
+        gone = monotonic()
+        assignment = heir.take()
+        seconds = monotonic() - gone
+        record(f"leased to another {seconds:.2f} s after, the lease is {LEASE_SECONDS} s")
+        assert assignment.epoch == 2
+        # The lease may have been renewed at the very moment, not later.
+        assert seconds <= seconds_allowed
+        if how == "stopped":
+            worker.send(signal.SIGCONT)
+            # Its heartbeat is refused, and it drops what it has.
+            worker.wait_for(r"lease with epoch 1 is over .* the result is not used")
+        worker.stop(signal.SIGKILL)
+        heir.submit(assignment)
+        final = client.wait(run.run_id)
+    assert final.learners[0].worker == "heir"
+
+
+def flip_the_middle(path: Path) -> None:
+    flip_a_bit(path, path.stat().st_size // 2)
+
+
+def blobs_in(cluster: Cluster) -> set[Path]:
+    return set((cluster.state / "blobs").glob("??/*"))
+
+
+@pytest.mark.parametrize("damage", [flip_the_middle, Path.unlink])
+def test_theta_p_and_subsets_that_the_coordinator_s_disk_damages_or_loses_are_made_again(
+    cluster: Cluster, damage: Callable[[Path], None]
+) -> None:
+    coordinator = cluster.start_coordinator()
+    cluster.start_worker("worker")
+    with cluster.client() as client:
+        run = client.wait(client.start_run(run_of()).run_id)
+        of_the_run = blobs_in(cluster)
+        subset = client.subset(run.run_id, "el2n", fraction=0.1)
+        assert run.pretrained_weights is not None
+        of_the_subset = blobs_in(cluster) - of_the_run
+        assert of_the_subset
+        for path in {blob_file(cluster.state, run.pretrained_weights.sha256), *of_the_subset}:
+            damage(path)
+        again = client.subset(run.run_id, "el2n", fraction=0.1)
+        other = client.subset(run.run_id, "grand", fraction=0.1)
+        assert client.weights(run.run_id)
+    assert again.indices.tolist() == subset.indices.tolist()
+    assert again.digest == subset.digest
+    assert len(other) == len(subset)
+    coordinator.wait_for("1 files of run .* are not whole: they are made again")
+
+
+@pytest.mark.smoke
+def test_theta_star_and_shards_that_were_damaged_are_made_again_after_a_restart(
+    cluster: Cluster,
+) -> None:
+    coordinator = cluster.start_coordinator()
+    with cluster.client() as client:
+        run = client.start_run(run_of())
+        coordinator.wait_for(": training")
+        run = client.run(run.run_id)
+    coordinator.stop(signal.SIGKILL)
+    # All that there is by now.
+    for path in blobs_in(cluster):
+        flip_the_middle(path)
+    coordinator = cluster.start_coordinator()
+    coordinator.wait_for("3 files of run .* are not whole: they are made again")
+    cluster.start_worker("worker")
+    with cluster.client() as client:
+        disturbed = client.wait(run.run_id)
+        undisturbed = client.wait(client.start_run(run_of()).run_id)
+    assert disturbed.initial_weights == run.initial_weights
+    assert disturbed.pretrained_weights == undisturbed.pretrained_weights
+
+
+SECONDS, PAUSE_SECONDS = 60.0, (0.5, 2.5)
+SHORT_LEASE_SECONDS = 2.0
+WORKERS = ("one", "two")
+CHAOTIC_RUN = {
+    "model": "resnet8",
+    # A disk that is damaged again and again costs attempts.
+    "learners": {"num_learners": 8, "num_steps": 150, "batch_size": 64, "max_attempts": 100},
+    "soup": {"num_alphas": 8, "batch_norm_examples": 512},
+}
+
+
+class Chaos:
+    def __init__(self, cluster: Cluster, draw: random.Random) -> None:
+        self._cluster, self._draw = cluster, draw
+        self._flags = cluster.leases_of(SHORT_LEASE_SECONDS)
+        self._coordinator = cluster.start_coordinator(*self._flags)
+        self._workers = {name: cluster.start_worker(name) for name in WORKERS}
+        self.happenings: tuple[Callable[[], None], ...] = (
+            self.coordinator_dies,
+            self.coordinator_stands_still,
+            self.compute_process_dies,
+            self.worker_dies,
+            self.worker_stands_still,
+            self.bit_flips_at_the_coordinator,
+            self.bit_flips_at_a_worker,
+            self.blob_is_lost,
+        )
+
+    def coordinator_dies(self) -> None:
+        self._coordinator.stop(signal.SIGKILL)
+        self._coordinator = self._cluster.start_coordinator(
+            *self._flags, "--listen", self._cluster.address
+        )
+
+    def coordinator_stands_still(self) -> None:
+        self._stand_still(self._coordinator)
+
+    def compute_process_dies(self) -> None:
+        self._coordinator.kill_computing()
+
+    def worker_dies(self) -> None:
+        name = self._draw.choice(WORKERS)
+        self._workers[name].stop(signal.SIGKILL)
+        self._workers[name] = self._cluster.start_worker(name)
+
+    def worker_stands_still(self) -> None:
+        self._stand_still(self._workers[self._draw.choice(WORKERS)])
+
+    def bit_flips_at_the_coordinator(self) -> None:
+        self._flip_a_bit(self._cluster.state)
+
+    def bit_flips_at_a_worker(self) -> None:
+        self._flip_a_bit(self._cluster.directory / f"cache-{self._draw.choice(WORKERS)}")
+
+    def blob_is_lost(self) -> None:
+        for path in self._a_blob(self._cluster.state):
+            path.unlink()
+
+    def _stand_still(self, process: LoggedProcess) -> None:
+        process.send(signal.SIGSTOP)
+        time.sleep(1.75 * SHORT_LEASE_SECONDS)
+        process.send(signal.SIGCONT)
+
+    def _flip_a_bit(self, store: Path) -> None:
+        for path in self._a_blob(store):
+            flip_a_bit(path, self._draw.randrange(path.stat().st_size), self._draw.randrange(8))
+
+    def _a_blob(self, store: Path) -> list[Path]:
+        blobs = sorted((store / "blobs").glob("*/*"))
+        return [self._draw.choice(blobs)] if blobs else []
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_soup_and_subset_are_the_same_whatever_happens_meanwhile(
+    tmp_path: Path, seed: int, record: Record
+) -> None:
+    (tmp_path / "quiet").mkdir()
+    (tmp_path / "chaos").mkdir()
+    with Cluster(tmp_path / "quiet") as quiet, Cluster(tmp_path / "chaos") as shaken:
+        quiet.start_coordinator()
+        quiet.start_worker("only")
+        expected = outcome_of(quiet)
+
+        draw = random.Random(seed)
+        chaos = Chaos(shaken, draw)
+        with shaken.client() as client:
+            run_id = client.start_run(CHAOTIC_RUN).run_id
+        happened: list[str] = []
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            time.sleep(draw.uniform(*PAUSE_SECONDS))
+            happening = draw.choice(chaos.happenings)
+            happened.append(happening.__name__)
+            happening()
+        found = outcome_of(shaken, run_id)
+    record(f"{len(happened)} things happened: {', '.join(happened)}")
+    assert found == expected
+
+
+def outcome_of(cluster: Cluster, run_id: str = "") -> tuple[str, str]:
+    with cluster.client() as client:
+        run = client.wait(run_id or client.start_run(CHAOTIC_RUN).run_id)
+        assert run.pretrained_weights is not None
+        subset = client.subset(run.run_id, "craig", fraction=0.1)
+        return run.pretrained_weights.sha256, subset.digest
