@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Collection, Sequence
 
@@ -10,6 +11,13 @@ def listed(items: Collection[str], most: int, *, separator: str = ", ") -> str:
     """The first items, and how many others there are."""
     shown, more = separator.join(list(items)[:most]), len(items) - most
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """A sentence with the closest names, after a space, or ""."""
+    close = difflib.get_close_matches(name.lower(), [other.lower() for other in known], n=3)
+    meant = [other for other in known if other.lower() in close]
+    return f" Did you mean {' or '.join(meant)}?" if meant else ""
 
 
 def empty_classes(class_names: Sequence[str], class_counts: Sequence[int]) -> str:

@@ -84,8 +84,8 @@ def notes_on(data: DataDescription) -> Iterator[tuple[int, str]]:
             logging.WARNING,
             f"{len(ids)} of {data.num_rows} images cannot be used and are left out: {named}{more}.",
         )
-    if data.scaling:
-        yield logging.INFO, f"{data.scaling}."
+    if data.note:
+        yield logging.INFO, f"{data.note}."
     empty = empty_classes(data.class_names, data.class_counts)
     if data.other_target is None and empty:
         yield logging.WARNING, f"{empty}. Models get an output for each of these."

@@ -193,9 +193,8 @@ class CoordinatorSettings(Section):
     """Where the soup and the signals are computed: `cpu`, `cuda`, `cuda:N`, or `auto` for the first
     CUDA device if there is one."""
     backbone: str | None = Field(default=None, examples=["torchvision:resnet18"])
-    """A trained network whose features the proxies `ridge:backbone` and `auto` may use:
-    `torchvision:NAME` with torchvision's own weights, from torch hub's folder or else downloaded;
-    or `torchvision:NAME@FILE`, weights as safetensors or as `torch.save` wrote a state dict."""
+    """A trained network for the proxies `ridge:backbone` and `auto`: `torchvision:NAME` with
+    weights from torch hub's folder or downloaded, or `torchvision:NAME@FILE` with a file's."""
     allow_modules: tuple[str, ...] = ()
     """Modules in which a run may name a model factory (`package.module:factory`)."""
     drain_seconds: float = Field(default=20.0, ge=0.0)

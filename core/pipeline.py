@@ -10,6 +10,7 @@ Shapes: N examples, n learners of M minibatches of B examples.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,7 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import input_format, pack_shard
 from lipt.common.data.shard import open_shard
 from lipt.common.determinism import derive_seed, pinned_kernels
+from lipt.common.errors import LearnerDivergedError
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.models.head import freeze, head_names
 from lipt.common.observability.tracing import span
@@ -33,7 +35,7 @@ from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.core.evaluation import Evaluator, Evaluators, OpenWeights
 from lipt.core.learner.learner import train_learner
-from lipt.core.results import CommittedLearner, Outcome, pack_initial
+from lipt.core.results import CommittedLearner, Outcome, diverged_in_words, pack_initial
 from lipt.core.sharding import draw_densities, draw_shards, stratified_order
 from lipt.core.soup import OnIngredient, Soup, greedy_soup, slice_sizes, uniform_soup
 from lipt.core.stages.choice import Chosen
@@ -41,6 +43,8 @@ from lipt.core.stages.choice import choose as answer
 from lipt.core.stages.question import Question, SubsetQuery, question_of
 from lipt.core.training import initialize
 from lipt.core.workspace import InMemory, Workspace
+
+logger = logging.getLogger(__name__)
 
 # The name of a run without a coordinator.
 _NAME = "in this process"
@@ -79,10 +83,7 @@ def pretrain(
     cut = monotonic()
     # 3.3 The learners, independent of each other.
     initial = workspace.read_weights(initial_name, workspace.new_model(config))
-    learners = tuple(
-        one_learner(workspace, config, inputs, initial, index, ids, density)
-        for index, (ids, density) in enumerate(cuts)
-    )
+    learners = _all_learners(workspace, config, inputs, initial, cuts)
     trained = monotonic()
     # 3.4 The greedy soup theta_p.
     read = workspace.read_learners(config, initial_name, workspace.new_model(config))
@@ -166,6 +167,28 @@ def cut_shards(workspace: Workspace, config: RunConfig) -> list[tuple[Tensor, fl
     shards = draw_shards(train_ids, config.learners, seed=config.seed)
     densities = draw_densities(len(shards), config.pruning, seed=config.seed)
     return list(zip(shards, densities, strict=True))
+
+
+def _all_learners(
+    workspace: InMemory,
+    config: RunConfig,
+    inputs: InputFormat,
+    initial: Weights,
+    cuts: Sequence[tuple[Tensor, float]],
+) -> tuple[CommittedLearner, ...]:
+    """Train the learners one after another, without those that diverge, as a coordinator does."""
+    learners, diverged = list[CommittedLearner](), list[str]()
+    for index, (ids, density) in enumerate(cuts):
+        try:
+            learners.append(one_learner(workspace, config, inputs, initial, index, ids, density))
+        except LearnerDivergedError as error:
+            diverged.append(str(error))
+    if diverged:
+        told = diverged_in_words(diverged, len(cuts))
+        if len(learners) < config.learners.min_learners:
+            raise LearnerDivergedError(told)
+        logger.warning("%s", told)
+    return tuple(learners)
 
 
 def one_learner(

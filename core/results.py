@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,20 @@ from lipt.common.weights.specs import TensorSpec, Weights
 # Metadata key of theta*'s file: tensors that learners' files omit, as a JSON list of sorted names.
 # It allows checking a learner without the model. Absent without frozen layers.
 _KEY = "lipt.frozen"
+
+
+# Begins the account of a learner whose loss or weights are no longer finite.
+DIVERGED = "the learner diverged: "
+
+
+def diverged_in_words(accounts: Sequence[str], num_learners: int) -> str:
+    """One message on all learners that diverged, with the first one's account."""
+    cause = accounts[0].partition(DIVERGED)[2].partition(". ")[0]
+    which = "all" if len(accounts) == num_learners else f"{len(accounts)} of"
+    return (
+        f"{which} {num_learners} learners diverged ({cause}). Scale the features, or lower "
+        "learners.learning_rate."
+    )
 
 
 @dataclass(frozen=True)

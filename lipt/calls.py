@@ -1,4 +1,9 @@
-"""The one-call functions `select`, `diagnose` and `compare`."""
+"""The one-call functions `select`, `diagnose` and `compare`.
+
+Arguments are checked first: torch, which takes seconds to load, is imported within the functions.
+"""
+
+# ruff: noqa: PLC0415 - torch
 
 from __future__ import annotations
 
@@ -8,24 +13,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import nn
-
-from lipt.common.config.values import validate
-from lipt.common.imports import import_extra, modules_of
-from lipt.coordinator.rpc.strategies import describe_strategies
-from lipt.data import MODULE, open_dataset
-from lipt.pretraining import Pretrained
-from lipt.progress import showing
-from lipt.trainer.client.sources import Features
-from lipt.trainer.comparison.compare import compare as run_comparison
-from lipt.trainer.comparison.outcomes import Outcome, cells, outcomes, plain, verdict
-from lipt.trainer.comparison.trial import BASELINES, Plan, Trial
-from lipt.trainer.diagnosis.diagnosis import Diagnosis
-from lipt.trainer.main_training import Recipe
-from lipt.trainer.subsets.subset import Subset
+from lipt.trainer.arguments import (
+    require_fraction,
+    require_name,
+    require_names,
+    require_seed,
+    require_size,
+    require_whole,
+)
 from lipt.trainer.views import DEFAULT_FRACTION, ProgressView, StrategyView, view_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from lipt.pretraining import Pretrained
+    from lipt.trainer.client.sources import Features
+    from lipt.trainer.comparison.outcomes import Outcome
+    from lipt.trainer.comparison.trial import Trial
+    from lipt.trainer.diagnosis.diagnosis import Diagnosis
+    from lipt.trainer.main_training import Recipe
+    from lipt.trainer.subsets.subset import Subset
 
 
 @dataclass(frozen=True)
@@ -40,9 +49,13 @@ class Comparison:
     verdict: str
 
     def __str__(self) -> str:
+        from lipt.trainer.comparison.outcomes import plain
+
         return "\n".join([*plain(self.outcomes), "", self.verdict])
 
     def _repr_html_(self) -> str:
+        from lipt.trainer.comparison.outcomes import cells
+
         rows = [cells(row) for row in self.outcomes]
         head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
         body = "".join(
@@ -57,6 +70,7 @@ def select(
     model: str | nn.Module | Callable[..., nn.Module] | None = None,
     fraction: float | None = None,
     *,
+    target: str | None = None,
     budget: int | None = None,
     strategy: str = "auto",
     seed: int = 0,
@@ -93,9 +107,17 @@ def select(
         LiptError: as `Client.subset`, or the model cannot be trained.
         DataError: the data is empty or has no labels.
     """
+    require_size(fraction, budget)
+    require_seed(seed)
+    require_name("strategy", strategy)
+    from lipt.core.selection.registry import find_strategy
+    from lipt.pretraining import Pretrained
+
+    find_strategy(strategy)
     pretrained = Pretrained(
         data,
         model,
+        target=target,
         seed=seed,
         run=run,
         image_size=image_size,
@@ -120,6 +142,7 @@ def select(
 def diagnose(
     data: Any,
     *,
+    target: str | None = None,
     proxy: str | None = None,
     features: Features | None = None,
     image_size: int | None = None,
@@ -134,7 +157,11 @@ def diagnose(
         proxy: proxy model as HEAD:FEATURES ("ridge:patches"); None for the default.
         features: your own features: {"features": N x d}.
     """
-    looked_at = Pretrained(data, image_size=image_size, device=device, progress=progress)
+    from lipt.pretraining import Pretrained
+
+    looked_at = Pretrained(
+        data, target=target, image_size=image_size, device=device, progress=progress
+    )
     return looked_at.diagnose(proxy, features=features)
 
 
@@ -143,9 +170,10 @@ def compare(
     test: Any,
     model: str | nn.Module | Callable[..., nn.Module] | None = None,
     *,
+    target: str | None = None,
     strategies: Sequence[str] = ("auto",),
     fractions: Sequence[float] = (DEFAULT_FRACTION,),
-    baselines: Sequence[str] = BASELINES,
+    baselines: Sequence[str] | None = None,
     seeds: int = 3,
     recipe: Recipe | Mapping[str, Any] | None = None,
     proxy: str | None = None,
@@ -162,7 +190,7 @@ def compare(
         test: held-out data, in the same form as `data`.
         strategies: names of strategies.
         fractions: shares of the data.
-        baselines: some of "uniform", "uniform_per_class", "redrawn" and "everything".
+        baselines: some of "uniform", "uniform_per_class", "redrawn" and "everything"; None for all.
         seeds: number of repetitions of the whole pipeline.
         recipe: recipe of every training, such as {"steps": 300}; None for the paper's, which is
             long.
@@ -173,10 +201,27 @@ def compare(
     Raises:
         MissingExtraError: scipy, of the extra `report`, is not installed.
     """
+    require_names("strategies", strategies)
+    require_whole("seeds", seeds, minimum=1)
+    for fraction in fractions:
+        require_fraction(fraction)
+    from lipt.common.config.values import validate
+    from lipt.common.imports import import_extra, modules_of
+    from lipt.coordinator.rpc.strategies import describe_strategies
+    from lipt.data import MODULE, open_dataset
+    from lipt.pretraining import Pretrained
+    from lipt.progress import showing
+    from lipt.trainer.comparison.compare import compare as run_comparison
+    from lipt.trainer.comparison.outcomes import outcomes, verdict
+    from lipt.trainer.comparison.trial import BASELINES, Plan
+    from lipt.trainer.main_training import Recipe
+
     # Fail now, not after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
     made = recipe if isinstance(recipe, Recipe) else validate(Recipe, dict(recipe or {}))
-    train, held_out = (open_dataset(given, image_size=image_size) for given in (data, test))
+    train, held_out = (
+        open_dataset(given, target=target, image_size=image_size) for given in (data, test)
+    )
 
     @functools.cache
     def pretrain(seed: int) -> Pretrained:
@@ -191,7 +236,7 @@ def compare(
             model=first.model,
             recipe=made,
             run_overrides=dict(run or {}),
-            baselines=tuple(baselines),
+            baselines=BASELINES if baselines is None else tuple(baselines),
             proxy=proxy,
             soft_labels=soft_labels,
         )

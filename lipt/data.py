@@ -5,15 +5,17 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 from torch import nn
 
-from lipt.common.data import Dataset, dataset_of, open_pairs
+from lipt.common.data import Dataset, open_pairs
 from lipt.common.data import open_dataset as open_by_name
+from lipt.common.errors import ConfigError
 from lipt.common.imports import modules_of
-from lipt.trainer.subsets.data import as_numbers, map_style, rows_of
+from lipt.trainer.subsets.data import open_data
 
 __all__ = ["open_dataset", "open_pairs"]
 
@@ -51,31 +53,34 @@ def __getattr__(attribute: str) -> Any:
 def open_dataset(
     data: Any,
     *,
+    target: str | None = None,
     image_size: int | None = None,
     allow_modules: Sequence[str] = (),
-    target: Literal["number"] | None = None,
 ) -> Dataset:
     """Open labelled data and check every example.
 
     Args:
-        data: a map-style data set of (example, label), `(X, y)` arrays or tensors, a Hugging Face
-            `datasets.Dataset`, or a name: `csv:train.csv?label=COLUMN`, `imagefolder:/data`,
-            `package.module:factory`. A `Dataset` is returned unchanged.
+        data: a map-style data set of (example, label), `(X, y)` arrays or tensors, a data frame of
+            pandas, polars or pyarrow, texts with labels, a Hugging Face `datasets.Dataset`, or a
+            name: `csv:train.csv?label=COLUMN`, `imagefolder:/data`, `package.module:factory`. A
+            `Dataset` is returned unchanged.
+        target: a table's column of labels, or of numbers to predict; None for one called label.
+            "number" for regression on whole numbers, which are classes otherwise.
         image_size: pixels a side to scale images to; None keeps small images.
         allow_modules: more modules that a name may import.
-        target: "number" for regression on whole numbers, which are classes otherwise; a name says
-            it itself, `csv:train.csv?target=COLUMN`.
 
     Raises:
         UnknownNameError: no data has that name.
         ConfigError: unknown form of data, or an unusable `image_size`.
         DataError: the data is empty, or an example or a label is unusable.
     """
-    if target is not None:
-        data = as_numbers(rows_of(data))
-    if isinstance(data, Dataset):
-        return data
-    if isinstance(data, str):
+    if isinstance(data, str | Path):
+        data = str(data)
+        if target is not None:
+            raise ConfigError(
+                f"target={target!r} was given together with the name {data!r}. Write it into the "
+                "name: csv:PATH?label=COLUMN, or ?target=COLUMN for numbers."
+            )
         allowed = (*allow_modules, *modules_of(data))
         return open_by_name(data, image_size=image_size, allowed_modules=allowed)
-    return dataset_of(map_style(data), image_size=image_size)
+    return open_data(data, target=target, image_size=image_size)

@@ -25,7 +25,7 @@ from lipt.common.config.run_config import RunConfig, merge
 from lipt.common.config.values import dump, validate
 from lipt.common.data import Dataset
 from lipt.common.imports import modules_of
-from lipt.common.inputs.specs import ImageSpec, InputSpec
+from lipt.common.inputs.specs import ImageSpec, InputSpec, standardized_columns
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, copy_to_cpu
@@ -42,6 +42,7 @@ from lipt.core.stages.question import Sources, SubsetQuery, Training, training_f
 from lipt.core.workspace import InMemory
 from lipt.data import MODULE, Given, open_dataset
 from lipt.progress import showing
+from lipt.trainer.arguments import require_seed, require_size
 from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
@@ -77,6 +78,7 @@ class Pretrained:
         data: Any,
         model: str | nn.Module | Callable[..., nn.Module] | None = None,
         *,
+        target: str | None = None,
         seed: int = 0,
         run: Mapping[str, Any] | None = None,
         image_size: int | None = None,
@@ -84,12 +86,16 @@ class Pretrained:
         allow_modules: Sequence[str] = (),
         progress: bool | None = None,
     ) -> None:
-        self.data = open_dataset(data, image_size=image_size, allow_modules=allow_modules)
+        require_seed(seed)
+        self.data = open_dataset(
+            data, target=target, image_size=image_size, allow_modules=allow_modules
+        )
+        self._target = target
         model = model or default_model(self.data.inputs)
         # Kept, because the name is valid only while the object lives.
         self._given = None if isinstance(model, str) else Given(model)
         self.model = str(model) if self._given is None else self._given.name
-        settings: dict[str, Any] = {"model": self.model, "seed": seed}
+        settings: dict[str, Any] = {"model": self.model, "seed": int(seed)}
         self._begins_with: bytes | None = None
         if isinstance(model, nn.Module):
             self._begins_with = pack(copy_to_cpu(model.state_dict()))
@@ -161,14 +167,16 @@ class Pretrained:
         soft_labels: bool = False,
     ) -> Subset:
         """Select examples; arguments as in `lipt.select`, errors as in `Client.subset`."""
+        require_size(fraction, budget)
         if fraction is None and budget is None:
             fraction = DEFAULT_FRACTION
         with self._showing():
             query = SubsetQuery(
                 run="",
                 strategy=strategy,
-                fraction=fraction,
-                budget=budget,
+                # NumPy's numbers are no JSON.
+                fraction=None if fraction is None else float(fraction),
+                budget=None if budget is None else int(budget),
                 balanced=balanced,
                 options={name: option_text(value) for name, value in (options or {}).items()},
                 weights=None,
@@ -226,6 +234,9 @@ class Pretrained:
                 "source": self.data.source,
                 "fingerprint": self.data.fingerprint,
                 "num_examples": self.data.num_ids,
+                **({} if self._target is None else {"target": self._target}),
+                "standardized": standardized_columns(self.data.inputs),
+                "note": self.data.note,
                 "quarantined": list(self.data.quarantined),
             },
             **told_of(question, chosen),
@@ -270,6 +281,7 @@ def pretrain(
     data: Any,
     model: str | nn.Module | Callable[..., nn.Module] | None = None,
     *,
+    target: str | None = None,
     seed: int = 0,
     run: Mapping[str, Any] | None = None,
     image_size: int | None = None,
@@ -284,6 +296,7 @@ def pretrain(
         model: a built-in name, `package.module:factory`, a function of `num_classes`, or an
             `nn.Module`. A module's weights are the initial weights, and it is not modified. None
             for `default_model`.
+        target: as in `open_dataset`.
         seed: seed of everything random.
         run: settings of the run, nested as in `RunConfig`. Defaults too large for the data are
             lowered.
@@ -300,6 +313,7 @@ def pretrain(
     pretrained = Pretrained(
         data,
         model,
+        target=target,
         seed=seed,
         run=run,
         image_size=image_size,

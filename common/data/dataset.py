@@ -35,7 +35,7 @@ class Dataset:
         stamp: of the source's files; None without files.
         again: opens the source's rows again; None where it has no other than `rows`.
         progress: of the full fingerprint.
-        scaling: clause on the image size and the cost of scaling; empty without scaling.
+        note: clause on scaled images, missing numbers or unused columns; empty without any.
         quarantined: ids of images that cannot be used, ascending.
         excludes: whether these are left out.
     """
@@ -47,7 +47,7 @@ class Dataset:
     stamp: Stamp | None = None
     again: Callable[[], Rows] | None = None
     progress: Progress | None = None
-    scaling: str = ""
+    note: str = ""
     quarantined: tuple[int, ...] = ()
     excludes: bool = False
 

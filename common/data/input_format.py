@@ -24,6 +24,9 @@ _MAX_IMAGES = 2000
 _IMAGES_AT_ONCE = 100
 # Rows converted to float64 at a time.
 _ROWS_AT_ONCE = 4096
+# The sample of a column's quartiles.
+_MIN_SAMPLED_ROWS, _MAX_SAMPLED_ROWS, _SAMPLED_VALUES = 64, 2**14, 2**22
+_FENCE = 5.0
 
 
 def input_format(dataset: Dataset, ids: Tensor, seed: int) -> InputFormat:
@@ -34,7 +37,9 @@ def input_format(dataset: Dataset, ids: Tensor, seed: int) -> InputFormat:
         return ImageFormat(*inputs.shape, mean=mean, std=std)
     return ColumnsFormat(
         tuple(
-            ColumnFormat(column, *(_figures(dataset, ids, column) if column.standardized else ()))
+            ColumnFormat(column, *_figures(dataset, ids, column, seed))
+            if column.standardized
+            else ColumnFormat(column)
             for column in inputs.columns
         )
     )
@@ -66,9 +71,13 @@ def normalization(
 
 
 def _figures(
-    dataset: Dataset, ids: Tensor, column: Column
+    dataset: Dataset, ids: Tensor, column: Column, seed: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Means and population deviations by position, summed in one thread; constant ones get 1."""
+    """Means and population deviations by position, summed in one thread; constant ones get 1.
+
+    Values beyond the outer fences of a sample, five interquartile ranges from its quartiles, count
+    as these, so that a few wrong ones do not hide all others.
+    """
     places = num_places(column)
     blocks = torch.split(ids.sort().values, _ROWS_AT_ONCE)
 
@@ -78,14 +87,23 @@ def _figures(
         flat_XP: np.ndarray = values.to(torch.float64).reshape(-1, places).numpy()
         return flat_XP
 
+    generator = torch.Generator().manual_seed(seed)
+    size = min(_MAX_SAMPLED_ROWS, max(_MIN_SAMPLED_ROWS, _SAMPLED_VALUES // places))
+    sampled = ids[torch.randperm(len(ids), generator=generator)[:size]].sort().values
+    low_P, high_P = np.quantile(values_of(sampled), (0.25, 0.75), axis=0)
+    width_P = _FENCE * (high_P - low_P)
+    # Without a range, as of a column that is mostly zero, there is no fence.
+    width_P[width_P == 0] = np.inf
+    low_P, high_P = low_P - width_P, high_P + width_P
+
     total_P, squares_P, number = np.zeros(places), np.zeros(places), 0
     for block in blocks:
-        values_XP = values_of(block)
+        values_XP = values_of(block).clip(low_P, high_P)
         total_P += values_XP.sum(axis=0)
         number += len(values_XP)
     mean_P = total_P / number
     for block in blocks:
-        squares_P += np.square(values_of(block) - mean_P).sum(axis=0)
+        squares_P += np.square(values_of(block).clip(low_P, high_P) - mean_P).sum(axis=0)
     std_P = np.sqrt(squares_P / number)
     # A deviation within rounding error is zero.
     varies_P = std_P > np.abs(mean_P) * 1e-12

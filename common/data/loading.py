@@ -24,6 +24,7 @@ from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.sources.bundled import BUNDLED, bundled_rows
 from lipt.common.data.sources.feature_file import features_rows
+from lipt.common.data.sources.frames import rows_in_memory
 from lipt.common.data.sources.image_files import (
     EncodedRows,
     cifar_rows,
@@ -36,13 +37,12 @@ from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows
 from lipt.common.data.sources.storage import is_url
 from lipt.common.data.sources.table_files import parquet_rows
 from lipt.common.data.sources.tables import table_rows
-from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, UnknownNameError
 from lipt.common.images.formats import Header
 from lipt.common.imports import call_factory, is_factory_spec, load_factory
 from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec
-from lipt.common.text import format_bytes
+from lipt.common.text import did_you_mean, format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +81,17 @@ _WITH_PATH: Mapping[str, Callable[[str, str], _Rows]] = MappingProxyType(
     }
 )
 _WEBDATASET, _PAIRS = "webdataset", "pairs"
+# How files are named that were given as a path.
+_BY_SUFFIX: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys((".csv", ".csv.gz"), "csv:{}?label=COLUMN"),
+        ".tsv": "csv:{}?label=COLUMN&delimiter=%09",
+        **dict.fromkeys((".jsonl", ".ndjson"), "jsonl:{}?label=COLUMN"),
+        ".parquet": "parquet:{}?label=COLUMN",
+        ".safetensors": "features:{}",
+        ".tar": "webdataset:{}",
+    }
+)
 
 
 def known_sources() -> tuple[str, ...]:
@@ -113,10 +124,22 @@ def open_rows(
         return _WITH_PATH[name](source, path)
     if is_factory_spec(source):
         data = call_factory(source, load_factory(source, allowed_modules=allowed_modules))
-        return data if isinstance(data, Dataset) else rows_of_data(source, data, progress)
+        return data if isinstance(data, Dataset) else rows_in_memory(source, data, progress)
     raise UnknownNameError(
-        f"there is no data set {source!r}. There are: {', '.join(known_sources())}."
+        f"there is no data set {source!r}.{_meant(source)} There are: {', '.join(known_sources())}."
     )
+
+
+def _meant(source: str) -> str:
+    """A question with the name that opens a path, or with names that are alike; or ""."""
+    for suffix, name in _BY_SUFFIX.items():
+        if source.lower().endswith(suffix):
+            return f" Did you mean {name.format(source)}?"
+    if "/" not in source.partition(":")[0] and ":" in source:
+        return did_you_mean(source.partition(":")[0], (*_WITH_PATH, _WEBDATASET, _PAIRS))
+    if source and Path(source).expanduser().is_dir():
+        return f" Did you mean imagefolder:{source}?"
+    return did_you_mean(source, BUNDLED)
 
 
 @dataclass(frozen=True)
@@ -165,9 +188,9 @@ def open_dataset(
     )
 
 
-def dataset_of(data: Any, *, image_size: int | None = None) -> Dataset:
-    """A program's own map-style data set, as `open_dataset` opens a factory's."""
-    again = partial(rows_of_data, "data", data)
+def dataset_of(data: Any, *, target: str | None = None, image_size: int | None = None) -> Dataset:
+    """A program's own table or map-style data set, as `open_dataset` opens a factory's."""
+    again = partial(rows_in_memory, "data", data, target=target)
     return load(again(), image_size=image_size, again=again)
 
 
@@ -235,7 +258,7 @@ def load(
         stamp=rows.stamp,
         again=again,
         progress=progress,
-        scaling=_scaling_note(look["sizes"], inputs, len(rows), in_memory=loaded is not rows),
+        note=_scaling_note(look["sizes"], inputs, len(rows), in_memory=loaded is not rows),
         quarantined=ids,
     )
 
@@ -391,7 +414,15 @@ def _load_columns(
         _require_values(rows.tensors[column.name], column, rows.source)
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     inputs, stamp = ColumnsSpec(rows.columns), rows.stamp
-    return Dataset(rows, rows.fingerprint(), inputs, stamp=stamp, again=again, progress=progress)
+    return Dataset(
+        rows,
+        rows.fingerprint(),
+        inputs,
+        stamp=stamp,
+        again=again,
+        progress=progress,
+        note=rows.note,
+    )
 
 
 def _require_values(values_N: Tensor, column: Column, source: str) -> None:

@@ -18,6 +18,8 @@ from lipt.common.inputs.specs import ColumnFormat, InputFormat, Inputs
 
 Stored = Tensor | dict[str, Tensor]
 
+# One wrong value would else dominate a step of training.
+_MOST_DEVIATIONS = 10
 _REMEDY = "Give examples of the data set that the run was made with."
 
 
@@ -80,7 +82,7 @@ def to_model_input(stored: Stored, inputs: InputFormat, device: torch.device | s
 
     Images become float32 B x C x H x W, contiguous, scaled to [0, 1] and normalized per channel. A
     nameless column becomes one tensor, others tensors by name. Standardized ones are float32
-    (float64 stays float64), others are unchanged.
+    (float64 stays float64), cut at 10 deviations; others are unchanged.
     """
     if isinstance(inputs, ImageFormat):
         if not isinstance(stored, Tensor):
@@ -131,7 +133,8 @@ def _of_column(values_B: Tensor, figures: ColumnFormat, device: torch.device | s
     mean_P, std_P = _figures(figures.mean, figures.std, dtype, device)
     # A scalar column has one position, but no dimension for it.
     shape = column.shape[-1:]
-    return there_B.to(dtype).sub(mean_P.view(shape)).div(std_P.view(shape))
+    standardized_B = there_B.to(dtype).sub(mean_P.view(shape)).div_(std_P.view(shape))
+    return standardized_B.clamp_(-_MOST_DEVIATIONS, _MOST_DEVIATIONS)
 
 
 def _figures(

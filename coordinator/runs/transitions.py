@@ -14,6 +14,7 @@ from enum import Enum, auto
 from lipt.common.blobs.blob import BlobName
 from lipt.common.states import LearnerState
 from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord, SilentEnd
+from lipt.core.results import DIVERGED, diverged_in_words
 
 # Bounds the record's size: a run may allow any number of attempts.
 _MAX_REFUSALS = 5
@@ -60,6 +61,10 @@ def decide_closing(run: RunRecord, *, now: float) -> ClosingDecision:
         remedy = " Raise learners.deadline_seconds, or add workers."
     if done >= settings.min_learners:
         return ClosingDecision(Closing.MERGE, closes)
+    accounts = [learner.account for learner in missing if DIVERGED in learner.account]
+    if len(accounts) == len(missing):
+        # Their own accounts differ in little but a number, and would fill a page.
+        return ClosingDecision(Closing.FAIL, diverged_in_words(accounts, len(run.learners)))
     few = f"{closes}, min_learners is {settings.min_learners}."
     return ClosingDecision(Closing.FAIL, f"{few} {_why_missing(missing)}{remedy}")
 

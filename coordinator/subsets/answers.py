@@ -17,6 +17,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import OtherDataError, UnknownBlobError
+from lipt.common.inputs.specs import standardized_columns
 from lipt.common.observability.logs import log_about
 from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import span
@@ -416,7 +417,12 @@ def manifest_of(
     return {
         **origin,
         "run_config": run.config.model_dump(mode="json"),
-        "data": {**origin["data"], "quarantined": list(data.quarantined)},
+        "data": {
+            **origin["data"],
+            "standardized": standardized_columns(data.inputs),
+            "note": data.note,
+            "quarantined": list(data.quarantined),
+        },
         **selected.told,
         "weights_sha256": job.weights.sha256,
         "features_sha256": job.features and job.features.sha256,

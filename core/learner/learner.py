@@ -38,6 +38,7 @@ from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import Weights, check_specs, copy_to_cpu, specs_of
 from lipt.core.learner.augmentation import augment
 from lipt.core.learner.pruning import PruningInputs, prunable_parameters, prune
+from lipt.core.results import DIVERGED
 from lipt.core.training import ForwardPass, Sgd
 
 Examples = Stored | EncodedImages
@@ -252,7 +253,7 @@ def examples_at(examples: Examples, rows_B: Tensor) -> Stored:
 def _diverged(task: LearnerTask, what: str) -> LearnerDivergedError:
     learners = task.learners
     return LearnerDivergedError(
-        f"the learner diverged: {what} of {learners.num_steps}, with learning rate "
+        f"{DIVERGED}{what} of {learners.num_steps}, with learning rate "
         f"{learners.learning_rate} and precision {learners.precision}. "
         "Lower learners.learning_rate, or set learners.precision to float32."
     )

@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from lipt.common.errors import UnknownNameError
+from lipt.common.text import did_you_mean
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategies import (
     auto,
@@ -49,6 +50,8 @@ _BUILT_IN = (
     *(latent_classes.sas, latent_classes.clipcov, latent_classes.clip_score),
 )
 STRATEGIES: dict[str, Strategy] = {strategy.name: strategy for strategy in _BUILT_IN}
+# Names of strategies elsewhere that are not alike.
+_OTHER_NAMES = {"random": "uniform", "balanced": "uniform_per_class", "coreset": "kcenter"}
 ENTRY_POINTS = "lipt.strategy"
 
 
@@ -75,8 +78,10 @@ def strategy(**about: Any) -> Callable[[Callable[..., Selection]], Strategy]:
 def find_strategy(name: str) -> Strategy:
     """The strategy of that name; UnknownNameError with all names if there is none."""
     if name not in STRATEGIES:
+        meant = _OTHER_NAMES.get(name)
+        hint = f" Did you mean {meant}?" if meant else did_you_mean(name, STRATEGIES)
         raise UnknownNameError(
-            f"there is no strategy {name!r}. Choose one of: {', '.join(STRATEGIES)}."
+            f"there is no strategy {name!r}.{hint} Choose one of: {', '.join(STRATEGIES)}."
         )
     return STRATEGIES[name]
 

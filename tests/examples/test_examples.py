@@ -218,6 +218,22 @@ OTHER_DATA = {
 }
 
 
+# What each says of data in memory, and the least that it should have learned.
+IN_MEMORY = {
+    "frame.py": (r"36 of 120 rows: ([\d.]+)% on 58 others", 80.0),
+    "sentences.py": (r"\d+ of \d+ texts: ([\d.]+)% of all; (?:os|socket): .*", 60.0),
+}
+
+
+@pytest.mark.parametrize("name", IN_MEMORY)
+def test_a_data_frame_and_a_list_of_texts_are_chosen_from(run_alone: Run, name: str) -> None:
+    words, fewest_right = IN_MEMORY[name]
+    said = run_alone(name, EPOCHS="6").stdout
+    match = re.fullmatch(words, said.splitlines()[0])
+    assert match is not None, said
+    assert float(match[1]) > fewest_right
+
+
 def require_learned(name: str, said: str) -> None:
     words, fewest_right, _, _ = OTHER_DATA[name]
     match = re.fullmatch(words + "\n", said)

@@ -115,9 +115,7 @@ def test_whole_numbers_are_targets_of_regression_if_asked() -> None:
     assert lipt.open_dataset((examples, examples / 4)).target.kind is TargetKind.NUMBER
     assert lipt.open_dataset((examples, torch.arange(40) % 11)).class_names[-2:] == ("9", "10")
     for other in ("digits-test", opened, [(examples, 1)]):
-        with pytest.raises(
-            ConfigError, match=r"target='number' cannot be set on a .*Give \(X, y\)"
-        ):
+        with pytest.raises(ConfigError, match=r"='number' (cannot be set on|was given toge)"):
             lipt.open_dataset(other, target="number")
 
 

@@ -27,6 +27,7 @@ from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.messages import enum_to_proto
 from lipt.common.states import RunState
 from lipt.trainer import views
+from lipt.trainer.arguments import require_name, require_size
 from lipt.trainer.client.answers import OnProgress, fetch_diagnosis, fetch_subset
 from lipt.trainer.client.connection import (
     CONTROL_SECONDS,
@@ -299,11 +300,8 @@ class Client(AbstractContextManager["Client"]):
             SubsetError: the answer differs from its description.
             QueueFullError: the coordinator was too busy for `reconnect_seconds`.
         """
-        if fraction is not None and budget is not None:
-            raise InvalidRequestError(
-                f"fraction {fraction} and budget {budget} were given: give one of them, a "
-                "fraction in (0, 1] of the data set or a number of examples."
-            )
+        require_size(fraction, budget)
+        require_name("strategy", strategy)
         request = subset_pb2.GetSubsetRequest(
             run_id=run,
             strategy=strategy,

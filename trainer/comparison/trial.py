@@ -151,7 +151,7 @@ def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
         raise ConfigError(f"{path} is no file of 'lipt compare'. Name one, or a new file.")
     identity, *lines = found
     try:
-        trials = [Trial(**one | {"looks": tuple(Look(**x) for x in one["looks"])}) for one in lines]
+        trials = [Trial(**one, looks=tuple(Look(**x) for x in one.pop("looks"))) for one in lines]
     except (KeyError, TypeError) as error:
         raise ConfigError(
             f"{path} was written by another version: {error}. Name another file."

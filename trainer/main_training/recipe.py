@@ -57,10 +57,8 @@ class Recipe(BaseModel):
     soft_labels: float = Field(default=0.0, ge=0, le=1)
     """Share of the target that is the subset's soft label; above 0 the subset needs some."""
     augmentation: Literal["auto", "crop_flip", "crop", "randaugment", "none"] = "auto"
-    """How training images are augmented: shifted and half of them mirrored, only shifted, or
-    shifted, mirrored, and then changed by RandAugment. `auto` shifts images of at least 28 pixels a
-    side by up to an eighth of it, mirrors those that have three channels, and leaves smaller ones
-    and other data unchanged."""
+    """Shifts, and mirror images of half (`crop_flip`); with RandAugment after them. `auto`: from 28
+    pixels a side shifts by up to an eighth, and mirror images in colour; nothing else."""
     randaugment_ops: int = Field(default=2, ge=0, le=10)
     """RandAugment's operations per image."""
     randaugment_magnitude: int = Field(default=9, ge=0, lt=NUM_MAGNITUDE_BINS)

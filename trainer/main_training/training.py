@@ -52,6 +52,7 @@ from lipt.trainer.main_training.steps import (
     place_model,
     require_comparable,
 )
+from lipt.trainer.subsets.data import open_data
 from lipt.trainer.subsets.subset import Subset
 
 
@@ -219,10 +220,11 @@ class Training:
 
 def fit(
     model: str | nn.Module,
-    train: Dataset,
+    train: Any,
     *,
+    target: str | None = None,
     subset: Subset | None = None,
-    test: Dataset | None = None,
+    test: Any = None,
     recipe: Recipe | None = None,
     schedule: Schedule | None = None,
     device: str = "auto",
@@ -240,9 +242,11 @@ def fit(
     Args:
         model: a name such as "resnet18", built with the recipe's seed, or a module, which is
             trained in place.
-        train: the data set that the subset was selected from.
+        train: the data that the subset was selected from: a `Dataset`, or any form in memory that
+            `lipt.open_dataset` takes.
+        target: as in `lipt.open_dataset`, of `train` and `test`.
         subset: the examples; None for those of `reselect`, or all of `train`.
-        test: test set for the accuracy.
+        test: test data for the accuracy.
         recipe: settings of training.
         schedule: times of evaluations and checkpoints.
         device: "auto", "cpu", "cuda" or "cuda:N".
@@ -262,6 +266,8 @@ def fit(
         TrainingPaused, TrainingDivergedError: the time limit is reached, or the loss is infinite.
     """
     ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
+    train = open_data(train, target=target)
+    test = None if test is None else open_data(test, target=target)
     recipe, schedule = (recipe or Recipe()).fitted_to(train.inputs), schedule or Schedule()
     place = resolve_device(device)
     _require_trainable(recipe, train, test, checkpoint, max_seconds)

@@ -1,6 +1,7 @@
 """Data of a subset: the accepted forms, and a check that a subset was selected from it.
 
-    (X, y)                          arrays, tensors, lists, a pandas frame and series
+    a table or texts                as `lipt.common.data.sources.frames` reads them
+    (X, y)                          arrays, tensors, lists; also in dictionaries, by name
     datasets.Dataset                Hugging Face's; its image, else all columns but the label
     a map-style data set            unchanged; torchvision's without its transforms
 
@@ -15,13 +16,16 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.config.run_config import FingerprintKind
 from lipt.common.errors import ConfigError, DataError, LiptError, SubsetError
+
+if TYPE_CHECKING:
+    from lipt.common.data import Dataset
 
 _TRANSFORMS = ("transform", "target_transform", "transforms")
 _LABELS = ("label", "labels", "fine_label", "target", "class")
@@ -68,9 +72,12 @@ class Pairs:
                 f"there are {num_examples} examples and {num_labels} labels. Give one label for "
                 "each example: (X, y) of one length."
             )
-        texts = np.asarray(values) if not hasattr(values, "dtype") else values
-        if getattr(texts.dtype, "kind", "") in ("U", "O"):  # tensors have no kind
-            names, numbers = np.unique(np.asarray(texts).astype(str), return_inverse=True)
+        # Whole numbers of an array are measurements, those of a tensor or list may be tokens.
+        plain = self._examples.get("") if not self._named else None
+        if isinstance(plain, np.ndarray) and plain.ndim == 2 and plain.dtype.kind in "biu":
+            self._examples[""] = plain.astype(np.float32)
+        if isinstance(next(iter(values), None), str):
+            names, numbers = np.unique(np.asarray(values).astype(str), return_inverse=True)
             self.classes = tuple(names.tolist())
             values = numbers.reshape(-1)
         self.targets = values
@@ -84,7 +91,7 @@ class Pairs:
             return {name: column[row] for name, column in self._examples.items()}, label
         example = self._examples[""][row]
         # Readers take an array's last dimension for the channels.
-        if isinstance(example, np.ndarray) and example.ndim == 3 and example.dtype == np.uint8:
+        if isinstance(example, np.ndarray) and example.ndim == 3:
             first, last = example.shape[0] in (1, 3), example.shape[-1] in (1, 3)
             example = example.transpose(1, 2, 0) if first and not last else example
         return example, label
@@ -121,23 +128,53 @@ class TablePairs:
         return next(iter(values.values())) if len(values) == 1 else values, self.targets[row]
 
 
+def open_data(data: Any, *, target: str | None = None, image_size: int | None = None) -> Dataset:
+    """Open a program's data in any form; a `Dataset` unchanged. Errors as `lipt.open_dataset`."""
+    from lipt.common.data import Dataset, dataset_of  # noqa: PLC0415 - torch
+    from lipt.common.data.sources.frames import is_table  # noqa: PLC0415
+
+    if isinstance(data, Dataset):
+        if target is not None:
+            raise ConfigError(
+                f"target={target!r} was given together with {data.source}, which is open already. "
+                "Give it where the data is opened."
+            )
+        return data
+    rows = map_style(data)
+    if target == "number" and not is_table(rows):
+        rows, target = as_numbers(rows), None
+    return dataset_of(rows, target=target, image_size=image_size)
+
+
 def map_style(data: Any) -> Any:
-    """Return rows of (example, label), without random transforms; DataError without labels."""
-    rows = rows_of(data)
-    return TablePairs(rows) if is_table(rows) else without_transforms(rows)
+    """Return rows of (example, label), without random transforms; a table or texts unchanged."""
+    from lipt.common.data.sources.frames import is_pair, is_table  # noqa: PLC0415 - torch
+
+    plain = without_transforms(data)
+    if is_table(plain):
+        return plain
+    if is_pair(plain):
+        return Pairs(*plain)
+    return TablePairs(plain) if is_hugging_face(plain) else plain
 
 
-def rows_of(data: Any) -> Any:
-    """Return (X, y) as pairs, and other data unchanged."""
-    # A tuple of two (image, label) pairs is a data set of two rows.
-    columns = (
-        isinstance(data, tuple)
-        and len(data) == 2
-        and not any(isinstance(column, tuple | str) for column in data)
-        and (isinstance(data[0], Mapping) or hasattr(data[0], "__len__"))
-        and hasattr(data[1], "__len__")
-    )
-    return Pairs(*data) if columns else data
+def rows_of(data: Any, manifest: Mapping[str, Any]) -> Any:
+    """Return the rows of a subset's data: those of a table opened, (X, y) as pairs."""
+    from lipt.common.data.sources import frames  # noqa: PLC0415 - torch
+
+    if frames.is_pair(data) and (frames.are_texts(data[0]) or not frames.is_table(data)):
+        return Pairs(*data)
+    has_rows = isinstance(data, list) or is_hugging_face(data)
+    if frames.is_pair(data) or (frames.is_frame(data) and not has_rows):
+        return open_data(data, target=_target_of(manifest))
+    return data
+
+
+def _target_of(manifest: Mapping[str, Any]) -> str | None:
+    """The column that the subset's labels are in, where one was named."""
+    described = manifest.get("data")
+    found = described.get("target") if isinstance(described, Mapping) else None
+    return found if isinstance(found, str) else None
 
 
 def as_numbers(rows: Any) -> Any:
@@ -153,9 +190,9 @@ def as_numbers(rows: Any) -> Any:
     return found
 
 
-def is_table(data: Any) -> bool:
+def is_hugging_face(data: Any) -> bool:
     """Whether data is a Hugging Face `datasets.Dataset`; its package need not be installed."""
-    return hasattr(data, "features") and hasattr(data, "with_format")
+    return hasattr(data, "features") and hasattr(data, "with_format") and hasattr(data, "__len__")
 
 
 def without_transforms(dataset: Any) -> Any:
@@ -200,7 +237,7 @@ def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
     if not check:
         return
     expected, kind, found, problem = subset.fingerprint, type(dataset).__name__, list[str](), ""
-    for candidate in _candidates(dataset):
+    for candidate in _candidates(dataset, _target_of(subset.manifest)):
         try:
             fingerprint = candidate(expected)
         except _UNREADABLE as error:
@@ -218,37 +255,39 @@ def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
     )
 
 
-def _candidates(dataset: Any) -> Iterator[Callable[[str], str]]:
+def _candidates(dataset: Any, target: str | None) -> Iterator[Callable[[str], str]]:
     """Yield functions that compute the fingerprint, the most likely first."""
     if hasattr(dataset, "fingerprint_like"):
         yield dataset.fingerprint_like
-    elif is_table(dataset):
+    elif is_hugging_face(dataset):
         yield partial(_of_table, dataset)
         # As pixels, where the user's program reads the table; and as rows of tensors.
-        yield lambda like: _of_pairs(map_style(dataset), like)
-        yield partial(_of_pairs, dataset)
+        yield lambda like: _of_pairs(map_style(dataset), like, target)
+        yield partial(_of_pairs, dataset, target=target)
     else:
         samples = getattr(dataset, "samples", None)
         first = samples[0] if isinstance(samples, list) and samples else None
         if isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str):
             yield partial(_of_files, dataset)
         plain = without_transforms(dataset)
-        yield partial(_of_pairs, plain)
+        yield partial(_of_pairs, plain, target=target)
         if isinstance(plain, Pairs):
-            yield lambda like: _of_pairs(as_numbers(plain), like)
+            yield lambda like: _of_pairs(as_numbers(plain), like, target)
         if plain is not dataset:
             # The user's data set may not work without its transform.
-            yield partial(_of_pairs, dataset)
+            yield partial(_of_pairs, dataset, target=target)
 
 
-def _of_pairs(dataset: Any, like: str) -> str:
+def _of_pairs(dataset: Any, like: str, target: str | None) -> str:
     from lipt.common.data.loading import MEMORY_BUDGET_BYTES  # noqa: PLC0415 - torch
-    from lipt.common.data.sources.user_data import bytes_of_first, rows_of_data  # noqa: PLC0415
+    from lipt.common.data.sources.frames import is_table, rows_in_memory  # noqa: PLC0415
+    from lipt.common.data.sources.user_data import bytes_of_first  # noqa: PLC0415
 
     # Images are read one by one, tensors all at once.
-    if len(dataset) * bytes_of_first("reading it", dataset) > MEMORY_BUDGET_BYTES:
+    size_of_row = 0 if is_table(dataset) else bytes_of_first("reading it", dataset)
+    if len(dataset) * size_of_row > MEMORY_BUDGET_BYTES:
         raise SubsetError("its tensors are too large to be looked through")
-    rows = rows_of_data("reading it", dataset)
+    rows = rows_in_memory("reading it", dataset, target=target if is_table(dataset) else None)
     rows.complete_labels()
     return rows.fingerprint(FingerprintKind.of(like))
 

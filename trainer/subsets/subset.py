@@ -183,7 +183,7 @@ class Subset:
 
         from lipt.trainer.subsets.weighted import WeightedData, normalized_weights  # noqa: PLC0415
 
-        rows = rows_of(data)
+        rows = rows_of(data, self.manifest)
         require_same_data(rows, self, check=check)
         weights_K = torch.from_numpy(self.weights.copy())
         weights_K = normalized_weights(weights_K) if normalized else weights_K
@@ -201,7 +201,8 @@ class Subset:
 
         Args:
             dataset: the one that the subset was selected from: of `lipt.common.data`, torchvision
-                or Hugging Face, pairs of image and label, or (X, y).
+                or Hugging Face, pairs of image and label, (X, y), or a table, whose rows come as
+                dictionaries of tensors.
             check: whether to compare fingerprints, besides lengths. It reads 64 rows, or all for a
                 full fingerprint or for data without `targets`.
 
@@ -211,7 +212,7 @@ class Subset:
         from torch.utils.data import Subset as Chosen  # noqa: PLC0415 - slow
 
         # torch's annotation requires its own Dataset, but uses no more than this.
-        source: Any = rows_of(dataset)
+        source: Any = rows_of(dataset, self.manifest)
         require_same_data(source, self, check=check)
         self._warn_of_weights()
         return Chosen(source, RowNumbers(self.indices))

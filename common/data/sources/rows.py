@@ -235,12 +235,14 @@ class ArrayRows(PixelRows):
 class ColumnRows(Rows):
     """Examples other than images, in memory; `tensors` are N x shape by column, on the CPU.
 
-    `paired_NP` are the other halves of pairs, float32, which are no model's input.
+    `paired_NP` are the other halves of pairs, float32, which are no model's input. `note` is a
+    clause on missing numbers or unused columns, if any.
     """
 
     columns: tuple[Column, ...]
     tensors: Mapping[str, Tensor]
     paired_NP: Tensor | None = None
+    note: str = ""
 
     def raw(self, row: int) -> bytes:
         """The bytes of the row's values, column by column, little-endian; then its other half."""
@@ -250,6 +252,23 @@ class ColumnRows(Rows):
         return b"".join(
             part.contiguous().flatten().view(torch.uint8).numpy().tobytes() for part in parts
         )
+
+
+def impute(values_ND: Tensor) -> str:
+    """Replace missing numbers by their column's mean, in place; a note on them, if any."""
+    missing_ND = values_ND.isnan()
+    num_missing_D = missing_ND.sum(dim=0)
+    incomplete = num_missing_D.nonzero().flatten().tolist()
+    for place in incomplete:
+        known = values_ND[~missing_ND[:, place], place].to(torch.float64)
+        mean = known.numpy().mean() if len(known) else 0.0
+        values_ND[missing_ND[:, place], place] = mean
+    if not incomplete:
+        return ""
+    return (
+        f"{int(num_missing_D.sum())} missing numbers in {len(incomplete)} columns are replaced by "
+        "their column's mean"
+    )
 
 
 def is_texts(names: object) -> bool:

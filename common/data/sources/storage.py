@@ -8,7 +8,6 @@ percent-decoded after lists are split: a comma in a column's name is `%2C`.
 
 from __future__ import annotations
 
-import difflib
 import io
 import os
 import re
@@ -25,6 +24,7 @@ from urllib.parse import unquote
 
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
+from lipt.common.text import did_you_mean
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -353,10 +353,3 @@ def split_query(source: str, path: str, options: Collection[str]) -> tuple[str, 
             )
         values[name] = value
     return before, Query(source, values)
-
-
-def did_you_mean(name: str, known: Collection[str]) -> str:
-    """A sentence with the closest names, after a space, or ""."""
-    close = difflib.get_close_matches(name.lower(), [other.lower() for other in known], n=3)
-    meant = [other for other in known if other.lower() in close]
-    return f" Did you mean {' or '.join(meant)}?" if meant else ""

@@ -18,6 +18,8 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date, time, timedelta
+from decimal import Decimal
 from functools import lru_cache
 from itertools import accumulate, islice
 from pathlib import Path
@@ -30,9 +32,10 @@ import torch
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import is_texts, numbered_classes
-from lipt.common.data.sources.storage import did_you_mean, is_url, open_remote, storage_of
+from lipt.common.data.sources.storage import is_url, open_remote, storage_of
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
+from lipt.common.text import did_you_mean
 
 # None for a null, NaN or absent value.
 Cell = str | int | float | None
@@ -44,6 +47,9 @@ LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
 _CACHE_BYTES = 2**30
 _LARGEST = np.iinfo(np.int64).max
 
+# Types of pandas, which need not be installed.
+_NO_VALUES = frozenset({"NAType", "NaTType"})
+_INTERVALS = frozenset({"Interval", "Period"})
 # Matched in any case, ignoring spaces around them.
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 
@@ -166,16 +172,25 @@ def number_in(text: str) -> float | None:
         return None
 
 
-def _cell(value: Any, where: str, name: str) -> Cell:
+def cell_of(value: Any, where: str, name: str) -> Cell:
+    """A value of a file or of a program; dates become text, as they are in a CSV file."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and math.isnan(value):
         return None
     if value is None or isinstance(value, str | int | float):
         return value
+    if type(value).__name__ in _NO_VALUES:
+        return None
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, date | time | timedelta) or type(value).__name__ in _INTERVALS:
+        return str(value).removesuffix(" 00:00:00")
     raise DataError(
         f"{where}: the column {name} holds a {type(value).__name__}. Give a text or a number, or "
-        f"leave the column out: drop={name}"
+        f"leave the column out, as drop={name} does for a file."
     )
 
 
@@ -190,7 +205,7 @@ class JsonlTable(Table):
     def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
         for number, line in enumerate(self._objects(), start=1):
             where = f"{self.name}, object {number}"
-            yield [_cell(line.get(name), where, name) for name in names]
+            yield [cell_of(line.get(name), where, name) for name in names]
 
     def _objects(self) -> Iterator[dict[str, Any]]:
         with _text_file(self._path) as file:
@@ -290,7 +305,7 @@ class ParquetTable(Table):
             try:
                 for batch in reader.iter_batches(batch_size=CHUNK_ROWS, columns=list(names)):
                     columns = (
-                        [_cell(value, file, name) for value in batch.column(name).to_pylist()]
+                        [cell_of(value, file, name) for value in batch.column(name).to_pylist()]
                         for name in names
                     )
                     yield from zip(*columns, strict=True)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.rows import ColumnRows, labels_of_names
+from lipt.common.data.sources.rows import ColumnRows, impute, labels_of_names
 from lipt.common.data.sources.storage import Query, split_query
 from lipt.common.data.sources.table_files import (
     Cell,
@@ -90,11 +90,14 @@ def table_rows(source: str, path: str) -> ColumnRows:
         values_of = number_values if wanted == "target" else label_values
         targets = values_of(values_NT, target_columns, table.name)
         labels_N, names = targets.strata_N, targets.strata_names
+    note = ""
     if with_text:
-        columns, tensors = _text(query, table, len(labels_N))
+        columns, tensors = token_columns(query, table, len(labels_N))
     else:
-        columns, tensors = _features(query, table, target_columns)
-    return ColumnRows(source, names, labels_N, columns, tensors, stamp=stamp, targets=targets)
+        columns, tensors, note = feature_columns(query, table, target_columns)
+    return ColumnRows(
+        source, names, labels_N, columns, tensors, stamp=stamp, targets=targets, note=note
+    )
 
 
 def read_labels(
@@ -110,10 +113,10 @@ def read_labels(
             f"{column}: rows {named_rows(missing)}. Label or remove them."
         )
     if not labels:
-        raise DataError(f"{table.name} has no rows. Name the file that holds the training data.")
+        raise DataError(f"{table.name} has no rows. Give the training data.")
     found = set(labels)
     fractions = [number for number in map(number_in, found) if number and not number.is_integer()]
-    many = len(fractions) > _MOST_FRACTIONS or len(found) > max(_MOST_FRACTIONS, len(labels) // 2)
+    many = len(fractions) > _MOST_FRACTIONS or are_too_many(len(found), len(labels))
     if many and not classes:
         raise DataError(
             f"{table.name}: the column {column} holds {len(found)} different labels in "
@@ -125,6 +128,11 @@ def read_labels(
     # In a file that names its numbers, cells are numbers.
     cells_of_names = tuple(map(str, range(len(named)))) if named and not classes else names
     return labels_of_names(labels, cells_of_names, table.name)[0], names
+
+
+def are_too_many(num_different: int, num_rows: int) -> bool:
+    """Whether so many different labels are a measurement rather than classes."""
+    return num_different > max(_MOST_FRACTIONS, num_rows // 2)
 
 
 def _name(cell: Cell) -> str:
@@ -139,9 +147,10 @@ def _order(name: str) -> tuple[bool, float, str]:
     return number is None, number or 0.0, name
 
 
-def _features(
+def feature_columns(
     query: Query, table: Table, target_columns: tuple[str, ...]
-) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
+) -> tuple[tuple[Column, ...], dict[str, Tensor], str]:
+    """Numbers and categories, and a note on the missing numbers."""
     for option in ("drop", "numbers", "categories"):
         require_columns(table, query.names(option), option)
     left_out = {*target_columns, *query.names("drop")}
@@ -157,8 +166,10 @@ def _features(
     categories = [name for name in used if name not in numbers]
     columns: list[Column] = []
     tensors: dict[str, Tensor] = {}
+    note = ""
     if numbers:
-        values_ND = numbers_tensor([numbers[name] for name in sorted(numbers)])
+        values_ND = torch.from_numpy(np.stack([numbers[name] for name in sorted(numbers)], axis=1))
+        note = impute(values_ND)
         name = "numbers" if categories else ""
         shape = (values_ND.shape[1],)
         columns.append(Column(name, ColumnType.FLOAT32, shape, standardized=True))
@@ -173,7 +184,7 @@ def _features(
         *(table.name, len(numbers), ", ".join(sorted(numbers))),
         *(len(categories), ", ".join(categories)),
     )
-    return tuple(columns), tensors
+    return tuple(columns), tensors, note
 
 
 def read_numbers(
@@ -225,17 +236,6 @@ def _numbers(cells: Sequence[Cell]) -> list[float] | None:
         return None
 
 
-def numbers_tensor(numbers: Sequence[NDArray[np.float32]]) -> Tensor:
-    """Numeric columns side by side, N x D; means replace missing values."""
-    values_ND = np.empty((len(numbers[0]), len(numbers)), np.float32)
-    for place, values_N in enumerate(numbers):
-        missing_N = np.isnan(values_N)
-        known = values_N[~missing_N].astype(np.float64)
-        mean = known.mean() if len(known) else 0.0
-        values_ND[:, place] = np.where(missing_N, mean, values_N)
-    return torch.from_numpy(values_ND)
-
-
 def categories_tensor(table: Table, columns: Sequence[str], buckets: int) -> Tensor:
     """Categorical columns side by side, N x C, int64 in 0..buckets-1."""
     bucket, parts = cache(bucket_of), list[NDArray[np.int64]]()
@@ -248,9 +248,10 @@ def categories_tensor(table: Table, columns: Sequence[str], buckets: int) -> Ten
     return torch.from_numpy(np.concatenate(parts))
 
 
-def _text(
+def token_columns(
     query: Query, table: Table, num_texts: int
 ) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
+    """The tokens of the columns that the option `text` names."""
     texts = query.names("text")
     require_columns(table, texts, "text")
     length = query.number("max_length", DEFAULT_LENGTH, minimum=1, maximum=2**16)

@@ -152,7 +152,7 @@ def _log_lengths(name: str, sizes_N: NDArray[np.int32], num_cut: int, length: in
             *(name, num_cut, num_texts, 100 * num_cut / num_texts, length, 2 * length),
         )
     elif longest <= length // 2:
-        logger.warning(
+        logger.info(
             "%s: no text is longer than %d tokens; max_length=%d would be faster",
             *(name, longest, longest),
         )

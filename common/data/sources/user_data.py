@@ -1,10 +1,11 @@
 """Users' own data: a map-style data set, such as a list or one of torchvision's, or its factory.
 
 It needs `len()` and `data[row]`, a pair of example and label. Row 0 decides whether examples are
-images (see `is_image`) or other tensors. Optional attributes: `targets`, the labels of all rows,
-which saves a pass; `classes`, their names; `standardize`, True or the columns' names; `num_values`
-of whole numbers, by column or for all; `target`, "number" for regression on whole numbers. The type
-of a target decides its kind:
+images (see `is_image`) or other tensors. Vectors of floats are standardized, and their missing
+numbers replaced, unless the attribute `standardize` is False. Optional attributes: `targets`, the
+labels of all rows, which saves a pass; `classes`, their names; `standardize`, True or the columns'
+names; `num_values` of whole numbers, by column or for all; `target`, "number" for regression on
+whole numbers. The type of a target decides its kind:
 
     an int                                one class                   single-label
     a float, of few whole ones in all     one class                   single-label
@@ -22,6 +23,7 @@ import logging
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +34,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lipt.common.data.parallel import Progress, map_rows
-from lipt.common.data.sources.rows import ColumnRows, PixelRows, labels_of_names
+from lipt.common.data.sources.rows import ColumnRows, PixelRows, impute, labels_of_names
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import fit_image, is_grayscale
 from lipt.common.inputs.specs import MAX_COLUMNS, MAX_DIMENSIONS, Column, ColumnsSpec, ColumnType
@@ -45,8 +47,10 @@ logger = logging.getLogger(__name__)
 _MOST_FLOAT_CLASSES, _MIN_FLOATS_PER_CLASS = 20, 10
 _FEW_CLASSES = 100
 _LARGEST_EXACT = 2.0**53
-_NUMBER = "number"
+NUMBER = "number"
 _TYPES = {kind.dtype: kind for kind in ColumnType}
+# Smaller arrays of floats are numbers rather than an image.
+_LEAST_FLOAT_SIDE = 8
 _RANDOM = "row 0 differs between two reads. Leave out random transforms: the workers augment."
 _KINDS = (
     f"Targets are {kinds_in_words(ALL_KINDS)}: a class number, labels, or numbers. Of other data "
@@ -64,23 +68,40 @@ def rows_of_data(
 
 
 def is_image(example: object) -> bool:
-    """Whether it is a Pillow image, or uint8 of H x W or with 1 or 3 channels at either end."""
+    """Whether it is a Pillow image, or H x W or with 1 or 3 channels at either end: uint8 or 0..1.
+
+    Floats of H x W are an image only if they are square; others may be a sequence of vectors.
+    """
     if isinstance(example, Image.Image):
         return True
     if not isinstance(example, Tensor | np.ndarray):
         return False
-    shape = tuple(example.shape)
-    one_byte = str(example.dtype).removeprefix("torch.") == "uint8"
-    return one_byte and (
-        len(shape) == 2 or (len(shape) == 3 and bool({shape[0], shape[2]} & {1, 3}))
-    )
+    shape, kind = tuple(example.shape), str(example.dtype).removeprefix("torch.")
+    channels = len(shape) == 3 and bool({shape[0], shape[2]} & {1, 3})
+    if kind == "uint8":
+        return len(shape) == 2 or channels
+    square = len(shape) == 2 and shape[0] == shape[1]
+    large = len(shape) > 1 and sorted(shape)[-2] >= _LEAST_FLOAT_SIDE
+    return kind.startswith("float") and (channels or square) and large and _is_unit(example)
+
+
+def _is_unit(values: Any) -> bool:
+    return bool((values >= 0).all() and (values <= 1).all())
 
 
 def _length(source: str, data: Any) -> int:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return len(data)
+    what = type(data).__name__
+    if hasattr(data, "dataset") and hasattr(data, "batch_size"):
+        raise ConfigError(f"{source!r} is a {what} of batches. Give its data set: loader.dataset.")
+    if hasattr(data, "__iter__"):
+        raise ConfigError(
+            f"{source!r} is a {what}, which can only be iterated over. Materialize it: list(data) "
+            "of (example, label) pairs, or a data set that is not streamed."
+        )
     raise ConfigError(
-        f"{source!r} returned a {type(data).__name__}, which is not a map-style data set. Return "
+        f"{source!r} returned a {what}, which is not a map-style data set. Return "
         "one with len() and data[row] -> (example, label), such as a list of pairs."
     )
 
@@ -134,10 +155,11 @@ def _labels_of_targets(source: str, data: Any, num_rows: int) -> _Labels | None:
             f"{source}: its `targets` are {len(listed)} for {num_rows} rows. Let them be a list of "
             "one target per row, or leave them out."
         )
-    return _labels_of_rows(listed, data, source)
+    return labels_of_rows(listed, data, source)
 
 
-def _labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> _Labels:
+def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> _Labels:
+    """The targets of all rows; `data` may name the classes, or say that they are numbers."""
     names = _classes(data)
     with suppress(TypeError, ValueError, RuntimeError):
         # Fast path: usually all are numbers.
@@ -146,7 +168,7 @@ def _labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> _Labels:
             numbers_N = numbers_N[:, 0]
             labels = list(numbers_N)
         if numbers_N.ndim == 1 and numbers_N.dtype.kind in "biuf":
-            if getattr(data, "target", None) == _NUMBER:
+            if getattr(data, "target", None) == NUMBER:
                 column_N1 = torch.from_numpy(numbers_N.astype(np.float64)[:, None])
                 targets = number_values(column_N1, names, source)
                 return _Labels(targets.strata_N, None, targets)
@@ -289,7 +311,7 @@ class FactoryRows(PixelRows):
         if given is None and num_rows and (listed or not is_class(_read_row(source, data, 0)[1])):
             # Names and other targets need all rows to be interpreted; a list has them in memory.
             labels = [_read_row(source, data, row)[1] for row in range(num_rows)]
-            given = _labels_of_rows(labels, data, source)
+            given = labels_of_rows(labels, data, source)
         self._labels_known = given is not None
         if given is None:
             # -1: the row has not been read.
@@ -319,13 +341,15 @@ def _pixels_of(image: Any, source: str, row: int) -> NDArray[np.uint8]:
         pixels = image.transpose(2, 0, 1)
     if isinstance(pixels, np.ndarray) and pixels.ndim == 2:
         pixels = pixels[None]
+    if isinstance(pixels, np.ndarray) and pixels.dtype.kind == "f" and _is_unit(pixels):
+        pixels = np.rint(pixels.astype(np.float64) * 255).astype(np.uint8)
     if not is_image(pixels) or pixels.ndim != 3 or len(pixels) not in {1, 3} or not pixels.size:
         kind = f"a {type(image).__name__}"
         if isinstance(image, Tensor | np.ndarray):
             kind = f"{image.dtype} of shape {tuple(image.shape)}"
         raise DataError(
-            f"{source}: the image of row {row} is {kind}. Return a PIL image, or uint8: C x H x W "
-            "of a tensor, H x W x C of an array, without ToTensor or Normalize."
+            f"{source}: the image of row {row} is {kind}. Return a PIL image, or uint8 or floats "
+            "in 0..1: C x H x W of a tensor, H x W x C of an array, without Normalize."
         )
     found: NDArray[np.uint8] = pixels
     return found
@@ -361,9 +385,14 @@ def column_rows(source: str, data: Any, progress: Progress | None = None) -> Col
     stacked = {name: _stacked(name, tensors, source) for name, tensors in parts.items()}
     given = _labels_of_targets(source, data, num_rows)
     if given is None:
-        given = _labels_of_rows(labels, data, source)
+        given = labels_of_rows(labels, data, source)
     columns = _columns_of(stacked, data, source)
-    return ColumnRows(source, given.names, given.labels_N, columns, stacked, targets=given.targets)
+    note = ""
+    if columns[0].standardized and _is_vector(columns[0]):
+        note = impute(stacked[""].view(num_rows, -1))
+    return ColumnRows(
+        source, given.names, given.labels_N, columns, stacked, targets=given.targets, note=note
+    )
 
 
 def bytes_of_first(source: str, data: Any) -> int:
@@ -435,9 +464,10 @@ def _columns_of(stacked: Mapping[str, Tensor], data: Any, source: str) -> tuple[
             f"{source}: an example has {len(stacked)} tensors, at most {MAX_COLUMNS} are taken. "
             "Put them together."
         )
-    standardize: Any = getattr(data, "standardize", False)
+    standardize: Any = getattr(data, "standardize", None)
     num_values: Any = getattr(data, "num_values", 0)
     given = set(standardize) if isinstance(standardize, list | tuple | set) else set()
+    named = frozenset(given)
     given |= set(num_values) if isinstance(num_values, Mapping) else set()
     if unknown := sorted(given - set(stacked)):
         raise DataError(
@@ -448,16 +478,20 @@ def _columns_of(stacked: Mapping[str, Tensor], data: Any, source: str) -> tuple[
     for name, tensor in stacked.items():
         floating = tensor.is_floating_point()
         by_name = num_values.get(name, 0) if isinstance(num_values, Mapping) else num_values
-        columns.append(
-            Column(
-                name,
-                _TYPES[tensor.dtype],
-                tuple(tensor.shape[1:]),
-                num_values=0 if floating else int(by_name),
-                standardized=floating if standardize is True else name in (standardize or ()),
-            )
+        column = Column(
+            name,
+            _TYPES[tensor.dtype],
+            tuple(tensor.shape[1:]),
+            num_values=0 if floating else int(by_name),
         )
+        usual = _is_vector(column) if standardize is None else standardize is True
+        columns.append(replace(column, standardized=(usual and floating) or name in named))
     return ColumnsSpec(tuple(columns)).columns
+
+
+def _is_vector(column: Column) -> bool:
+    """Whether it is a vector without a name: a name belongs to a model that knows its values."""
+    return not column.name and len(column.shape) <= 1
 
 
 def _require_same(tensors: Mapping[str, Tensor], again: Mapping[str, Tensor], source: str) -> None:

@@ -41,7 +41,7 @@ class DataDescription:
     inputs: InputSpec
     fingerprint: str
     sampled_fingerprint: str = ""
-    scaling: str = ""
+    note: str = ""
     labels: bytes = field(default=b"", repr=False, compare=False)
     quarantined: tuple[int, ...] = ()
     other_target: OtherTarget | None = None
@@ -88,7 +88,7 @@ class DescribeData:
             inputs=dataset.inputs,
             fingerprint=dataset.full_fingerprint if full else dataset.fingerprint,
             sampled_fingerprint=dataset.fingerprint if full else "",
-            scaling=dataset.scaling,
+            note=dataset.note,
             labels=labels_N.astype("<i4").tobytes(),
             quarantined=dataset.quarantined,
             other_target=None if targets is None else targets.target,

@@ -6,7 +6,9 @@ import torch
 from lipt.common.data import input_format, open_dataset
 from lipt.common.data.input_format import normalization
 from lipt.common.data.loading import load
+from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType
 from tests.common.data.columns import SIZES, TOKENS, column_rows
 
@@ -30,3 +32,27 @@ def test_figures_are_of_chosen_examples_by_place_or_channel() -> None:
     data = open_dataset("digits")
     figures = normalization(data, torch.arange(100), 3)
     assert input_format(data, torch.arange(100), 3) == ImageFormat(1, 8, 8, *figures)
+
+
+def test_a_wrong_value_neither_hides_the_others_nor_reaches_a_model() -> None:
+    values_N = torch.tensor([*map(float, range(9)), 1e12])
+    rows = ColumnRows("made", None, torch.arange(10) % 2, (SIZES,), {"sizes": values_N})
+    found = input_format(load(rows), torch.arange(10), seed=0)
+    assert isinstance(found, ColumnsFormat)
+    # Quartiles 2.25 and 6.75: the upper fence is 6.75 + 5 * 4.5.
+    cut_N = [*range(9), 29.25]
+    mean = sum(cut_N) / 10
+    assert found.columns[0].mean == pytest.approx((mean,))
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in cut_N) / 10)
+    assert found.columns[0].std == pytest.approx((deviation,))
+    inputs = to_model_input({"sizes": values_N}, found, "cpu")
+    assert isinstance(inputs, dict)
+    assert inputs["sizes"][-1] == 10
+    assert inputs["sizes"][0] == pytest.approx(-mean / deviation)
+
+
+def test_a_column_that_is_mostly_zero_keeps_its_rare_values() -> None:
+    values_N = torch.tensor([0.0] * 9 + [5.0])
+    rows = ColumnRows("made", None, torch.arange(10) % 2, (SIZES,), {"sizes": values_N})
+    found = input_format(load(rows), torch.arange(10), seed=0)
+    assert found == ColumnsFormat((ColumnFormat(SIZES, (0.5,), (1.5,)),))

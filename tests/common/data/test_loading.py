@@ -88,7 +88,7 @@ def test_images_that_stay_encoded_are_looked_at_once_until_one_changes(
     checked.clear()
     second = open_dataset(source, memory_budget_bytes=0)
     assert checked == [0]
-    assert (second.inputs, second.scaling) == (first.inputs, first.scaling)
+    assert (second.inputs, second.note) == (first.inputs, first.note)
     assert torch.equal(second.images(torch.arange(5)), first.images(torch.arange(5)))
     checked.clear()
     (image_folder / "cat" / "1.png").write_bytes(encode(1, (30, 40)))
@@ -112,7 +112,7 @@ LARGE = "; a training step takes about 12 times that of --image-size 64"
 def test_scaling_cost_is_told(tmp_path: Path, encode: Encode, size: int | None, note: str) -> None:
     write_folder(tmp_path, {"a/0.png": encode(0, (20, 40)), "b/0.png": encode(0, (30, 30))})
     source = f"imagefolder:{tmp_path}"
-    assert open_dataset(source, image_size=size, memory_budget_bytes=0).scaling == note
+    assert open_dataset(source, image_size=size, memory_budget_bytes=0).note == note
 
 
 def holed(image: bytes) -> bytes:
@@ -232,3 +232,21 @@ def test_an_image_folder_is_torchvisions(image_folder: Path, encode: Encode) -> 
 def test_wrong_paths_and_sizes_are_refused(source: str, image_size: int | None, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         open_dataset(source, image_size=image_size)
+
+
+@pytest.mark.parametrize(
+    ("source", "meant"),
+    [
+        ("data.csv", r"csv:data\.csv\?label=COLUMN\?"),
+        ("/x/train.parquet", r"parquet:/x/train\.parquet\?label=COLUMN\?"),
+        ("train.safetensors", r"features:train\.safetensors\?"),
+        (".", r"imagefolder:\.\?"),
+        ("digit", "digits"),
+        ("cifar-10:/data", "cifar10"),
+    ],
+)
+def test_a_path_or_a_misspelt_name_is_answered_with_the_name_that_opens_it(
+    source: str, meant: str
+) -> None:
+    with pytest.raises(UnknownNameError, match=f"Did you mean {meant}"):
+        open_dataset(source)

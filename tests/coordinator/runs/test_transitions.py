@@ -77,6 +77,19 @@ def test_fails_when_too_few_can_still_arrive_and_says_which_are_missing() -> Non
     assert "learner 0 (failed: attempt 3 of 3: loss is nan)" in decision.reason
 
 
+def test_learners_that_all_diverged_are_told_once() -> None:
+    account = (
+        "attempt 3 of 3 on w: the learner diverged: the loss is nan after step {} of 10. Lower"
+    )
+    run = made_up_run(num_learners=2)
+    run = having(run, LearnerState.FAILED, message=account.format(4))
+    run = having(run, *[LearnerState.FAILED] * 2, message=account.format(5))
+    assert decide_closing(run, now=0.0).reason == (
+        "all 2 learners diverged (the loss is nan after step 5 of 10). Scale the features, or "
+        "lower learners.learning_rate."
+    )
+
+
 def test_deadline_counts_from_the_first_assignment() -> None:
     run = having(made_up_run(deadline_seconds=10.0), LearnerState.DONE, LearnerState.LEASED)
     assert decide_closing(run, now=1e9).verdict is Closing.WAIT

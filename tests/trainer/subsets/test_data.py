@@ -32,15 +32,16 @@ def test_columns_may_be_arrays_tensors_lists_frames_or_a_dictionary() -> None:
     features = torch.arange(6.0).reshape(3, 2)
     assert map_style((features, torch.tensor([0, 1, 1])))[2][0].tolist() == [4.0, 5.0]
     assert map_style(([[1, 2], [3, 4]], [0, 1]))[1] == ([3, 4], 1)
-    table: Any = map_style((_Frame(np.eye(2)), _Frame(np.array([5, 6]))))
-    assert table[1][0].tolist() == [0.0, 1.0]
-    assert table.targets.tolist() == [5, 6]
+    counts: Any = map_style((np.array([[1, 2]]), _Series(np.array([5]))))
+    assert (counts[0][0].dtype, counts.targets.tolist()) == (np.float32, [5])
     texts = {"input_ids": torch.tensor([[7, 8], [9, 0]]), "mask": torch.ones(2, 2)}
     example, label = map_style((texts, [0, 1]))[1]
     assert (example["input_ids"].tolist(), example["mask"].tolist(), label) == ([9, 0], [1, 1], 1)
 
 
-class _Frame:
+class _Series:
+    """As pandas has it."""
+
     def __init__(self, values: np.ndarray) -> None:
         self._values = values
 
@@ -62,12 +63,10 @@ def test_a_table_gives_its_image_or_all_columns_and_its_label() -> None:
     assert (len(rows), rows.classes, rows.targets.tolist()) == (2, ("cat", "dog"), [1, 0])
     image, label = rows[1]
     assert (image.getpixel((0, 0)), label) == (20, 0)
-    table = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
-    assert map_style(table)[1] == ("b", 1)
-    wide = datasets.Dataset.from_dict({"a": [1.0, 2.0], "b": [3.0, 4.0], "labels": [0, 1]})
-    assert map_style(wide)[1] == ({"a": 2.0, "b": 4.0}, 1)
-    table = datasets.Dataset.from_dict({"text": ["a"], "stars": [5]})
-    with pytest.raises(DataError, match="the columns text, stars, and none of them is called"):
+    vectors = {"a": [[1.0], [2.0]], "b": [[3.0], [4.0]], "labels": [0, 1]}
+    assert map_style(datasets.Dataset.from_dict(vectors))[1] == ({"a": [2.0], "b": [4.0]}, 1)
+    table = datasets.Dataset.from_dict({"vector": [[1.0]], "stars": [5]})
+    with pytest.raises(DataError, match="the columns vector, stars, and none of them is called"):
         map_style(table)
 
 
@@ -210,7 +209,7 @@ def test_full_fingerprints_are_recognized_and_a_change_of_any_image_is_not(folde
 def test_what_has_no_images_is_selected_from_on_ones_own_word() -> None:
     columns = {"text": list(map(str, range(NUM_ROWS))), "label": [0] * NUM_ROWS}
     subset, table = subset_for("f" * 64), datasets.Dataset.from_dict(columns)
-    with pytest.raises(SubsetError, match=r"columns text, label.*check=False"):
+    with pytest.raises(SubsetError, match=r"but this Dataset has.*check=False"):
         subset.hf_select(table)
     assert subset.hf_select(table, check=False)["text"][:] == ["2", "5", "9"]
     with pytest.raises(SubsetError, match="from 70 examples and this data set has 3"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Argument, BadParameter, Option, Typer
 
@@ -14,12 +14,16 @@ from lipt.trainer.cli.display.output import open_talking, print_result, run_talk
 from lipt.trainer.subsets import EXAMPLES_PER_SHARD
 from lipt.trainer.views import DEFAULT_STRATEGY, WEIGHTS_KINDS, WeightsKind
 
+if TYPE_CHECKING:
+    from lipt.trainer.subsets.subset import Subset
+
 app = Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a run's data.")
 
 
 @dataclass(frozen=True)
-class Question:
-    run: shared.Run = "latest"
+class Choice:
+    """How a strategy is to choose."""
+
     strategy: str = Option(
         DEFAULT_STRATEGY, "--strategy", "-s", help="A name from 'lipt strategies'."
     )
@@ -28,9 +32,6 @@ class Question:
     balanced: bool | None = Option(None, help="Equal shares per class, or not.")
     options: shared.Options = None
     preset: shared.Preset = None
-    weights: Path | None = Option(
-        None, help="A safetensors file of weights to select on, in place of theta_p."
-    )
     features: Path | None = Option(
         None,
         help="Your own features, in place of the model's: a safetensors file with the tensor "
@@ -46,25 +47,42 @@ class Question:
 def get(
     *,
     out: Path = Option(..., "--out", "-o", help="A .npy, .csv, .json or .parquet file to write."),
-    question: Question,
+    run: shared.Run = "latest",
+    choice: Choice,
+    weights: Path | None = Option(
+        None, help="A safetensors file of weights to select on, in place of theta_p."
+    ),
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
     """Get a subset: the examples that a strategy chooses on a run's model."""
-    shared.require_size(question.fraction, question.budget)
+    asked: dict[str, Any] = {**vars(choice), "options": prepare(choice, out)}
+    with coordinator.connect() as client:
+        subset = run_talking(
+            lambda tell: client.subset(
+                run, weights=weights, **asked, on_progress=lambda progress: tell(str(progress))
+            )
+        )
+    written(out, subset, as_json=json)
+
+
+def prepare(choice: Choice, out: Path) -> dict[str, str]:
+    """The strategy's options, after a check of the size and of the file to write."""
+    shared.require_size(choice.fraction, choice.budget)
     from lipt.trainer.subsets.formats import codec_of, manifest_beside
 
     with shared.refusing_as_usage():
         codec_of(out)
-    asked: dict[str, Any] = {**vars(question), "options": shared.parse_options(question.options)}
-    beside = manifest_beside(out)
-    shared.require_replaceable(out, beside)
-    with coordinator.connect() as client:
-        subset = run_talking(
-            lambda tell: client.subset(**asked, on_progress=lambda progress: tell(str(progress)))
-        )
+    shared.require_replaceable(out, manifest_beside(out))
+    return shared.parse_options(choice.options)
+
+
+def written(out: Path, subset: Subset, *, as_json: bool) -> None:
+    """Write a subset, and say what it is."""
+    from lipt.trainer.subsets.formats import manifest_beside
+
     subset.save(out)
-    written = {
+    found = {
         "path": out,
         "num_examples": len(subset),
         "strategy": subset.strategy,
@@ -77,13 +95,13 @@ def get(
     lines = [f"{out}: {len(subset)} examples by {subset.strategy}{of_run}, digest {subset.digest}"]
     if subset.findings:
         lines.append("; ".join(subset.findings[:2]))
-    if beside is not None:
+    if (beside := manifest_beside(out)) is not None:
         lines.append(f"{beside}: its manifest")
     if subset.soft_labels is not None:
         lines.append(f"with soft labels; recommended: --soft-labels {subset.recommended_alpha:.2g}")
     if subset.stopped_early:
         lines.append(f"{subset.strategy} stopped early: {subset.stopped_early}")
-    print_result(written, lines, as_json=json)
+    print_result(found, lines, as_json=as_json)
 
 
 @app.command()

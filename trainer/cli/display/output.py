@@ -150,8 +150,8 @@ def open_talking(
         ),
         activity=f"reading {source}",
     )
-    if dataset.scaling:
-        say(f"{source}: {dataset.scaling}", err=True)
+    if dataset.note:
+        say(f"{source}: {dataset.note}", err=True)
     return dataset
 
 

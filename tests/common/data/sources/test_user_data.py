@@ -172,7 +172,7 @@ def test_a_large_set_is_read_in_one_pass_for_the_fingerprint_and_when_asked_for(
         ((PIXELS, 2**70), r"row 1 has the label 1180591620717411303424"),
         ((PIXELS, -1), r"row 1 has the label -1, which is not the number of a class"),
         (("a.png", 0), r"the image of row 1 is a str\. Return a PIL image"),
-        ((PIXELS / 255.0, 0), r"is float64 of shape \(2, 3, 3\)\. .*without ToTensor or Normalize"),
+        ((PIXELS / 9.0, 0), r"is float64 of shape \(2, 3, 3\)\. .*without Normalize"),
         ((torch.zeros(2, 3, 3, dtype=torch.uint8), 0), r"of shape \(2, 3, 3\).*C x H x W"),
         ((Image.new("F", (3, 2)), 0), r"the image of row 1 cannot be used: it has floating-point"),
     ],
@@ -196,9 +196,12 @@ def test_refuses_targets_that_are_not_one_of_a_kind_per_row(targets: object, wor
 
 
 def test_refuses_random_transforms_and_what_is_not_map_style() -> None:
-    for data in (42, {1, 2}):
-        with pytest.raises(ConfigError, match=r"not a map-style data set.*a list of pairs"):
-            opened(data)
+    with pytest.raises(ConfigError, match=r"not a map-style data set.*a list of pairs"):
+        opened(42)
+    with pytest.raises(ConfigError, match=r"a set, which can only be iterated over.*list\(data\)"):
+        opened({1, 2})
+    with pytest.raises(ConfigError, match=r"is a DataLoader of batches.*loader\.dataset"):
+        opened(torch.utils.data.DataLoader([(PIXELS, 0)]))  # type: ignore[arg-type]
 
     class Flickering(Pairs):
         def __getitem__(self, row: int) -> tuple[object, object]:
@@ -223,11 +226,12 @@ def columns_of(*examples: Any, **attributes: object) -> ColumnRows:
 @pytest.mark.parametrize(
     ("example", "column"),
     [
-        (torch.zeros(3, 8, 8), Column("", ColumnType.FLOAT32, (3, 8, 8))),
+        (torch.full((3, 8, 8), 2.0), Column("", ColumnType.FLOAT32, (3, 8, 8))),
+        (torch.zeros(20, 8), Column("", ColumnType.FLOAT32, (20, 8))),
         (np.zeros((2, 2)), Column("", ColumnType.FLOAT64, (2, 2))),
         (np.int32(4), Column("", ColumnType.INT32, ())),
         ([1, 2, 3], Column("", ColumnType.INT64, (3,))),
-        (0.5, Column("", ColumnType.FLOAT32, ())),
+        (0.5, Column("", ColumnType.FLOAT32, (), standardized=True)),
         (torch.zeros(4, 5, 5, dtype=torch.uint8), Column("", ColumnType.UINT8, (4, 5, 5))),
     ],
 )
@@ -243,10 +247,34 @@ def test_pictures_stay_images() -> None:
         (torch.zeros(3, 8, 8, dtype=torch.uint8), 0),
         (torch.zeros(8, 8, dtype=torch.uint8), 0),
         (np.zeros((8, 8, 1), np.uint8), 0),
+        (np.full((8, 8), 0.5), 0),
+        (torch.ones(3, 9, 8), 0),
         (Image.new("RGB", (8, 8)), 0),
         {"image": Image.new("L", (8, 8)), "label": 0},
     ):
         assert isinstance(rows_of_data("mine:data", [item] * 2), FactoryRows)
+
+
+def test_floats_in_0_to_1_are_the_bytes_that_they_were_made_of() -> None:
+    images = [np.full((8, 8), value, np.uint8) for value in (1, 254)]
+    scaled = [(torch.from_numpy(image / np.float32(255)), row) for row, image in enumerate(images)]
+    found, same = (
+        rows_of_data("mine:data", data)
+        for data in (scaled, [(image, row) for row, image in enumerate(images)])
+    )
+    assert [found.raw(row) for row in (0, 1)] == [same.raw(row) for row in (0, 1)]
+
+
+def test_vectors_are_standardized_unless_told_otherwise_and_missing_numbers_replaced() -> None:
+    vectors = [[1.0, float("nan")], [2.0, 5.0], [3.0, 7.0]]
+    rows = columns_of(*vectors)
+    assert rows.columns[0].standardized
+    assert rows.tensors[""].tolist() == [[1, 6], [2, 5], [3, 7]]
+    assert rows.note == "1 missing numbers in 1 columns are replaced by their column's mean"
+    assert columns_of(*vectors[1:]).note == ""
+    plain = columns_of(*vectors, standardize=False)
+    assert not plain.columns[0].standardized
+    assert bool(plain.tensors[""].isnan().any())
 
 
 def test_shorter_examples_are_padded_and_the_lengths_are_told(

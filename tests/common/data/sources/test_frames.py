@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import scipy.sparse
+from pyarrow import parquet
+
+from lipt.common.data import open_dataset
+from lipt.common.data.loading import dataset_of
+from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.errors import ConfigError, DataError
+from lipt.common.targets.kinds import TargetKind
+
+FRAME = pd.DataFrame(
+    {
+        "age": [30, 41, 52, 63],
+        "income": [1000.5, float("nan"), 2000.0, 1.0],
+        "city": ["Rome", None, "Oslo", "Rome"],
+        "since": pd.to_datetime(["2024-01-01", "2024-01-02", None, "2024-01-01"]),
+        "kind": pd.Categorical(["a", "b", "a", "b"]),
+        "grade": ["low", "high", "low", "high"],
+    }
+)
+
+
+def columns_of(data: Any, target: str | None = None) -> ColumnRows:
+    rows = dataset_of(data, target=target).rows
+    assert isinstance(rows, ColumnRows)
+    return rows
+
+
+def test_a_frame_is_the_csv_file_that_it_would_be_written_to(tmp_path: Path) -> None:
+    FRAME.to_csv(tmp_path / "t.csv", index=False)
+    file = open_dataset(f"csv:{tmp_path / 't.csv'}?label=grade")
+    found = dataset_of(FRAME, target="grade")
+    assert found.full_fingerprint == file.full_fingerprint
+    assert (found.inputs, found.class_names, found.note) == (
+        *(file.inputs, file.class_names),
+        "1 missing numbers in 1 columns are replaced by their column's mean",
+    )
+    # An index that is not in order, as after a random split.
+    mixed = FRAME.iloc[[2, 0, 3, 1]]
+    mixed.to_csv(tmp_path / "m.csv", index=False)
+    file = open_dataset(f"csv:{tmp_path / 'm.csv'}?label=grade")
+    assert dataset_of((mixed[mixed.columns[:-1]], mixed["grade"])).fingerprint == file.fingerprint
+
+
+def test_truth_values_nullable_numbers_and_dates_are_those_of_a_parquet_file(
+    tmp_path: Path,
+) -> None:
+    frame = FRAME.assign(
+        ok=[True, False, True, True],
+        num=pd.array([1, None, 3, 4], dtype="Int64"),
+        at=pd.date_range("2024-01-01", periods=4, freq="h"),
+    )
+    table = pa.Table.from_pandas(frame)
+    parquet.write_table(table, tmp_path / "t.parquet")
+    file = open_dataset(f"parquet:{tmp_path / 't.parquet'}?label=grade")
+    for data in (frame, table, _Polars(table)):
+        assert dataset_of(data, target="grade").fingerprint == file.fingerprint
+
+
+class _Polars:
+    """A frame that has no more in common with others than Arrow's stream."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table, self.columns = table, table.column_names
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"a": [1, 2, 3], "b": ["x", "y", "x"], "label": [0, 1, 1]},
+        [
+            {"a": 1, "b": "x", "label": 0},
+            {"a": 2, "b": "y", "label": 1},
+            {"a": 3, "b": "x", "label": 1},
+        ],
+        np.array(
+            [(1, "x", 0), (2, "y", 1), (3, "x", 1)], [("a", int), ("b", "U1"), ("label", int)]
+        ),
+        (pd.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "x"]}), np.array([0, 1, 1])),
+        (pd.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "x"]}), pd.DataFrame({"why": [0, 1, 1]})),
+        datasets.Dataset.from_dict({"a": [1, 2, 3], "b": ["x", "y", "x"], "label": [0, 1, 1]}),
+    ],
+    ids=["columns", "rows", "structured array", "X and y", "y as a frame", "Hugging Face"],
+)
+def test_all_forms_of_one_table_are_the_same_data(data: Any) -> None:
+    same = pd.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "x"], "label": [0, 1, 1]})
+    assert dataset_of(data).full_fingerprint == dataset_of(same).full_fingerprint
+
+
+def test_objects_and_sparse_matrices_are_columns_in_their_order() -> None:
+    cells = np.array([list(range(11)), ["x"] * 11], dtype=object)
+    rows = columns_of((cells.T, [0, 1] * 5 + [0]))
+    assert rows.tensors["numbers"].flatten().tolist() == list(range(11))
+    dense = np.array([[0.0, 2.0], [3.0, 0.0]])
+    assert columns_of((scipy.sparse.csr_matrix(dense), [0, 1])).tensors[""].tolist() == [
+        [0, 2],
+        [3, 0],
+    ]
+    huge = scipy.sparse.csr_matrix((10**5, 10**5))
+    with pytest.raises(DataError, match=r"100000 x 100000 is too large.*TruncatedSVD"):
+        dataset_of((huge, [0] * 10**5))
+
+
+def test_texts_are_those_of_a_csv_file(tmp_path: Path) -> None:
+    texts, labels = ["so very good", "bad", "quite good"], ["yes", "no", "yes"]
+    frame = pd.DataFrame({"text": texts, "label": labels})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    file = open_dataset(f"csv:{tmp_path / 't.csv'}?text=text")
+    for data in (
+        list(zip(texts, labels, strict=True)),
+        (texts, labels),
+        (frame["text"].iloc[:], frame["label"]),
+        frame,
+        datasets.Dataset.from_pandas(frame),
+    ):
+        found = dataset_of(data)
+        assert (found.inputs, found.full_fingerprint) == (file.inputs, file.full_fingerprint)
+
+
+def test_texts_among_other_columns_are_known_by_their_name_and_words() -> None:
+    frame = pd.DataFrame({"sentence": ["one two three"] * 2, "id": [1, 2], "label": [0, 1]})
+    rows = columns_of(frame)
+    assert rows.columns[0].shape == (128,)
+    assert rows.note == "only the texts of sentence are used, not id"
+    # Single words are categories, and so are sentences of another name.
+    for other in (frame.replace("one two three", "one"), frame.rename(columns={"sentence": "at"})):
+        assert [one.name for one in columns_of(other).columns] == ["numbers", "categories"]
+
+
+def test_a_target_is_a_class_or_with_fractions_or_many_values_a_number() -> None:
+    grades = dataset_of(pd.DataFrame({"x": [1.5, 2, 3, 4], "y": [1.0, 5.0, 1.0, 5.0]}))
+    assert (grades.class_names, grades.target.kind) == (("1", "5"), TargetKind.CLASS)
+    for prices in ([1.5, 2, 3, 4] * 50, range(200)):
+        frame = pd.DataFrame({"x": range(200), "price": prices})
+        assert dataset_of(frame, target="price").target.kind is TargetKind.NUMBER
+    frame = pd.DataFrame({"x": range(40), "y": [1, 2] * 20})
+    for data in (frame, (frame[["x"]], frame["y"])):
+        assert dataset_of(data, target="number").target.kind is TargetKind.NUMBER
+    labels = dataset_of((pd.DataFrame({"x": [1, 2]}), [["a"], ["a", "b"]]))
+    assert labels.target.kind is TargetKind.CLASSES
+
+
+@pytest.mark.parametrize(
+    ("data", "target", "error", "words"),
+    [
+        (FRAME, "grate", DataError, r"no column 'grate'\. Did you mean grade\? Name one of age"),
+        (FRAME, None, DataError, r"none of them is called label\. Name.*target='grade'"),
+        (FRAME, "income", DataError, r"1 of 4 rows have no label in the column income: rows 1"),
+        ((FRAME, [0, 1]), None, DataError, "columns age and label have 4 and 2 cells"),
+        ((FRAME, [0, 1] * 2), "grade", ConfigError, "together with the labels of .X, y."),
+        ([([1.0], 0)], "grade", ConfigError, "names a column, and a list has none. Give a table"),
+        (pd.concat([FRAME, FRAME], axis=1), "grade", DataError, "'age' more than once"),
+        (FRAME.iloc[:0], "grade", DataError, "has no rows"),
+        ([("cats/1.PNG", 0)], None, DataError, r"the name of a file.*imagefolder:PATH"),
+        (([[1, "a"], [2]], [0, 1]), None, DataError, "rows of X differ in length"),
+        (
+            *(pd.DataFrame({"v": [np.zeros(2)] * 2, "label": [0, 1]}), None),
+            *(DataError, "the column v holds a ndarray. Give a text or a number"),
+        ),
+    ],
+)
+def test_says_what_is_wrong_with_a_table(
+    data: Any, target: str | None, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        dataset_of(data, target=target)

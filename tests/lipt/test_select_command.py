@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_wine
+from typer.testing import CliRunner
+
+import lipt
+from lipt.select_command import app
+from lipt.trainer import Subset
+
+QUICK = ("--set", "learners.num_learners=2", "--set", "learners.num_steps=1")
+
+
+@pytest.fixture
+def wine(tmp_path: Path) -> str:
+    data: Any = load_wine(as_frame=True)
+    data.frame.to_csv(tmp_path / "wine.csv", index=False)
+    return f"csv:{tmp_path / 'wine.csv'}?label=target"
+
+
+def test_it_is_the_call_of_the_library(wine: str, tmp_path: Path) -> None:
+    out = tmp_path / "s.npy"
+    asked = (wine, "--fraction", "0.1", "--strategy", "el2n", "--seed", "3", *QUICK)
+    told = CliRunner().invoke(app, [*asked, "--out", str(out)])
+    assert told.exit_code == 0, told.stderr
+    run = {"learners": {"num_learners": 2, "num_steps": 1}}
+    expected = lipt.select(wine, fraction=0.1, strategy="el2n", seed=3, run=run, progress=False)
+    assert told.stdout == f"{out}: 18 examples by el2n, digest {expected.digest}\n"
+    assert Subset.load(out).digest == expected.digest
+    assert np.load(out).tolist() == expected.indices.tolist()
+    as_json = CliRunner().invoke(app, [*asked, "--out", str(out), "--json"])
+    assert json.loads(as_json.stdout)["digest"] == expected.digest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--out", "s.npy"), "give one of --fraction and --budget"),
+        (("--fraction", "0.1", "--out", "s.txt"), ".txt"),
+        (("--fraction", "0.1", "--out", "/nowhere/s.npy"), "/nowhere is not a directory"),
+        (("--fraction", "0.1"), "--out"),
+    ],
+)
+def test_mistyped_commands_are_usage_errors(
+    wine: str, arguments: tuple[str, ...], complaint: str
+) -> None:
+    told = CliRunner().invoke(app, [wine, *arguments])
+    assert told.exit_code == 2
+    assert complaint in " ".join(told.stderr.split())
