@@ -47,7 +47,7 @@ golden: env  ## Record the golden digests; a change of one is explained in the c
 	$(BIN)/python -m tests.golden
 
 # Compiled loops are not traced: their tests run once more without the compiler.
-LOOPED := tests/core/selection/solvers/test_representatives.py $(addprefix tests/core/selection/strategies/test_,zcore.py glister.py)
+LOOPED := tests/core/selection/solvers/test_representatives.py $(addprefix tests/core/selection/strategies/test_,random_draws.py gradmatch.py)
 
 coverage: env  ## Lines and branches that test-all runs.
 	$(BIN)/coverage erase

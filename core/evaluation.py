@@ -15,7 +15,7 @@ import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import Generic, Self, TypeVar
 
@@ -29,6 +29,7 @@ from lipt.common.errors import ConfigError
 from lipt.common.inputs.model_input import (
     Stored,
     num_stored,
+    rows_of,
     split_evenly,
     split_stored,
     to_model_input,
@@ -128,6 +129,8 @@ def batch_size_for(inputs: InputSpec, device: torch.device) -> int:
     return min(1024, max(16, 64 * 32 * 32 // size))
 
 
+# Of fewer, variances are too rough.
+_FEWEST_NORM_EXAMPLES = 16
 # Memory limit each for validation inputs, batch-norm inputs, and features.
 _MOST_KEPT_BYTES = 256 * 1024**2
 InputsT = TypeVar("InputsT", bound=Inputs)
@@ -184,9 +187,9 @@ class Evaluator:
     batch_norm_examples_M: Stored | None
     batch_size: int = 128
     frozen: frozenset[str] = frozenset()
-    _inputs: _Kept[Inputs] = field(default_factory=_Kept)
-    _batch_norm_inputs: _Kept[Inputs] = field(default_factory=_Kept)
-    _features: _Kept[Tensor] = field(default_factory=_Kept)
+    _inputs: _Kept[Inputs] = field(default_factory=_Kept, init=False)
+    _batch_norm_inputs: _Kept[Inputs] = field(default_factory=_Kept, init=False)
+    _features: _Kept[Tensor] = field(default_factory=_Kept, init=False)
 
     def __call__(
         self,
@@ -208,6 +211,16 @@ class Evaluator:
             with pinned_kernels():
                 mended = reestimate_batch_norm(model, batches, self.frozen)
         return Scored(self._score(model, floor), mended)
+
+    def of_slice(self, rows_K: Tensor) -> Self:
+        """An evaluator on some validation examples, and about as many for batch norm."""
+        norm_M, number = self.batch_norm_examples_M, num_norm_examples(len(rows_K))
+        return replace(
+            self,
+            examples_N=rows_of(self.examples_N, rows_K),
+            targets_N=self.targets_N[rows_K],
+            batch_norm_examples_M=None if norm_M is None else rows_of(norm_M, slice(number)),
+        )
 
     @torch.inference_mode()
     def _score(self, model: nn.Module, floor: float) -> float:
@@ -248,6 +261,11 @@ class Evaluator:
         return find_head(model)[1]
 
 
+def num_norm_examples(slice_size: int) -> int:
+    """Examples for batch-norm statistics when a slice of the validation split is scored."""
+    return max(slice_size, _FEWEST_NORM_EXAMPLES)
+
+
 def num_evaluated_together(config: RunConfig) -> int:
     """Number of weights that a CPU scores at a time for a run's soup."""
     asked = max(config.learners.num_learners, config.soup.num_alphas - 1)
@@ -269,6 +287,10 @@ class Evaluators:
         on_cpu = torch.device(evaluator.device).type == "cpu"
         number = num_evaluated_together(config) if on_cpu else 1
         return cls(evaluator, [evaluator.model, *(new_model() for _ in range(1, number))])
+
+    def of_slice(self, rows_K: Tensor) -> Self:
+        """The same models on some validation examples."""
+        return replace(self, evaluator=self.evaluator.of_slice(rows_K))
 
     def __call__(self, weights: Sequence[OpenWeights], floor: float) -> Iterator[Scored]:
         """Scores in the order of the weights; `floor` as for `Evaluator`."""

@@ -19,7 +19,7 @@ from time import monotonic
 from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.config.run_config import RunConfig, SoupMethod
+from lipt.common.config.run_config import RunConfig, SoupMethod, SoupSearch
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import input_format, pack_shard
 from lipt.common.data.shard import open_shard
@@ -34,8 +34,8 @@ from lipt.common.weights.specs import Weights, specs_of
 from lipt.core.evaluation import Evaluator, Evaluators, OpenWeights
 from lipt.core.learner.learner import train_learner
 from lipt.core.results import CommittedLearner, Outcome, pack_initial
-from lipt.core.sharding import draw_densities, draw_shards
-from lipt.core.soup import OnIngredient, Soup, greedy_soup, uniform_soup
+from lipt.core.sharding import draw_densities, draw_shards, stratified_order
+from lipt.core.soup import OnIngredient, Soup, greedy_soup, slice_sizes, uniform_soup
 from lipt.core.stages.choice import Chosen
 from lipt.core.stages.choice import choose as answer
 from lipt.core.stages.question import Question, SubsetQuery, question_of
@@ -229,7 +229,7 @@ def merge_learners(
                 learners,
                 evaluate,
                 num_alphas=soup.num_alphas,
-                search=soup.search,
+                slices=_slices(workspace, config, evaluate),
                 on_progress=report,
                 on_ingredient=on_ingredient,
             )
@@ -237,6 +237,15 @@ def merge_learners(
             made = uniform_soup(learners, evaluate, on_progress=report)
         merging.note(accuracy=made.accuracy)
     return Merged(made, initial_accuracy, len(evaluator.targets_N))
+
+
+def _slices(workspace: Workspace, config: RunConfig, evaluate: Evaluators) -> list[Evaluators]:
+    if config.soup.search is SoupSearch.GRID:
+        return []
+    labels_V = workspace.dataset.labels_N[workspace.split(config).validation_ids]
+    order_V = stratified_order(labels_V, seed=config.seed)
+    sizes = slice_sizes(len(order_V), config.soup.num_alphas)
+    return [evaluate.of_slice(order_V[:size]) for size in sizes]
 
 
 def _evaluator(workspace: Workspace, config: RunConfig, inputs: InputFormat) -> Evaluator:

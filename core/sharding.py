@@ -52,6 +52,18 @@ def split_validation(labels_N: Tensor, config: ValidationConfig, *, seed: int) -
     return Split(train_ids, torch.nonzero(is_validation_N).flatten())
 
 
+def stratified_order(labels_N: Tensor, *, seed: int) -> Tensor:
+    """A random order of which every prefix has about each class's share; int64 N positions."""
+    places_N = torch.empty(len(labels_N), dtype=torch.float64)
+    for label in torch.unique(labels_N).tolist():
+        rows = torch.nonzero(labels_N == label).flatten()
+        generator = derive_generator(seed, "validation order", label)
+        begin = torch.rand((), dtype=torch.float64, generator=generator)
+        order = torch.randperm(len(rows), generator=generator)
+        places_N[rows[order]] = (torch.arange(len(rows)) + begin) / len(rows)
+    return places_N.argsort(stable=True)
+
+
 def num_validation_examples(class_counts: Sequence[int], config: ValidationConfig) -> int:
     """Number of examples that `split_validation` takes from classes of these sizes."""
     return sum(_num_held_out(count, config) for count in class_counts)

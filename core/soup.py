@@ -4,6 +4,9 @@ Greedy interpolation (Ro et al. 2023, section 3.4): learners are tried in decrea
 accuracy, as in Wortsman et al. 2022, "Model soups" (arXiv:2203.05482). Each is mixed into the soup
 at the best ratio alpha, or discarded. The uniform soup of Appendix C averages all. Mixtures are
 made tensor by tensor, so memory does not grow with the number of learners.
+
+Ratios are searched on the whole validation split, or halved on its growing slices first, as in
+Jamieson and Talwalkar 2016, "Non-stochastic Best Arm Identification" (arXiv:1502.07943).
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lipt.common.config.run_config import SoupSearch
 from lipt.common.errors import RunFailedError
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import OpenWeights, Scored
@@ -90,17 +92,18 @@ def greedy_soup(
     *,
     num_alphas: int,
     on_progress: OnProgress,
-    search: SoupSearch = SoupSearch.GRID,
+    slices: Sequence[Evaluate] = (),
     on_ingredient: OnIngredient = lambda _index, _ingredient: None,
 ) -> Soup:
     """Merge learners one after another, each only if it helps.
 
     The best learner starts the soup (ties: the lowest index). Each next one is tried at alpha =
     1/num_alphas, 2/num_alphas, ..., and enters with the alpha of the highest accuracy (ties: the
-    smallest) if that is above the soup's. alpha = 1 never beats the best learner. `coarse_to_fine`
-    tries fewer ratios. RunFailedError if there is no learner.
+    smallest) if that is above the soup's. alpha = 1 never beats the best learner. `slices` score on
+    growing slices of the split: each drops the worse half of the ratios before that.
+    RunFailedError if there is no learner.
     """
-    ratios, total = Ratios(num_alphas, search), 2 * len(learners) - 1
+    total = 2 * len(learners) - 1
     accuracies, best = _score_alone(learners, evaluate, lambda done: on_progress(done, total))
     order = sorted(range(len(learners)), key=lambda index: (-accuracies[index], index))
     weights, soup_accuracy, alpha = Weights(), best.accuracy, 1.0
@@ -109,7 +112,7 @@ def greedy_soup(
         if position == 0:
             weights = dict(learners[index]()) | best.mended
         else:
-            offered = _offer(weights, soup_accuracy, learners[index], evaluate, ratios)
+            offered = _offer(weights, soup_accuracy, learners[index], evaluate, slices, num_alphas)
             weights, soup_accuracy, alpha = offered
             on_progress(len(learners) + position, total)
         ingredients[index] = Ingredient(
@@ -124,18 +127,28 @@ def greedy_soup(
 
 
 def _offer(
-    soup: Weights, soup_accuracy: float, opened: OpenWeights, evaluate: Evaluate, ratios: Ratios
+    soup: Weights,
+    soup_accuracy: float,
+    opened: OpenWeights,
+    evaluate: Evaluate,
+    slices: Sequence[Evaluate],
+    num_alphas: int,
 ) -> tuple[Weights, float, float]:
     # Read once as a whole, so every mixture uses the verified content.
     learner = dict(opened())
+
+    def mixed(numbers: Sequence[int]) -> list[OpenWeights]:
+        return [partial(Mixture, soup, learner, number / num_alphas) for number in numbers]
+
+    tried: Sequence[int] = range(1, num_alphas)
+    for evaluate_slice in slices:
+        scores = [scored.accuracy for scored in evaluate_slice(mixed(tried), -math.inf)]
+        tried = _better_half(tried, scores)
     best, mended = 0, Weights()
-    for stage in ratios.stages():
-        tried = stage(best)
-        mixed = [partial(Mixture, soup, learner, number / ratios.num_alphas) for number in tried]
-        for number, scored in zip(tried, evaluate(mixed, soup_accuracy), strict=True):
-            if scored.accuracy > soup_accuracy:
-                best, mended, soup_accuracy = number, scored.mended, scored.accuracy
-    alpha = best / ratios.num_alphas
+    for number, scored in zip(tried, evaluate(mixed(tried), soup_accuracy), strict=True):
+        if scored.accuracy > soup_accuracy:
+            best, mended, soup_accuracy = number, scored.mended, scored.accuracy
+    alpha = best / num_alphas
     if best:
         # Mixed again, in place: each old tensor is freed when its mixture is made.
         for name, tensor in Mixture(soup, learner, alpha).items():
@@ -143,32 +156,24 @@ def _offer(
     return soup | mended, soup_accuracy, alpha
 
 
-@dataclass(frozen=True)
-class Ratios:
-    """The mixing ratios to try, as multiples of 1/num_alphas, without 1."""
+def _better_half(numbers: Sequence[int], scores: Sequence[float]) -> list[int]:
+    """The half of the highest scores, the larger one of an odd number; ties: the smallest."""
+    best_first = sorted(range(len(numbers)), key=lambda at: (-scores[at], numbers[at]))
+    return sorted(numbers[at] for at in best_first[: -(-len(numbers) // 2)])
 
-    num_alphas: int
-    search: SoupSearch
 
-    def stages(self) -> tuple[Callable[[int], Sequence[int]], ...]:
-        """The ratios of each stage, by the best so far; 0 if none was above the soup."""
-        if self.search is SoupSearch.GRID:
-            return (lambda _best: range(1, self.num_alphas),)
-        return (lambda _best: self._coarse(), self._around)
+def slice_sizes(num_validation: int, num_alphas: int) -> list[int]:
+    """Sizes of the slices that leave one of `num_alphas` ratios, each twice the one before.
 
-    @property
-    def _stride(self) -> int:
-        return max(1, round(math.sqrt(self.num_alphas)))
-
-    def _coarse(self) -> Sequence[int]:
-        return range(self._stride // 2 + self._stride % 2, self.num_alphas, self._stride)
-
-    def _around(self, best: int) -> Sequence[int]:
-        if not best:
-            return ()
-        reach = self._stride // 2
-        near = range(max(1, best - reach), min(self.num_alphas, best + reach + 1))
-        return [tried for tried in near if tried not in self._coarse()]
+    The last one has a twentieth of the split: larger ones would cost more than the one evaluation
+    on the whole split that follows.
+    """
+    num_slices = max(0, num_alphas - 2).bit_length()
+    if not num_slices:
+        return []
+    first = max(2, -(-num_validation // (20 << num_slices - 1)))
+    sizes = (first << number for number in range(num_slices))
+    return [size for size in sizes if size < num_validation]
 
 
 def uniform_soup(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lipt.calls import compare as compare
     from lipt.calls import diagnose as diagnose
     from lipt.calls import select as select
+    from lipt.common.config.run_config import PRESETS as PRESETS
     from lipt.common.data.sources.pairs import open_pairs as open_pairs
     from lipt.core.selection.registry import strategy as strategy
     from lipt.core.selection.selection import Selection as Selection
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "lipt.calls": "Comparison compare diagnose select",
+    "lipt.common.config.run_config": "PRESETS",
     "lipt.common.data.sources.pairs": "open_pairs",
     "lipt.core.selection.registry": "strategy",
     "lipt.core.selection.selection": "Selection",

@@ -34,7 +34,7 @@ TRIALS = {
     "dashboard": Trial(("starlette", "uvicorn"), ("tests/coordinator/page/test_sessions.py",)),
     "demo": Trial(("jinja2", "scipy", "sklearn"), ("tests/trainer/cli/test_demo.py",)),
     "docs": Trial(("mkdocstrings_handlers.python", "zensical"), ("tests/docs",)),
-    "fast": Trial(("numba",), ("tests/core/selection/strategies/test_glister.py",)),
+    "fast": Trial(("numba",), ("tests/core/selection/strategies/test_gradmatch.py",)),
     "huggingface": Trial(
         ("accelerate", "transformers"), ("tests/trainer/integrations/test_loops.py",)
     ),
@@ -44,11 +44,11 @@ TRIALS = {
         ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc"),
         ("tests/common/observability/test_tracing.py",),
     ),
-    "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_table_files.py",)),
+    "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_tables.py",)),
     "ray": Trial(("ray",), ("tests/end_to_end/test_ray.py",)),
     "remote": Trial(("fsspec", "s3fs"), ("tests/common/data/sources/test_storage.py",)),
     "report": Trial(("jinja2", "scipy"), ("tests/trainer/report/test_diagnosis_page.py",)),
-    "text": Trial(("tokenizers",), ("tests/common/data/sources/test_texts.py",)),
+    "text": Trial(("tokenizers",), ("tests/common/data/sources/test_rows.py",)),
 }
 
 

@@ -20,10 +20,10 @@ from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView
 
 LIPT = "lipt"
-# The same with `soup.search = coarse_to_fine`.
-COARSE_TO_FINE = "lipt-coarse-to-fine"
+# The same with `soup.search = halving`.
+HALVING = "lipt-halving"
 # Either way.
-LIPTS = (LIPT, COARSE_TO_FINE)
+LIPTS = (LIPT, HALVING)
 
 
 @dataclass(frozen=True, order=True)
@@ -31,7 +31,7 @@ class Cell:
     """One measurement.
 
     scale: of what size; see `SCALES`.
-    pretraining: `LIPT`, `COARSE_TO_FINE`, or what the strategy is given as its option of that name.
+    pretraining: `LIPT`, `HALVING`, or what the strategy is given as its option of that name.
     num_workers: worker processes.
     round: of several of the same.
     """
@@ -164,7 +164,7 @@ def measure(cell: Cell, work: Path) -> Price:
 
 
 def _lipt(cluster: _Cluster, scale: Scale, cell: Cell) -> Price:
-    search = "coarse_to_fine" if cell.pretraining == COARSE_TO_FINE else "grid"
+    search = "halving" if cell.pretraining == HALVING else "grid"
     client, cpu_before, started = cluster.client, cluster.cpu_seconds(), time.perf_counter()
     run = client.wait(_start(client, scale, dict(scale.learners), soup={"search": search}))
     pretrained_seconds = time.perf_counter() - started

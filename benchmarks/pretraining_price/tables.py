@@ -9,7 +9,7 @@ from statistics import median
 
 from rich.table import Table
 
-from benchmarks.pretraining_price.measuring import COARSE_TO_FINE, LIPTS, SCALES, Cell, Price, Row
+from benchmarks.pretraining_price.measuring import HALVING, LIPTS, SCALES, Cell, Price, Row
 from lipt.common.text import format_bytes
 
 BEGIN, END = "<!-- pretraining price: begin -->", "<!-- pretraining price: end -->"
@@ -157,7 +157,7 @@ def _words(pretraining: str, num_workers: int) -> str:
 
 
 def _with(lipt: str, num_workers: int) -> str:
-    return _workers(num_workers) + (", coarse to fine" if lipt == COARSE_TO_FINE else "")
+    return _workers(num_workers) + (", halving" if lipt == HALVING else "")
 
 
 def _workers(number: int) -> str:

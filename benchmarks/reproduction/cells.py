@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from lipt.common.config.run_config import merge
+from lipt.common.config.run_config import PRESETS, merge
 from lipt.trainer.main_training import Recipe
 
 EVERYTHING, REDRAWN, RANDOM, AUTO = "everything", "redrawn", "uniform_per_class", "auto"
@@ -87,7 +87,8 @@ def with_defaults(
     cell: Cell, scale_run: Mapping[str, Any], seed: int, model: str
 ) -> dict[str, Any]:
     """All settings of a cell's run."""
-    return merge(merge(scale_run, cell.overrides), {"model": model, "seed": seed})
+    run = merge(merge(PRESETS["paper"], scale_run), cell.overrides)
+    return merge(run, {"model": model, "seed": seed})
 
 
 def _value(text: str) -> object:

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from benchmarks import json_lines
-from benchmarks.processes import Children
+from benchmarks.processes import Children, wait_for_address
 from benchmarks.reproduction.cells import (
     AUTO,
     EVERYTHING,
@@ -31,7 +31,6 @@ from benchmarks.reproduction.cells import (
     name_of,
     with_defaults,
 )
-from benchmarks.value.pipeline import wait_for_address
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.errors import LiptError
 from lipt.common.process.devices import device_name, resolve_device, versions

@@ -18,7 +18,12 @@ import torch
 from torch import nn
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.run_config import AugmentationMethod, RunConfig, SoupMethod
+from lipt.common.config.run_config import (
+    AugmentationMethod,
+    RunConfig,
+    SoupMethod,
+    SoupSearch,
+)
 from lipt.common.data import Dataset
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES
 from lipt.common.errors import ConfigError, LiptError, OverLimitError, WeightsError
@@ -51,8 +56,9 @@ from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import TensorSpec, specs_of
 from lipt.coordinator.settings import LimitSettings, compute_memory_bytes, compute_threads
-from lipt.core.evaluation import num_evaluated_together
+from lipt.core.evaluation import num_evaluated_together, num_norm_examples
 from lipt.core.sharding import num_validation_examples, require_shards_fit
+from lipt.core.soup import slice_sizes
 from lipt.core.training import num_initialization_steps
 
 logger = logging.getLogger(__name__)
@@ -163,7 +169,7 @@ def plan_run(
         ),
         compute_images=(
             _initialization_images(config, num_steps, max(batch, STEP_IMAGES)),
-            _soup_images(config, held_out + num_batch_norm),
+            _soup_images(config, held_out, num_batch_norm),
         ),
         run_disk=(_disk(config, figures, minibatch),),
         max_blob_bytes=(
@@ -241,11 +247,17 @@ def _initialization_images(config: RunConfig, num_steps: int, each: int) -> Cost
     return Cost("training of theta*", Unit.IMAGES, (part,))
 
 
-def _soup_images(config: RunConfig, each: int) -> Cost:
+def _soup_images(config: RunConfig, held_out: int, num_batch_norm: int) -> Cost:
     num_learners, soup = config.learners.num_learners, config.soup
+    each = held_out + num_batch_norm
     alone = Part("learners.num_learners", num_learners, each, "learners on their own")
-    tried = (num_learners - 1) * each
-    mixed = Part("soup.num_alphas", soup.num_alphas, tried, "mixtures of learners")
+    images, tried = 0, soup.num_alphas
+    if soup.search is SoupSearch.HALVING:
+        for size in slice_sizes(held_out, tried):
+            images += tried * (size + min(num_norm_examples(size), num_batch_norm))
+            tried = -(-tried // 2)
+    per_ratio = -(-(images + tried * each) // soup.num_alphas) * (num_learners - 1)
+    mixed = Part("soup.num_alphas", soup.num_alphas, per_ratio, "mixtures of learners")
     parts = (alone, mixed) if soup.method is SoupMethod.GREEDY else (alone,)
     return Cost("evaluation for the soup", Unit.IMAGES, parts)
 

@@ -186,9 +186,7 @@ def column_values(
 
 def _values_of(column: Column, values_N: Tensor, seed: int) -> Callable[[Tensor], Tensor]:
     places, kinds = math.prod(column.shape), _num_kinds(column, values_N)
-    placed = places <= _MAX_PLACES
-    # Whole numbers have a feature per value, at each position if there are few.
-    width = places * max(1, kinds) if placed or not kinds else kinds
+    placed, width = places <= _MAX_PLACES, _width_of(column, values_N)
     projection = None
     if width > _MAX_WIDTH:
         generator = derive_generator(seed, f"column {column.name}")
@@ -208,6 +206,17 @@ def _values_of(column: Column, values_N: Tensor, seed: int) -> Callable[[Tensor]
         return torch.zeros(len(kinds_BV), width).scatter_add_(1, kinds_BV, ones_BV)
 
     return counts if kinds else numbers
+
+
+def is_projected(column: Column, values_N: Tensor) -> bool:
+    """Whether a column's features are projected at random."""
+    return _width_of(column, values_N) > _MAX_WIDTH
+
+
+def _width_of(column: Column, values_N: Tensor) -> int:
+    places, kinds = math.prod(column.shape), _num_kinds(column, values_N)
+    # Whole numbers have a feature per value, at each position if there are few.
+    return places * max(1, kinds) if places <= _MAX_PLACES or not kinds else kinds
 
 
 def _num_kinds(column: Column, values_N: Tensor) -> int:

@@ -5,9 +5,10 @@ Shapes: K chosen examples.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -18,18 +19,18 @@ from lipt.common.errors import SignalsError
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
 from lipt.common.subsets import Examples
-from lipt.core.proxies.proxy import Proxy
+from lipt.core.proxies.proxy import MAX_SAMPLE, Kind, Proxy
 from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategy import Need
-from lipt.core.signals.signals import Signals, place, unlabelled
+from lipt.core.signals.signals import Signals, given, place, unlabelled
 from lipt.core.signals.stored import UserFeatures, features_of_pairs
 from lipt.core.soft_labels import SoftLabels, soft_labels
 from lipt.core.stages.diagnosis import copies_of
 from lipt.core.stages.proxy import proxied_features, proxied_signals
-from lipt.core.stages.question import OF_A_PROXY, Labels, Question
+from lipt.core.stages.question import OF_A_PROXY, OF_A_RUN, Labels, Question
 from lipt.core.stages.warm_up import (
     ComputeSignals,
     WarmedUp,
@@ -39,6 +40,8 @@ from lipt.core.stages.warm_up import (
     warmed_up,
 )
 from lipt.core.workspace import Workspace
+
+Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -117,13 +120,94 @@ def choose(
             f"{question.budget}: {chosen.stopped_early} Select on other weights, or by "
             "another strategy."
         )
-    soft = None
+    soft, heads = None, [signals.facts] if signals.facts else []
     if question.teacher is not None:
         taught = proxied_signals(workspace, question, Proxy.parse(question.teacher))
+        heads.append(given(taught.facts, "head"))
         with pinned_kernels(question.config.evaluation_threads):
             soft = soft_labels(taught, chosen.indices_K.cpu(), seed=question.config.seed)
+    own_words = chosen.findings.get("words", ())
+    words = _used(question, signals.facts, heads, chosen.findings, len(workspace.dataset))
+    alpha = [_alpha(soft.facts)] if soft else []
+    chosen = replace(chosen, findings={**chosen.findings, "words": [*words, *alpha, *own_words]})
     selection = _by_id(chosen, workspace.dataset.numbering)
     return Chosen(selection, device_name(device), signals.facts, warmed, soft)
+
+
+def _used(
+    question: Question,
+    judge: Facts | None,
+    heads: Sequence[Facts],
+    findings: Facts,
+    num_examples: int,
+) -> list[str]:
+    """Sentences on what judged, on the learners, and on whether seed and model can matter.
+
+    judge: facts of the strategy's head. heads: of all heads, soft labels' included.
+    """
+    strategy, needs = find_strategy(question.strategy), question.needs
+    own = question.features is not None or Need.PAIRED_FEATURES in needs
+    looks = needs & ({Need.SIGNALS, Need.VALIDATION} if own else OF_A_PROXY)
+    of_model = needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}
+    if judge is None and question.labels is None:
+        of_model |= looks
+    used = {kind for head in heads for kind in _kinds_of(head)}
+    tried = {kind for head in heads for one in head.get("tried", ()) for kind in _kinds_of(one)}
+    num_learners = question.num_learners
+    if num_learners and (Kind.LEARNERS in used or Need.DYNAMICS in needs):
+        learners = f"{_learners(num_learners)} took part"
+    elif question.num_merged and (of_model or Kind.SOUP in used):
+        learners = f"{_learners(question.num_merged)} took part, merged into theta_p"
+    else:
+        tries = Kind.LEARNERS in tried
+        learners = "no learner was used" + (f"; {num_learners} were tried" if tries else "")
+    draws = "seed" in signature(strategy.function).parameters
+    if "method" in findings:
+        draws = findings["method"] == "random"
+    # Heads of more examples choose their penalty on a drawn sample.
+    drawn = any(head["drawn"] or num_examples > MAX_SAMPLE for head in heads)
+    if of_model or (used | tried).intersection(OF_A_RUN):
+        mattered = "another seed or model may give another subset"
+    elif draws or drawn or Need.VALIDATION in needs:
+        mattered = "another seed may give another subset; no model was used"
+    else:
+        mattered = "any seed and model give this subset"
+    by = "the request's own features" if own else "no features"
+    if of_model:
+        by = "a model with its own head"
+    if Need.DYNAMICS in needs:
+        by = "outputs of the learners in training"
+    return [_judged_by(judge, by), learners, mattered]
+
+
+def _judged_by(judge: Facts | None, by: str) -> str:
+    if judge is None:
+        return f"judged by {by}"
+    if "accuracy" not in judge:
+        return f"judged by features ({judge['features']}) without any label"
+    score = f"right on {judge['accuracy']:.1%} of the labels that it has not seen"
+    if "score" in judge:
+        score = f"with {judge['score']} {judge['accuracy']:.3g} on examples that it has not seen"
+    return f"judged by a ridge head on {judge['features']}, {score}"
+
+
+def _alpha(soft: Facts) -> str:
+    text = (
+        f"recommended alpha {soft['recommended_alpha']:.2g}: of the labels not chosen, the head of "
+        f"all ({soft['features']}) is right on {soft['accuracy_on_others']:.1%}, one of the chosen "
+        f"alone on {soft['accuracy_of_chosen_alone']:.1%}"
+    )
+    doubted = soft["distrusted"]
+    return f"{text}; {doubted:.1%} of the chosen labels look wrong" if doubted else text
+
+
+def _kinds_of(facts: Facts) -> list[str]:
+    kinds: list[str] = facts["features"].split("+")
+    return kinds
+
+
+def _learners(count: int) -> str:
+    return f"{count} learner{'' if count == 1 else 's'}"
 
 
 def _signals(

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.data import Dataset
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
@@ -46,7 +47,7 @@ from lipt.core.proxies.ridge import (
     leave_one_out,
     scaling_of,
 )
-from lipt.core.proxies.untrained import column_values, draw_filters, patch_features
+from lipt.core.proxies.untrained import column_values, draw_filters, is_projected, patch_features
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals, given, unlabelled
 from lipt.core.signals.stored import STORAGE_LIMITS
@@ -208,6 +209,17 @@ def _scale(features_ND: Tensor, labels_N: Tensor) -> None:
         features_ND[rows] = scaling.apply(features_ND[rows]).to(features_ND.dtype)
 
 
+def _projects(dataset: Dataset) -> bool:
+    rows = _column_rows(dataset)
+    return any(is_projected(column, rows.tensors[column.name]) for column in rows.columns)
+
+
+def _column_rows(dataset: Dataset) -> ColumnRows:
+    if not isinstance(dataset.rows, ColumnRows):
+        raise TypeError(f"{dataset.inputs} in place of columns")
+    return dataset.rows
+
+
 class _Features:
     """The features available to a proxy, and heads on them."""
 
@@ -257,6 +269,9 @@ class _Features:
             "proxy": str(self.proxy),
             "features": "+".join(kinds),
             "num_features": features_ND.shape[1],
+            # Whether the seed drew filters or projections.
+            "drawn": Kind.PATCHES in self._made
+            or (Kind.COLUMNS in self._made and _projects(self.workspace.dataset)),
         }
 
     def of_all(self, kinds: Kinds) -> Tensor:
@@ -347,9 +362,7 @@ class _Features:
         return lambda _, stored_B: of(images_in(stored_B), mirrored=mirrored)
 
     def _columns(self) -> Extractor:
-        rows = self.workspace.dataset.rows
-        if not isinstance(rows, ColumnRows):
-            raise TypeError(f"{self.workspace.dataset.inputs} in place of columns")
+        rows = _column_rows(self.workspace.dataset)
         extract = column_values(rows.columns, rows.tensors, seed=self.sources.config.seed)
         return lambda _, stored_B: extract(columns_in(stored_B))
 

@@ -36,7 +36,7 @@ from lipt.core.selection.strategy import OF_A_MODEL, Balance, Need, Strategy
 OF_A_PROXY = OF_A_MODEL - {Need.GRADIENT_NORMS}
 _MADE_WITHOUT_LABELS = frozenset({Need.FEATURES, Need.COPIES})
 # theta*, and the weights that it started from, may have been trained on the run's data.
-_TRAINED_ON_LABELS = (Kind.SOUP, Kind.INITIAL, Kind.LEARNERS)
+OF_A_RUN = (Kind.SOUP, Kind.INITIAL, Kind.LEARNERS)
 # An option: compare examples by features, or by gradients, which contain errors.
 _SPACE, _FEATURES = "space", "features"
 
@@ -85,6 +85,7 @@ class Question(Sources):
     preset: the source of the options, for the record.
     proxy: computes the signals; None for the weights with their own head.
     backbone: identity of the operator's network, if the proxy may use it.
+    num_merged: learners offered to the soup, if `weights` are theta_p.
     teacher: the proxy whose head gives soft labels, if requested.
     """
 
@@ -98,6 +99,7 @@ class Question(Sources):
     proxy: str | None = None
     backbone: str | None = None
     labels: Labels | None = None
+    num_merged: int = 0
     teacher: str | None = None
 
     @property
@@ -201,6 +203,7 @@ def question_of(
         proxy=None if proxy.is_own_head else str(proxy),
         backbone=backbone if judge.may_use(Kind.BACKBONE) else None,
         labels=None if labels is Labels.GIVEN else labels,
+        num_merged=len(run.learners) if weights == run.pretrained_weights else 0,
         initial=weights if warm_up is not None else initial_for(judge, run),
         teacher=None if teacher is None else str(teacher),
     )
@@ -235,12 +238,12 @@ def without_labels(
     if not query.proxy:
         return resolved, Proxy((plain,)) if query.features is None else SOUP
     proxy = Proxy.parse(query.proxy)
-    trained = [kind for kind in _TRAINED_ON_LABELS if kind in (proxy.features or (Kind.SOUP,))]
+    trained = [kind for kind in OF_A_RUN if kind in (proxy.features or (Kind.SOUP,))]
     if proxy.features is None or trained:
         why = f"labels have gone into {' and '.join(trained)}"
         if proxy.features is None:
             why = "it is whichever is right about the most labels"
-        others = ", ".join(kind for kind in Kind if kind not in _TRAINED_ON_LABELS)
+        others = ", ".join(kind for kind in Kind if kind not in OF_A_RUN)
         raise ProxyError(
             f"the proxy {proxy} is unavailable with labels=none: {why}. Choose ridge: and one or "
             f"more of {others}, joined by +, such as ridge:{plain}; or leave it out."
@@ -393,7 +396,7 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
     if query.soft_labels:
         needs, proxy = needs | {Need.SIGNALS}, proxy.teacher
     kinds = (Kind.LEARNERS,) if proxy.features is None else proxy.features
-    trained = set(kinds).intersection(_TRAINED_ON_LABELS)
+    trained = set(kinds).intersection(OF_A_RUN)
     if trained == {Kind.INITIAL}:
         return Training.INITIAL_WEIGHTS
     if Need.GRADIENT_NORMS in needs:

@@ -1,11 +1,7 @@
-from __future__ import annotations
-
-import io
 from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 from benchmarks import main_training
 from benchmarks.main_training import Files, images, with_fit, with_loader
@@ -19,16 +15,6 @@ CPU = torch.device("cpu")
 def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LIPT_DATA", str(tmp_path))
     monkeypatch.setattr(main_training, "BATCH_SIZE", 4)
-
-
-def test_files_hold_the_pixels_that_fit_is_given(made_up: None) -> None:
-    dataset, files = images(6)
-    assert dataset.source == "made-up images"
-    for pixels_CHW, file in zip(dataset.images(torch.arange(len(dataset))), files, strict=True):
-        decoded = torch.frombuffer(
-            bytearray(Image.open(io.BytesIO(file)).tobytes()), dtype=torch.uint8
-        )
-        assert torch.equal(decoded.view(32, 32, 3).permute(2, 0, 1), pixels_CHW)
 
 
 def test_both_sides_take_their_steps(made_up: None) -> None:

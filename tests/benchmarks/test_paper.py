@@ -1,10 +1,18 @@
-from __future__ import annotations
-
 import subprocess
 import sys
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from benchmarks.reproduction.cells import SCALES, Cell, Claim, Row, Table, with_defaults
+from benchmarks.reproduction.page import compared, page
+from benchmarks.reproduction.plots import plot
+from benchmarks.reproduction.tables import tables
+from benchmarks.reproduction.training import Result, claimed
+from lipt.common.config.run_config import RunConfig
 
 pytestmark = pytest.mark.slow
 
@@ -33,3 +41,80 @@ def test_a_table_is_measured_by_the_service_and_goes_on_where_it_was(tmp_path: P
     assert "**merging, pruning** against **merging**" in page
     assert "One seed decides nothing." in page
     assert (tmp_path / "paper" / "tiny-3.svg").exists()
+
+
+CPU = SCALES["cpu"]
+CELL = Cell("cpu", "grand", 0.1, "lipt")
+RESULT = Result(0.5, 100, 10, 30.0, looks=((5, 10.0, 0.4), (10, 20.0, 0.5)), digest="d")
+OTHER = Cell("cpu", "uniform_per_class", 0.1)
+TABLE = Table(
+    "T",
+    "A table",
+    "Is it so?",
+    (0.1, 0.2),
+    (Row("better", CELL, {0.1: 60.0, 0.2: 80.0}), Row("worse", OTHER, {0.1: 50.0, 0.2: 60.0})),
+    claims=(Claim("better", "worse"),),
+)
+FACTS = {"commit": "abc", "machine": "a machine", "torch": "2", "load": 1.0}
+
+
+def measured(accuracies: dict[Cell, float]) -> dict[Cell, dict[str, Any]]:
+    return {
+        cell: {**vars(replace(RESULT, accuracy=accuracy)), **FACTS}
+        for cell, accuracy in accuracies.items()
+    }
+
+
+@pytest.mark.parametrize("name", list(SCALES))
+def test_every_run_of_every_table_is_one_that_there_can_be(name: str) -> None:
+    scale = SCALES[name]
+    for table in tables(scale).values():
+        for cell in table.cells([0]):
+            RunConfig.model_validate(with_defaults(cell, scale.run, cell.seed, scale.model))
+
+
+def test_every_claim_and_every_figure_of_the_paper_is_about_what_is_measured() -> None:
+    for table in tables(CPU).values():
+        for claim in table.claims:
+            assert table.row(claim.better)
+            assert table.row(claim.worse)
+        for row in table.rows:
+            assert set(row.paper or ()) <= set(table.fractions)
+
+
+def test_a_cell_is_one_process_at_a_time(tmp_path: Path) -> None:
+    with claimed(CELL, tmp_path) as first, claimed(CELL, tmp_path) as second:
+        assert (first, second) == (True, False)
+    with claimed(CELL, tmp_path) as again:
+        assert again
+
+
+def test_a_claim_is_the_mean_of_paired_differences() -> None:
+    accuracies = {
+        replace(row.cell, fraction=fraction, seed=seed): base + 0.1 * seed + fraction
+        for (row, base), fraction, seed in product(
+            ((TABLE.rows[0], 0.31), (TABLE.rows[1], 0.3)), (0.1, 0.2), (0, 1)
+        )
+    }
+    accuracies[replace(CELL, fraction=0.2, seed=1)] += 0.04
+    found = compared(TABLE, TABLE.claims[0], measured(accuracies))
+    assert found is not None
+    # By 1 point with the first seed, and by the mean of 1 and 5 with the second.
+    assert found.points.mean == pytest.approx(2.0)
+    assert (found.num_above, found.num_fractions) == (2, 2)
+    assert found.in_paper == pytest.approx(15.0)
+    assert "neither shown nor refuted" in found.sentence
+    one = compared(TABLE, TABLE.claims[0], measured({CELL: 0.5, OTHER: 0.4}))
+    assert one is not None
+    assert "One seed decides nothing" in one.sentence
+    assert compared(TABLE, TABLE.claims[0], measured({CELL: 0.5})) is None
+
+
+def test_the_page_tells_what_is_there_and_what_is_not(tmp_path: Path) -> None:
+    found = measured({CELL: 0.5, replace(CELL, seed=1): 0.52, OTHER: 0.4})
+    known = {"T": TABLE, "B.1": tables(CPU)["B.1"]}
+    plot(TABLE, found, tmp_path / "cpu-T.svg")
+    text = page({"cpu": (CPU, known, found), "gpu": (SCALES["gpu"], known, {})}, tmp_path)
+    assert "| better | 51.0 ± 1.4 (60.0) | - (80.0) | 2 |" in text
+    assert f"![A table]({tmp_path.name}/cpu-T.svg)" in text
+    assert "`benchmarks/paper.py all --scale gpu`" in text

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -15,20 +13,14 @@ def shard() -> Shard:
     return Shard(torch.zeros(4, 1, 8, 8, dtype=torch.uint8), torch.tensor([3, 4, 5, 9]))
 
 
-def test_the_patch_is_a_white_square_in_the_lower_right_corner() -> None:
+def test_attacks_by_hand() -> None:
     images_NCHW = images_in(shard().examples)
     patched_NCHW = with_patch(images_NCHW)
     assert int((patched_NCHW == 255).sum()) == 4 * 2 * 2
     assert bool((patched_NCHW[:, :, 6:, 6:] == 255).all())
     assert int(images_NCHW.sum()) == 0
-
-
-def test_every_other_image_of_a_back_door_has_the_patch_and_the_target() -> None:
     task, made = backdoored(TASK, shard())
     assert task == TASK
     assert made.targets_N.tolist() == [TARGET, 4, TARGET, 9]
     assert images_in(made.examples).flatten(1).any(dim=1).tolist() == [True, False, True, False]
-
-
-def test_permuted_labels_are_each_the_next_one() -> None:
     assert permuted(TASK, shard())[1].targets_N.tolist() == [4, 5, 6, 0]

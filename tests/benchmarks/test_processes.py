@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import signal
 from contextlib import suppress
@@ -41,18 +39,13 @@ def test_children_end_with_the_block(tmp_path: Path, error: type[BaseException] 
     assert all(is_gone(pid) for pid in pids)
 
 
-def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+def test_a_stubborn_child_is_killed_and_a_dead_one_told(tmp_path: Path) -> None:
     fifo = tmp_path / "ready"
     os.mkfifo(fifo)
     with Children(tmp_path, os.environ, stop_seconds=0.1) as children:
         pid = children.start("stubborn", ["-c", STUBBORN, str(fifo)])
         fifo.read_text()
     assert is_gone(pid)
-
-
-def test_a_child_that_died_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
-    fifo = tmp_path / "ready"
-    os.mkfifo(fifo)
     script = "import os, sys; print('no space left'); sys.stdout.flush(); open(sys.argv[1], 'w')"
     with Children(tmp_path, os.environ) as children:
         pid = children.start("worker-1", ["-c", f"{script}; os._exit(3)", str(fifo)])

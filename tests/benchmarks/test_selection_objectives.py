@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -22,7 +20,7 @@ def on_a_line(*errors: float) -> Signals:
     )
 
 
-def test_gradmatch_takes_the_best_scale_of_the_weights() -> None:
+def test_gradmatch_and_glister_by_hand() -> None:
     signals = on_a_line(1.0, 3.0, 5.0)
     one = torch.tensor([7.0])
     assert objectives.gradmatch(signals, torch.tensor([2]), one) == pytest.approx(0.0)
@@ -31,9 +29,6 @@ def test_gradmatch_takes_the_best_scale_of_the_weights() -> None:
     # Of that, (0, 1) alone leaves 1/3 out.
     expected = (1 / 3) / (9 + 1 / 9) ** 0.5
     assert objectives.gradmatch(signals, torch.tensor([1]), one) == pytest.approx(expected)
-
-
-def test_glister_steps_on_the_mean_of_the_chosen() -> None:
     signals = on_a_line(0.5, 0.5, 0.25)
     held = on_a_line(0.5)
     signals = replace(signals, validation=held)

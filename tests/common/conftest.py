@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable, Iterator
@@ -34,8 +32,6 @@ def write_module(
 
 @pytest.fixture(scope="session")
 def encode() -> Encode:
-    """Encode random pixels as an image file."""
-
     def encode_one(
         seed: int = 0, size: tuple[int, int] = (12, 10), mode: str = "RGB", kind: str = "PNG"
     ) -> bytes:

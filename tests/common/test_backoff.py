@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest
@@ -38,11 +36,8 @@ def run(transfer: Transfer, *, max_failures: int = 3) -> tuple[str, list[float]]
     return said, pauses
 
 
-def test_pauses_double_up_to_the_longest() -> None:
+def test_pauses_double_or_are_one_without_end() -> None:
     assert run(Transfer(0, 0, 0, 0, 0), max_failures=6) == ("done", [1.0, 2.0, 4.0, 4.0, 4.0])
-
-
-def test_every_so_often_has_no_end_and_one_pause() -> None:
     pauses, told = list[float](), list[LiptError]()
     policy = RetryPolicy.every(2.0, sleep=pauses.append, on_retry=told.append)
     assert retry(Transfer(*[0] * 1000).attempt, on=AGAIN, policy=policy) == "done"
@@ -52,15 +47,12 @@ def test_every_so_often_has_no_end_and_one_pause() -> None:
 
 def test_progress_starts_the_count_again() -> None:
     assert run(Transfer(0, 0, 7, 7, 9, 9)) == ("done", [1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
-
-
-def test_starting_over_after_damage_is_no_progress() -> None:
     # 8, back to 0, 8 again: no new byte since the first.
     with pytest.raises(CorruptBlobError):
         run(Transfer(8, 0, 8, error=CorruptBlobError))
 
 
-def test_an_error_that_will_not_change_or_is_left_out_is_raised_at_once() -> None:
+def test_an_error_decides_whether_and_when_it_is_tried_again() -> None:
     with pytest.raises(UnknownBlobError):
         run(Transfer(0, error=UnknownBlobError))
     policy = RetryPolicy(sleep=lambda _: None)
@@ -68,9 +60,6 @@ def test_an_error_that_will_not_change_or_is_left_out_is_raised_at_once() -> Non
     with pytest.raises(CorruptBlobError):
         retry(transfer.attempt, on=(LiptError,), unless=(CorruptBlobError,), policy=policy)
     assert retry(Transfer(0).attempt, on=(LiptError,), unless=(CorruptBlobError,), policy=policy)
-
-
-def test_a_pause_is_never_shorter_than_the_error_asks_for() -> None:
     pauses, errors = list[float](), iter([5.0, 0.5, None])
 
     def attempt() -> str:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import copy
 
 from lipt.common.errors import LiptError, QueueFullError, error_class, error_classes
@@ -8,12 +6,9 @@ FAMILIES = {cls.__name__: cls for cls in error_classes() if "reason" not in vars
 REASONS = [cls for cls in error_classes() if cls not in FAMILIES.values()]
 
 
-def test_every_reason_belongs_to_one_class_of_a_family() -> None:
+def test_every_reason_has_one_class_whose_family_says_if_it_lasts() -> None:
     assert [error_class(cls.reason) for cls in REASONS] == REASONS
     assert set(LiptError.__subclasses__()) == set(FAMILIES.values())
-
-
-def test_the_family_says_whether_the_same_call_may_succeed_later() -> None:
     assert {name: cls.retryable for name, cls in FAMILIES.items()} == {
         "RequestError": False,
         "InputError": False,
@@ -28,7 +23,4 @@ def test_error_keeps_its_sentence_and_when_to_ask_again_between_processes() -> N
     again = copy.copy(QueueFullError("3 wait. Ask again.", retry_after_seconds=2.5))
     assert (type(again), str(again)) == (QueueFullError, "3 wait. Ask again.")
     assert again.retry_after_seconds == 2.5
-
-
-def test_reason_of_a_newer_version_is_a_plain_error() -> None:
     assert error_class("SOMETHING_NEW") is error_class("INTERNAL") is LiptError

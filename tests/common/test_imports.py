@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,7 +90,5 @@ def test_modules_that_are_allowed_and_cannot_be_imported_are_named(write_module:
         ("imagefolder:/data?image_tower=one:f", ()),
     ],
 )
-def test_a_name_says_its_own_module_or_those_of_its_towers(
-    name: str, modules: tuple[str, ...]
-) -> None:
+def test_a_name_says_its_module_or_its_towers(name: str, modules: tuple[str, ...]) -> None:
     assert modules_of(name) == modules

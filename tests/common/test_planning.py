@@ -1,10 +1,14 @@
-from __future__ import annotations
-
+import hashlib
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
+from lipt.common import maps as module
 from lipt.common.config.run_config import LearnersConfig
+from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
+from lipt.common.maps import placed, principal_components, rows_to_draw
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning import (
     PROCESS_BYTES,
@@ -61,7 +65,7 @@ def test_remedy_where_no_value_would_do(parts: tuple[Part, ...], remedy: str) ->
 FIGURES = ModelFigures(weights_bytes=100, training_bytes=1000, evaluation_bytes=300)
 
 
-def test_memory_is_weights_activations_shard_snapshots_and_threads() -> None:
+def test_memory_and_images_of_a_learner_are_counted() -> None:
     learners = LearnersConfig(
         num_minibatches=3, batch_size=4, num_steps=9, num_snapshots=7, cpu_threads=2
     )
@@ -79,18 +83,95 @@ def test_memory_is_weights_activations_shard_snapshots_and_threads() -> None:
     settings = ("batch_size", "num_minibatches", "num_snapshots", "cpu_threads")
     knobs = [part.knob for part in cost.parts if part.knob]
     assert knobs == ["model", *(f"learners.{name}" for name in settings)]
-
-
-def test_images_are_those_of_all_steps_and_attempts_at_least_64_a_step() -> None:
     for batch_size, counted in ((100, 100), (1, 64)):
         learners = LearnersConfig(num_minibatches=2, batch_size=batch_size, max_attempts=3)
         assert learner_images(learners).total == 10 * 2 * counted * 3
-
-
-def test_frozen_layers_have_neither_gradient_nor_momentum_nor_snapshots() -> None:
     learners = LearnersConfig(num_steps=9, num_snapshots=7)
     kinds = [replace(FIGURES, frozen_bytes=size) for size in (0, 40)]
     whole, parts = (
         learner_memory(learners, "mine", figures, example_bytes=12).total for figures in kinds
     )
     assert whole - parts == (3 + 7) * 40
+
+
+def test_of_large_data_a_sample_some_of_every_subset_and_the_worst_suspects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MOST_AT_RANDOM", 10)
+    monkeypatch.setattr(module, "_MOST_CHOSEN", 8)
+    monkeypatch.setattr(module, "MOST_SUSPECTS", 3)
+    first, second = np.arange(1000, 2000), np.arange(5000, 5002)
+    suspects = [9000, 8000, 7000, 6000]
+    rows = rows_to_draw(100_000, [first, second], suspects, seed=0).numpy()
+    assert np.array_equal(rows, np.unique(rows))
+    assert len(rows) <= 10 + 2 * 4 + 3
+    assert len(np.intersect1d(rows, first)) >= 4
+    assert np.isin(second, rows).all()
+    assert np.isin(suspects[:3], rows).all()
+    assert 6000 not in rows
+    assert np.array_equal(rows, rows_to_draw(100_000, [first, second], suspects, seed=0))
+    assert not np.array_equal(rows, rows_to_draw(100_000, [first, second], suspects, seed=1))
+
+
+def test_points_fill_a_rectangle_in_its_middle_without_being_stretched() -> None:
+    corners = torch.tensor([[0.0, 0.0], [2.0, 0.0], [2.0, 1.0]])
+    # Eight are free of the width of ten: two units are eight, and one is four.
+    found = placed(corners, width=10, height=10, margin=1)
+    assert found.tolist() == [[1.0, 3.0], [9.0, 3.0], [9.0, 7.0]]
+    features_ND = torch.tensor([[0.0, 3.0, 1.0], [0.0, -3.0, 1.0], [0.5, 0.0, 1.0], [-0.5, 0, 1.0]])
+    expected_N2 = torch.tensor([[3.0, 0.0], [3.0, 0.0], [0.0, 0.5], [0.0, 0.5]]).double()
+    torch.testing.assert_close(principal_components(features_ND).abs(), expected_N2)
+
+
+@pytest.mark.parametrize(("count", "dimensions"), [(1, 1), (2, 6), (40, 2)])
+def test_few_points_and_equal_points_have_places_too(count: int, dimensions: int) -> None:
+    places = principal_components(torch.ones(count, dimensions))
+    assert places.shape == (count, 2)
+    assert places.isfinite().all()
+
+
+CPU = torch.device("cpu")
+
+
+def test_threads_and_cudnn_come_back_even_after_an_error() -> None:
+    threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
+    inside: list[tuple[int, bool]] = []
+
+    def fail() -> None:
+        with pinned_kernels(threads + 1):
+            inside.append((torch.get_num_threads(), torch.backends.cudnn.deterministic))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert inside == [(threads + 1, True)]
+    assert torch.get_num_threads() == threads
+    assert torch.backends.cudnn.deterministic == deterministic
+    with pinned_kernels():
+        assert torch.get_num_threads() == threads
+
+
+def test_global_draws_come_from_the_seed_and_the_generator_comes_back() -> None:
+    before = torch.get_rng_state()
+    with seeded_generators(5, CPU):
+        first = torch.rand(3)
+    with seeded_generators(5, CPU):
+        again = torch.rand(3)
+    assert torch.equal(first, again)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_seed_is_the_digest_of_run_seed_purpose_and_index() -> None:
+    # What was drawn once is drawn again by every later version.
+    digest = hashlib.sha256(b"7/shards/2").digest()
+    assert derive_seed(7, "shards", 2) == int.from_bytes(digest[:8], "little") // 2
+    assert derive_seed(7, "shards") == 9_047_641_675_233_264_261
+    drawn = [(1, "a", 2), (2, "a", 2), (1, "b", 2), (1, "a", 1)]
+    # Neither does a digit wander from one part to the next.
+    drawn += [(12, "a", 3), (1, "2a", 3), (1, "a", 13), (1, "a1", 3)]
+    seeds = {derive_seed(*each) for each in drawn}
+    assert len(seeds) == len(drawn)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    expected = torch.Generator().manual_seed(derive_seed(3, "order", 1))
+    values = torch.rand(4, generator=derive_generator(3, "order", 1))
+    assert torch.equal(values, torch.rand(4, generator=expected))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import hashlib
 import math
@@ -69,17 +67,14 @@ def test_a_budget_outside_its_range_and_other_than_one_form_are_refused(
         resolve_budget(fraction=fraction, budget=budget, num_examples=50)
 
 
-def test_digest_is_of_all_indices_then_all_weights() -> None:
+def test_digest_is_of_indices_then_weights_then_soft_labels() -> None:
     expected = hashlib.sha256(struct.pack("<qqff", 3, 2**40, 1.0, 2.5)).hexdigest()
     assert subset_digest([3, 2**40], [1.0, 2.5]) == expected
     with pytest.raises(TypeError, match="Cannot cast"):
         subset_digest([0.5, 1.5], [1.0, 1.0])
-
-
-def test_soft_labels_are_part_of_the_digest_row_by_row() -> None:
-    expected = hashlib.sha256(struct.pack("<qqffeeee", 3, 5, 1.0, 1.0, 0.25, 0.75, 1.0, 0.0))
+    with_soft = hashlib.sha256(struct.pack("<qqffeeee", 3, 5, 1.0, 1.0, 0.25, 0.75, 1.0, 0.0))
     found = subset_digest([3, 5], [1.0, 1.0], np.array([[0.25, 0.75], [1.0, 0.0]], np.float16))
-    assert found == expected.hexdigest()
+    assert found == with_soft.hexdigest()
     with pytest.raises(InvalidRequestError, match=r"\[1, 2\].*2 examples"):
         subset_digest([3, 5], [1.0, 1.0], np.ones((1, 2), np.float16))
 
@@ -92,9 +87,7 @@ def test_soft_labels_are_part_of_the_digest_row_by_row() -> None:
         (np.array([0, 7], dtype=">i8"), np.array([1.0, 0.5], dtype=">f4")),
     ],
 )
-def test_digest_does_not_depend_on_how_the_numbers_are_held(
-    indices: npt.ArrayLike, weights: npt.ArrayLike
-) -> None:
+def test_digest_is_of_the_numbers_alone(indices: npt.ArrayLike, weights: npt.ArrayLike) -> None:
     assert subset_digest(indices, weights) == subset_digest([0, 7], [1.0, 0.5])
 
 
@@ -105,9 +98,7 @@ def test_indices_that_do_not_ascend_are_refused(indices: list[int]) -> None:
 
 
 @pytest.mark.parametrize("position", [1, 3, 4, 5, 8, 9])
-def test_a_fall_is_found_wherever_blocks_end(
-    position: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fall_is_found_at_any_block(position: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subsets, "_BLOCK", 4)
     indices = np.arange(10)
     assert first_fall(indices) is None
@@ -158,9 +149,7 @@ def test_what_was_packed_is_unpacked_to_the_bit(
     ("num_examples", "num_classes"),
     [*((30, number) for number in (-1, 0, 1, 3, 2**40)), *((n, 2) for n in (-1, 29, 31, 2**40))],
 )
-def test_another_number_of_examples_or_classes_than_announced_is_refused(
-    num_examples: int, num_classes: int
-) -> None:
+def test_other_numbers_than_announced_are_refused(num_examples: int, num_classes: int) -> None:
     packed = replace(examples(range(30)), soft_labels_KC=np.full((30, 2), 0.5, np.float16))
     with pytest.raises(SubsetError, match="no file of a subset"):
         unpack(pack(packed), num_examples, num_classes)

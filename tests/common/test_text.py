@@ -1,9 +1,6 @@
-from __future__ import annotations
-
 import json
 import unicodedata
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,22 +18,6 @@ from lipt.common.text import (
 ACTING = "\x00\t\n\r\x07\x08\x0b\x0c\x1b\x7f\x85\x9b\xad\u200b\u202e\u2028\u2066\ufeff\ud800\udfff"
 TEXTS = st.text(st.one_of(st.characters(exclude_categories=()), st.sampled_from(ACTING)))
 UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("worker-1 (größer) 漢字 ü", "worker-1 (größer) 漢字 ü"),
-        ("two\nlines\r\n", r"two\nlines\r\n"),
-        ("\x1b[2J\x1b]0;title\x07", r"\x1b[2J\x1b]0;title\x07"),
-        ("\x9b2J\x7f", r"\x9b2J\x7f"),
-        ("abc\u202edcba\u2066", r"abc\u202edcba\u2066"),
-        ("\u2028\u2029\ufeff\u200b", r"\u2028\u2029\ufeff\u200b"),
-        ("half \ud83d a pair", r"half \ud83d a pair"),
-    ],
-)
-def test_what_is_not_printable_stands_as_its_escape(text: str, shown: str) -> None:
-    assert printable(text) == shown
 
 
 @given(TEXTS)

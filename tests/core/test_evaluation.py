@@ -1,7 +1,6 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -12,7 +11,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import validate
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.model_input import images_in, to_model_input
+from lipt.common.inputs.model_input import images_in, num_stored, to_model_input
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.models.head import frozen_names
@@ -24,6 +23,7 @@ from lipt.core.evaluation import (
     OpenWeights,
     batch_size_for,
     num_evaluated_together,
+    num_norm_examples,
     reestimate_batch_norm,
 )
 from lipt.core.soup import Soup, greedy_soup
@@ -34,8 +34,6 @@ PIXEL = ImageFormat(3, 1, 1, mean=(0.0,) * 3, std=(1.0,) * 3)
 
 
 class Channels(nn.Module):
-    """Three logits: an image's three values."""
-
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1)
 
@@ -54,9 +52,6 @@ def test_counts_the_largest_logits() -> None:
     shown = images((9, 1, 1), (1, 9, 1), (1, 1, 9), (0, 0, 1))
     labels = torch.tensor([0, 1, 2, 0])
     assert accuracy(Channels(), shown, labels) == 0.75
-
-
-def test_no_examples_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"over 0 examples.*validation\.fraction"):
         accuracy(Channels(), images()[:0], torch.empty(0).long())
 
@@ -99,15 +94,12 @@ def test_mended_statistics_are_those_that_the_accuracy_was_reached_with() -> Non
     assert plain(weights | scored.mended).accuracy == scored.accuracy
 
 
-def test_the_switch_evaluates_weights_as_they_come() -> None:
+def test_the_switch_and_a_last_batch_of_one() -> None:
     fresh, plain = make_evaluator(reestimate=True), make_evaluator(reestimate=False)
     scored = plain(stale(plain))
     assert scored.mended == {}
     assert scored.accuracy < 0.5
     assert fresh(stale(fresh)).accuracy > 0.8
-
-
-def test_no_estimate_is_made_from_a_last_batch_of_one() -> None:
     # 129 images in batches of 128 are taken as 65 + 64; one value has no variance.
     scored = make_evaluator(reestimate=True)(stale(make_evaluator(reestimate=True)))
     assert scored.mended["0.num_batches_tracked"].item() == 2
@@ -217,7 +209,7 @@ def statistics(layer: nn.Module) -> tuple[list[float], list[float]]:
     return mean.tolist(), variance.tolist()
 
 
-def test_a_smaller_last_batch_weighs_less() -> None:
+def test_a_smaller_last_batch_weighs_less_and_only_statistics_change() -> None:
     # (0, 0, 3, 3) and (9, 11): mean 26 / 6; variances 3 and 2, weighted 4 : 2, so 16 / 6.
     layer = nn.BatchNorm1d(1)
     batches = [torch.tensor([[0.0], [0.0], [3.0], [3.0]]), torch.tensor([[9.0], [11.0]])]
@@ -225,9 +217,6 @@ def test_a_smaller_last_batch_weighs_less() -> None:
     mean, variance = statistics(layer)
     assert mean == pytest.approx([26 / 6])
     assert variance == pytest.approx([16 / 6])
-
-
-def test_nothing_but_statistics_changes() -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, momentum=0.3), nn.Dropout(0.5))
     model.train()
     model[1].eval()
@@ -254,9 +243,6 @@ def test_statistics_are_copies_under_the_names_of_the_state_dict() -> None:
     assert set(taken) == {name for name in state if name.startswith(("0.r", "2.r", "0.n", "2.n"))}
     stale_layer(shared)
     assert 7.0 not in taken["0.running_mean"].tolist()
-
-
-def test_frozen_statistics_stay_and_are_not_told() -> None:
     layers = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
     for layer in layers:
         stale_layer(layer)
@@ -293,15 +279,41 @@ def learners(number: int) -> list[OpenWeights]:
     return [lambda weights=weights: weights for weights in made]
 
 
-def soup_of(num_evaluators: int) -> Soup:
+def soup_of(num_evaluators: int, slice_sizes: tuple[int, ...]) -> Soup:
     scored = evaluators(num_evaluators)
-    return greedy_soup(learners(4), scored, num_alphas=5, on_progress=lambda *_: None)
+    slices = [scored.of_slice(EVERY[:size]) for size in slice_sizes]
+    return greedy_soup(
+        learners(4), scored, num_alphas=5, slices=slices, on_progress=lambda *_: None
+    )
 
 
-def test_a_soup_is_the_same_to_the_bit_however_many_are_scored_at_a_time() -> None:
-    one, several = soup_of(1), soup_of(3)
+@pytest.mark.parametrize("slice_sizes", [(), (15, 30)], ids=["grid", "halving"])
+def test_a_soup_is_the_same_to_the_bit_however_many_are_scored_at_a_time(
+    slice_sizes: tuple[int, ...],
+) -> None:
+    one, several = soup_of(1, slice_sizes), soup_of(3, slice_sizes)
     assert several.ingredients == one.ingredients
     assert all(torch.equal(several.weights[name], one.weights[name]) for name in one.weights)
+
+
+def test_a_slice_has_its_examples_and_about_as_many_for_batch_norm() -> None:
+    weights, rows_K = made_up_network(seed=3).state_dict(), EVERY.flip(0)[:40]
+    whole = evaluators(1)
+    alone = replace(
+        whole.evaluator,
+        examples_N=DATASET.examples(rows_K),
+        targets_N=DATASET.labels_N[rows_K],
+        batch_norm_examples_M=DATASET.examples(EVERY[:40]),
+    )
+    [scored] = whole.of_slice(rows_K)([lambda: weights], -math.inf)
+    expected = alone(weights)
+    assert scored.accuracy == expected.accuracy != whole.evaluator(weights).accuracy
+    assert scored.mended.keys() == expected.mended.keys()
+    assert all(torch.equal(scored.mended[name], expected.mended[name]) for name in scored.mended)
+    # Statistics need more examples than a tiny slice has.
+    norm_M = whole.evaluator.of_slice(rows_K[:4]).batch_norm_examples_M
+    assert norm_M is not None
+    assert num_stored(norm_M) == num_norm_examples(4) == 16
 
 
 def test_each_thread_computes_alone() -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -58,10 +56,6 @@ def test_a_learner_with_more_or_less_than_what_is_trained_is_refused(tmp_path: P
         path.write_bytes(encode_weights(weights, WeightEncoding.BITMASK))
         with pytest.raises(WeightsError, match="differ from the model's"):
             opened(path)
-
-
-def test_without_frozen_layers_a_learner_is_all_of_its_file(tmp_path: Path) -> None:
-    path = tmp_path / "learner"
     path.write_bytes(encode_weights(THETA, WeightEncoding.BITMASK))
     whole = open_learner(path, specs_of(THETA), {})
     assert all(torch.equal(whole[name], tensor) for name, tensor in THETA.items())

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from lipt.core.sharding import (
     num_validation_examples,
     require_shards_fit,
     split_validation,
+    stratified_order,
 )
 
 
@@ -72,14 +71,11 @@ def test_split_depends_on_the_seed_and_differs_among_classes_of_one_size() -> No
     assert not torch.equal(first, second - 50)
 
 
-def test_shards_are_disjoint_and_from_the_training_split() -> None:
+def test_shards_are_disjoint_and_do_not_depend_on_their_number() -> None:
     train_ids = torch.arange(0, 200, 2)
     shards = draw_shards(train_ids, learners(4, 5, 5), seed=3)
     assert [len(shard) for shard in shards] == [25] * 4
     assert torch.cat(shards).sort().values.tolist() == train_ids.tolist()
-
-
-def test_first_shards_and_densities_depend_on_the_seed_and_not_on_the_number_of_learners() -> None:
     train_ids = torch.arange(100)
     few, other = (draw_shards(train_ids, learners(2, 1, 10), seed=seed) for seed in (3, 4))
     many = draw_shards(train_ids, learners(9, 1, 10), seed=3)
@@ -90,7 +86,7 @@ def test_first_shards_and_densities_depend_on_the_seed_and_not_on_the_number_of_
     assert draw_densities(2, pruning, seed=3) != draw_densities(2, pruning, seed=4)
 
 
-def test_the_whole_training_split_can_be_used_and_one_example_more_cannot() -> None:
+def test_the_training_split_can_be_used_and_no_more() -> None:
     draw_shards(torch.arange(60), learners(3, 2, 10), seed=0)
     with pytest.raises(
         ConfigError,
@@ -98,9 +94,6 @@ def test_the_whole_training_split_can_be_used_and_one_example_more_cannot() -> N
         r"has 59\. Lower learners\.batch_size to at most 9, or learners\.num_learners to at most 2",
     ):
         draw_shards(torch.arange(59), learners(3, 2, 10), seed=0)
-
-
-def test_a_remedy_that_cannot_help_is_not_given() -> None:
     with pytest.raises(ConfigError, match=r"Lower learners.batch_size to at most 16\.$"):
         require_shards_fit(50, learners(3, 1, 100))
     with pytest.raises(ConfigError, match="batch_size together"):
@@ -158,12 +151,30 @@ def test_minibatches_that_an_operator_has_set_shrink_last() -> None:
     found = fit_defaults(operators, 50, asked=()).learners
     sizes = (found.num_learners, found.num_minibatches, found.batch_size, found.min_learners)
     assert sizes == (1, 3, 16, 1)
-
-
-def test_what_was_lowered_is_said_with_the_figures() -> None:
-    found = fit_defaults(LearnersConfig(), 2560, asked=())
-    assert (found.learners, found.said) == (LearnersConfig(), "")
+    whole = fit_defaults(LearnersConfig(), 2560, asked=())
+    assert (whole.learners, whole.said) == (LearnersConfig(), "")
     assert fit_defaults(LearnersConfig(), 1597, asked=()).said == (
         "10 learners x 1 minibatches x 256 examples = 2560 are more than the 1597 of the training "
         "split, so defaults were lowered to fit: learners.batch_size 159 in place of 256"
     )
+
+
+@given(counts=st.lists(st.integers(1, 12), min_size=1, max_size=4), seed=st.integers(0, 5))
+def test_every_prefix_of_a_stratified_order_has_each_classes_share(
+    counts: list[int], seed: int
+) -> None:
+    labels_N = labels_of(*counts)
+    order_N = stratified_order(labels_N, seed=seed)
+    assert sorted(order_N.tolist()) == list(range(len(labels_N)))
+    for size in range(1, len(labels_N)):
+        found_C = labels_N[order_N[:size]].bincount(minlength=len(counts))
+        shares_C = torch.tensor(counts) * size / len(labels_N)
+        assert (found_C - shares_C).abs().max() < len(counts)
+
+
+def test_a_stratified_order_is_drawn_from_the_seed() -> None:
+    one, same, other = (stratified_order(labels_of(30, 30), seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    # Rows of a class are shuffled, too.
+    assert sorted(one[one < 30].tolist()) != one[one < 30].tolist()

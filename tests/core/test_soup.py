@@ -1,19 +1,15 @@
-from __future__ import annotations
-
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipt.common.config.run_config import SoupSearch
 from lipt.common.errors import RunFailedError
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import OpenWeights, Scored
 from lipt.core.results import Ingredient
-from lipt.core.soup import Mixture, Ratios, Soup, greedy_soup, uniform_soup
+from lipt.core.soup import Mixture, Soup, greedy_soup, slice_sizes, uniform_soup
 from tests.one_by_one import one_by_one
 from tests.properties import at_most
 
@@ -40,6 +36,17 @@ def ignore(_done: int, _total: int) -> None:
     """No progress bar."""
 
 
+class Recording:
+    """A score that keeps the weights it has seen."""
+
+    def __init__(self, score: Score) -> None:
+        self.score, self.seen = score, list[float]()
+
+    def __call__(self, weights: Mapping[str, torch.Tensor]) -> Scored:
+        self.seen.append(weights["w"][0].item())
+        return self.score(weights)
+
+
 def greedy(learners: Sequence[Weights], score: Score, num_alphas: int = 10) -> Soup:
     evaluate = one_by_one(score)
     return greedy_soup(loaders(learners), evaluate, num_alphas=num_alphas, on_progress=ignore)
@@ -55,17 +62,6 @@ def test_two_learners_by_hand() -> None:
         (1, Ingredient(position=0, accuracy=0.9, alpha=1.0, kept=True, soup_accuracy=0.9)),
         (0, Ingredient(position=1, accuracy=0.5, alpha=0.25, kept=True, soup_accuracy=0.95)),
     ]
-
-
-def test_every_ratio_below_1_is_tried() -> None:
-    tried: list[float] = []
-
-    def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
-        tried.append(weights["w"].item())
-        return Scored(0.5, {})
-
-    greedy([vector(0.0), vector(1.0)], evaluate, num_alphas=4)
-    assert tried == [0.0, 1.0, 0.25, 0.5, 0.75]
 
 
 def test_statistics_of_the_winner_replace_those_that_were_mixed() -> None:
@@ -190,6 +186,7 @@ def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics(
             "a": torch.tensor([a]),
             "b": torch.tensor([b, 0.0]),
             "c": torch.tensor([b] * 3),
+            "d": torch.tensor([b] * 4),
             "mean": torch.tensor(99.0),
             "counter": torch.tensor(int(b)),
         }
@@ -202,7 +199,7 @@ def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics(
         on_progress=lambda *done: told.append(done),
     )
     found = {name: tensor.tolist() for name, tensor in soup.weights.items()}
-    means = {"a": [(2**24 + 2) / 3], "b": [30.0, 0.0], "c": [30.0] * 3}
+    means = {"a": [(2**24 + 2) / 3], "b": [30.0, 0.0], "c": [30.0] * 3, "d": [30.0] * 4}
     assert found == means | {"mean": 7.0, "counter": 10}
     parts = soup.ingredients.values()
     assert [part.accuracy for part in parts] == pytest.approx([0.1, 0.2, 0.6])
@@ -211,81 +208,63 @@ def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics(
     assert told[-1] == (4, 4)
 
 
-@pytest.mark.parametrize(
-    ("num_alphas", "coarse", "fine"),
-    [
-        (10, [2, 5, 8], {2: [1, 3], 5: [4, 6], 8: [7, 9]}),
-        (4, [1, 3], {1: [2], 3: [2]}),
-        (2, [1], {1: []}),
-        (1, [], {}),
-        (
-            100,
-            list(range(5, 100, 10)),
-            {5: [*range(1, 5), *range(6, 11)], 95: [*range(90, 95), *range(96, 100)]},
-        ),
-    ],
-)
-def test_a_coarse_search_is_refined_around_its_best(
-    num_alphas: int, coarse: list[int], fine: dict[int, list[int]]
-) -> None:
-    ratios = Ratios(num_alphas, SoupSearch.COARSE_TO_FINE)
-    first, second = ratios.stages()
-    assert list(first(0)) == coarse
-    assert {best: list(second(best)) for best in fine} == fine
-    # Where none is above the soup there is nothing to refine.
-    assert not list(second(0))
-
-
-def test_a_coarse_search_finds_the_best_ratio_of_one_hill_with_half_the_evaluations() -> None:
-    learners = [vector(1.0), vector(0.4)]
-    calls: list[float] = []
-
-    def counting(weights: Mapping[str, torch.Tensor]) -> Scored:
-        calls.append(weights["w"][0].item())
-        return closeness(0.65)(weights)
-
-    coarse = greedy_soup(
-        loaders(learners),
-        one_by_one(counting),
+def test_ratios_are_halved_on_slices_and_the_last_one_is_tried_on_the_whole_split() -> None:
+    # From 0.4 to 1.0: ratio k of 10 gives 0.4 + 0.06 k. Slices find other targets than the split.
+    slices = [Recording(closeness(target)) for target in (0.7, 0.58)]
+    whole = Recording(closeness(0.65))
+    soup = greedy_soup(
+        loaders([vector(1.0), vector(0.4)]),
+        one_by_one(whole),
         num_alphas=10,
-        search=SoupSearch.COARSE_TO_FINE,
+        slices=[one_by_one(score) for score in slices],
         on_progress=ignore,
     )
-    grid = greedy(learners, closeness(0.65))
-    assert coarse == grid
-    assert coarse.ingredients[0].alpha == 0.4
-    # Two learners, then 0.2, 0.5, 0.8, and 0.4 and 0.6 around the best of them.
-    mixed = [round(0.4 + 0.6 * alpha, 4) for alpha in (0.2, 0.5, 0.8, 0.4, 0.6)]
-    assert calls == pytest.approx([1.0, 0.4, *mixed])
+    mixed = [round(0.4 + 0.06 * number, 4) for number in range(10)]
+    # 5 is at 0.7; of 3 and 7, both 0.12 away, as of 4 and 6, both stay: five of nine.
+    assert [score.seen for score in slices] == [
+        pytest.approx(mixed[1:]),
+        pytest.approx(mixed[3:8]),
+    ]
+    # At 0.58 is 3, then 4 and 5; they are what is left for the whole split.
+    assert whole.seen == pytest.approx([1.0, 0.4, *mixed[3:6]])
+    assert soup.ingredients[0].alpha == pytest.approx(0.4)
 
 
-def test_progress_counts_learners_scored_and_offered() -> None:
-    told: list[tuple[int, int]] = []
-    greedy_soup(
-        loaders([vector(0.5), vector(0.9), vector(0.6)]),
-        one_by_one(closeness(0.5)),
+def test_of_equal_ratios_the_smallest_stay() -> None:
+    seen = Recording(lambda _weights: Scored(0.5, {}))
+    offered = loaders([vector(0.0), vector(1.0)])
+    slices = [one_by_one(Recording(lambda _weights: Scored(0.5, {}))), one_by_one(seen)]
+    greedy_soup(offered, one_by_one(seen), num_alphas=6, slices=slices, on_progress=ignore)
+    # Both alone, the smallest three of five on the second slice, two of them on the whole split.
+    assert seen.seen == pytest.approx([0.0, 1.0, 1 / 6, 2 / 6, 3 / 6, 1 / 6, 2 / 6])
+
+
+def test_a_ratio_that_wins_on_slices_but_not_on_the_whole_split_is_discarded() -> None:
+    soup = greedy_soup(
+        loaders([vector(1.0), vector(0.4)]),
+        one_by_one(closeness(0.4)),
         num_alphas=10,
-        on_progress=lambda done, total: told.append((done, total)),
+        slices=[one_by_one(closeness(1.0))] * 4,
+        on_progress=ignore,
     )
-    assert told == [(done, 5) for done in range(1, 6)]
+    assert soup.weights["w"].tolist() == pytest.approx([0.4])
+    assert [item.kept for item in soup.ingredients.values()] == [True, False]
 
 
-@given(
-    st.lists(st.floats(0, 1, width=16), min_size=1, max_size=5),
-    st.integers(1, 8),
-    st.floats(0, 1, width=16),
+@pytest.mark.parametrize(
+    ("num_validation", "num_alphas", "sizes"),
+    [
+        # 9 ratios, then 5, 3 and 2.
+        (1600, 10, [10, 20, 40, 80]),
+        (1000, 10, [7, 14, 28, 56]),
+        (12, 10, [2, 4, 8]),
+        # 3 ratios, then 2.
+        (1600, 4, [40, 80]),
+        (1600, 2, []),
+        (1600, 1, []),
+    ],
 )
-@settings(max_examples=at_most(50))
-def test_mixtures_that_are_given_up_change_nothing(
-    values: list[float], num_alphas: int, target: float
+def test_slices_double_until_one_ratio_is_left(
+    num_validation: int, num_alphas: int, sizes: list[int]
 ) -> None:
-    learners, score = [vector(value) for value in values], closeness(target)
-
-    def giving_up(weights: Sequence[OpenWeights], floor: float) -> Iterator[Scored]:
-        for scored in map(score, (opened() for opened in weights)):
-            yield scored if scored.accuracy > floor else Scored(-math.inf, {})
-
-    plain = greedy(learners, score, num_alphas)
-    saving = greedy_soup(loaders(learners), giving_up, num_alphas=num_alphas, on_progress=ignore)
-    assert torch.equal(saving.weights["w"], plain.weights["w"])
-    assert saving.ingredients == plain.ingredients
+    assert slice_sizes(num_validation, num_alphas) == sizes

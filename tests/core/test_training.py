@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -107,9 +105,6 @@ def test_number_of_steps(epochs: float, steps: int | None, batch_size: int, expe
 
 def test_a_warm_up_has_full_batches_of_256() -> None:
     assert [num_warm_up_steps(15, 45_000), num_warm_up_steps(0.5, 1000)] == [2625, 2]
-
-
-def test_no_steps_give_the_weights_back_as_copies() -> None:
     weights = initialized(InitializationConfig(epochs=0.0))
     assert same(weights, dict(make_model().state_dict()))
     assert not any(value.requires_grad for value in weights.values())

@@ -3,8 +3,6 @@
 python -m tests.devices.present
 """
 
-from __future__ import annotations
-
 import sys
 
 import torch

@@ -1,7 +1,5 @@
 """Signals, gradient norms, dynamics, the ridge head and patch features on a device."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
@@ -12,10 +10,10 @@ from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out
 from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.signals.compute import compute_signals, full_gradient_norms, loss_sum, trainable
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
-from lipt.core.signals.signals import Signals, moved
+from lipt.core.signals.signals import Signals
 from lipt.core.stages.recheck import fit_quadratic_model
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
-from tests.devices.comparing import close
+from tests.devices.conftest import close
 
 pytestmark = pytest.mark.slow
 
@@ -105,11 +103,3 @@ def test_patch_features_are_the_cpus(device: torch.device) -> None:
     filters = draw_filters(images_NCHW, generator=torch.Generator().manual_seed(0), num_filters=16)
     found = patch_features(images_NCHW.to(device), filters.to(device))
     close({"": found}, {"": patch_features(images_NCHW, filters)}, tolerance=1e-3)
-
-
-def test_signals_are_moved_whole(device: torch.device) -> None:
-    signals = compute_signals(made_up_network(), batches(CPU))
-    there = moved(Signals(**{**vars(signals), "validation": signals}), device)
-    assert there.validation is not None
-    assert {part.device.type for part in tensors(there).values()} == {device.type}
-    close(tensors(there.validation), tensors(signals))

@@ -1,7 +1,4 @@
-"""A learner, and main training, on a device."""
-
-from __future__ import annotations
-
+import json
 from pathlib import Path
 
 import pytest
@@ -9,17 +6,29 @@ import torch
 
 from lipt.common.config.run_config import (
     AugmentationConfig,
+    InitializationConfig,
     LearnersConfig,
     Precision,
     PruningMethod,
 )
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.shard import Shard
-from lipt.common.models import build_model
+from lipt.common.models import build_model, lay_out
+from lipt.common.targets.values import SingleLabel
+from lipt.common.weights.specs import Weights
+from lipt.core.evaluation import Evaluator, Evaluators
 from lipt.core.learner.learner import LearnerResult, compute_mode, train_learner
+from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.strategy import Strategy
+from lipt.core.signals.signals import moved
+from lipt.core.soup import Soup, greedy_soup, uniform_soup
+from lipt.core.training import initialize
 from lipt.trainer.main_training import Recipe, Trained, TrainingPaused, fit
-from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset
-from tests.devices.comparing import close
+from tests.cluster import SMALL_RUN, Cluster
+from tests.core.selection.builders import full_signals
+from tests.core.selection.test_conformance import LABELS, Options, choose, variants
+from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
+from tests.devices.conftest import close
 
 pytestmark = pytest.mark.slow
 
@@ -121,3 +130,108 @@ def test_main_training_goes_on_in_pieces(tmp_path: Path) -> None:
         assert paused.value.progress.step == step
     ended = trained("cuda", path, precision="float32")
     close(ended.weights, trained("cuda", precision="float32").weights, tolerance=0.05)
+
+
+EXAMPLES = made_up_dataset(120)
+EVERY = torch.arange(120)
+
+
+def weights_of(seed: int) -> Weights:
+    return made_up_network(seed=seed).state_dict()
+
+
+def evaluator(device: torch.device) -> Evaluator:
+    return Evaluator(
+        model=made_up_network().to(device),
+        inputs=IMAGE,
+        device=device,
+        examples_N=EXAMPLES.examples(EVERY),
+        target=SingleLabel(3),
+        targets_N=EXAMPLES.labels_N,
+        batch_norm_examples_M=EXAMPLES.examples(EVERY[:64]),
+        batch_size=32,
+    )
+
+
+def soup(device: torch.device, *, greedy: bool) -> Soup:
+    learners = [lambda seed=seed: weights_of(seed) for seed in range(4)]
+    evaluate = evaluator(device)
+    evaluators = Evaluators(evaluate, [evaluate.model])
+    if greedy:
+        return greedy_soup(learners, evaluators, num_alphas=4, on_progress=lambda *_: None)
+    return uniform_soup(learners, evaluators, on_progress=lambda *_: None)
+
+
+@pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "uniform"])
+def test_a_soup_has_the_cpus_accuracy_and_bits(device: torch.device, *, greedy: bool) -> None:
+    first, again, expected = (soup(where, greedy=greedy) for where in (device, device, CPU))
+    assert first.accuracy == again.accuracy
+    assert all(torch.equal(first.weights[name], again.weights[name]) for name in first.weights)
+    # An example or two of 120 may lie on the edge.
+    assert first.accuracy == pytest.approx(expected.accuracy, abs=0.02)
+    assert {tensor.device.type for tensor in first.weights.values()} == {"cpu"}
+
+
+def test_batch_norm_statistics_are_the_cpus(device: torch.device) -> None:
+    weights = weights_of(2)
+    found, expected = (evaluator(where)(weights).mended for where in (device, CPU))
+    assert found
+    close(found, expected)
+
+
+def test_theta_star_is_the_cpus_and_the_same_bits_again(device: torch.device) -> None:
+    def trained(where: torch.device) -> Weights:
+        model = build_model("resnet8", num_classes=3, inputs=EXAMPLES.inputs, seed=0)
+        return initialize(
+            lay_out(model, "resnet8", where),
+            EXAMPLES,
+            EVERY,
+            InitializationConfig(steps=2, batch_size=30, learning_rate=0.01),
+            IMAGE,
+            seed=1,
+            device=where,
+            cpu_threads=1,
+            on_progress=lambda *_: None,
+        )
+
+    found, again, expected = trained(device), trained(device), trained(CPU)
+    assert all(torch.equal(found[key], again[key]) for key in found)
+    close(found, expected, tolerance=1e-3)
+
+
+CASES = [
+    pytest.param(strategy, options, id="-".join([name, *options.values()]))
+    for name, strategy in STRATEGIES.items()
+    for options in variants(strategy)
+]
+
+
+@pytest.mark.parametrize(("strategy", "options"), CASES)
+def test_the_choice_is_the_cpus(device: torch.device, strategy: Strategy, options: Options) -> None:
+    # What is pretended takes its time at every operation.
+    signals = full_signals(LABELS if device.type == "cuda" else LABELS[:40])
+    balanced = strategy.resolve_balance(None)
+    expected, found = (
+        choose(strategy, given, 11, balanced=balanced, options=options)
+        for given in (signals, moved(signals, device))
+    )
+    assert found.indices_K.tolist() == expected.indices_K.tolist()
+    weights_K = found.weights_K.cpu()
+    torch.testing.assert_close(weights_K, expected.weights_K, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.cuda
+def test_everything_is_computed_on_the_device(cluster: Cluster) -> None:
+    cluster.start_coordinator("--device", "cuda")
+    cluster.start_worker("one", "--device", "cuda").wait_for("joined")
+    with cluster.client() as client:
+        run = client.wait(client.start_run(SMALL_RUN, name="there").run_id)
+        assert run.soup is not None
+        path = client.subset("there", "auto", fraction=0.1).save(cluster.directory / "subset.npy")
+        for strategy in ("craig", "gradmatch", "glister", "grand"):
+            assert len(client.subset("there", strategy, fraction=0.1))
+    data = ("--data", "digits", "--model", "resnet8", "--subset", str(path))
+    log = ("--log", str(cluster.directory / "train.jsonl"))
+    done = cluster.lipt("train", *data, "--steps", "20", "--device", "cuda", *log, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["num_steps"] == 20

@@ -206,9 +206,8 @@ def test_without_tls_the_wire_shows_weights_and_images(cluster: Cluster) -> None
 
 
 def test_with_mtls_the_wire_shows_nothing_of_weights_or_images(
-    cluster: Cluster, tmp_path: Path
+    cluster: Cluster, certificates: Certificates
 ) -> None:
-    certificates = Certificates.made(tmp_path / "certs")
     recording = record(cluster, SMALL_RUN, certificates)
     assert len(recording.weights) == 2
     assert sum(map(len, recording.wire)) > sum(map(len, recording.weights))

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -23,7 +23,7 @@ from lipt.common.weights.specs import Weights
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
 from lipt.worker.client import Assignment
-from tests.cluster import COORDINATOR, SMALL_RUN, Cluster, LoggedProcess
+from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
 from tests.played_worker import PlayedWorker
 from tests.serving import own_user_channel
 
@@ -86,9 +86,9 @@ def num_subsets(cluster: Cluster) -> int:
         )
 
 
-def start(cluster: Cluster, settings: str) -> tuple[Any, list[int]]:
+def start(cluster: Cluster) -> tuple[Any, list[int]]:
     """A coordinator with a run "r" that is ready, and the process of its dear lane."""
-    coordinator = cluster.start_coordinator(*cluster.config(settings))
+    coordinator = cluster.start_coordinator(*cluster.config(MANY))
     dear = coordinator.computing()
     worker = cluster.play_worker("w")
     with cluster.client() as client:
@@ -103,7 +103,7 @@ def start(cluster: Cluster, settings: str) -> tuple[Any, list[int]]:
 def test_cheap_requests_are_answered_while_a_dear_one_runs_and_600_are_asked_and_cancelled(
     cluster: Cluster,
 ) -> None:
-    coordinator, dear_lane = start(cluster, MANY, SMALL_RUN)
+    coordinator, dear_lane = start(cluster)
 
     async def ask() -> None:
         async with asking(cluster) as honest, asking(cluster) as flooding:
@@ -149,15 +149,10 @@ RUN = {
 }
 
 
-def serve(
-    cluster: Cluster,
-    who: str = "same",
-    listen: str = "127.0.0.1:0",
-    program: Sequence[str] = COORDINATOR,
-) -> LoggedProcess:
+def serve(cluster: Cluster, who: str = "same", listen: str = "127.0.0.1:0") -> LoggedProcess:
     flags = cluster.config(CONFIG.format(who=who))
     source = ("--data", "digits", "--listen", listen)
-    return cluster.start_coordinator(*source, *flags, program=program)
+    return cluster.start_coordinator(*source, *flags)
 
 
 def subset_digest(cluster: Cluster) -> str:

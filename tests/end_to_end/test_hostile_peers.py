@@ -143,6 +143,12 @@ def test_a_peers_texts_forge_no_line_and_steer_no_terminal(cluster: Cluster) -> 
         workers = worker_pb2_grpc.WorkerServiceStub(
             with_metadata(channel, lambda: ((WORKER_SECRET, SECRET),))
         )
+        long = worker_pb2.RegisterRequest(instance_id="i", name="x" * 3_900_000, protocol=PROTOCOL)
+        with pytest.raises(grpc.RpcError) as caught:
+            workers.Register(long, timeout=CALL_SECONDS)
+        words = "RegisterRequest.name has 3900000 characters; at most 80 are taken"
+        assert words in str(from_rpc_error(caught.value))
+        assert len(coordinator.text()) < 10_000
         registered = workers.Register(
             worker_pb2.RegisterRequest(
                 instance_id=SECRET,

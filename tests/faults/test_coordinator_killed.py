@@ -285,7 +285,7 @@ def test_each_of_many_results_that_was_acknowledged_at_once_outlives_the_coordin
     # While the disk takes the first of them, others come.
     slow = {"COMMIT_SECONDS": "1"}
     coordinator = cluster.start_coordinator(*flags, program=dying, environment=slow)
-    learners = {**SMALL_RUN["learners"], "num_learners": NUM_WORKERS + 1, "num_steps": 1}  # type: ignore[dict-item]
+    learners = {**SMALL_RUN["learners"], "num_learners": NUM_WORKERS + 1, "num_steps": 1}
     with cluster.client() as client:
         run_id = client.start_run({**SMALL_RUN, "learners": learners}).run_id
 

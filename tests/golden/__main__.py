@@ -1,7 +1,5 @@
 """Command: record the golden digests of this machine, `make golden`."""
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from pathlib import Path

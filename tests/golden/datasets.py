@@ -3,8 +3,6 @@
 Where labels are flipped or images repeated, the diagnosis and `auto` find something.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 from collections import Counter

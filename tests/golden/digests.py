@@ -11,8 +11,6 @@ The canonical bytes of a value are, each after its kind:
 A digest is the SHA-256 of these bytes, of which the first 16 hexadecimal digits are kept.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ kernels gives the same bits. The probe's inputs are fixed and exact. Numba is no
 the results with and without it are equal.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import platform
 import zlib

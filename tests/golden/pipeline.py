@@ -5,8 +5,6 @@ demo. Everything is computed in this process, on one thread. Of the golden resul
 and `datasets` call the product, so that a change of its interface changes nothing else.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -7,8 +7,6 @@ The exact part is the same on every machine. All else depends on the kind of CPU
 version, and is kept for each kind of machine under its key.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A few digits, as a user has them, and a run on them that is done in seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

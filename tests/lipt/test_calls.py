@@ -1,11 +1,36 @@
-from __future__ import annotations
+import dataclasses
+import gc
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from PIL import Image
+from torch import nn
 
 import lipt
-from lipt.common.errors import BudgetError, ConfigError, UnknownNameError
+import lipt.trainer
+from lipt import progress as module
+from lipt.arrow import Scorer, select_from
+from lipt.common.config.run_config import RunConfig
+from lipt.common.data import Dataset, open_dataset
+from lipt.common.errors import BudgetError, ConfigError, DataError, SignalsError, UnknownNameError
+from lipt.common.imports import load_factory
+from lipt.common.inputs.specs import ImageSpec
+from lipt.common.targets.kinds import TargetKind
+from lipt.data import MODULE, Given
+from lipt.progress import as_html, showing
 from lipt.trainer import Subset
+from lipt.trainer.views import ProgressView
 from tests.lipt.digits import QUICK, few_digits
+from tests.session import Session
+from tests.trainer.made_up import made_up_subset
 
 
 def test_a_tenth_of_the_data_is_chosen_and_the_same_again() -> None:
@@ -16,9 +41,6 @@ def test_a_tenth_of_the_data_is_chosen_and_the_same_again() -> None:
     assert first.digest == second.digest
     assert len(first.apply(data)) == 24
     assert first.manifest["data"]["num_examples"] == 240
-
-
-def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(BudgetError, match=r"budget 500 is outside 1\.\.240"):
         lipt.select(few_digits(), budget=500, strategy="el2n", run=QUICK)
     with pytest.raises(UnknownNameError, match=r"no model 'resnet9'\. Did you mean resnet8"):
@@ -67,3 +89,230 @@ def test_strategies_are_compared_with_random() -> None:
     assert "<td>everything +soft</td>" in comparison._repr_html_()
     with pytest.raises(ConfigError, match="stepz: there is no such setting"):
         lipt.compare(few_digits(), few_digits(), recipe={"stepz": 3})
+
+
+def test_arrays_lists_and_names_are_the_same_data() -> None:
+    images, labels = few_digits(50)
+    pairs = list(zip(torch.from_numpy(images)[:, None], labels.tolist(), strict=True))
+    opened = [lipt.open_dataset(form) for form in ((images, labels), pairs)]
+    assert [one.inputs for one in opened] == [ImageSpec(1, 8, 8)] * 2
+    assert opened[0].fingerprint == opened[1].fingerprint
+    assert opened[0].full_fingerprint == opened[1].full_fingerprint
+    assert len(lipt.open_dataset("digits-test")) == 355
+
+
+def test_whole_numbers_are_targets_of_regression_if_asked() -> None:
+    examples, years = torch.arange(40.0)[:, None], torch.arange(40) % 4
+    for targets in (years, years.float(), years[:, None]):
+        assert lipt.open_dataset((examples, targets)).class_names == ("0", "1", "2", "3")
+        opened = lipt.open_dataset((examples, targets), target="number")
+        assert opened.target.kind is TargetKind.NUMBER
+        assert opened.targets_N[:, 0].tolist() == years.tolist()
+        # A subset of it is recognized in the arrays.
+        subset = made_up_subset([3, 5], fingerprint=opened.fingerprint)
+        assert len(subset.apply((examples, targets))) == 2
+    # Of tensors, too, fractions are numbers, and ten is above two.
+    assert lipt.open_dataset((examples, examples / 4)).target.kind is TargetKind.NUMBER
+    assert lipt.open_dataset((examples, torch.arange(40) % 11)).class_names[-2:] == ("9", "10")
+    for other in ("digits-test", opened, [(examples, 1)]):
+        with pytest.raises(
+            ConfigError, match=r"target='number' cannot be set on a .*Give \(X, y\)"
+        ):
+            lipt.open_dataset(other, target="number")
+
+
+def test_a_name_may_import_its_own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "named_here.py").write_text(
+        "import lipt\ndef data():\n    return lipt.open_dataset('digits-test')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    # What a function returns may be open already.
+    assert lipt.open_dataset("named_here:data").source == "digits-test"
+    with pytest.raises(ConfigError, match="open already, of 1x8x8 images"):
+        lipt.open_dataset("named_here:data", image_size=16)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "words"),
+    [
+        ([], DataError, "holds no"),
+        (5, ConfigError, "'data' returned a int, which is not a map-style data set"),
+        (([[0.0]], [1, 2]), DataError, "1 examples"),
+    ],
+)
+def test_what_is_no_data_is_refused(data: object, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        lipt.open_dataset(data)
+
+
+def test_a_model_is_found_by_its_name_as_long_as_it_is_kept() -> None:
+    module = nn.Linear(2, 3)
+    given = Given(module)
+    made = load_factory(given.name, allowed_modules=[MODULE])(num_classes=3)
+    assert torch.equal(made.weight, module.weight)
+    assert made.weight is not module.weight
+    name = given.name
+    del given
+    gc.collect()
+    with pytest.raises(ConfigError, match="has no function"):
+        load_factory(name, allowed_modules=[MODULE])
+
+
+def test_every_name_that_is_offered_is_there() -> None:
+    assert [name for name in lipt.__all__ if not hasattr(lipt, name)] == []
+    assert set(lipt.__all__) <= set(dir(lipt))
+    assert lipt.__version__ == metadata.version("lipt")
+    assert [name for name in lipt.trainer.__all__ if not hasattr(lipt.trainer, name)] == []
+    with pytest.raises(AttributeError, match=r"module 'lipt\.trainer' has no attribute 'Trainer'"):
+        lipt.trainer.Trainer  # noqa: B018
+
+
+def printed(*arguments: str) -> str:
+    return subprocess.check_output([sys.executable, *arguments], text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        ("import lipt", {"torch", "grpc", "numpy", "pydantic", "importlib.metadata"}),
+        ("from lipt import Client, Subset", {"torch", "typer"}),
+        ("from lipt.trainer import RunView", {"torch", "grpc", "numpy", "pydantic"}),
+        ("import lipt.common.rpc.health_check, lipt.common.weights", {"torch"}),
+    ],
+)
+def test_importing_it_is_cheap(statement: str, unwanted: set[str]) -> None:
+    assert not unwanted & set(
+        printed("-c", f"import sys; {statement}; print(*sys.modules)").split()
+    )
+
+
+@pytest.mark.parametrize("module", ["lipt.trainer.cli", "lipt.coordinator", "lipt.worker"])
+def test_every_program_says_its_version_at_once_and_h_is_help(module: str) -> None:
+    tell = "import atexit, sys; atexit.register(lambda: print('torch' in sys.modules)); "
+    run = f"runpy.run_module({module!r}, run_name='__main__')"
+    code = f"{tell}import runpy; sys.argv = ['it', '--version']; {run}"
+    assert printed("-c", code).splitlines() == [f"lipt {lipt.__version__}", "False"]
+    text = printed("-m", module, "-h")
+    assert "--version" in text
+    assert text == printed("-m", module, "--help")
+
+
+def test_what_takes_long_is_said_every_ten_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with showing(asked=False) as show:
+        show(ProgressView("selecting", 1, 2))
+    times = iter([0.0, 9.0, 11.0, 11.0, 15.0])
+    monkeypatch.setattr(module, "monotonic", lambda: next(times))
+    with showing(asked=None) as show:
+        for done in (1, 2, 3):
+            show(ProgressView("selecting", done, 4))
+    assert capsys.readouterr() == ("", "lipt: selecting 2/4\n")
+
+
+def test_a_notebook_has_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    cell = SimpleNamespace(update=shown.append)
+    ipython: Any = ModuleType("IPython")
+    ipython.get_ipython = lambda: SimpleNamespace(kernel=object())
+    display: Any = ModuleType("IPython.display")
+    display.HTML, display.display = str, lambda html, display_id: cell
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    with showing(asked=None) as show:
+        show(ProgressView("<b>", 1, 2))
+    assert shown == ["<progress value='1' max='2'></progress> &lt;b&gt; 1/2", ""]
+    assert as_html(ProgressView("waiting", 0, 0)) == "<progress></progress> waiting"
+
+
+pa = pytest.importorskip("pyarrow")
+
+STRATEGIES = ("el2n", "grand", "entropy", "craig", "gradmatch", "moderate", "uniform")
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    scorer: Scorer
+    data: Dataset
+    subsets: dict[str, Subset]
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Known]:
+    path = tmp_path_factory.mktemp("weights") / "theta_p.safetensors"
+    run = {**QUICK, "evaluation_threads": 1}
+    with Session(few_digits(), "resnet8") as session:
+        ready = session.pretrain(run, seed=3)
+        session.client.save_weights(path)
+        subsets = {
+            name: session.client.subset(ready.run_id, name, fraction=0.1, proxy="soup")
+            for name in STRATEGIES
+        }
+        scorer = Scorer.of(ready.config, session.data, path)
+        yield Known(scorer, session.data, subsets)
+
+
+def batch_of(known: Known, ids: range) -> Any:
+    images = [_png(image[0]) for image in known.data.images(torch.tensor(ids))]
+    labels = known.data.labels_N[list(ids)].tolist()
+    return pa.RecordBatch.from_pydict({"id": list(ids), "label": labels, "image": images})
+
+
+def _png(image_HW: torch.Tensor) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(image_HW.numpy()).save(file, "png")
+    return file.getvalue()
+
+
+def batches(known: Known, *ends: int) -> list[Any]:
+    return [
+        batch_of(known, range(start, end))
+        for start, end in zip((0, *ends), (*ends, 240), strict=False)
+    ]
+
+
+def chosen(known: Known, table: Any, strategy: str) -> str:
+    scorer = known.scorer
+    has = select_from(table, strategy, 0.1, scorer.seed, threads=scorer.threads)
+    return has.digest
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_subset_is_the_coordinator_s_own(known: Known, strategy: str) -> None:
+    scored = list(known.scorer.scores(batches(known, 7, 100, 101)))
+    assert chosen(known, pa.Table.from_batches(scored), strategy) == known.subsets[strategy].digest
+
+
+def test_parts_at_batches_give_the_same_bits(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scorer, "batch_size", 100)
+    scorer = known.scorer
+    at_once = pa.Table.from_batches(scorer.scores(batches(known)))
+    parts = [scorer.scores([batch]) for batch in batches(known, 100, 200)]
+    scored = [batch for part in reversed(parts) for batch in part]
+    assert [len(batch) for batch in scored] == [40, 100, 100]
+    assert pa.Table.from_batches(scored).sort_by("id").equals(at_once)
+
+
+def test_what_cannot_be_scored_is_refused(known: Known, tmp_path: Path) -> None:
+    whole = batch_of(known, range(4))
+    png = _png(torch.zeros(8, 8, dtype=torch.uint8))
+    broken = pa.array([png, png, b"none", png], pa.binary())
+    for message, place, column in (
+        (r"'image' is int64", 2, whole["id"]),
+        (r"a label is no number of the 10 classes", 1, pa.array([10] * 4)),
+        (r"image 2 of the record batch \(id 2\) cannot be used", 2, broken),
+    ):
+        wrong = whole.set_column(place, whole.schema.names[place], column)
+        with pytest.raises(DataError, match=message):
+            list(known.scorer.scores([wrong]))
+    missing = whole.drop_columns(["image"])
+    with pytest.raises(DataError, match="no 'image'"):
+        list(known.scorer.scores([missing]))
+    table = open_dataset("breast_cancer-train")
+    with pytest.raises(ConfigError, match="scores images with one class each"):
+        Scorer.of(RunConfig(), table, tmp_path / "none")
+    table = pa.Table.from_batches(known.scorer.scores(batches(known)))
+    with pytest.raises(DataError, match=r"the table's 239 rows are not 0\.\.238"):
+        select_from(table.slice(1), "el2n", 0.1)
+    with pytest.raises(SignalsError, match="needs the learners' view"):
+        select_from(table, "forgetting", 0.1)

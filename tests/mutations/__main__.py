@@ -3,8 +3,6 @@
 `make test-mutations` runs it; docs/reliability.md says how to add a row.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """Mutants: the rows of the table, the text that each replaces, and the verdict on it."""
 
-from __future__ import annotations
-
 import hashlib
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence

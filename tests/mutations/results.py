@@ -1,7 +1,5 @@
 """Results of a mutation run: verdicts and outcomes, written to the output file as they come."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ Tests run in a process that is forked from this one, which has imported torch an
 but nothing of lipt.
 """
 
-from __future__ import annotations
-
 import compileall
 import importlib
 import json
@@ -82,7 +80,7 @@ class Scratch:
             (self.tree / name).write_text(text, "utf-8")
         self._originals.clear()
 
-    def start(self, tests: Sequence[str], *, limit_s: float) -> Trial:
+    def start(self, tests: Sequence[str], *, limit_s: float) -> "Trial":
         shutil.rmtree(self.temporary, ignore_errors=True)
         self.temporary.mkdir()
         self._report.unlink(missing_ok=True)

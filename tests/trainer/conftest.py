@@ -1,7 +1,5 @@
 """The service in the tests' process, clients of it through a relay; digits, and subsets."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

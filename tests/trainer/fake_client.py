@@ -1,7 +1,5 @@
 """A client for re-selection that asks nobody."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Values that nobody has computed: each test changes what it is about."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -101,7 +99,11 @@ def trials(
 ) -> list[Trial]:
     return [
         made_up_trial(
-            seed=seed, strategy=strategy, fraction=fraction, test_accuracy=accuracy, **changes
+            seed=seed,
+            strategy=strategy,
+            fraction=fraction,
+            test_accuracy=accuracy,
+            **{"digest": f"d{seed}", **changes},
         )
         for seed, accuracy in enumerate(accuracies)
     ]
@@ -133,8 +135,6 @@ def made_up_subset(
 
 
 def described(**changes: Any) -> Fault:
-    """The coordinator's answer with a subset, in another description."""
-
     def edit(message: subset_pb2.GetSubsetResponse) -> None:
         if message.HasField("subset"):
             for name, value in changes.items():

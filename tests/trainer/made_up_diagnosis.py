@@ -1,7 +1,5 @@
 """A diagnosis that nobody has computed, and the file that a coordinator would send of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Any

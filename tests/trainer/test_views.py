@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime
 from typing import Any
@@ -43,9 +41,6 @@ def test_what_a_run_does_not_have_yet_is_none() -> None:
     absent = (run.progress, run.created_at, run.ended_at, run.soup, run.costs)
     assert (*absent, run.initial_weights, run.pretrained_weights) == (None,) * 7
     assert (run.state, run.learners, run.config) == (RunState.PENDING, (), RunConfig())
-
-
-def test_a_run_has_its_settings_and_its_times() -> None:
     message = run_pb2.Run(
         config=config_pb2.RunConfig(
             model="resnet8", pruning=config_pb2.PruningConfig(method="PRUNING_METHOD_SNIP")

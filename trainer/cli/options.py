@@ -195,10 +195,13 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def collect_overrides(
-    flags: Mapping[str, Any], assignments: Sequence[str] | None, config: Path | None = None
+    flags: Mapping[str, Any],
+    assignments: Sequence[str] | None,
+    config: Path | None = None,
+    preset: str | None = None,
 ) -> dict[str, Any]:
-    """Settings nested as in `RunConfig`, from flags, `--set` and a TOML file's [run] table."""
-    from lipt.common.config.run_config import merge
+    """Settings nested as in `RunConfig`: flags and `--set`, over [run] of a file, over a preset."""
+    from lipt.common.config.run_config import PRESETS, merge
     from lipt.common.config.settings import read_toml
 
     given = {name: value for name, value in flags.items() if value is not None}
@@ -217,6 +220,11 @@ def collect_overrides(
         if leaf in level:
             raise BadParameter(f"{name} is a group, and settings in it were given, too. Drop one.")
         level[leaf] = value
+    if preset is not None:
+        if preset not in PRESETS:
+            known = ", ".join(PRESETS)
+            raise BadParameter(f"there is no preset {preset!r} of a run. Choose one of: {known}.")
+        return merge(PRESETS[preset], collect_overrides(flags, assignments, config))
     if config is None:
         return nested
     with refusing_as_usage():

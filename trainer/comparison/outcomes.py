@@ -84,6 +84,7 @@ class Outcome:
 
     difference: to the better fixed random subset; with soft labels, to the same without them.
     subset_accuracy, levelled_off: None where the examples changed, and for everything.
+    num_subsets: distinct ones of all seeds.
     target: what the better fixed random subset ends with. reached: how soon it was reached.
     at_chance: the baselines beside it that learned nothing, in words; empty if all learned.
     """
@@ -106,6 +107,7 @@ class Outcome:
     target: float | None
     reached: Reached | None
     score_name: str = "accuracy"
+    num_subsets: int = 0
     at_chance: str = ""
 
     @property
@@ -180,6 +182,7 @@ def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence
         target=target,
         reached=_reached(row, target),
         score_name=row[0].score_name,
+        num_subsets=len({trial.digest for trial in row}),
         at_chance=_at_chance([*everything, *within]),
     )
 
@@ -350,7 +353,7 @@ def answers(rows: Sequence[Outcome]) -> list[Answers]:
             continue
         # One that beats random before one that may only have been lucky.
         best = max(chosen, key=lambda row: (row.beats_random, row.mean_accuracy))
-        better = _better(best, chosen) + _rising(within)
+        better = _better(best, chosen) + _rising(within) + _repeated(chosen)
         found.append(Answers(fraction, better, best.beats_random, _faster(best), _cost(best)))
     return found
 
@@ -393,6 +396,15 @@ def _rising(rows: Sequence[Outcome]) -> str:
     every = len(rising) == sum(row.levelled_off is not None for row in rows)
     whom = "all of them" if every else _and(rising)
     return f" Accuracy on the subset was still rising with {whom}: train longer."
+
+
+def _repeated(chosen: Sequence[Outcome]) -> str:
+    fewer = [
+        f"{row.label} {row.num_subsets} of {row.num_seeds}"
+        for row in chosen
+        if row.num_subsets < row.num_seeds
+    ]
+    return f" Some seeds gave the same subset; distinct ones: {_and(fewer)}." if fewer else ""
 
 
 def _faster(best: Outcome) -> str:

@@ -102,6 +102,8 @@ class Subset:
         num_examples, costs = self._noted("data", "num_examples"), self.manifest.get("costs")
         share = f" of {num_examples:,} ({len(self) / num_examples:.1%})" if num_examples else ""
         facts = [("examples", f"{len(self):,}{share}"), ("strategy", self.strategy)]
+        if self.findings:
+            facts.append(("findings", "; ".join(self.findings[:2])))
         if self.is_weighted:
             facts.append(("weights", f"{self.weights.min():.3g} to {self.weights.max():.3g}"))
         if self.soft_labels is not None:
@@ -113,6 +115,12 @@ class Subset:
         if self.stopped_early:
             facts.append(("stopped early", self.stopped_early))
         return facts
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Sentences on the selection: what judged, how many learners took part, and more."""
+        words = self._noted("findings", "words")
+        return tuple(map(str, words)) if isinstance(words, list) else ()
 
     @property
     def recommended_alpha(self) -> float:

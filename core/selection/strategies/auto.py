@@ -289,11 +289,9 @@ def _findings(
     noise = found.noise.overall
     least_trusted = left_out[found.quality_N[left_out].argsort(stable=True)]
     interval = f"95% interval {noise.low:.1%} to {noise.high:.1%}"
-    known = f"right on {evidence.accuracy:.1%} of the labels that it has not seen"
     return {
         "words": [
             f"{noise.rate:.1%} of the labels look wrong ({interval})",
-            f"a head on the proxy's features is {known}",
             f"{evidence.copies:.1%} of the examples are near copies of others",
             plan.why,
         ],

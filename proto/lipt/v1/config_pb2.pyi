@@ -47,7 +47,7 @@ class SoupSearch(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SOUP_SEARCH_UNSPECIFIED: _ClassVar[SoupSearch]
     SOUP_SEARCH_GRID: _ClassVar[SoupSearch]
-    SOUP_SEARCH_COARSE_TO_FINE: _ClassVar[SoupSearch]
+    SOUP_SEARCH_HALVING: _ClassVar[SoupSearch]
 PRECISION_UNSPECIFIED: Precision
 PRECISION_AUTO: Precision
 PRECISION_FLOAT32: Precision
@@ -70,7 +70,7 @@ SOUP_METHOD_GREEDY: SoupMethod
 SOUP_METHOD_UNIFORM: SoupMethod
 SOUP_SEARCH_UNSPECIFIED: SoupSearch
 SOUP_SEARCH_GRID: SoupSearch
-SOUP_SEARCH_COARSE_TO_FINE: SoupSearch
+SOUP_SEARCH_HALVING: SoupSearch
 
 class RunConfig(_message.Message):
     __slots__ = ("model", "seed", "validation", "initialization", "learners", "augmentation", "pruning", "soup", "evaluation_threads")

@@ -1,30 +1,38 @@
-from __future__ import annotations
-
 import hashlib
 import os
+import ssl
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 from lipt.common.access import tokens
+from lipt.common.access.certificate import CertificateIdentity, identity_of, role_unit, role_uri
+from lipt.common.access.roles import Role
 from lipt.common.access.tokens import Token, TokenSource, find_local_token, published
 from lipt.common.errors import ConfigError
 
 TEXT = "lipt_0a1b2c3d_" + "5" * 64
 
 
-def test_token_is_read_from_a_line_with_white_space_around_it() -> None:
+def test_token_is_read_from_a_line_and_other_texts_are_none() -> None:
     token = Token.parse(f" {TEXT}\n")
     assert token is not None
     assert (token.token_id, token.text) == ("0a1b2c3d", TEXT)
     assert token.sha256 == hashlib.sha256(TEXT.encode()).hexdigest()
     assert "lipt_" not in f"{token} {token!r}"
-
-
-def test_other_texts_are_no_token() -> None:
     other_ids = (TEXT.replace("0a1b2c3d", other) for other in ("", "0a 1b"))
     other_ends = ("lipt", TEXT[:-1], TEXT + "5", TEXT.replace("5", "A"), f"{TEXT}\n{TEXT}")
     for text in ("", "é" * 78, TEXT.replace("lipt", "LIPT"), *other_ids, *other_ends):
@@ -77,7 +85,6 @@ with published(7, sys.argv[1]) as paths:
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """The two folders for tokens, both of which can be made."""
     for name in ("runtime", "temporary"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
@@ -141,7 +148,7 @@ def test_folder_that_others_may_enter_or_own_is_used_by_neither_side(
             assert paths == ()
 
 
-def test_links_in_place_of_folder_or_file_are_not_followed(
+def test_links_and_files_that_others_can_read_are_refused(
     folders: tuple[Path, Path], tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -157,10 +164,122 @@ def test_links_in_place_of_folder_or_file_are_not_followed(
         for folder in folders:
             (folder / "8.token").symlink_to(folder / "7.token")
         assert find_local_token(8) is None
-
-
-def test_file_that_others_can_read_is_not_believed(folders: tuple[Path, Path]) -> None:
     with published(7, "one") as paths:
         for path in paths:
             path.chmod(0o644)
         assert find_local_token(7) is None
+
+
+KEY = ec.generate_private_key(ec.SECP256R1())
+NOW = datetime.now(UTC)
+Uri = x509.UniformResourceIdentifier
+
+
+def certificate(
+    common_name: str = "",
+    units: Sequence[str] = (),
+    names: Sequence[x509.GeneralName] = (),
+    *,
+    extension: x509.ExtensionType | None = None,
+) -> x509.Certificate:
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit) for unit in units]
+    if common_name:
+        attributes.append(x509.NameAttribute(NameOID.COMMON_NAME, common_name))
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name(attributes))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")]))
+        .public_key(KEY.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(NOW - timedelta(days=1))
+        .not_valid_after(NOW + timedelta(days=1))
+    )
+    if names:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    if extension:
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(KEY, hashes.SHA256())
+
+
+def pem(made: x509.Certificate) -> bytes:
+    return made.public_bytes(Encoding.PEM)
+
+
+def identity(made: x509.Certificate) -> CertificateIdentity:
+    found = identity_of({"x509_pem_cert": [pem(made)]})
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_role_is_given_by_a_uri_or_by_a_unit(role: Role) -> None:
+    uri, unit = f"lipt:role:{role.value}", f"lipt-{role.value}"
+    assert (role_uri(role), role_unit(role)) == (uri, unit)
+    assert identity(certificate("a", names=[Uri(uri)])).roles == {role}
+    assert identity(certificate("a", [unit])).roles == {role}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        certificate("lipt-admin"),
+        certificate("OU=lipt-admin"),
+        certificate("a,OU=lipt-admin", ["Lipt-Admin", "lipt-admin ", "lipt-", "lipt-root"]),
+        certificate("a", ["lipt:role:admin"]),
+        certificate("a", names=[x509.DNSName("lipt:role:admin"), Uri("lipt:role:Admin")]),
+        certificate("a", names=[Uri("lipt:role:admin/x"), Uri("lipt-admin"), Uri("lipt:role:")]),
+        certificate("a", names=[Uri("spiffe://lipt:role:admin"), x509.RFC822Name("lipt-admin")]),
+    ],
+)
+def test_what_is_no_role_gives_none(made: x509.Certificate) -> None:
+    assert identity(made).roles == frozenset()
+
+
+def test_a_name_is_the_common_name_or_else_a_dns_name_or_else_a_uri() -> None:
+    names = [Uri("lipt:role:worker"), Uri("spiffe://cluster/box"), x509.DNSName("box.example")]
+    assert identity(certificate("box", names=names)).name == "box"
+    assert identity(certificate(names=names)).name == "box.example"
+    assert identity(certificate(names=names[:2])).name == "spiffe://cluster/box"
+    unnamed = identity(certificate(names=names[:1]))
+    assert unnamed.name == unnamed.sha256[:16]
+    # gRPC's library takes a certificate whose alternative names are no names; a unit is there.
+    junk = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"junk")
+    found = identity(certificate("box", ["lipt-admin"], extension=junk))
+    assert found.roles == frozenset()
+    assert found.name == found.sha256[:16]
+
+
+async def test_a_server_sees_whom_the_connection_shows() -> None:
+    key = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    loopback = x509.IPAddress(ip_address("127.0.0.1"))
+    shown = certificate("box", ["lipt-worker"], [loopback])
+    # Whatever else a peer sends behind its own certificate is not who it is.
+    chain = pem(shown) + pem(certificate("another", ["lipt-admin"]))
+    roots = pem(certificate("authority"))
+    seen: list[CertificateIdentity | None] = []
+
+    async def note(request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
+        seen.append(identity_of(context.auth_context()))
+        return request
+
+    server = grpc.aio.server()
+    handler = grpc.unary_unary_rpc_method_handler(note)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("s", {"m": handler}),))
+    proof = [(key, pem(shown))]
+    mutual = grpc.ssl_server_credentials(proof, roots, require_client_auth=True)
+    one_sided = grpc.ssl_server_credentials(proof)
+    ports = [server.add_secure_port("127.0.0.1:0", each) for each in (mutual, one_sided)]
+    ports.append(server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    client = grpc.ssl_channel_credentials(roots, key, chain)
+    for channel in (
+        grpc.aio.secure_channel(f"127.0.0.1:{ports[0]}", client),
+        grpc.aio.secure_channel(f"127.0.0.1:{ports[1]}", client),
+        grpc.aio.insecure_channel(f"127.0.0.1:{ports[2]}"),
+    ):
+        async with channel:
+            assert await channel.unary_unary("/s/m")(b"x") == b"x"
+    await server.stop(None)
+    sha256 = hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem(shown).decode())).hexdigest()
+    ends = shown.not_valid_after_utc.timestamp()
+    assert seen == [CertificateIdentity("box", sha256, frozenset({Role.WORKER}), ends), None, None]

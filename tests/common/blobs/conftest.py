@@ -1,7 +1,5 @@
 """A coordinator's blobs on a real port, with faults that a test orders."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing

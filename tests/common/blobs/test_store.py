@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import shutil
 import stat
@@ -83,9 +81,7 @@ def test_uploads_that_were_tidied_away_are_made_again_and_a_store_that_is_gone_i
     assert not store.root.exists()
 
 
-def test_content_and_name_are_synced_around_the_rename(
-    store: BlobStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_content_and_name_are_synced(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.put_bytes(DATA)
     store.path(NAME).unlink()
     calls: list[str] = []
@@ -147,15 +143,12 @@ def begin(store: BlobStore, content: bytes) -> BlobName:
     return name
 
 
-def test_blob_is_removed_when_it_was_not_used_for_long(store: BlobStore) -> None:
+def test_blob_is_removed_when_neither_used_nor_sent_for_long(store: BlobStore) -> None:
     old, new = aged(store, b"old"), aged(store, b"new", used_at=LATELY)
     removed = [store.expiry.remove_blob(it.sha256, before=LATELY - 1) for it in (old, new, old)]
     assert removed == [True, False, False]
     left = [store.expiry.blob(digest) for digest in store.expiry.digests()]
     assert left == [StoredFile(new.sha256, 3, LATELY)]
-
-
-def test_upload_that_is_finished_is_young_however_old_its_last_byte(store: BlobStore) -> None:
     name = BlobName.of(b"xy")
     with store.open_upload(name, 0) as upload:
         upload.write(b"xy")
@@ -203,9 +196,7 @@ def test_removal_waits_for_another_process_that_uses_a_blob_of_the_same_folder(
 
 
 @pytest.mark.parametrize("acknowledge", [BlobStore.use, lambda store, _: store.put_bytes(b"old")])
-def test_what_was_acknowledged_is_there_whenever_its_removal_was_decided(
-    store: BlobStore, acknowledge: object
-) -> None:
+def test_removal_never_takes_what_was_acknowledged(store: BlobStore, acknowledge: object) -> None:
     assert callable(acknowledge)
     start = threading.Barrier(2)
 

@@ -1,12 +1,14 @@
-from __future__ import annotations
-
 import random
+import subprocess
+import sys
 from asyncio import to_thread
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from lipt.common.backoff import RetryPolicy
 from lipt.common.blobs.blob import BlobName
@@ -25,6 +27,7 @@ from lipt.common.errors import (
 from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
+from tests.blob_files import file_size_limit, files_of
 from tests.faults.proxy import Fault, Proxy
 
 DATA = random.Random(0).randbytes(10 * CHUNK_BYTES + 5)
@@ -66,31 +69,26 @@ async def test_a_cut_download_asks_only_for_the_rest(
     assert cache.read_bytes(NAME) == DATA
 
 
-async def test_a_download_goes_on_with_the_part_of_an_earlier_process(
-    stub: BlobServiceStub, blobs: Any, cache: BlobStore
-) -> None:
+async def test_a_download_resumes(stub: BlobServiceStub, blobs: Any, cache: BlobStore) -> None:
     blobs.store.put_bytes(DATA)
     with cache.open_upload(NAME, 0) as part:
         part.write(DATA[:1_000_000])
     await to_thread(Transfers(stub).download, NAME, cache)
     assert blobs.num_bytes == len(DATA) - 1_000_000
     assert cache.read_bytes(NAME) == DATA
-    # What is there is not moved again.
     await to_thread(Transfers(stub).download, NAME, cache)
     await to_thread(Transfers(stub).upload, DATA)
     assert blobs.num_calls == 1
 
 
-async def test_a_cut_upload_sends_only_the_rest(
-    stub: BlobServiceStub, blobs: Any, policy: RetryPolicy
-) -> None:
+async def test_a_cut_upload_resumes(stub: BlobServiceStub, blobs: Any, policy: RetryPolicy) -> None:
     blobs.cuts = [3, 2]
     await to_thread(Transfers(stub, policy=policy).upload, DATA)
     assert blobs.store.read_bytes(NAME) == DATA
     assert (blobs.num_calls, blobs.num_bytes) == (3, len(DATA))
 
 
-async def test_damage_that_does_not_end_is_given_up(
+async def test_lasting_damage_is_given_up_and_dropped(
     stub: BlobServiceStub, blobs: Any, cache: BlobStore, policy: RetryPolicy
 ) -> None:
     blobs.store.put_bytes(DATA)
@@ -98,11 +96,6 @@ async def test_damage_that_does_not_end_is_given_up(
     with pytest.raises(CorruptBlobError, match="differs from its CRC-32"):
         await to_thread(Transfers(stub, policy=policy).download, NAME, cache)
     assert blobs.num_calls == policy.max_failures
-
-
-async def test_a_blob_damaged_at_its_source_is_dropped(
-    stub: BlobServiceStub, blobs: Any, cache: BlobStore, policy: RetryPolicy
-) -> None:
     # The chunks' checksums agree with the damaged file; only the digest can tell.
     blobs.store.put_bytes(DATA)
     blobs.store.path(NAME).write_bytes(DATA[:-1] + bytes([DATA[-1] ^ 1]))
@@ -179,9 +172,7 @@ def stop_after(num_chunks: int) -> Callable[[int], None]:
     return on_bytes
 
 
-async def test_the_caller_can_end_a_transfer_and_keeps_its_part(
-    stub: BlobServiceStub, blobs: Any, cache: BlobStore
-) -> None:
+async def test_callers_end_transfers(stub: BlobServiceStub, blobs: Any, cache: BlobStore) -> None:
     with pytest.raises(StopTransferError):
         await to_thread(Transfers(stub, on_bytes=stop_after(2)).upload, DATA)
     assert not blobs.store.has(NAME)
@@ -206,3 +197,103 @@ async def test_an_upload_survives_a_network_that_is_cut_five_times(blobs: Any) -
     assert blobs.store.read_bytes(NAME) == DATA
     # A cut costs at most the chunk that had arrived and was not yet written.
     assert len(DATA) <= blobs.num_bytes <= len(DATA) + 5 * CHUNK_BYTES
+
+
+CONTENT = b"0123456789" * 100
+CONTENT_NAME = BlobName.of(CONTENT)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.integers(0, 1000), max_size=5), data=st.binary(max_size=1000))
+def test_any_cuts_give_the_same_blob(tmp_path: Path, cuts: list[int], data: bytes) -> None:
+    store = BlobStore(tmp_path, max_blob_bytes=10_000)
+    name = BlobName.of(data)
+    edges = [*sorted(cut for cut in cuts if cut < len(data)), len(data)]
+    for edge in edges:
+        offset = store.committed_offset(name)
+        if not store.has(name):
+            with store.open_upload(name, offset) as upload:
+                upload.write(data[offset:edge])
+                if edge == len(data):
+                    upload.finish()
+    assert store.read_bytes(name) == data
+
+
+def test_an_upload_that_changed_or_goes_on_is_not_taken(store: BlobStore) -> None:
+    with store.open_upload(CONTENT_NAME, 0) as upload:
+        upload.write(CONTENT[:-1] + b"x")
+        with pytest.raises(CorruptBlobError, match="Send it again from the start"):
+            upload.finish()
+    assert files_of(store) == []
+    assert store.committed_offset(CONTENT_NAME) == 0
+    with store.open_upload(CONTENT_NAME, 0) as upload:
+        upload.write(CONTENT)
+        with pytest.raises(WrongOffsetError, match="1 bytes at 1000 go on after the end"):
+            upload.write(b"x")
+        upload.finish()
+    assert store.read_bytes(CONTENT_NAME) == CONTENT
+
+
+def test_an_unfinished_upload_keeps_what_it_has_for_its_user_alone(store: BlobStore) -> None:
+    with store.open_upload(CONTENT_NAME, 0) as upload:
+        upload.write(CONTENT[:300])
+        assert store.part(CONTENT_NAME).stat().st_mode & 0o777 == 0o600
+        with pytest.raises(WrongOffsetError, match="ends at byte 300"):
+            upload.finish()
+    assert store.committed_offset(CONTENT_NAME) == 300
+    for offset in (0, 299, 301, 1000):
+        with pytest.raises(WrongOffsetError, match=f"up to byte 300, not {offset}"):
+            store.open_upload(CONTENT_NAME, offset)
+
+
+def test_a_part_longer_than_the_blob_is_dropped(store: BlobStore) -> None:
+    with store.open_upload(BlobName(CONTENT_NAME.sha256, 2000), 0) as upload:
+        upload.write(bytes(1500))
+    assert store.committed_offset(CONTENT_NAME) == 0
+    with store.open_upload(CONTENT_NAME, 0) as upload:
+        upload.write(CONTENT)
+        upload.finish()
+    assert store.read_bytes(CONTENT_NAME) == CONTENT
+
+
+def test_a_full_disk_is_a_sentence_and_what_fits_is_kept(store: BlobStore) -> None:
+    with file_size_limit(500), store.open_upload(CONTENT_NAME, 0) as upload:
+        upload.write(CONTENT[:300])
+        with pytest.raises(StateError, match=r"File too large. Free space there"):
+            upload.write(CONTENT[300:])
+    assert store.committed_offset(CONTENT_NAME) == 500
+    with store.open_upload(CONTENT_NAME, 500) as upload:
+        upload.write(CONTENT[500:])
+        upload.finish()
+    assert store.read_bytes(CONTENT_NAME) == CONTENT
+
+
+def test_an_upload_of_a_killed_process_can_be_continued(store: BlobStore) -> None:
+    program = """
+import sys
+from pathlib import Path
+from lipt.common.blobs.blob import BlobName
+from lipt.common.blobs.store import BlobStore
+upload = BlobStore(Path(sys.argv[1]), max_blob_bytes=10_000).open_upload(
+    BlobName(sys.argv[2], 1000), 0
+)
+upload.write(b"0123456789" * 30)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, store.root, CONTENT_NAME.sha256],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        with pytest.raises(UploadInProgressError, match=r"sent by someone else. Try again"):
+            store.open_upload(CONTENT_NAME, 300)
+        process.kill()
+    with store.open_upload(CONTENT_NAME, 300) as upload:
+        upload.write(CONTENT[300:])
+        with pytest.raises(UploadInProgressError):
+            store.open_upload(CONTENT_NAME, 1000)
+        upload.finish()
+    assert store.has(CONTENT_NAME)

@@ -1,12 +1,41 @@
-from __future__ import annotations
-
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel, ByteSize, Field, ValidationError
 
+from docs.make.configuration import markdown_tables
+from lipt.common.config.knobs import example_toml, option_help, sections
+from lipt.common.config.run_config import (
+    PRESETS,
+    AugmentationConfig,
+    FingerprintKind,
+    LearnersConfig,
+    Precision,
+    PruningConfig,
+    PruningMethod,
+    RunConfig,
+    SoupSearch,
+)
 from lipt.common.config.settings import load_settings
+from lipt.common.config.tasks import LearnerTask
+from lipt.common.config.values import (
+    did_you_mean,
+    dump,
+    overrides_to_proto,
+    run_config_from_proto,
+    run_config_to_proto,
+    validate,
+)
 from lipt.common.errors import ConfigError
+from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType
+from lipt.common.rpc.messages import fill_message, message_to_dict
+from lipt.common.targets.values import MultiLabel, Regression, SingleLabel
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
+from lipt.trainer.main_training.recipe import Recipe
+from lipt.v1 import config_pb2, worker_pb2
 from lipt.worker.settings import WorkerSettings
 
 
@@ -15,9 +44,7 @@ def load(**flags: object) -> CoordinatorSettings:
     return load_settings(CoordinatorSettings, config=None, flags=digits | flags)
 
 
-def test_flags_win_over_the_environment_which_wins_over_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flags_then_environment_then_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "run.toml"
     config.write_text(
         'listen = "file:1"\ndevice = "file"\nlog_level = "DEBUG"\n'
@@ -52,9 +79,7 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(
         ("listen = ", "is not TOML"),
     ],
 )
-def test_bad_file_is_refused_with_file_key_and_what_is_allowed(
-    tmp_path: Path, text: str, words: str
-) -> None:
+def test_bad_file_is_refused_with_what_is_allowed(tmp_path: Path, text: str, words: str) -> None:
     config = tmp_path / "run.toml"
     config.write_text(text)
     with pytest.raises(ConfigError, match=words) as caught:
@@ -72,9 +97,6 @@ def test_own_factories_are_allowed_and_others_are_not() -> None:
     own = {"source": "mine.data:train"}
     settings = load(dataset=own, run={"model": "torchvision:resnet18"}, allow_modules=("also",))
     assert with_own_modules(settings).allow_modules == ("also", "mine.data")
-
-
-def test_sizes_are_written_with_their_unit_or_as_bytes() -> None:
     assert load(limits={"compute_memory": "1.5GiB"}).limits.compute_memory == 3 * 2**29
     worker = load_settings(WorkerSettings, config=None, flags={"max_memory": "2000000000"})
     assert worker.max_memory == 2 * 10**9
@@ -87,3 +109,302 @@ def test_sizes_are_written_with_their_unit_or_as_bytes() -> None:
 def test_size_that_nothing_could_run_in_is_refused(size: str, words: str) -> None:
     with pytest.raises(ConfigError, match=f"max_memory = '{size}': .*{words}"):
         load_settings(WorkerSettings, config=None, flags={"max_memory": size})
+
+
+TASK = LearnerTask(
+    model="resnet8",
+    num_classes=10,
+    image=ImageFormat(3, 32, 32, mean=(0.5, 0.25, 0.75), std=(0.5, 0.25, 1.0)),
+    learners=LearnersConfig(num_steps=3),
+    augmentation=AugmentationConfig(num_ops=1),
+    pruning_method=PruningMethod.SNIP,
+    density=0.875,
+    seed=2**62,
+)
+
+
+def sent(task: LearnerTask) -> worker_pb2.LearnerTask:
+    return worker_pb2.LearnerTask.FromString(
+        fill_message(worker_pb2.LearnerTask(), dump(task)).SerializeToString()
+    )
+
+
+def read(message: worker_pb2.LearnerTask) -> LearnerTask:
+    return validate(LearnerTask, message_to_dict(message))
+
+
+def test_run_config_has_the_same_fields_on_the_wire() -> None:
+    top: Any = config_pb2.RunConfig.DESCRIPTOR
+    parts = [("", top), *((it.name, it.message_type) for it in top.fields if it.message_type)]
+    wire = {(part, field.name) for part, message in parts for field in message.fields}
+    settings = {(part.name, knob.name) for part in sections(RunConfig) for knob in part.knobs}
+    assert wire == settings | {("", part.name) for part in sections(RunConfig) if part.name}
+    config = RunConfig(
+        model="wrn28_10",
+        seed=7,
+        learners=LearnersConfig(num_learners=3, learning_rate=0.25),
+        pruning=PruningConfig(method=PruningMethod.RANDOM, density_min=0.5),
+    )
+    arrived = config_pb2.RunConfig.FromString(run_config_to_proto(config).SerializeToString())
+    assert run_config_from_proto(arrived, RunConfig()) == config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"nonsense": 1}, "nonsense: there is no such setting; there are model"),
+        ({"learners": {"steps": 1}}, r"learners\.steps: there is no such setting"),
+        ({"learners": 3}, "learners = 3: input should be a valid dictionary"),
+        ({"pruning": {"method": "axe"}}, "input should be 'magnitude', 'snip', 'random' or 'none'"),
+        ({"seed": "seven"}, "seed = 'seven'"),
+        ({"seed": -1}, "seed = -1"),
+        ({"seed": (1, 2)}, r"seed = \(1, 2\)"),
+    ],
+)
+def test_bad_override_names_the_setting(overrides: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        overrides_to_proto(overrides)
+
+
+COLUMNS = (
+    # Figures travel as they are: both sides compute with the same.
+    ColumnFormat(Column("", ColumnType.FLOAT64, (), standardized=True), (0.1,), (1e-3,)),
+    ColumnFormat(Column("tokens", ColumnType.INT64, (128,), num_values=30_000)),
+    ColumnFormat(Column("mask", ColumnType.BOOL, (2, 3))),
+)
+NUMBERS = Regression(mean=(0.1, 1e9), std=(0.3, 1e-9))
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        TASK,
+        replace(TASK, image=None, columns=ColumnsFormat(COLUMNS[:1])),
+        replace(TASK, image=None, columns=ColumnsFormat(COLUMNS[1:])),
+        replace(TASK, num_classes=4, other_target=MultiLabel(4)),
+        replace(TASK, num_classes=2, other_target=NUMBERS),
+    ],
+)
+def test_task_survives_the_wire(task: LearnerTask) -> None:
+    again = read(sent(task))
+    assert again == task
+    assert again.inputs == (task.image or task.columns)
+    assert again.target == (task.other_target or SingleLabel(10))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("density", 0.0, r"density = 0\.0: input should be greater than 0"),
+        ("density", float("nan"), "density = nan: "),
+        ("num_classes", 0, "num_classes = 0: input should be greater than or equal to 1"),
+        ("pruning_method", 99, "pruning_method = '99': input should be 'magnitude', 'snip'"),
+    ],
+)
+def test_task_that_cannot_be_done_is_refused(field: str, value: Any, words: str) -> None:
+    message = sent(TASK)
+    setattr(message, field, value)
+    with pytest.raises(ConfigError, match=words):
+        read(message)
+
+
+def test_a_column_of_no_known_type_is_refused() -> None:
+    message = sent(replace(TASK, image=None, columns=ColumnsFormat(COLUMNS[1:])))
+    column = message.columns.columns[0].column
+    for number in (0, 99):
+        column.type = number  # type: ignore[assignment]
+        with pytest.raises(ConfigError, match=r"columns\.columns\.0\.column\.type"):
+            read(message)
+    column.type = worker_pb2.COLUMN_TYPE_INT8
+    column.shape[:] = [2] * 9
+    with pytest.raises(ConfigError, match=r"columns\.0\.column\.shape"):
+        read(message)
+    column.shape[:] = [0]
+    with pytest.raises(ConfigError, match=r"shape\.0 = 0"):
+        read(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        ("density_mn", "did you mean pruning.density_min?"),
+        ("pruning.num_learners", "did you mean learners.num_learners?"),
+        ("learning_rat", "did you mean initialization.learning_rate or learners.learning_rate?"),
+        ("xyzzy", ""),
+    ],
+)
+def test_a_name_that_is_like_a_setting_gets_a_question(name: str, question: str) -> None:
+    assert did_you_mean(name, RunConfig) == question
+
+
+def test_a_recipe_s_setting_that_there_is_not_is_refused_with_what_was_meant() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean learning_rate\?"):
+        validate(Recipe, {"learning_rates": 1})
+
+
+class Oven(BaseModel):
+    """How the soup is
+    kept warm.
+
+    No part of the files.
+    """
+
+    watts: float = Field(default=0.5, gt=0.0, le=2.0, description="Power, theta*.")
+    label: str = Field(default="on", max_length=80, description="Is `*on*`, or_off|broken.")
+
+
+class Kitchen(BaseModel):
+    cooks: int = Field(default=3, ge=1, le=10_000, description="How many cooks there are.")
+    oven: Oven = Oven()
+    spare: Oven = Field(default=Oven(), description="For when it breaks.")
+    salt: Literal["sea", "rock"] = Field(default="sea", description="Kind of salt.")
+    precision: Precision = Field(default=Precision.AUTO, description="Of the scales.")
+    seed: int = Field(default=2**32, ge=0, lt=2**63, description="A pinch.")
+    open_late: bool = Field(default=False, description="Whether it closes after midnight.")
+    guests: tuple[str, ...] = Field(default=(), description="Who comes.")
+    bell: Path | None = Field(default=None, description="To ring.", examples=["/dev/bell"])
+    larder: ByteSize = Field(default=ByteSize(2**31), description="What fits in.")
+    door: Path = Field(default_factory=Path.home, description="To shut.", examples=["/door"])
+    owner: str = Field(description='Who "pays".', examples=['the "boss"'])
+
+
+TOML = """\
+# kitchen --config kitchen.toml
+#
+# All of it.
+
+# How many cooks there are.
+cooks = 3  # 1 to 10000
+
+# Kind of salt.
+salt = "sea"  # sea or rock
+
+# Of the scales.
+precision = "auto"  # auto, float32 or bfloat16
+
+# A pinch.
+seed = 4_294_967_296  # at least 0, below 2^63
+
+# Whether it closes after midnight.
+open_late = false
+
+# Who comes.
+guests = []
+
+# To ring.
+# bell = "/dev/bell"
+
+# What fits in.
+larder = "2GiB"
+
+# To shut.
+# door = "/door"
+
+# Who "pays".
+owner = "the \\"boss\\""
+
+# How the soup is kept warm.
+[oven]
+
+# Power, theta*.
+watts = 0.5  # above 0, at most 2
+
+# Is `*on*`, or_off|broken.
+label = "on"  # at most 80 characters
+
+# For when it breaks.
+[spare]
+
+# Power, theta*.
+watts = 0.5  # above 0, at most 2
+
+# Is `*on*`, or_off|broken.
+label = "on"  # at most 80 characters
+"""
+
+
+OVEN_TABLE = r"""
+| setting | default | allowed | what it does |
+|---|---|---|---|
+| `watts` | `0.5` | above 0, at most 2 | Power, theta\*. |
+| `label` | `"on"` | at most 80 characters | Is `*on*`, or\_off\|broken. |
+""".strip()
+
+
+def test_example_has_every_setting_with_its_description_its_default_and_what_is_allowed() -> None:
+    assert example_toml(Kitchen, "kitchen --config kitchen.toml\n\nAll of it.") == TOML
+
+
+def test_tables_escape_what_markdown_takes_for_its_own_outside_of_code() -> None:
+    assert markdown_tables(Kitchen, level=3).split("\n\n")[1:4] == [
+        "### `[oven]`",
+        "How the soup is kept warm.",
+        OVEN_TABLE,
+    ]
+
+
+def test_flag_says_what_its_setting_does_allows_and_defaults_to() -> None:
+    names = ("cooks", "precision", "open_late", "spare.watts")
+    assert [option_help(Kitchen, name) for name in names] == [
+        "How many cooks there are. [1 to 10000; default: 3]",
+        "Of the scales. [auto, float32 or bfloat16; default: auto]",
+        "Whether it closes after midnight.",
+        "Power, theta*. [above 0, at most 2; default: 0.5]",
+    ]
+    text = option_help(Kitchen, "cooks", note="Repeatable.", show_default=False)
+    assert text == "How many cooks there are. Repeatable. [1 to 10000]"
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "num_snapshots", "steps"),
+    [
+        (10, 0, ()),
+        (10, 1, (10,)),
+        (10, 2, (5, 10)),
+        # 10/3 and 20/3
+        (10, 3, (3, 7, 10)),
+        # 2.5 and 7.5 round up
+        (10, 4, (3, 5, 8, 10)),
+        (5, 5, (1, 2, 3, 4, 5)),
+        (1, 1, (1,)),
+    ],
+)
+def test_snapshots_are_even(num_steps: int, num_snapshots: int, steps: tuple[int, ...]) -> None:
+    config = LearnersConfig(num_steps=num_steps, num_snapshots=num_snapshots)
+    assert config.snapshot_steps == steps
+
+
+@pytest.mark.parametrize(("num_steps", "num_snapshots"), [(1, 2), (10, 11)])
+def test_more_snapshots_than_states_are_refused(num_steps: int, num_snapshots: int) -> None:
+    with pytest.raises(ValidationError, match=r"Lower num_snapshots, or raise num_steps"):
+        LearnersConfig(num_steps=num_steps, num_snapshots=num_snapshots)
+
+
+FLOATS = [
+    f"{section.name}.{knob.name}"
+    for section in sections(RunConfig)
+    for knob in section.knobs
+    if isinstance(knob.default, float)
+]
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("path", FLOATS)
+def test_figure_that_no_record_could_hold_is_refused(path: str, value: float) -> None:
+    # JSON has no such numbers: a run's record with one could not be read at the next start.
+    section, _, field = path.partition(".")
+    with pytest.raises(ConfigError, match=rf"{section}\.{field} = .*finite"):
+        validate(RunConfig, {section: {field: value}})
+
+
+def test_kind_is_told_from_the_value() -> None:
+    assert FingerprintKind.of("f" * 64) is FingerprintKind.of("") is FingerprintKind.SAMPLED
+    assert FingerprintKind.of("full-" + "f" * 64) is FingerprintKind.FULL
+
+
+def test_the_papers_preset_has_its_learners_and_its_search() -> None:
+    config = validate(RunConfig, PRESETS["paper"])
+    learners = config.learners
+    sizes = (learners.num_learners, learners.num_minibatches, learners.num_steps)
+    assert (*sizes, learners.batch_size) == (10, 1, 10, 256)
+    assert (config.soup.search, config.soup.num_alphas) == (SoupSearch.GRID, 10)

@@ -1,7 +1,5 @@
 """Made-up rows of columns, and folders of files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -27,7 +25,6 @@ def column_rows(**tensors: Tensor) -> ColumnRows:
 
 
 def write_folder(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Files by their path in the folder."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

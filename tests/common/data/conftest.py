@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +14,6 @@ def indexes(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Write a file of text; its path."""
-
     def write_text(text: str, name: str = "table.csv") -> Path:
         path = tmp_path / name
         path.write_text(text, encoding="utf-8")

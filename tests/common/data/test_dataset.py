@@ -3,8 +3,6 @@
 Shapes: N examples, B ids, C channels.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
@@ -250,7 +248,6 @@ def test_broken_images_are_named_and_left_out(
         assert (len(opened), opened.quarantined) == (10, BROKEN)
         assert "3 of 10 images of" in caplog.text
         assert "are left out: 0, 5, 9" in caplog.text
-    # The others stay in their order.
     dataset = without_quarantined(opened)
     ids = Numbering(BROKEN).ids(torch.arange(7))
     assert (len(dataset), ids.tolist()) == (7, [1, 2, 3, 4, 6, 7, 8])

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -13,15 +11,12 @@ from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, Column
 from tests.common.data.columns import SIZES, TOKENS, column_rows
 
 
-def test_standardized_columns_get_figures_of_the_chosen_examples_alone() -> None:
+def test_figures_are_of_chosen_examples_by_place_or_channel() -> None:
     data = load(column_rows())
     found = input_format(data, torch.tensor([2, 0]), seed=0)
     # Of 1 and 6: the mean is 3.5, the population's deviation 2.5.
     expected = ColumnsFormat((ColumnFormat(TOKENS), ColumnFormat(SIZES, (3.5,), (2.5,))))
     assert found == expected
-
-
-def test_figures_are_by_place_in_the_last_dimension_and_images_by_channel() -> None:
     rows = column_rows()
     column = Column("sizes", ColumnType.FLOAT32, (2, 2), standardized=True)
     values = torch.tensor([[[0.0, 7.0], [2.0, 7.0]]] * 2 + [[[4.0, 7.0], [6.0, 7.0]]])

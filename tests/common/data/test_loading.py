@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import subprocess
 import sys
@@ -50,9 +48,7 @@ def test_a_data_set_of_columns_gives_examples_by_their_ids() -> None:
         ("tokens", [[1, -1], [3, 4], [5, 0]], r"row 0 has a value outside 0\.\.8"),
     ],
 )
-def test_a_value_that_no_model_can_be_given_is_named_by_its_row(
-    name: str, values: list[float], sentence: str
-) -> None:
+def test_an_impossible_value_names_its_row(name: str, values: list[float], sentence: str) -> None:
     dtype = torch.int16 if name == "tokens" else torch.float32
     rows = column_rows(**{name: torch.tensor(values, dtype=dtype)})
     with pytest.raises(DataError, match=sentence):
@@ -113,9 +109,7 @@ LARGE = "; a training step takes about 12 times that of --image-size 64"
         (8, f"{SCALED} 8 x 8: 192 B each, 384 B {AGAIN}"),
     ],
 )
-def test_the_cost_of_scaling_is_told(
-    tmp_path: Path, encode: Encode, size: int | None, note: str
-) -> None:
+def test_scaling_cost_is_told(tmp_path: Path, encode: Encode, size: int | None, note: str) -> None:
     write_folder(tmp_path, {"a/0.png": encode(0, (20, 40)), "b/0.png": encode(0, (30, 30))})
     source = f"imagefolder:{tmp_path}"
     assert open_dataset(source, image_size=size, memory_budget_bytes=0).scaling == note
@@ -127,9 +121,7 @@ def holed(image: bytes) -> bytes:
     return image[: half - 20] + image[half + 20 :]
 
 
-def test_all_that_cannot_be_used_are_listed_by_the_ids_that_they_have(
-    tmp_path: Path, encode: Encode
-) -> None:
+def test_all_unusable_images_are_listed_by_their_ids(tmp_path: Path, encode: Encode) -> None:
     images = [encode(0), holed(encode(1)), b"", b"no image", encode(4)]
     write_folder(tmp_path, {f"{at > 2}/{at}.png": image for at, image in enumerate(images)})
     told: list[tuple[int, int]] = []
@@ -179,9 +171,7 @@ def test_digits_are_what_scikit_learn_loads_and_cost_no_import_of_it(
         open_dataset("digits")
 
 
-def test_cifar10_reads_the_training_batches_in_order_and_no_altered_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cifar10_reads_published_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {f"data_batch_{i}": [i, 1, 0] for i in range(1, 6)} | {"test_batch": [7]}
     folder = tmp_path / "cifar-10-batches-py"
     write_cifar(monkeypatch, folder, "CIFAR10", files, num_classes=10, meta="batches.meta")
@@ -218,9 +208,7 @@ def test_reports_progress_from_start_to_end(image_folder: Path, monkeypatch: Any
     assert calls == [(done, 5) for done in (0, 1, 2, 3, 4, 5, 5)]
 
 
-def test_an_image_folder_takes_the_files_that_torchvision_takes(
-    image_folder: Path, encode: Encode
-) -> None:
+def test_an_image_folder_is_torchvisions(image_folder: Path, encode: Encode) -> None:
     other = {"cat/notes.txt": b"no image", "list.csv": b"no class"}
     write_folder(image_folder, {**other, "dog/B.JPEG": encode(7, kind="JPEG")})
     (image_folder / "dog" / "linked").symlink_to(image_folder / "cat")
@@ -241,8 +229,6 @@ def test_an_image_folder_takes_the_files_that_torchvision_takes(
         ("digits", 5000, r"the image size 5000 is outside 1\.\.4096"),
     ],
 )
-def test_paths_and_sizes_that_cannot_be_used_are_refused(
-    source: str, image_size: int | None, words: str
-) -> None:
+def test_wrong_paths_and_sizes_are_refused(source: str, image_size: int | None, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         open_dataset(source, image_size=image_size)

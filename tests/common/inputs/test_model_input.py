@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
@@ -48,9 +46,6 @@ def test_columns_are_given_by_name_and_only_standardized_ones_change() -> None:
     alone = ColumnsFormat((ColumnFormat(Column("", ColumnType.BOOL, (2,))),))
     values = torch.tensor([[True, False]])
     assert to_model_input({"": values}, alone, "cpu") is values
-
-
-def test_standardized_numbers_are_at_least_single_precision() -> None:
     for kind in (ColumnType.FLOAT16, ColumnType.BFLOAT16, ColumnType.FLOAT64):
         number = ColumnFormat(Column("x", kind, (), standardized=True), (2.0,), (4.0,))
         stored = {"x": torch.tensor([6.0, 2.0], dtype=kind.dtype)}

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -65,9 +63,6 @@ def test_a_format_without_its_figures_is_a_spec() -> None:
     assert spec_of(image) == ImageSpec(3, 8, 9)
     columns = ColumnsFormat((ColumnFormat(TOKENS), ColumnFormat(SIZES, (0.0,) * 3, (1.0,) * 3)))
     assert spec_of(columns) == ColumnsSpec((TOKENS, SIZES))
-
-
-def test_figures_have_to_fit_the_last_dimension() -> None:
     zeros, ones = (0.0,) * 4, (1.0,) * 4
     for figures in ((SIZES,), (SIZES, zeros[:3], (1.0, 1.0, 0.0)), (TOKENS, zeros, ones)):
         with pytest.raises(ConfigError, match="do not fit the column"):

@@ -1,7 +1,5 @@
 """Figures of models whose tensors can be counted by hand; float32 is 4 bytes."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor, nn

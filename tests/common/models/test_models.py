@@ -1,8 +1,6 @@
-"""Shapes: N images, C classes."""
-
-from __future__ import annotations
-
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +15,12 @@ from lipt.common.inputs.specs import (
     InputSpec,
     call_model,
 )
-from lipt.common.models import build_model, find_head
+from lipt.common.models import build_model, find_head, forward_with_features
+from lipt.common.models.footprint import measure_model
+from lipt.common.models.head import ALL_BUT_HEAD, evaluation_mode, freeze, frozen_names, head_names
 from lipt.common.models.models import BasicBlock, PreActivationBlock, TextTransformer, linear, mlp
 from lipt.common.models.registry import build_without_values
+from tests.sentences import Reader
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def tokens(*lengths: int) -> Tensor:
     return tokens_BL * (torch.arange(12) < torch.tensor(lengths)[:, None])
 
 
-def test_logits_of_a_text_do_not_depend_on_its_padding_or_batch() -> None:
+def test_logits_of_a_text_depend_on_its_words_alone() -> None:
     model = build_text()
     assert model(tokens(12, 3)).shape == (2, 3)
     assert torch.equal(call_model(model, {"words": tokens(5)}), model(tokens(5)))
@@ -127,9 +128,6 @@ def test_logits_of_a_text_do_not_depend_on_its_padding_or_batch() -> None:
     # Nor does what stands beside a text in its batch.
     torch.testing.assert_close(model(tokens(5, 12))[:1], model(tokens(5)))
     assert model.to("meta")(torch.zeros(4, 12, dtype=torch.int64, device="meta")).shape == (4, 3)
-
-
-def test_training_and_evaluation_have_equal_bits_and_a_text_without_tokens_finite_ones() -> None:
     model, text_BL = build_text(), tokens(12, 7, 3, 0)
     training = model.train()(text_BL)
     training.sum().backward()
@@ -150,3 +148,136 @@ def test_training_and_evaluation_have_equal_bits_and_a_text_without_tokens_finit
 def test_inputs_other_than_tokens_are_refused(inputs: InputSpec) -> None:
     with pytest.raises(ConfigError, match=r"text:tiny cannot take .*, only tokens"):
         TextTransformer(num_classes=2, inputs=inputs)
+
+
+WORDS = Column("tokens", ColumnType.INT64, (5,), num_values=40)
+FIGURES = Column("figures", ColumnType.FLOAT32, (3,))
+SPEC = ColumnsSpec((WORDS, FIGURES))
+
+
+class Wrapped(Reader):
+    def forward(self, tokens: Tensor, figures: Tensor) -> Any:
+        return SimpleNamespace(logits=super().forward(tokens, figures), loss=None)
+
+
+def wrapped(*, num_classes: int) -> nn.Module:
+    return Wrapped(num_classes)
+
+
+def silent(*, num_classes: int) -> nn.Module:
+    return nn.Linear(3, num_classes)
+
+
+def built(name: str, inputs: ColumnsSpec = SPEC) -> nn.Module:
+    module = "tests.common.models.test_models"
+    return build_model(
+        f"{module}:{name}", num_classes=4, inputs=inputs, seed=0, allowed_modules=[module]
+    )
+
+
+def test_an_output_with_logits_is_as_good_as_logits() -> None:
+    model = built("wrapped").eval()
+    inputs = {"tokens": torch.tensor([[1, 2, 3, 4, 0]] * 2), "figures": torch.rand(2, 3)}
+    logits_BC, features_BD = forward_with_features(model, inputs)
+    assert torch.equal(logits_BC, call_model(model, inputs))
+    assert torch.equal(logits_BC, find_head(model)[1](features_BD))
+
+
+def distilled(*, num_classes: int) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}
+    config = transformers.DistilBertConfig(vocab_size=40, num_labels=num_classes, **sizes)
+    return transformers.DistilBertForSequenceClassification(config)  # type: ignore[no-any-return]
+
+
+def test_a_sequence_classifier_of_hugging_face_is_taken_as_it_is() -> None:
+    mask = Column("attention_mask", ColumnType.INT64, (5,), num_values=2)
+    words = Column("input_ids", ColumnType.INT64, (5,), num_values=40)
+    model = built("distilled", ColumnsSpec((words, mask)))
+    assert measure_model(model, "distilled", inputs=ColumnsSpec((words, mask))).training_bytes > 0
+
+
+def test_models_that_cannot_be_given_the_data_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"'' with inputs of the shapes \[\(1, 3, 4\)\]"):
+        forward_with_features(nn.Linear(4, 2), torch.zeros(1, 3, 4))
+    with pytest.raises(ConfigError, match=r"figures float32\[3\] with TypeError.*keywords"):
+        built("silent")
+    doubles = ColumnsSpec((Column("", ColumnType.FLOAT64, (3,)),))
+    with pytest.raises(ConfigError, match="give float32 where its weights are float32"):
+        built("silent", doubles)
+
+
+@pytest.mark.parametrize(
+    ("spec", "head"),
+    [
+        ("resnet8", "fc"),
+        ("wrn28_10", "fc"),
+        ("convnet", "fc"),
+        ("torchvision:vgg11_bn", "classifier.6"),
+        ("torchvision:swin_t", "head"),
+        ("torchvision:googlenet", "fc"),
+    ],
+)
+def test_the_head_makes_logits_of_features(spec: str, head: str) -> None:
+    shape = (3, 64, 64) if spec.startswith("torchvision") else (1, 8, 8)
+    model = build_model(spec, num_classes=10, inputs=ImageSpec(*shape), seed=0)
+    assert model.training
+    x = torch.randn(2, *shape)
+    # Training mode must not add auxiliary logits.
+    assert model(x).shape == (2, 10)
+    with evaluation_mode(model), torch.no_grad():
+        logits_NC, features_ND = forward_with_features(model, x)
+        name, layer = find_head(model)
+        assert name == head
+        assert torch.equal(layer(features_ND), logits_NC)
+        assert torch.equal(model(x), logits_NC)
+    assert not layer._forward_pre_hooks
+
+
+def normalized() -> nn.Sequential:
+    """A linear layer, statistics without parameters, a scaled batch norm, and the head."""
+    return nn.Sequential(
+        nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.BatchNorm1d(4), nn.Linear(4, 2)
+    )
+
+
+def test_globs_freeze_parameters_and_the_statistics_of_layers_that_are_frozen_whole() -> None:
+    statistics = {"running_mean", "running_var", "num_batches_tracked"}
+    model = normalized()
+    assert frozen_names(model, ["2.*"]) == {f"2.{name}" for name in {"weight", "bias"} | statistics}
+    # Its bias is trained, so its statistics go on as well.
+    assert frozen_names(model, ["2.w*"]) == {"2.weight"}
+    # Of two patterns one matches each; of a layer without parameters the statistics themselves.
+    assert frozen_names(model, ["2.weight", "2.bias"]) == frozen_names(model, ["2.*"])
+    assert frozen_names(model, ["1.*"]) == {f"1.{name}" for name in statistics}
+    rest = model.state_dict().keys() - frozen_names(model, [ALL_BUT_HEAD])
+    assert rest == head_names(model) == {"3.weight", "3.bias"}
+    # A tensor of two names is frozen under both.
+    tied = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False), nn.Linear(4, 2))
+    tied[1].weight = tied[0].weight
+    assert frozen_names(tied, ["1.*"]) == {"0.weight", "1.weight"}
+
+
+def test_frozen_layers_take_no_gradient_and_keep_their_statistics() -> None:
+    model = normalized().train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    frozen = frozen_names(model, ["0.*", "1.*"])
+    freeze(model, frozen)
+    model(torch.randn(8, 4, generator=torch.Generator().manual_seed(0))).sum().backward()
+    assert [module.training for module in model] == [False, False, True, True]
+    trained = {name for name, item in model.named_parameters() if item.grad is not None}
+    assert trained == {"2.weight", "2.bias", "3.weight", "3.bias"}
+    changed = {
+        name for name, item in model.state_dict().items() if not torch.equal(item, before[name])
+    }
+    assert changed == {"2.running_mean", "2.running_var", "2.num_batches_tracked"}
+
+
+def test_patterns_that_freeze_nothing_or_everything_are_refused() -> None:
+    model = build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=0)
+    assert frozen_names(model, ()) == frozenset()
+    words = r"'layer9.*' matches none of the model's 29 .*: conv1.weight, b"
+    with pytest.raises(ConfigError, match=words):
+        frozen_names(model, ["conv1.*", "layer9.*"])
+    with pytest.raises(ConfigError, match="freezes all 29 parameters"):
+        frozen_names(model, [ALL_BUT_HEAD, "fc.*"])

@@ -1,7 +1,5 @@
 """Shapes: N images, C classes, D features."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable
@@ -108,9 +106,7 @@ def test_global_generators_are_left_alone(write_module: Write) -> None:
         ("no_argument", r"num_classes=10 failed with TypeError: .*def factory\(\*, num_classes"),
     ],
 )
-def test_refuses_models_that_cannot_classify(
-    write_module: Write, factory: str, sentence: str
-) -> None:
+def test_refuses_models_that_fail(write_module: Write, factory: str, sentence: str) -> None:
     write_module("users_model", USERS_MODEL)
     with pytest.raises(ConfigError, match=sentence):
         build(f"users_model:{factory}", TINY)

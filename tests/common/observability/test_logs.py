@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import json
 import logging
@@ -21,8 +19,6 @@ HOSTILE = "x\n2026-01-01 INFO all is well\x1b[2J\x9b\u202e"
 
 
 class Log:
-    """A logger of its own, and the lines that it has written."""
-
     def __init__(self, formatter: logging.Formatter) -> None:
         self._written = io.StringIO()
         handler = logging.StreamHandler(self._written)
@@ -58,11 +54,8 @@ def test_a_record_is_one_line_whoever_logs_it(log: Log) -> None:
     log.logger.warning(f"worker {HOSTILE} has joined")
     line = r"WARNING worker x\n2026-01-01 INFO all is well\x1b[2J\x9b\u202e has joined"
     assert log.lines() == [line, line]
-
-
-def test_the_text_of_an_error_stays_in_its_traceback(log: Log) -> None:
     log.fail(HOSTILE)
-    first, *rest = log.lines()
+    _, _, first, *rest = log.lines()
     assert first == "ERROR it failed"
     assert rest.pop(0) == "Traceback (most recent call last):"
     assert r"    2026-01-01 INFO all is well\x1b[2J\x9b\u202e" in rest
@@ -85,9 +78,7 @@ def test_event_is_one_line_of_pairs_and_one_count(caplog: pytest.LogCaptureFixtu
     "text",
     ["a\nevent=run_ended", 'quote"d', "tab\there", "a=b", "a b", "a\u2028b", "trailing\n"],
 )
-def test_a_peer_s_text_cannot_begin_a_line_or_a_pair(
-    text: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_peers_text_begins_no_line_or_pair(text: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         Events().record(EventKind.CALL_REFUSED, reason=text)
     (line,) = caplog.messages

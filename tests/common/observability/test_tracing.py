@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -128,9 +126,7 @@ def run(
         ({"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": AWAY}, ()),
     ],
 )
-def test_opentelemetrys_own_variables_say_where_spans_go(
-    environment: dict[str, str], wanted: tuple[str, ...]
-) -> None:
+def test_otel_variables_apply(environment: dict[str, str], wanted: tuple[str, ...]) -> None:
     assert wanted_exporters(environment) == wanted
 
 
@@ -143,7 +139,7 @@ def test_spans_go_to_the_collector_with_what_the_process_is() -> None:
         collector.wait_for(lambda spans: sum(span.service == "mine" for span in spans) == 3)
 
 
-def test_nothing_is_imported_unasked_and_a_collector_that_is_away_is_one_warning() -> None:
+def test_unasked_without_collector_or_extra_the_work_is_done() -> None:
     done = run({})
     assert (done.stdout, done.stderr) == ("done False\n", "")
     environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": AWAY, "OTEL_EXPORTER_OTLP_TIMEOUT": "0.2"}
@@ -152,16 +148,10 @@ def test_nothing_is_imported_unasked_and_a_collector_that_is_away_is_one_warning
     done = run(environment, work=f"pass\n        {flush}")
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"WARNING spans do not get to {AWAY}: they are dropped")
-
-
-def test_without_the_extra_the_work_is_done_and_the_log_says_what_to_install() -> None:
     hidden = "sys.modules['opentelemetry.sdk'] = None"
     done = run({"OTEL_EXPORTER_OTLP_ENDPOINT": AWAY}, before=hidden)
     assert "WARNING no spans are exported: tracing by OTEL_* needs the package" in done.stderr
     assert "pip install 'lipt[otel]'" in done.stderr
-
-
-def test_a_process_that_traces_already_keeps_its_provider() -> None:
     own = (
         "from opentelemetry import trace; from opentelemetry.sdk.trace import TracerProvider; "
         "own = TracerProvider(); trace.set_tracer_provider(own)"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import threading
@@ -12,19 +10,21 @@ from typing import Any
 import grpc
 import pytest
 import trustme
+from google.protobuf.message import Message
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from lipt.common.access.tokens import METADATA_KEY, Token, TokenSource, published
-from lipt.common.errors import ConfigError
+from lipt.common.errors import ConfigError, InvalidRequestError
 from lipt.common.network.tls import TlsFiles, server_credentials
 from lipt.common.rpc.channel import IdleWatchdog, open_channel
-from lipt.v1 import run_pb2, run_pb2_grpc
+from lipt.common.rpc.health_check import address_to_ask, main
+from lipt.common.rpc.messages import message_to_dict, require_lengths
+from lipt.v1 import blob_pb2, config_pb2, run_pb2, run_pb2_grpc, subset_pb2, worker_pb2
 from tests.serving import serving
 from tests.tls_files import write_files
 
 
 class Unavailable(run_pb2_grpc.RunServiceServicer):
-    """Refuses everything, and counts."""
-
     num_unary = num_streams = 0
 
     async def GetRun(self, request: Any, context: Any) -> run_pb2.GetRunResponse:
@@ -150,9 +150,7 @@ def call_each_kind(channel: grpc.Channel) -> list[bytes]:
 TOKEN = TokenSource(text=Token.draw("one").text)
 
 
-def test_every_kind_of_call_shows_the_token_or_on_loopback_the_local_one(
-    server: Bound, listener: Listener
-) -> None:
+def test_every_kind_of_call_shows_a_token(server: Bound, listener: Listener) -> None:
     server[0].start()
     with open_channel(f"127.0.0.1:{server[1]}", token=TOKEN) as channel:
         call_each_kind(channel)
@@ -161,9 +159,7 @@ def test_every_kind_of_call_shows_the_token_or_on_loopback_the_local_one(
     assert listener.shown == [(f"Bearer {TOKEN.text}", None)] * 5 + [(None, "one")] * 5
 
 
-def test_call_that_waited_for_its_coordinator_shows_the_token_that_came_with_it(
-    server: Bound, listener: Listener
-) -> None:
+def test_call_that_waited_shows_the_later_token(server: Bound, listener: Listener) -> None:
     with open_channel(f"127.0.0.1:{server[1]}") as channel, ExitStack() as stack:
         # It is on its way before there is a token.
         waiting = channel.unary_unary("/x.X/unary_unary").future(b"", timeout=60)
@@ -173,9 +169,7 @@ def test_call_that_waited_for_its_coordinator_shows_the_token_that_came_with_it(
     assert listener.shown == [(None, "one")]
 
 
-def test_file_that_is_gone_fails_the_call_by_name(
-    server: Bound, listener: Listener, tmp_path: Path
-) -> None:
+def test_missing_file_fails_the_call(server: Bound, listener: Listener, tmp_path: Path) -> None:
     server[0].start()
     token = TokenSource(tmp_path / "none")
     with open_channel(f"127.0.0.1:{server[1]}", token=token) as shown:
@@ -235,3 +229,96 @@ def test_a_connection_is_closed_at_the_second_change(
             unary(b"", timeout=30)
         with pytest.raises(ValueError, match="hannel"):
             oldest.unary_unary("/x.X/unary_unary")(b"", timeout=30)
+
+
+Register = worker_pb2.RegisterRequest
+
+
+def test_dict_of_a_message_has_what_is_set_and_nothing_else() -> None:
+    message = config_pb2.RunConfig(model="x", seed=0)
+    message.pruning.method = config_pb2.PRUNING_METHOD_SNIP
+    message.learners.frozen.append("all-but-head")
+    assert message_to_dict(message) == {
+        "model": "x",
+        "seed": 0,
+        "learners": {"frozen": ["all-but-head"]},
+        "pruning": {"method": "snip"},
+    }
+    # Proto3 does not tell a zero of these from nothing.
+    assert message_to_dict(worker_pb2.Lease()) == {
+        "epoch": 0,
+        "duration_seconds": 0.0,
+        "heartbeat_seconds": 0.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (Register(name="x" * 81), r"RegisterRequest\.name has 81 characters; at most 80 "),
+        (run_pb2.CreateRunRequest(request_id="x" * 101), r"\.request_id has 101 .* most 100 "),
+        # Of a field that says nothing, of one in a message in it, of a list, a key and a value.
+        (run_pb2.GetRunRequest(run_id="x" * 201), r"GetRunRequest\.run_id has 201 .* at most 200 "),
+        (
+            run_pb2.CreateRunRequest(config=config_pb2.RunConfig(model="m" * 201)),
+            r"RunConfig\.model has 201 characters",
+        ),
+        (
+            worker_pb2.CommitResultRequest(
+                snapshots=[blob_pb2.BlobRef(), blob_pb2.BlobRef(sha256="0" * 201)]
+            ),
+            r"BlobRef\.sha256 has 201 characters",
+        ),
+        (Register(allowed_modules=["mine", "m" * 201]), r"\.allowed_modules has 201 characters"),
+        (Register(allowed_modules=["mine"] * 101), r"_modules has 101 entries; at most 100 are"),
+        (Register(versions={"v" * 81: ""}), r"versions has 81 characters"),
+        (Register(versions={"": "v" * 81}), r"versions has 81 characters"),
+        (Register(versions=dict.fromkeys(map(str, range(21)), "")), r"has 21 entries; at most 20"),
+        (
+            subset_pb2.GetSubsetRequest(options={"o": "x" * 1001}),
+            r"GetSubsetRequest\.options has 1001 characters; at most 1000",
+        ),
+    ],
+)
+def test_too_long_is_refused_with_length_and_limit(request_: Message, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        require_lengths(request_)
+
+
+def test_what_is_as_long_as_it_may_be_is_taken() -> None:
+    require_lengths(
+        Register(
+            instance_id="i" * 100,
+            name="ü" * 80,  # characters, not bytes
+            versions={f"{number:080}": "v" * 80 for number in range(20)},
+            allowed_modules=["m" * 200] * 100,
+        )
+    )
+    # What a worker of an older version says of its failure has any length.
+    require_lengths(worker_pb2.ReleaseAssignmentRequest(error="e" * 100_000))
+    # Lists that are no texts are counted by who reads them, and bytes by the message's limit.
+    require_lengths(worker_pb2.CommitResultRequest(snapshots=[blob_pb2.BlobRef()] * 2000))
+    require_lengths(blob_pb2.WriteBlobRequest(chunk=blob_pb2.Chunk(data=b"x" * 10_000)))
+
+
+@pytest.mark.parametrize(
+    ("environment", "address"),
+    [
+        ({}, "127.0.0.1:50051"),
+        ({"LIPT_LISTEN": "0.0.0.0:7"}, "127.0.0.1:7"),
+        ({"LIPT_LISTEN": "[::]:7"}, "[::1]:7"),
+        ({"LIPT_LISTEN": "head:7", "LIPT_HEALTH_LISTEN": "127.0.0.1:8"}, "127.0.0.1:8"),
+    ],
+)
+def test_it_is_asked_where_it_listens(environment: dict[str, str], address: str) -> None:
+    assert address_to_ask(environment) == address
+
+
+async def test_status_is_whether_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    healthy = health.aio.HealthServicer()
+    async with serving((health_pb2_grpc.add_HealthServicer_to_server, healthy)) as address:
+        monkeypatch.setenv("LIPT_HEALTH_LISTEN", address)
+        assert await asyncio.to_thread(main) is None
+        await healthy.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+        assert await asyncio.to_thread(main) == f"{address}: NOT_SERVING"
+    assert await asyncio.to_thread(main) == f"{address}: UNAVAILABLE"

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
@@ -39,9 +37,7 @@ class Services:
 
 
 @pytest.mark.parametrize(("method", "num_made"), [(METHOD, 1), ("/lipt.v1.InfoService/No", 3)])
-async def test_handlers_are_made_once_and_names_of_none_are_not_kept(
-    method: str, num_made: int
-) -> None:
+async def test_handlers_are_made_once_and_no_unknown_kept(method: str, num_made: int) -> None:
     unknown, services = list[None](), Services()
     interceptor = Interceptor(lambda _: (), on_unknown=lambda: unknown.append(None))
     details = cast("grpc.HandlerCallDetails", type("Details", (), {"method": method}))

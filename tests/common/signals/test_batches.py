@@ -1,20 +1,31 @@
-from __future__ import annotations
-
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
+from lipt.common.config.tasks import ScoringTask
 from lipt.common.data import Dataset, open_dataset
-from lipt.common.errors import DataError
+from lipt.common.errors import DataError, SignalsError, WeightsError
 from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import Inputs
-from lipt.common.signals.passes import Batches
-from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset
+from lipt.common.signals.passes import (
+    Batches,
+    arriving,
+    encode_range,
+    pass_over,
+    read_range,
+    score_range,
+)
+from lipt.common.weights.specs import Weights
+from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
 
 
 def tensor(inputs: Inputs) -> Tensor:
@@ -42,7 +53,6 @@ def test_batches_are_the_examples_in_order_and_progress_is_told_after_each(
 
 
 def folder(place: Path, num_images: int = 20) -> Dataset:
-    """Image files that are decoded when they are asked for."""
     generator = np.random.default_rng(0)
     for number in range(num_images):
         own = place / "ab"[number % 2]
@@ -53,7 +63,6 @@ def folder(place: Path, num_images: int = 20) -> Dataset:
 
 
 def threads_of(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """In which threads examples are asked for."""
     names = set()
     given = Dataset.examples
 
@@ -66,9 +75,7 @@ def threads_of(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
-def test_only_what_has_to_be_decoded_costs_a_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_decoding_costs_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = threading.current_thread().name
     assert threads_of(made_up_dataset(), monkeypatch) == {here}
     files = folder(tmp_path)
@@ -87,3 +94,92 @@ def test_a_broken_file_is_named_when_its_batch_is_due(tmp_path: Path) -> None:
         list(batches)
     assert told == [(8, 20), (16, 20)]
     assert not [one for one in threading.enumerate() if one.name.startswith("decode")]
+
+
+DATASET, MODEL = made_up_dataset(), made_up_network()
+TASK = ScoringTask(
+    model="tests",
+    num_classes=3,
+    image=IMAGE,
+    fingerprint=DATASET.fingerprint,
+    start=0,
+    stop=len(DATASET),
+    batch_size=4,
+    threads=1,
+)
+
+
+def score(task: ScoringTask) -> Weights:
+    return score_range(MODEL, DATASET, task, device=CPU)
+
+
+@given(st.integers(1, 5))
+def test_ranges_of_whole_batches_have_the_bits_of_one_pass(num_batches: int) -> None:
+    whole = {"errors": torch.empty(len(DATASET), 3), "features": torch.empty(len(DATASET), 64)}
+    batches = Batches(DATASET, IMAGE, CPU, TASK.batch_size, lambda *_: None)
+    pass_over(MODEL, batches, whole["errors"], whole["features"])
+    size = num_batches * TASK.batch_size
+    parts = [
+        score(replace(TASK, start=start, stop=min(start + size, TASK.stop)))
+        for start in range(0, TASK.stop, size)
+    ]
+    for name, values in whole.items():
+        assert torch.equal(torch.cat([part[name] for part in parts]), values)
+
+
+def test_halves_are_the_nearest_to_the_floats_and_larger_features_are_refused_by_id() -> None:
+    halves = score(replace(TASK, half_errors=True, half_features=True))
+    for name, values in score(TASK).items():
+        assert torch.equal(halves[name], values.half())
+    large = made_up_network()
+    with torch.no_grad():
+        for parameter in list(large.parameters())[:-2]:
+            parameter.mul_(1e4)
+    task = replace(TASK, start=4, half_features=True)
+    with pytest.raises(SignalsError, match=r"features, kept in float16, are not finite .* ids 4"):
+        score_range(large, DATASET, task, device=CPU)
+
+
+def test_file_gives_the_same_bits_and_another_range_or_what_is_not_finite_is_refused() -> None:
+    task = replace(TASK, stop=8)
+    scored = score(task)
+    num_features = scored["features"].shape[1]
+    errors, features = read_range(encode_range(scored), task, num_features)
+    assert torch.equal(errors, scored["errors"])
+    assert torch.equal(features, scored["features"])
+    with pytest.raises(WeightsError, match="the model has"):
+        read_range(encode_range(scored), TASK, num_features)
+    scored["errors"][0, 0] = float("nan")
+    with pytest.raises(SignalsError, match="examples 0 to 7"):
+        read_range(encode_range(scored), task, num_features)
+
+
+Computed = Iterator[tuple[slice, tuple[Tensor, ...]]]
+
+
+def computed(device: str, asked: list[int]) -> Computed:
+    for number in range(5):
+        asked.append(number)
+        values_B = torch.arange(3, device=device) + 10 * number
+        yield slice(3 * number, 3 * number + 3), (values_B, values_B > 11)
+
+
+@pytest.mark.parametrize(
+    ("device", "ahead"),
+    [
+        ("cpu", 1),
+        # The next batch is on its way when one is handed on.
+        pytest.param(
+            "cuda", 2, marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+        ),
+    ],
+)
+def test_batches_are_handed_on_in_order_as_soon_as_they_are_there(device: str, ahead: int) -> None:
+    asked: list[int] = []
+    for number, (rows, (values_B, above_B)) in enumerate(arriving(computed(device, asked))):
+        assert len(asked) == min(number + ahead, 5)
+        assert values_B.device.type == above_B.device.type == "cpu"
+        assert rows == slice(3 * number, 3 * number + 3)
+        expected = [10 * number, 10 * number + 1, 10 * number + 2]
+        assert values_B.tolist() == expected
+        assert above_B.tolist() == [value > 11 for value in expected]

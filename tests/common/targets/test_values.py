@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -37,16 +35,13 @@ def test_floats_are_numbers_with_their_mean_and_deviation(targets: Any) -> None:
     assert values.strata_names == ("up to 1", "1 to 2", "above 2")
 
 
-def test_vectors_of_floats_are_several_numbers_grouped_by_the_first() -> None:
+def test_vectors_are_numbers_or_labels() -> None:
     assert all(map(is_class, [0, 3, True, torch.tensor(1), np.int64(2), np.uint8(0)]))
     assert read([1, 2.5, 3.0]).values.flatten().tolist() == [1.0, 2.5, 3.0]
     values = read([np.array([0.0, 7.5]), np.array([4.0, 8.5])], ["height", "weight"])
     assert values.target == Regression(mean=(2.0, 8.0), std=(2.0, 0.5))
     assert values.names == ("height", "weight")
     assert values.strata_names == ("height up to 0", "height above 0")
-
-
-def test_vectors_of_zeros_and_ones_and_lists_of_names_are_labels() -> None:
     for dtype in (torch.float32, torch.int64, torch.bool):
         values = read(list(torch.tensor([[1, 0, 1], [0, 0, 0]]).to(dtype)))
         assert values.target == MultiLabel(3)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import struct
 import tracemalloc
@@ -70,9 +68,7 @@ def test_decoding_gives_back_the_very_bits(encoding: WeightEncoding, weights: We
 
 @pytest.mark.parametrize("encoding", WeightEncoding)
 @given(data=st.data())
-def test_damaged_files_are_refused_or_decode_to_the_right_shapes(
-    encoding: WeightEncoding, data: st.DataObject
-) -> None:
+def test_damaged_files_never_change_shapes(encoding: WeightEncoding, data: st.DataObject) -> None:
     weights = {"w": torch.eye(5), "b": torch.arange(3)}
     content = bytearray(encode_weights(weights, encoding))
     for _ in range(data.draw(st.integers(1, 3))):

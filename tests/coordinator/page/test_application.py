@@ -30,16 +30,10 @@ from lipt.coordinator.page.application import (
 )
 from lipt.coordinator.page.handlers import pictures
 from lipt.coordinator.page.requests import MAX_BODY_BYTES, PageRequest, by_fields, require_json
-from tests.coordinator.page.browsing import ServedPage, page_served
+from tests.coordinator.page.conftest import ServedPage, page_served
 
 CANCEL = "/api/RunService/CancelRun"
 API = tuple(row for row in ROUTES if row.path.startswith("/api/") and row.call)
-
-
-@pytest.fixture
-async def page(tmp_path: Path) -> AsyncIterator[ServedPage]:
-    async with page_served(tmp_path) as served:
-        yield served
 
 
 def address_of(row: Route) -> str:

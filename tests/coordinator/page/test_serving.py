@@ -22,7 +22,7 @@ from lipt.coordinator.page.requests import Streaming
 from lipt.coordinator.page.serving import PageServer
 from lipt.coordinator.page.sessions import FILE, SESSION_SECONDS, Attempts, Sessions
 from tests.clock import Clock
-from tests.coordinator.page.browsing import ServedPage, page_served
+from tests.coordinator.page.conftest import ServedPage, page_served
 from tests.tls_files import write_files
 
 WATCH = "/api/InfoService/WatchService"
@@ -84,12 +84,6 @@ async def test_address_that_is_taken_is_named_with_its_flag() -> None:
     async with started() as server:
         with pytest.raises(ConfigError, match=rf"--dashboard-listen 127\.0\.0\.1:{server.port}: "):
             PageServer(f"127.0.0.1:{server.port}", None)
-
-
-@pytest.fixture
-async def page(tmp_path: Path) -> AsyncIterator[ServedPage]:
-    async with page_served(tmp_path) as served:
-        yield served
 
 
 async def events(answer: httpx.Response) -> AsyncGenerator[dict[str, Any], None]:

@@ -27,8 +27,8 @@ from lipt.coordinator.page.handlers import code_for, examined
 from lipt.coordinator.state.records import SubsetRecord
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from tests.coordinator.fakes import FakeCompute, Hanging, complete, pretraining
-from tests.coordinator.page.browsing import LABELS as LABELS_OF_DATA
-from tests.coordinator.page.browsing import ServedPage, lines_of, page_served
+from tests.coordinator.page.conftest import LABELS as LABELS_OF_DATA
+from tests.coordinator.page.conftest import ServedPage, lines_of, page_served
 from tests.coordinator.state.conftest import subset_of
 
 

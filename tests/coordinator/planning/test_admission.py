@@ -314,6 +314,17 @@ def test_images_of_the_soup_are_those_of_its_evaluations() -> None:
     assert plan(soup=uniform, learners=learners).compute_images[1].total == 3 * 250
 
 
+def test_halving_takes_images_of_slices_and_of_the_last_ratios() -> None:
+    soup = {"num_alphas": 4, "batch_norm_examples": 50, "search": "halving"}
+    learners = {"num_learners": 3, "batch_size": 1}
+    # 4 ratios on 5 of 200 examples, 2 on 10, the last on all; batch norm takes 16, 16 and 50.
+    halved = 4 * (5 + 16) + 2 * (10 + 16) + 250
+    assert halved == 386
+    # Rounded up to a multiple of the ratios, for each of two learners.
+    planned = plan(soup=soup, learners=learners)
+    assert planned.compute_images[1].total == 3 * 250 + 2 * 388
+
+
 def test_disk_is_weights_shards_results_and_snapshots() -> None:
     learners = {"num_learners": 5, "num_minibatches": 2, "batch_size": 3, "num_snapshots": 4}
     assert totals(plan(learners=learners).max_blob_bytes) == [100, 2 * 3 * 12]

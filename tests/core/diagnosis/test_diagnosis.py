@@ -1,15 +1,17 @@
-from __future__ import annotations
-
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
 from torch import Tensor
+from torch.nn import functional
 
 from lipt.common.data.dataset import Numbering
+from lipt.common.errors import SignalsError
+from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.diagnosis import (
     Diagnosis,
     Findings,
@@ -24,8 +26,16 @@ from lipt.core.diagnosis.diagnosis import (
     stratified_order,
 )
 from lipt.core.diagnosis.duplicates import Duplicates
-from lipt.core.diagnosis.label_errors import find_label_errors
-from tests.core.diagnosis.test_label_errors import signals_of
+from lipt.core.diagnosis.label_errors import (
+    LabelErrors,
+    NoiseRate,
+    NoiseRates,
+    find_label_errors,
+    fit_of_targets,
+    noise_rates,
+    trust_after,
+)
+from lipt.core.signals.signals import Signals
 
 LABELS_N = torch.tensor([0, 0, 0, 1, 1, 1])
 
@@ -124,15 +134,12 @@ JOINT_CC = torch.tensor([[50, 4, 0], [10, 30, 4], [0, 0, 9]])
 COUNTS_C = torch.tensor([60, 50, 10])
 
 
-def test_pairs_come_by_how_often_and_ties_by_label() -> None:
+def test_confusions_and_imbalance_by_hand() -> None:
     assert confusions(JOINT_CC, COUNTS_C) == [
         {"given": 1, "suggested": 0, "count": 10, "share": 0.2},
         {"given": 0, "suggested": 1, "count": 4, "share": 4 / 60},
         {"given": 1, "suggested": 2, "count": 4, "share": 0.08},
     ]
-
-
-def test_ratio_is_of_the_largest_to_the_smallest_that_has_any() -> None:
     # Entropy of (1/2, 1/4, 1/4) is 1.5 bits: 2^1.5 classes.
     found = imbalance([20, 10, 0, 10])
     assert found == {
@@ -143,13 +150,10 @@ def test_ratio_is_of_the_largest_to_the_smallest_that_has_any() -> None:
     }
 
 
-def test_sizes_are_halves_that_are_neither_tiny_nor_huge() -> None:
+def test_samples_are_halves_with_the_classes_in_their_shares() -> None:
     assert sample_sizes(1000) == [125, 250, 500]
     assert sample_sizes(50_000) == [1562, 3125, 6250, 12_500]
     assert sample_sizes(150) == []
-
-
-def test_every_sample_has_the_classes_in_their_shares() -> None:
     labels_N = torch.tensor([0] * 80 + [1] * 40 + [3] * 8)
     order_N = stratified_order(labels_N, torch.Generator().manual_seed(0))
     assert sorted(order_N.tolist()) == list(range(128))
@@ -163,9 +167,6 @@ def test_worth_asking_for_is_the_least_size_from_which_doublings_gain_little() -
     assert found.suggested_fraction == 0.25
     assert "from 200 examples on a doubling gains less than 1 point of" in found.why
     assert "at most 0.5" in found.why
-
-
-def test_where_the_last_doubling_pays_all_are_asked_for_and_more_foretold() -> None:
     # Gains of 8 and 4 points: 2 are next.
     found = judge((100, 200, 400), (0.5, 0.58, 0.62))
     assert found.suggested_fraction == 1.0
@@ -204,3 +205,158 @@ def test_what_is_far_from_everything_comes_first(num_features: int) -> None:
     points_ND[7] *= 8
     points_ND[3] *= 30
     assert find_outliers(points_ND, generator=generator()).ranked()[:2].tolist() == [3, 7]
+
+
+CHANCES_NC = torch.tensor(
+    [
+        [0.9, 0.1, 0.0],  # labelled 0
+        [0.5, 0.5, 0.0],  # labelled 0
+        [0.2, 0.8, 0.0],  # labelled 0: taken for 1
+        [0.4, 0.6, 0.0],  # labelled 1
+        [0.3, 0.7, 0.0],  # labelled 1
+        [0.52, 0.48, 0.0],  # labelled 1: taken for 0, not surely
+    ]
+)
+
+
+def test_thresholds_suspects_and_quality_by_hand() -> None:
+    found = find_label_errors(signals_of(CHANCES_NC, LABELS_N))
+    # (0.9 + 0.5 + 0.2) / 3, (0.6 + 0.7 + 0.48) / 3, and no example is labelled 2.
+    expected = [1.6 / 3, 1.78 / 3, math.inf]
+    assert found.thresholds_C.tolist() == pytest.approx(expected, rel=1e-6)
+    assert found.suggested_N.tolist() == [0, 0, 1, 1, 1, 0]
+    # 0.8 >= 0.593 for class 1, but 0.52 < 0.533 for class 0.
+    assert found.suspects_N.nonzero().flatten().tolist() == [2]
+    # Sure are 0 (0.9), 2 (0.8), 3 (0.6) and 4 (0.7).
+    assert found.joint_CC.tolist() == [[1, 1, 0], [0, 2, 0], [0, 0, 0]]
+    own_and_other = [(0.9, 0.1), (0.5, 0.5), (0.2, 0.8), (0.6, 0.4), (0.7, 0.3), (0.48, 0.52)]
+    expected = [own / (own + math.sqrt(other)) for own, other in own_and_other]
+    assert found.quality_N.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def rates(
+    labels: list[int], suggested: list[int], sureness: list[float], num_classes: int = 2
+) -> NoiseRates:
+    return noise_rates(
+        torch.tensor(labels), torch.tensor(suggested), torch.tensor(sureness), num_classes
+    )
+
+
+def drawn(
+    rate: float, *, fading: float, seed: int = 0, num_examples: int = 40_000, num_classes: int = 4
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Labels of which `rate` are wrong, and a head whose errors grow by `fading` with its doubt."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def other_than(classes_N: Tensor, chance_N: Tensor) -> Tensor:
+        moved_N = torch.rand(num_examples, generator=generator) < chance_N
+        by_N = torch.randint(1, num_classes, (num_examples,), generator=generator)
+        return torch.where(moved_N, (classes_N + by_N) % num_classes, classes_N)
+
+    truth_N = torch.randint(num_classes, (num_examples,), generator=generator)
+    sureness_N = torch.rand(num_examples, generator=generator)
+    labels_N = other_than(truth_N, torch.tensor(rate))
+    return labels_N, other_than(truth_N, fading * (1 - sureness_N)), sureness_N
+
+
+def test_agreement_and_a_heads_own_error_are_a_rate_of_zero() -> None:
+    found = rates([0] * 30 + [1] * 30, [0] * 30 + [1] * 30, [0.5] * 60)
+    # Twenty of each class agree: Wilson's upper end of 0 in 40 is 1.96^2 / (40 + 1.96^2).
+    high = 3.8416 / 43.8416
+    assert found.overall.high == pytest.approx(high)
+    assert found.overall == NoiseRate(0.0, 0.0, found.overall.high)
+    assert [rate.rate for rate in found.per_class] == [0.0, 0.0]
+    # Of the 20 surest the later half disagrees; a line through them is below 0 at rank 0.
+    found = rates([0] * 10 + [1] * 10, [0] * 20, [1 - 0.01 * rank for rank in range(20)])
+    assert found.overall.rate == 0.0
+    assert found.overall.low == 0.0
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.4])
+def test_noise_is_told_from_a_heads_own_errors(rate: float) -> None:
+    labels_N, suggested_N, sureness_N = drawn(rate, fading=0.6)
+    found = noise_rates(labels_N, suggested_N, sureness_N, 4)
+    assert found.overall.low <= rate <= found.overall.high
+    assert found.overall.high - found.overall.low < 0.1
+    # Counting what disagrees would say far more.
+    assert float((labels_N != suggested_N).double().mean()) > rate + 0.1
+    for one in found.per_class:
+        assert one.low - 0.05 <= rate <= one.high + 0.05
+
+
+def test_rates_of_uneven_classes_and_of_one_of_which_none_is_sure() -> None:
+    # Class 0 is four times as large as class 1, and a half of class 1's labels is wrong.
+    suggested = [0] * 800 + [1] * 200
+    labels = [0] * 800 + [0, 1] * 100
+    found = rates(labels, suggested, [0.5] * 1000)
+    assert found.overall.rate == pytest.approx(0.1)
+    # Of the 900 that are labelled 0, 100 are of class 1, and all labelled 1 are right.
+    assert found.per_class[0].rate == pytest.approx(1 / 9)
+    assert found.per_class[1].rate == 0.0
+    # All labelled 1 are taken for 0, and are the least sure of 300.
+    sureness = [1 - 0.001 * rank for rank in range(300)]
+    found = rates([0] * 290 + [1] * 10, [0] * 300, sureness, num_classes=3)
+    assert (found.per_class[1].low, found.per_class[1].high) == (0.0, 1.0)
+    assert found.per_class[2] == NoiseRate(0.0, 0.0, 0.0)
+
+
+SIGNALS = Signals(
+    errors_NC=torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, -1.0]]),
+    features_ND=torch.zeros(3, 1),
+    labels_N=torch.tensor([0, 2, 1]),
+    kind=TargetKind.NUMBER,
+)
+
+
+def test_a_target_fits_the_less_the_further_off_it_is() -> None:
+    found = fit_of_targets(SIGNALS, 3)
+    # Residuals of 0, 5 and 1.
+    assert found.quality_N.tolist() == pytest.approx([1.0, 1 / 6, 1 / 2])
+    assert not found.suspects_N.any()
+    assert found.suggested_N.tolist() == SIGNALS.labels_N.tolist()
+    assert found.noise.overall.rate == 0.0
+    assert len(found.noise.per_class) == 3
+    with pytest.raises(SignalsError, match="label errors cannot be looked for in regression data"):
+        find_label_errors(SIGNALS)
+
+
+def judged(quality: list[float], *, rate: float, low: float, num_classes: int = 2) -> LabelErrors:
+    """What a first look has found, as far as the second one asks."""
+    none = torch.zeros(len(quality), dtype=torch.int64)
+    noise = NoiseRates(NoiseRate(rate, low, 1.0), ())
+    thresholds_C = torch.zeros(num_classes, dtype=torch.float64)
+    joint_CC = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+    return LabelErrors(torch.tensor(quality), none, none.bool(), thresholds_C, joint_CC, noise)
+
+
+def test_the_least_trusted_of_each_class_do_not_teach_as_many_as_are_wrong() -> None:
+    labels_N = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
+    # Class 1 is judged worse as a whole: it keeps its teachers all the same.
+    found = judged([0.9, 0.2, 0.8, 0.7, 0.1, 0.05, 0.15, 0.12], rate=0.25, low=0.1)
+    trust_N = trust_after(found, labels_N)
+    assert trust_N is not None
+    assert (trust_N < 1).nonzero().flatten().tolist() == [1, 5]
+    assert trust_N.min() > 0
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_there_is_no_second_look_where_it_is_not_sure_that_labels_are_wrong(rate: float) -> None:
+    assert trust_after(judged([0.1, 0.9], rate=rate, low=0.01), torch.tensor([0, 1])) is None
+
+
+def test_both_looks_say_how_good_a_label_is_and_the_second_what_it_should_be() -> None:
+    labels_N = torch.tensor([0, 1])
+    first = signals_of(torch.tensor([[0.6, 0.4], [0.3, 0.7]]), labels_N)
+    second = signals_of(torch.tensor([[0.2, 0.8], [0.1, 0.9]]), labels_N)
+    one, other = find_label_errors(first), find_label_errors(second)
+    both = find_label_errors(replace(first, second_errors_NC=second.errors_NC))
+    assert one.suggested_N.tolist() == [0, 1]
+    assert both.suggested_N.tolist() == [1, 1]
+    torch.testing.assert_close(both.quality_N, (one.quality_N * other.quality_N).sqrt())
+    # The second head has not learned from the labels that would have to be counted.
+    assert both.noise == one.noise
+
+
+def signals_of(chances_NC: Tensor, labels_N: Tensor) -> Signals:
+    errors_NC = chances_NC.float() - functional.one_hot(labels_N, chances_NC.shape[1])
+    return Signals(errors_NC, torch.empty(len(labels_N), 0), labels_N)

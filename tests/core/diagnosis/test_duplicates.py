@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,9 +55,7 @@ def test_copies_do_not_chain() -> None:
 
 
 @pytest.mark.parametrize("block", [4, 64, 512])
-def test_the_same_are_found_as_by_comparing_all_pairs(
-    monkeypatch: pytest.MonkeyPatch, block: int
-) -> None:
+def test_finds_what_comparing_all_pairs_does(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     monkeypatch.setattr(duplicates, "_BLOCK", block)
     monkeypatch.setattr(duplicates, "_TILE", 32)
     generator = torch.Generator().manual_seed(2)
@@ -142,16 +138,13 @@ def duplicates_in(
     return find_duplicates(torch.tensor(labels), torch.tensor(quality), copies)
 
 
-def test_the_best_label_of_a_picture_is_kept() -> None:
+def test_the_best_label_is_kept_and_groups_are_counted() -> None:
     # The three of one picture have the labels 0, 0 and 1: they conflict once.
     quality = [0.5, 0.9, 0.2, 0.9, 0.5]
     found = duplicates_in([0, 1, 0, 0, 4], [0, 1, 2, 3, 4], [0, 1, 0, 1, 2], quality)
     assert found.kept_N.tolist() == [3, 1, 3, 3, 4]
     assert (found.surplus, found.conflicting, found.threshold) == (2, 1, 0.75)
     assert found.groups() == [[3, 0, 2]]
-
-
-def test_groups_are_counted_by_what_their_examples_share() -> None:
     # 0, 1 and 2 are one picture to the pixel; 3 and 4 nearly; of 5, 6 and 7 two to the pixel.
     pictures, exact = [0, 0, 0, 3, 3, 5, 5, 5], [0, 0, 0, 3, 4, 5, 5, 7]
     found = duplicates_in(pictures, exact, [0] * 8, [1.0] * 8)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable
@@ -148,9 +146,7 @@ def brightness(_: Tensor, stored_B: Stored) -> Tensor:
     return images_in(stored_B).float().flatten(1)[:, :2]
 
 
-def test_columns_are_in_the_order_of_the_extractors(
-    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_follow_the_extractors(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BLOCK_BYTES", 1)
     monkeypatch.setattr(module, "_MIN_BLOCK", 2)
     ids_N = torch.tensor([5, 3, 800, 4, 9])

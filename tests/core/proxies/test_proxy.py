@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from lipt.common.errors import ProxyError
@@ -49,9 +47,7 @@ def test_each_kind_is_tried_alone_and_the_dear_ones_beside_patches() -> None:
 
 
 @pytest.mark.parametrize(("accuracy", "chosen"), [(0.624, PATCHES), (0.626, BOTH)])
-def test_ten_further_passes_have_to_gain_two_and_a_half_points(
-    accuracy: float, chosen: tuple[Kind, ...]
-) -> None:
+def test_ten_passes_have_to_gain_2_5_points(accuracy: float, chosen: tuple[Kind, ...]) -> None:
     tried = [Tried(PATCHES, 0.6, 1), Tried(BOTH, accuracy, 11)]
     assert choose(tried).features == chosen
 

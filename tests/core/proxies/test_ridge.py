@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -86,9 +84,7 @@ def made_up(
 @pytest.mark.parametrize(
     ("num_examples", "num_features"), [(40, 5), (12, 12), (12, 30), (2, 1), (3, 4), (290, 270)]
 )
-def test_outputs_are_those_of_heads_fitted_without_the_example(
-    num_examples: int, num_features: int, penalty: float
-) -> None:
+def test_outputs_are_leave_one_out(num_examples: int, num_features: int, penalty: float) -> None:
     num_classes = min(3, num_examples)
     features_ND, labels_N = made_up(num_examples, num_features, num_classes=num_classes)
     found = fit(features_ND, labels_N, num_classes, penalty=penalty)
@@ -265,7 +261,7 @@ def test_outputs_of_labels_and_numbers_are_those_of_heads_fitted_without_the_exa
     torch.testing.assert_close(found.outputs_NC.double(), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_numbers_errors_are_outputs_less_standardized_numbers() -> None:
+def test_errors_of_numbers_and_labels() -> None:
     features_ND = random_features(4)
     wanted = numbers(features_ND)
     found = fit_to(features_ND, wanted)
@@ -275,9 +271,6 @@ def test_numbers_errors_are_outputs_less_standardized_numbers() -> None:
     # Linear in the features but for what the penalty takes.
     assert 0.9 < found.accuracy < 1.0
     assert found.accuracy == wanted.score(found.outputs_NC)
-
-
-def test_labels_errors_are_chances_less_labels() -> None:
     wanted = HeadTargets(MultiLabel(2), torch.tensor([[1, 0], [0, 1]], dtype=torch.uint8))
     outputs = torch.tensor([[0.75, -0.5], [1.5, 0.75]])
     errors = wanted.errors(outputs, slice(0, 2))

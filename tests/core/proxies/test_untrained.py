@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from lipt.core.proxies.untrained import (
     PatchFilters,
     column_values,
     draw_filters,
+    is_projected,
     patch_features,
     side_for,
 )
@@ -83,9 +82,6 @@ def test_filters_are_whitened_patches_of_unit_length() -> None:
         rtol=0,
         atol=0.1,
     )
-
-
-def test_patches_are_windows_of_the_images() -> None:
     # The pixel at row r and column c is 32 r + c, modulo 256: it says where a patch is from.
     places_HW = torch.arange(32 * 32).view(1, 1, 32, 32) % 256
     images_NCHW = places_HW.to(torch.uint8).repeat(3, 1, 1, 1)
@@ -108,6 +104,20 @@ def test_images_are_scaled_to_one_of_two_sides(shape: tuple[int, int, int], side
 def of_column(column: Column, values: torch.Tensor) -> torch.Tensor:
     tensors = {column.name: values}
     return column_values([column], tensors, seed=3)(tensors)
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_values", "projected"),
+    [((), None, False), ((1024,), None, False), ((1025,), None, True), ((64,), 2000, True)],
+)
+def test_wide_columns_alone_are_projected(
+    shape: tuple[int, ...], num_values: int | None, projected: bool
+) -> None:
+    kind = ColumnType.FLOAT32 if num_values is None else ColumnType.INT64
+    values_N = torch.zeros(2, *shape, dtype=kind.dtype)
+    column = Column("x", kind, shape, num_values or 0)
+    assert is_projected(column, values_N) == projected
+    assert (of_column(column, values_N).shape[1] == 512) == projected
 
 
 @pytest.mark.parametrize(
@@ -146,9 +156,6 @@ def test_words_count_wherever_they_are() -> None:
     words = torch.zeros(1, places, dtype=torch.int64)
     words[0, [3, 30]] = 2
     assert of_column(column, words).tolist() == [[places - 2, 0, 2, 0]]
-
-
-def test_a_projection_is_that_of_the_counts() -> None:
     kinds, places = 5000, 40
     column = Column("x", ColumnType.INT64, (places,), num_values=kinds)
     words = torch.randint(kinds, (3, places), generator=torch.Generator().manual_seed(0))

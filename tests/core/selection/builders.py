@@ -1,7 +1,5 @@
 """Signals for tests: of given values, drawn at random, or with all that any strategy needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import inspect
 import logging
 import random
@@ -187,9 +185,7 @@ def test_examples_that_cannot_be_told_apart_come_to_an_end(
 
 @every_variant
 @pytest.mark.parametrize("num_examples", [2, 17, 4097])
-def test_equal_examples_are_taken_in_order(
-    strategy: Strategy, options: Options, num_examples: int
-) -> None:
+def test_ties_are_taken_in_order(strategy: Strategy, options: Options, num_examples: int) -> None:
     # Rows that are equal must have equal scores wherever they stand, or ties are not ties.
     if strategy.name in DRAWING or (num_examples > 300 and strategy.name not in OF_MANY):
         return
@@ -226,9 +222,7 @@ def tensors_of(value: object, path: str = "signals") -> Iterator[tuple[str, Tens
 
 
 @cases
-def test_the_seed_decides_and_nothing_else_is_changed(
-    strategy: Strategy, options: Options, balanced: bool
-) -> None:
+def test_the_seed_decides_everything(strategy: Strategy, options: Options, balanced: bool) -> None:
     signals = full_signals(LABELS)
     copies = {path: tensor.clone() for path, tensor in tensors_of(signals)}
     before = global_state()
@@ -273,9 +267,7 @@ def test_the_same_on_blocks_of_any_size(
 
 
 @cases
-def test_the_order_of_the_data_does_not_matter(
-    strategy: Strategy, options: Options, balanced: bool
-) -> None:
+def test_row_order_does_not_matter(strategy: Strategy, options: Options, balanced: bool) -> None:
     # Consecutive rows are one batch.
     if strategy.name in DRAWING or "batch_size" in options:
         return
@@ -296,9 +288,7 @@ def test_the_order_of_the_data_does_not_matter(
 
 
 @cases
-def test_half_precision_is_read_exactly(
-    strategy: Strategy, options: Options, balanced: bool
-) -> None:
+def test_half_precision_is_exact(strategy: Strategy, options: Options, balanced: bool) -> None:
     halved = half(full_signals(LABELS))
     chosen = choose(strategy, halved, 21, balanced=balanced, options=options)
     require_sound(strategy, halved, 21, chosen, balanced=balanced)
@@ -335,9 +325,7 @@ def spoiled(owner: Any, path: str) -> Any:
 
 @pytest.mark.parametrize("kind", [TargetKind.CLASSES, TargetKind.NUMBER])
 @every_strategy
-def test_other_targets_give_the_budget_where_a_strategy_works_with_them(
-    strategy: Strategy, kind: TargetKind
-) -> None:
+def test_other_targets_give_the_budget_where_they_can(strategy: Strategy, kind: TargetKind) -> None:
     signals = replace(full_signals(LABELS), kind=kind)
     if kind in strategy.kinds_of({}):
         chosen = choose(strategy, signals, 10, balanced=strategy.resolve_balance(None))

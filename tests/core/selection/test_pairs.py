@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
@@ -49,14 +47,11 @@ def test_equal_gradients_are_at_no_distance_in_the_same_direction(num_features: 
     assert (alike_NN[same_NN] == 1).all()
 
 
-def test_zero_gradients_have_no_direction() -> None:
+def test_zero_gradients_and_opposite_directions() -> None:
     vectors = Vectors(torch.ones(2, 1), torch.tensor([[0.0, 0.0], [1.0, 0.0]]), bias=1.0)
     assert scaled_cosine(vectors).block(EVERY, EVERY).tolist() == [[0.5, 0.5], [0.5, 1.0]]
     # |e| sqrt(|h|^2 + 1)
     assert distances(vectors)[0].tolist() == pytest.approx([0.0, 2**0.5])
-
-
-def test_opposite_directions_have_no_similarity_below_0() -> None:
     features_ND = torch.randn(200, 7, generator=torch.Generator().manual_seed(0))
     vectors = Vectors(torch.cat([features_ND, -3 * features_ND]))
     assert float(scaled_cosine(vectors).block(slice(200), slice(200, 400)).min()) == 0.0

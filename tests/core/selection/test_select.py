@@ -1,18 +1,30 @@
-from __future__ import annotations
-
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import permutations
 from types import SimpleNamespace
+from typing import Annotated, Literal
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
 
 import lipt
-from lipt.common.errors import StrategyOptionError, UnknownNameError
+from lipt.common.errors import BudgetError, StrategyOptionError, UnknownNameError
 from lipt.core.selection import registry
+from lipt.core.selection.options import Preset, WarmUp, options_of, parse_options
 from lipt.core.selection.registry import STRATEGIES, find_strategy
 from lipt.core.selection.select import select
-from lipt.core.selection.selection import Selection
+from lipt.core.selection.selection import (
+    Selection,
+    class_quotas,
+    draw_by_weight,
+    draw_from_groups,
+    keep_largest,
+    proportional_quotas,
+    worth_counting,
+)
 from lipt.core.selection.strategy import NOTHING, Strategy
 from lipt.core.signals.signals import Signals, labels_only
 from tests.core.selection.builders import full_signals, signals_of
@@ -151,3 +163,233 @@ def test_modules_that_entry_points_name_are_imported(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(registry, "entry_points", lambda **asked: [entry] * (asked == found))
     registry._import_registered()
     assert loaded == ["mine"]
+
+
+def example(
+    signals: object,
+    budget: int,
+    *,
+    balanced: bool,
+    seed: int,
+    solver: Literal["lazy", "stochastic"] = "lazy",
+    penalty: Annotated[float, Field(gt=0, le=1), "what large weights cost"] = 0.5,
+    rounds: int = 15,
+    exact: bool = False,
+    limit: int | Literal["all"] = "all",
+) -> None:
+    """Has an option of every kind."""
+
+
+OPTIONS = options_of(example)
+
+
+def test_options_are_keyword_only_parameters_given_as_texts() -> None:
+    assert {option.name: (option.default, option.allowed) for option in OPTIONS} == {
+        "solver": ("lazy", ("lazy", "stochastic")),
+        "penalty": ("0.5", ("number > 0 and <= 1",)),
+        "rounds": ("15", ("integer",)),
+        "exact": ("false", ("true", "false")),
+        "limit": ("all", ("integer", "all")),
+    }
+    assert [option.help for option in OPTIONS] == ["", "what large weights cost", "", "", ""]
+    given = {"solver": "stochastic", "penalty": "0.25", "exact": "true", "limit": "3"}
+    assert parse_options("example", OPTIONS, given) == {
+        "solver": "stochastic",
+        "penalty": 0.25,
+        "rounds": 15,
+        "exact": True,
+        "limit": 3,
+    }
+    assert parse_options("example", OPTIONS, {})["limit"] == "all"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "allowed"),
+    [
+        ("solver", "greedy", "lazy, stochastic (default lazy)"),
+        ("penalty", "0", "number > 0 and <= 1 (default 0.5)"),
+        ("penalty", "nan", "number > 0 and <= 1 (default 0.5)"),
+        ("rounds", "2.5", "integer (default 15)"),
+        ("exact", "perhaps", "true, false (default false)"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_the_right_ones(name: str, text: str, allowed: str) -> None:
+    with pytest.raises(StrategyOptionError) as refusal:
+        parse_options("example", OPTIONS, {name: text})
+    assert refusal.value.message == (
+        f"option {name} of strategy 'example' cannot be {text!r}. Choose one of: {allowed}."
+    )
+
+
+def test_an_unknown_option_is_refused_with_all_that_there_are() -> None:
+    with pytest.raises(StrategyOptionError, match=r"no option 'sede'\..*solver \(lazy \| stochas"):
+        parse_options("example", OPTIONS, {"sede": "1"})
+    with pytest.raises(StrategyOptionError, match=r"no option 'seed'\."):
+        parse_options("example", OPTIONS, {"seed": "1"})
+    with pytest.raises(StrategyOptionError, match=r"no option 'x'\. It takes none\."):
+        parse_options("el2n", (), {"x": "1"})
+
+
+PRESETS = [
+    pytest.param(strategy, preset, id=f"{name} {preset}")
+    for name, strategy in STRATEGIES.items()
+    for preset in strategy.presets
+]
+
+
+def test_options_win_over_a_preset_and_unknown_ones_are_refused() -> None:
+    preset = Preset("both", {"a": "1", "b": "2"})
+    assert preset.options(0.1, {"b": "3", "c": "4"}) == {"a": "1", "b": "3", "c": "4"}
+    assert find_strategy("ccs").preset("").options(0.1, {"a": "1"}) == {"a": "1"}
+    words = r"'dual' has no preset 'papre'\. Choose one of: paper, paper-cifar100, paper-imagenet,"
+    with pytest.raises(UnknownNameError, match=words):
+        find_strategy("dual").preset("papre")
+    with pytest.raises(UnknownNameError, match=r"'grand' has no preset 'paper'\. It has none, or"):
+        find_strategy("grand").preset("paper")
+
+
+def test_between_its_papers_fractions_ccs_drops_along_straight_lines() -> None:
+    betas = {0.01: "0.3", 0.1: "0.3", 0.15: "0.25", 0.2: "0.2", 0.35: "0.1", 0.5: "0", 1: "0"}
+    preset = find_strategy("ccs").preset("paper")
+    assert {fraction: preset.options(fraction, {})["beta"] for fraction in betas} == betas
+
+
+@pytest.mark.parametrize(("strategy", "name"), PRESETS)
+@pytest.mark.parametrize("fraction", [1e-6, 0.1, 0.3, 1.0])
+def test_every_preset_can_be_asked_for(strategy: Strategy, name: str, fraction: float) -> None:
+    preset = strategy.preset(name)
+    assert preset.summary.strip(" .") == preset.summary != ""
+    strategy.parse_options(preset.options(fraction, {}))
+    strategy.resolve_balance(preset.balanced)
+
+
+@pytest.mark.parametrize(
+    ("text", "warm_up", "one_text"),
+    [
+        ("epochs:15", WarmUp(15.0), "epochs:15"),
+        ("epochs:15.0x1", WarmUp(15.0), "epochs:15"),
+        ("epochs:0.5", WarmUp(0.5), "epochs:0.5"),
+        ("epochs:0", WarmUp(0.0), "epochs:0"),
+        ("epochs:1x10", WarmUp(1.0, 10), "epochs:1x10"),
+    ],
+)
+def test_equal_warm_ups_are_one_text(text: str, warm_up: WarmUp, one_text: str) -> None:
+    assert WarmUp.parse(text) == warm_up
+    assert str(warm_up) == one_text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "15", "epochs", "epochs:", "epochs:-1", "epochs:1x0", "epochs:nan", "epochs:1e3"]
+)
+def test_anything_else_is_no_warm_up(text: str) -> None:
+    with pytest.raises(ValueError, match="is no pre-training"):
+        WarmUp.parse(text)
+
+
+def test_strategies_that_look_at_a_model_have_the_option_last() -> None:
+    having = {
+        name
+        for name, strategy in STRATEGIES.items()
+        if "pretraining" in [option.name for option in strategy.options[-1:]]
+    }
+    assert having.isdisjoint({"auto", "uniform", "uniform_per_class", "clipcov"})
+    assert having.isdisjoint({"forgetting", "aum", "dual", "disagreement"})
+    assert having >= {"grand", "el2n", "craig", "glister", "kcenter", "facility_location", "ccs"}
+    assert find_strategy("craig").parse_options({})["pretraining"] == "lipt"
+
+
+def test_the_largest_scores_come_first_and_ties_keep_data_set_order() -> None:
+    chosen = keep_largest(torch.tensor([1.0, 5.0, 3.0, 5.0, 3.0]), budget=3)
+    assert chosen.indices_K.tolist() == [1, 3, 2]
+    assert chosen.weights_K.tolist() == [1.0] * 3
+
+
+def draw(weights: list[float], budget: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    log_weights_N = torch.tensor(weights).log()
+    return draw_by_weight(log_weights_N, budget, generator=generator).indices_K.tolist()
+
+
+def test_draws_are_one_by_one_and_equally_likely() -> None:
+    # The second is drawn by the weights of those that are left.
+    weights = [1.0, 2.0, 5.0]
+    expected = {
+        (i, j): weights[i] / 8 * weights[j] / (8 - weights[i]) for i, j in permutations(range(3), 2)
+    }
+    drawn = [tuple(draw(weights, 2, seed)) for seed in range(4000)]
+    for pair, probability in expected.items():
+        # The deviation is 0.0077 at most.
+        assert drawn.count(pair) / 4000 == pytest.approx(probability, abs=0.03)
+    for seed in range(20):
+        chosen = draw([0.0, 1.0, 0.0, 1.0], 4, seed)
+        assert set(chosen[:2]) == {1, 3}
+        assert chosen[2:] == [0, 2]
+    # 2 of 4 and 2 of 8: half of 1,000 draws and a quarter, deviations 15.8 and 13.7.
+    groups_N = torch.tensor([0, 1, 1] * 4)
+    counts_N = torch.zeros(12)
+    for seed in range(1000):
+        generator = torch.Generator().manual_seed(seed)
+        counts_N[draw_from_groups(groups_N, (2, 2, 0), generator=generator)] += 1
+    assert ((counts_N[groups_N == 0] - 500).abs() < 80).all()
+    assert ((counts_N[groups_N == 1] - 250).abs() < 70).all()
+
+
+def one_seat_at_a_time(counts: Sequence[int], budget: int) -> tuple[int, ...]:
+    """The next seat goes to the class that has least, of those the largest, the lowest label."""
+    quotas = [0] * len(counts)
+    for _ in range(budget):
+        free = [label for label, count in enumerate(counts) if quotas[label] < count]
+        label = min(free, key=lambda label: (quotas[label], -counts[label], label))
+        quotas[label] += 1
+    return tuple(quotas)
+
+
+@given(st.data())
+def test_equals_sharing_one_seat_at_a_time(data: st.DataObject) -> None:
+    counts = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=6))
+    budget = data.draw(st.integers(0, sum(counts)))
+    quotas = class_quotas(counts, budget)
+    assert quotas == one_seat_at_a_time(counts, budget)
+    assert sum(quotas) == budget
+    assert all(quota <= count for quota, count in zip(quotas, counts, strict=True))
+    present = [quota for quota, count in zip(quotas, counts, strict=True) if count]
+    assert budget < len(present) or all(present)
+
+
+@pytest.mark.parametrize("budget", [-1, 6])
+def test_a_budget_that_the_classes_cannot_give_is_refused(budget: int) -> None:
+    with pytest.raises(BudgetError, match=rf"budget {budget} .* 5 examples.*Choose one in 0\.\.5"):
+        class_quotas([2, 3], budget)
+
+
+@pytest.mark.parametrize(
+    ("counts", "budget", "expected"),
+    [
+        ([10, 20, 30], 6, (1, 2, 3)),
+        ([10, 20, 30], 7, (1, 2, 4)),  # 1.17, 2.33, 3.5
+        ([1, 1, 1], 2, (1, 1, 0)),  # all alike: the lowest groups
+        ([0, 4], 4, (0, 4)),
+        ([3, 4, 5], 12, (3, 4, 5)),
+        ([3, 4, 5], 0, (0, 0, 0)),
+        ([], 0, ()),
+    ],
+)
+def test_proportions_by_hand(counts: list[int], budget: int, expected: tuple[int, ...]) -> None:
+    assert proportional_quotas(counts, budget) == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "wrong", "budget", "expected"),
+    [
+        ([100, 20], [0.0, 0.0], 40, (100, 20)),
+        ([100, 20], [0.25, 0.75], 40, (75, 5)),  # what is wrong does not count
+        ([100, 20], [0.25, 0.75], 80, (75, 5)),
+        ([100, 20], [0.25, 0.75], 100, (88, 13)),  # half of it does: 87.5 and 12.5
+        ([100, 20], [0.25, 0.75], 120, (100, 20)),
+        ([0, 4], [0.5, 0.5], 1, (0, 2)),
+    ],
+)
+def test_wrong_labels_have_no_say_in_quotas_unless_they_are_needed(
+    counts: list[int], wrong: list[float], budget: int, expected: tuple[int, ...]
+) -> None:
+    assert worth_counting(counts, wrong, budget) == expected

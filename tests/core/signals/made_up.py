@@ -1,7 +1,5 @@
 """A made-up data set and a small network on it, for tests of what is computed from them."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

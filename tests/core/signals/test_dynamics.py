@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -49,9 +47,6 @@ def test_theta_star_counts_once_and_the_own_learner_not_at_all() -> None:
     deviations_N = deviation_over_moments(values_NLT, counted_NL, means_N)
     assert float(deviations_N[2]) == pytest.approx(math.sqrt(10))
     assert mean_over_learners(values_NLT[:, :, 2], counted_NL).tolist() == [10.0, 2.0, 6.0]
-
-
-def test_a_learner_that_is_alone_keeps_its_say() -> None:
     own_learner_N = torch.tensor([0, -1], dtype=torch.int16)
     assert counted_learners(own_learner_N, 1).tolist() == [[True], [True]]
     # Two are needed, and only one is left of two; of three, two are.
@@ -184,9 +179,7 @@ def test_reductions_are_those_of_all_outputs_at_once(dataset: Dataset) -> None:
     close(dynamics, direct(dataset, None))
 
 
-def test_batch_norm_statistics_are_those_of_each_states_weights(
-    dataset: Dataset, batch_norm_images: Tensor
-) -> None:
+def test_batch_norm_is_that_of_each_state(dataset: Dataset, batch_norm_images: Tensor) -> None:
     # One part, so that the variance is that of all images.
     dynamics = compute(dataset, batch_norm_images, batch_size=20)
     close(dynamics, direct(dataset, batch_norm_images))

@@ -1,12 +1,31 @@
-from __future__ import annotations
-
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import safetensors.numpy
+import safetensors.torch
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
-from lipt.common.errors import SignalsError
+from lipt.common.data import open_dataset
+from lipt.common.data.dataset import Dataset
+from lipt.common.errors import FeaturesError, SignalsError
+from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.model_input import to_model_input
+from lipt.common.signals.passes import Batches
+from lipt.common.targets.values import SingleLabel
+from lipt.common.weights.files import pack
+from lipt.core.selection.strategies.scores import last_layer_norms
+from lipt.core.signals import compute, stored
+from lipt.core.signals.compute import (
+    compute_signals,
+    default_chunk_size,
+    errors_of,
+    full_gradient_norms,
+    per_example_norms,
+)
 from lipt.core.signals.signals import (
     Signals,
     given,
@@ -15,7 +34,15 @@ from lipt.core.signals.signals import (
     num_bytes,
     probabilities_of,
 )
+from lipt.core.signals.stored import (
+    StorageLimits,
+    UserFeatures,
+    features_of_pairs,
+    read_user_features,
+)
 from tests.core.selection.builders import full_signals, half
+from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
+from tests.sentences import Reader
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -92,3 +119,244 @@ def test_every_tensor_counts_and_moves() -> None:
     assert given(there.validation, "validation").features_ND.device == meta
     assert there.second_errors_NC is None
     assert there.has_bias
+
+
+def read(path: Path, num_examples: int = 6) -> UserFeatures:
+    return read_user_features(path, num_examples=num_examples, max_bytes=100_000)
+
+
+def write(path: Path, **tensors: Tensor) -> Path:
+    safetensors.torch.save_file(tensors, path)
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "features.safetensors"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+def test_any_floating_point_type_becomes_float32(path: Path, dtype: torch.dtype) -> None:
+    given = torch.arange(12.0).reshape(6, 2).to(dtype)
+    found = read(write(path, features=given))
+    assert found.paired_features_NP is None
+    assert found.features_ND.dtype == torch.float32
+    assert torch.equal(found.features_ND, torch.arange(12.0).reshape(6, 2))
+
+
+def test_large_ones_are_kept_in_half_precision(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(path, features=torch.full((6, 2), 0.5))
+    for feature_bytes, dtype in ((48, torch.float32), (47, torch.float16)):
+        monkeypatch.setattr(stored, "STORAGE_LIMITS", StorageLimits(feature_bytes=feature_bytes))
+        assert read(path).features_ND.dtype == dtype
+    write(path, features=torch.tensor([[1.0] * 3, [70_000.0] * 3, *[[1.0] * 3] * 4]))
+    with pytest.raises(FeaturesError, match=r"not finite in float16, .* ids 1\. .*6\.55e\+04"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({"features": torch.zeros(5, 2)}, r"shape \[5, 2\]; .* 6 examples need \[6, d\]"),
+        ({"features": torch.zeros(6)}, r"shape \[6\]; .* need \[6, d\]"),
+        ({"features": torch.zeros(6, 0)}, r"shape \[6, 0\]; .* d >= 1"),
+        ({"features": torch.zeros(6, 1, 1)}, r"shape \[6, 1, 1\]"),
+        ({"features": torch.zeros(6, 2, dtype=torch.int64)}, r"is int64\[6, 2\]. Convert"),
+        ({"embeddings": torch.zeros(6, 2)}, r"holds 'embeddings'\. Write .*'features': N x d"),
+        ({"paired_features": torch.zeros(6, 2)}, r"holds 'paired_features'"),
+        (
+            {"features": torch.zeros(6, 2), "labels": torch.zeros(6, 2)},
+            r"holds '(features|labels)', '(features|labels)'\. Write",
+        ),
+        (
+            {"features": torch.zeros(6, 2), "paired_features": torch.zeros(7, 2)},
+            r"'paired_features' has the shape \[7, 2\]",
+        ),
+    ],
+)
+def test_misfits_are_told_by_shapes(path: Path, tensors: dict[str, Tensor], words: str) -> None:
+    with pytest.raises(FeaturesError, match=words):
+        read(write(path, **tensors))
+
+
+def test_values_that_are_not_finite_name_their_ids(path: Path) -> None:
+    features = torch.zeros(8, 2)
+    features[[1, 4], 1] = torch.tensor([float("nan"), float("inf")])
+    with pytest.raises(FeaturesError, match=r"for 2 of 8 examples, with ids 1, 4\. Give finite"):
+        read(write(path, features=features), num_examples=8)
+    with pytest.raises(FeaturesError, match=r"for 8 of 8 .* ids 0, 1, 2, 3, 4 and 3 more\. Give"):
+        read(write(path, features=torch.full((8, 1), 1e300, dtype=torch.float64)), num_examples=8)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (pickle.dumps({"features": [1.0]}), "is a pickle, which is never opened here"),
+        (b"\x93NUMPY\x01\x00" + bytes(100), "numpy file, not safetensors. Write"),
+        (b"", "is not a safetensors file"),
+        (b"\xff" * 100, "is not a safetensors file"),
+        (bytes(200_000), "200000 bytes; at most 100000"),
+    ],
+)
+def test_other_files_are_refused_unopened(path: Path, content: bytes, words: str) -> None:
+    path.write_bytes(content)
+    with pytest.raises(FeaturesError, match=words) as refusal:
+        read(path)
+    assert "model" not in refusal.value.message
+    assert "'features': N x d" in refusal.value.message
+
+
+def test_pairs_of_a_feature_file_are_both_of_its_halves(tmp_path: Path) -> None:
+    examples = {"X": torch.ones(3, 2, 2), "y": torch.tensor([0, 1, 0])}
+    (tmp_path / "alone").write_bytes(pack(examples))
+    (tmp_path / "pairs").write_bytes(pack(examples | {"paired_features": torch.zeros(3, 5)}))
+    assert features_of_pairs(open_dataset(f"features:{tmp_path / 'alone'}")) is None
+    pairs = features_of_pairs(open_dataset(f"features:{tmp_path / 'pairs'}"))
+    assert pairs is not None
+    assert pairs.features_ND.shape == (3, 4)
+    assert pairs.paired_features_NP is not None
+    assert pairs.paired_features_NP.shape == (3, 5)
+
+
+def signals_of(model: nn.Module, dataset: Dataset, scratch: Path | None = None) -> Signals:
+    batches = Batches(dataset, IMAGE, CPU, 16, lambda *_: None)
+    return compute_signals(model, batches, scratch=scratch)
+
+
+def last_layer_gradients(model: nn.Module, dataset: Dataset) -> Tensor:
+    """One autograd call per example's own loss; the last layer's parameters in a row."""
+    model.eval()
+    head = list(model.children())[-1]
+    gradients = []
+    for row in range(len(dataset)):
+        inputs = to_model_input(dataset.images(torch.tensor([row])), IMAGE, CPU)
+        loss = functional.cross_entropy(model(inputs), dataset.labels_N[row : row + 1])
+        parts = torch.autograd.grad(loss, list(head.parameters()))
+        gradients.append(torch.cat([part.flatten() for part in parts]))
+    return torch.stack(gradients)
+
+
+def test_a_confident_examples_error_keeps_its_digits() -> None:
+    # p of the wrong class is e^-20 / (1 + e^-20) = 2.0611536e-9; 1 - p rounds to 1 in float32.
+    errors = errors_of(torch.tensor([[20.0, 0.0]]), torch.tensor([0]))
+    assert errors[0].tolist() == pytest.approx([-2.0611536e-9, 2.0611536e-9], rel=1e-6)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_factored_norms_and_inner_products_are_those_of_autograd(*, bias: bool) -> None:
+    model, dataset = made_up_network(bias=bias), made_up_dataset()
+    gradients_NP = last_layer_gradients(model, dataset)
+    signals = signals_of(model, dataset)
+    assert signals.has_bias == bias
+    torch.testing.assert_close(
+        last_layer_norms(signals), gradients_NP.norm(dim=1), rtol=1e-5, atol=1e-5
+    )
+    errors_NC, features_ND = signals.errors_NC, signals.features_ND
+    products_NN = (errors_NC @ errors_NC.T) * (features_ND @ features_ND.T + float(bias))
+    torch.testing.assert_close(products_NN, gradients_NP @ gradients_NP.T, rtol=1e-5, atol=1e-5)
+
+
+def test_signals_in_a_mapped_file_are_the_same_and_outlive_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, dataset = made_up_network(), made_up_dataset()
+    held = signals_of(model, dataset)
+    monkeypatch.setattr(compute, "STORAGE_LIMITS", StorageLimits(memory_bytes=0))
+    mapped = signals_of(model, dataset, tmp_path / "scratch")
+    assert list((tmp_path / "scratch").iterdir()) == []
+    assert torch.equal(mapped.errors_NC, held.errors_NC)
+    assert torch.equal(mapped.features_ND, held.features_ND)
+    mapped.save(tmp_path / "signals")
+    assert torch.equal(Signals.load(tmp_path / "signals").errors_NC, held.errors_NC)
+
+
+def test_above_a_limit_halves_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, dataset = made_up_network(), made_up_dataset()
+    exact = signals_of(model, dataset)
+    # 40 examples of 3 errors and 64 features take 480 and 10,240 bytes in float32.
+    for error_bytes, feature_bytes in ((479, 10_240), (480, 10_239), (1, 1)):
+        limits = StorageLimits(error_bytes, feature_bytes)
+        monkeypatch.setattr(compute, "STORAGE_LIMITS", limits)
+        signals = signals_of(model, dataset)
+        assert signals.errors_NC.dtype == (torch.float32 if error_bytes == 480 else torch.float16)
+        wide = feature_bytes == 10_240
+        assert signals.features_ND.dtype == (torch.float32 if wide else torch.float16)
+        assert torch.equal(signals.errors_NC, exact.errors_NC.to(signals.errors_NC.dtype))
+        assert torch.equal(signals.features_ND, exact.features_ND.to(signals.features_ND.dtype))
+    signals.save(tmp_path / "signals")
+    loaded = Signals.load(tmp_path / "signals")
+    assert loaded.errors_NC.dtype == loaded.features_ND.dtype == torch.float16
+    taken = loaded.take(torch.tensor([3, 1]))
+    assert taken.errors_NC.dtype == taken.features_ND.dtype == torch.float32
+
+
+NUM_EXAMPLES = 20
+
+
+class Hesitant(nn.Module):
+    """Decides by a value what to compute, which cannot be done for many examples at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = Reader(3)
+
+    def forward(self, tokens: Tensor, figures: Tensor) -> Tensor:
+        logits_BC: Tensor = self.reader(tokens, figures)
+        return 2 * logits_BC if bool((figures < 0).any()) else logits_BC
+
+
+@pytest.mark.parametrize("hesitant", [False, True])
+def test_models_that_are_given_keywords_have_the_norms_of_autograd(*, hesitant: bool) -> None:
+    torch.manual_seed(0)
+    plain = Reader(3).eval()
+    model: nn.Module = plain
+    if hesitant:
+        model = Hesitant().eval()
+        model.load_state_dict({f"reader.{name}": item for name, item in plain.state_dict().items()})
+    inputs = {"tokens": torch.tensor([[1, 2], [3, 0], [4, 5]]), "figures": torch.rand(3, 3)}
+    labels_B = torch.tensor([0, 2, 1])
+    expected = []
+    for row in range(3):
+        logits_1C = plain(inputs["tokens"][row : row + 1], inputs["figures"][row : row + 1])
+        loss = functional.cross_entropy(logits_1C, labels_B[row : row + 1])
+        parts = torch.autograd.grad(loss, list(plain.parameters()))
+        expected.append(torch.cat([part.flatten() for part in parts]).norm())
+    found_B = per_example_norms(model, SingleLabel(3), inputs, labels_B)
+    torch.testing.assert_close(found_B, torch.stack(expected), rtol=1e-5, atol=1e-5)
+
+
+def norms(
+    model: nn.Module, dataset: Dataset, *, chunk_size: int = 16, image: ImageFormat = IMAGE
+) -> Tensor:
+    return full_gradient_norms(model, Batches(dataset, image, CPU, chunk_size, lambda *_: None))
+
+
+def autograd_norms(model: nn.Module, dataset: Dataset) -> Tensor:
+    model.eval()
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    found = []
+    for row in range(len(dataset)):
+        inputs = to_model_input(dataset.images(torch.tensor([row])), IMAGE, CPU)
+        loss = functional.cross_entropy(model(inputs), dataset.labels_N[row : row + 1])
+        parts = torch.autograd.grad(loss, trainable)
+        found.append(torch.cat([part.flatten() for part in parts]).norm())
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 7, NUM_EXAMPLES])
+def test_equals_autograd_one_by_one_for_any_chunk_size(chunk_size: int) -> None:
+    model, dataset = made_up_network(), made_up_dataset(NUM_EXAMPLES)
+    expected = autograd_norms(model, dataset)
+    found = norms(model, dataset, chunk_size=chunk_size)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_chunks_fit_in_memory() -> None:
+    # 4 bytes for each of 2^26 parameters: 8 gradients in 2 GiB.
+    large, small = nn.Linear(2**13, 2**13, bias=False, device="meta"), nn.Linear(2, 2)
+    cuda = torch.device("cuda")
+    assert default_chunk_size(large, cuda) == 8
+    assert default_chunk_size(small, cuda) == 256
+    assert default_chunk_size(small, CPU) == 16
+    assert default_chunk_size(large, CPU) == 1

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -86,9 +84,7 @@ def patches_ND(context: Context) -> Tensor:
     return patch_features(dataset.images(drawn), filters)
 
 
-def test_errors_and_features_are_those_of_the_head(
-    context: Context, ask: Any, patches_ND: Tensor
-) -> None:
+def test_errors_and_features_are_the_heads(context: Context, ask: Any, patches_ND: Tensor) -> None:
     # No model is looked at.
     signals, facts = ask("ridge:patches", weights=NOWHERE)
     dataset = context.dataset
@@ -109,9 +105,7 @@ def test_errors_and_features_are_those_of_the_head(
     torch.testing.assert_close(spread_D[spread_D > 0].mean(), torch.tensor(1.0), rtol=0.05, atol=0)
 
 
-def test_where_labels_are_surely_wrong_a_second_head_is_taught_by_the_others(
-    weights: BlobName, tmp_path: Path
-) -> None:
+def test_wrong_labels_teach_no_second_head(weights: BlobName, tmp_path: Path) -> None:
     context = Context(digits_settings(tmp_path, "digits-mislabelled"), send=lambda _: None)
     first = proxied_signals(context, Sources(CONFIG, IMAGE, weights), PATCHES)
     labels_N = context.dataset.labels_N
@@ -132,9 +126,7 @@ def test_where_labels_are_surely_wrong_a_second_head_is_taught_by_the_others(
     assert torch.equal(again.second_errors_NC, first.second_errors_NC)
 
 
-def test_theta_star_has_the_features_that_it_would_have_as_a_soup(
-    ask: Any, weights: BlobName
-) -> None:
+def test_theta_star_has_the_features_it_has_as_a_soup(ask: Any, weights: BlobName) -> None:
     as_they_came = CONFIG.model_copy(update={"soup": SoupConfig(reestimate_batch_norm=False)})
     question = {"config": as_they_came, "initial": weights}
     initial, facts = ask("ridge:initial", **question, weights=NOWHERE)
@@ -222,9 +214,7 @@ def test_the_backbone_is_the_operators(weights: BlobName, context: Context, tmp_
     assert facts["num_features"] == 5 * 512
 
 
-def test_a_choice_tells_what_it_tried_and_is_that_proxy(
-    ask: Any, trajectories: Trajectories
-) -> None:
+def test_a_choice_tells_what_it_tried(ask: Any, trajectories: Trajectories) -> None:
     chosen, facts = ask("auto", trajectories=trajectories)
     tried = {one["features"]: one for one in facts["tried"]}
     assert list(tried) == ["patches", "soup", "learners", "patches+learners"]
@@ -274,6 +264,6 @@ def test_features_alone_need_neither_a_head_nor_a_label(
     assert signals.labels_N.tolist() == [0] * len(features_ND)
     assert signals.errors_NC.shape == (len(features_ND), 0)
     facts = given(signals.facts, "facts")
-    assert set(facts) == {"proxy", "features", "num_features", "seconds"}
+    assert set(facts) == {"proxy", "features", "num_features", "drawn", "seconds"}
     assert (facts["proxy"], facts["features"]) == ("ridge:patches", "patches")
     assert facts["num_features"] == 2048

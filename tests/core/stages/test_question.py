@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -84,15 +82,12 @@ def test_examples_are_compared_by_features_unless_said_otherwise(name: str) -> N
         ask(name, {"space": "gradients"})
 
 
-def test_classes_that_nobody_knows_cannot_be_balanced_and_weights_are_refused() -> None:
+def test_without_labels_only_proxies_without_labels_are_taken() -> None:
     assert ask("herding", balanced=False) == ask("herding")
     with pytest.raises(StrategyOptionError, match=r"unknown\. Leave `balanced` unset"):
         ask("herding", balanced=True)
     with pytest.raises(InvalidRequestError, match=r"trained on labels.*--features"):
         ask("herding", weights=FILE)
-
-
-def test_a_proxy_of_features_that_no_label_went_into_is_taken() -> None:
     for proxy in ("ridge:patches", "ridge:user+patches", "ridge:backbone", "ridge:user"):
         assert str(ask("herding", proxy=proxy)[1]) == proxy
         assert str(ask("herding", proxy=proxy, features=FILE)[1]) == proxy
@@ -176,23 +171,20 @@ def asked_for(
     return question_of(run, asking, 1000, backbone=None, kind=kind, max_warm_up_epochs=200)
 
 
-def test_a_warm_up_begins_with_theta_star_and_needs_no_theta_p() -> None:
+def test_a_warm_up_needs_no_theta_p_and_lipt_says_nothing() -> None:
     asked = asked_for("craig", "epochs:15.0")
     assert asked.options == (("pretraining", "epochs:15"),)
     assert asked.weights == asked.initial == BlobName.of(b"theta*")
     assert asked.proxy is None
     assert SelectSubset.answering(asked).cost is Cost.DEAR
     assert training_for(query("craig", "epochs:15"), 1000) is Training.INITIAL_WEIGHTS
-
-
-def test_lipt_is_as_if_nothing_were_said() -> None:
     # So that the subsets of before keep their keys.
     assert asked_for("craig", "lipt") == asked_for("craig")
     assert asked_for("uniform", "lipt") == asked_for("uniform")
     assert training_for(query("craig", "lipt"), 1000) is Training.LEARNERS
 
 
-def test_soft_labels_come_of_the_proxy_or_of_the_best_head_there_is() -> None:
+def test_soft_labels_come_of_a_proxy_with_classes() -> None:
     assert asked_for("craig").teacher is None
     soft = asked_for("craig", soft_labels=True)
     assert (soft.proxy, soft.teacher) == (None, "auto")
@@ -201,9 +193,6 @@ def test_soft_labels_come_of_the_proxy_or_of_the_best_head_there_is() -> None:
     own = asked_for("uniform", soft_labels=True, proxy="ridge:patches")
     assert (own.proxy, own.teacher) == (None, "ridge:patches")
     assert asked_for("auto", soft_labels=True).teacher == "auto"
-
-
-def test_soft_labels_are_refused_where_there_are_no_classes_to_see() -> None:
     with pytest.raises(InvalidRequestError, match="made of labels"):
         asked_for("kcenter", soft_labels=True, labels="none")
     with pytest.raises(InvalidRequestError, match=r"probabilities of classes, .* regression data"):
@@ -250,9 +239,7 @@ def test_a_query_needs_learners_only_where_it_looks_at_them(
         ({"soft_labels": True, "proxy": "ridge:initial"}, Training.INITIAL_WEIGHTS),
     ],
 )
-def test_soft_labels_train_what_their_head_looks_at(
-    asked: dict[str, Any], expected: Training
-) -> None:
+def test_soft_labels_train_what_they_need(asked: dict[str, Any], expected: Training) -> None:
     assert training_for(query("uniform", **asked), 1000) is expected
 
 

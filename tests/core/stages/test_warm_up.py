@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -103,9 +101,7 @@ def test_grand_of_two_models_is_the_mean_of_both_norms(context: Context) -> None
     assert indices_K.tolist() == norms_N.topk(10).indices.sort().values.tolist()
 
 
-def test_a_warm_up_is_paid_for_once_and_told_ever_after(
-    context: Context, reports: list[str]
-) -> None:
+def test_a_warm_up_is_paid_once_and_told_after(context: Context, reports: list[str]) -> None:
     first = ask(context, WarmUp(1.0, 2))
     assert first.seconds == first.spent_seconds > 0
     assert "warming up model 2 of 2: 1" in reports
@@ -119,9 +115,6 @@ def test_a_warm_up_is_paid_for_once_and_told_ever_after(
     assert norms.spent_seconds == 0.0
     assert norms.signals.gradient_norms_N is not None
     assert not any("warming up" in report for report in reports)
-
-
-def test_many_models_do_not_push_each_other_out(context: Context, reports: list[str]) -> None:
     ask(context, WarmUp(0.0, 7))
     reports.clear()
     ask(context, WarmUp(0.0, 7))
@@ -176,9 +169,7 @@ def learners(*indices: int) -> Trajectories:
     return Trajectories(name, tuple(CommittedLearner(index, (), name) for index in indices))
 
 
-def test_membership_is_that_of_the_shards_that_were_cut(
-    shared: Context, records: tuple[LearnerRecord, ...]
-) -> None:
+def test_membership_is_the_shards(shared: Context, records: tuple[LearnerRecord, ...]) -> None:
     dataset = shared.dataset
     own_learner_N = own_learners(shared, OF_THREE, learners(0, 1, 2))
     assert own_learner_N.dtype == torch.int16

@@ -1,7 +1,5 @@
 """The command line, run against the service, or on digits."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Callable
@@ -15,7 +13,6 @@ from typer.testing import CliRunner
 from lipt.trainer.cli import main
 from tests.relay import Relay
 
-# What makes `lipt train` quick.
 SMALL = ("--set", "batch_size=16", "--set", "augmentation=none", "--device", "cpu")
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -102,6 +100,7 @@ def test_help_imports_nothing_slow(tmp_path: Path) -> None:
 
 COMPARE = ("compare", "--data", "digits-train", "--test", "digits-test", "--model", "resnet8")
 REPORT = ("report", "--data", "digits-train")
+DISTILL = ("distill", "--data", "digits-train", "--model", "linear", "--out", "x")
 
 
 @pytest.mark.parametrize(
@@ -122,15 +121,33 @@ REPORT = ("report", "--data", "digits-train")
         ((*REPORT, "--fraction", "2"), "less than or equal to 1"),
         ((*REPORT, "--out", "/nowhere/report.html"), "/nowhere is not a directory"),
         ((*REPORT, "--comparison", "a", "--out", "a"), "--comparison and --out are both a"),
+        (("track",), "give --mlflow EXPERIMENT, --wandb PROJECT"),
+        (("track", "--mlflow", "x", "--fraction", "2"), "less than or equal to 1"),
+        ((*DISTILL, "--per-class", "0"), "per_class = 0: input should be greater than or equal"),
+        ((*DISTILL, "--per-class", "2", "--set", "epochs=1"), "epochs: there is no such setting"),
+        ((*DISTILL, "--per-class", "2", "--later", "s.npy"), "give --stages, too"),
+        ((*DISTILL, "--per-class", "2", "--out", "/nowhere/x"), "/nowhere is not a directory"),
+        (DISTILL, "--per-class"),
+        (("diagnose", "--export", "issues.xlsx"), "issues.xlsx is not a .csv file"),
+        (("diagnose", "--export", "/nowhere/issues.csv"), "not a directory"),
+        (("diagnose", "--out", "/nowhere/page.html"), "not a directory"),
+        (("diagnose", "--out", "/nowhere/folder"), "/nowhere is not a directory"),
     ],
 )
 def test_mistyped_commands_are_usage_errors(
-    relay: Relay, lipt: Any, arguments: tuple[str, ...], complaint: str
+    relay: Relay,
+    lipt: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    complaint: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     result = lipt(*arguments)
     assert result.exit_code == 2
     assert complaint in " ".join(result.stderr.split())
     assert relay.calls == []
+    assert list(tmp_path.iterdir()) == []
 
 
 DATA = ("--data", "digits-train", "--model", "resnet8")

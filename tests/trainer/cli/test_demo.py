@@ -1,7 +1,5 @@
 """The whole demo once, and what it leaves."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

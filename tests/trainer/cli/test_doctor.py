@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +22,7 @@ def check(name: str, protocol: tuple[int, int] = (1, 0), **changes: Any) -> Chec
     return only
 
 
-def test_a_healthy_coordinator_has_no_complaint() -> None:
+def test_protocols_fail_versions_are_noted_and_else_all_is_well() -> None:
     checks = coordinator_checks(INFO, protocol=(1, 0), versions={"torch": "2.15.0"})
     assert [(check.name, check.ok) for check in checks] == [
         ("protocol", True),
@@ -32,17 +30,11 @@ def test_a_healthy_coordinator_has_no_complaint() -> None:
         ("data", True),
         ("worker worker-1", True),
     ]
-
-
-def test_protocols_of_different_majors_fail_and_the_older_side_is_named() -> None:
     assert check("protocol", (1, 3)).ok
     assert "Update the coordinator" in check("protocol", (2, 0)).remedy
     ours_is_old = check("protocol", (0, 4))
     assert ours_is_old.ok is False
     assert "Update this side" in ours_is_old.remedy
-
-
-def test_different_versions_are_noted_with_who_has_which() -> None:
     note = check("versions", workers=(replace(WORKER, versions={"torch": "2.11.0"}),))
     assert note.ok is None
     assert note.detail == (
@@ -81,15 +73,12 @@ def test_the_doctor_shows_its_token_and_names_a_refusal(
     assert f"FAILED coordinator: the token {token_id} (ci) was revoked" in result.stdout
 
 
-def test_libraries_of_extras_that_are_missing_are_noted() -> None:
+def test_missing_extras_and_classes_without_examples_are_noted() -> None:
     _, note, _ = local_checks({"lipt": "0.1.0", "scikit-learn": "1.6.0"})
     assert str(note) == (
         "note   installed: pyarrow is not, and only lipt[parquet] needs it. "
         "pip install 'lipt[parquet]'"
     )
-
-
-def test_classes_without_examples_are_noted() -> None:
     named = replace(DATASET, class_names=("ant", "bee"), class_counts=(0, 9))
     found = check("data", dataset=named)
     assert found.ok is None

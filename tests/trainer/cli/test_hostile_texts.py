@@ -1,7 +1,5 @@
 """What peers call themselves, on the terminal of whoever asks for it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

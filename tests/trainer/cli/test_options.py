@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import socket
 from contextlib import ExitStack
@@ -12,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from lipt.common.access.tokens import Token
+from lipt.common.config.run_config import PRESETS, merge
 from lipt.trainer.cli.options import (
     collect_overrides,
     grouped,
@@ -136,6 +135,17 @@ def test_flags_and_assignments_lie_over_the_file(tmp_path: Path) -> None:
     }
 
 
+def test_a_preset_lies_under_what_the_user_gives(tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text("[run.soup]\nnum_alphas = 4\n[run.learners]\nnum_steps = 3\n")
+    found = collect_overrides({"learners.num_steps": 7}, ["seed=2"], config, "paper")
+    over = {"seed": 2, "soup": {"num_alphas": 4}, "learners": {"num_steps": 7}}
+    assert found == merge(PRESETS["paper"], over)
+    assert (found["soup"]["search"], found["learners"]["batch_size"]) == ("grid", 256)
+    with pytest.raises(typer.BadParameter, match=r"no preset 'cifar' of a run\. Choose .*: paper"):
+        collect_overrides({}, [], None, "cifar")
+
+
 @pytest.mark.parametrize(
     ("flags", "assignments", "complaint"),
     [
@@ -145,9 +155,7 @@ def test_flags_and_assignments_lie_over_the_file(tmp_path: Path) -> None:
         ({}, ["learners.num_steps=2", "learners=1"], "learners is a group, .* too. Drop one"),
     ],
 )
-def test_contradictions_are_refused(
-    flags: dict[str, Any], assignments: list[str], complaint: str
-) -> None:
+def test_contradictions_fail(flags: dict[str, Any], assignments: list[str], complaint: str) -> None:
     with pytest.raises(typer.BadParameter, match=complaint):
         collect_overrides(flags, assignments)
 
@@ -155,18 +163,14 @@ def test_contradictions_are_refused(
 @pytest.mark.parametrize(
     ("text", "complaint"), [('model = "resnet8"', r"has no \[run\] table"), ("[run", "is not TOML")]
 )
-def test_a_file_that_says_nothing_of_a_run_is_refused(
-    text: str, complaint: str, tmp_path: Path
-) -> None:
+def test_a_file_without_a_run_is_refused(text: str, complaint: str, tmp_path: Path) -> None:
     config = tmp_path / "run.toml"
     config.write_text(text)
     with pytest.raises(typer.BadParameter, match=complaint):
         collect_overrides({}, [], config)
 
 
-def test_a_file_needs_a_directory_that_is_there_and_can_be_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_need_a_writable_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(typer.BadParameter, match=r"is a directory\. Name a file in it"):
         require_replaceable(tmp_path)
     with pytest.raises(typer.BadParameter, match=r"none is not a directory\. Make it first"):
@@ -175,9 +179,6 @@ def test_a_file_needs_a_directory_that_is_there_and_can_be_written_to(
     monkeypatch.setattr(os, "access", lambda path, mode: (Path(path), mode) != (tmp_path, os.W_OK))
     with pytest.raises(typer.BadParameter, match="cannot be written to"):
         require_place(tmp_path / "file")
-
-
-def test_devices_are_never_replaced_nor_one_file_under_two_flags(tmp_path: Path) -> None:
     require_place(Path(os.devnull))
     with pytest.raises(typer.BadParameter, match=r"null is not a regular file"):
         require_replaceable(Path(os.devnull))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -82,9 +80,7 @@ def test_a_coordinator_that_stays_away_is_given_up(relay: Relay, waiting_run: st
             next(changes)
 
 
-def test_a_silent_stream_is_ended(
-    relay: Relay, waiting_run: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silence_is_ended(relay: Relay, waiting_run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_IDLE_SECONDS", 0.1)
     relay.next("WatchRun", silence(after=1))
     with Client(relay.address, reconnect_seconds=0.0) as client:
@@ -108,9 +104,7 @@ def standing(**states: int) -> info_pb2.WatchServiceResponse:
     )
 
 
-def test_a_view_of_the_service_has_every_run_as_it_was_last_told(
-    relay: Relay, client: Client
-) -> None:
+def test_a_view_of_the_service_has_every_run_as_last_told(relay: Relay, client: Client) -> None:
     training, ready = run_pb2.RUN_STATE_TRAINING, run_pb2.RUN_STATE_READY
     relay.next(
         "WatchService",
@@ -227,9 +221,7 @@ def test_what_does_not_fit_its_description_is_refused(
         client.subset(READY, "uniform", budget=40)
 
 
-def test_weights_to_select_on_are_uploaded_before(
-    service: Service, relay: Relay, client: Client
-) -> None:
+def test_weights_are_uploaded_before(service: Service, relay: Relay, client: Client) -> None:
     weights = safetensors.torch.load(client.weights(READY))
     content = safetensors.torch.save({name: tensor + 1 for name, tensor in weights.items()})
     subset = client.subset(READY, "el2n", budget=30, weights=content)
@@ -270,9 +262,7 @@ def test_a_full_queue_is_told_and_asked_again(relay: Relay, client: Client) -> N
     assert len(relay.requests_of(subset_pb2.GetSubsetRequest)) == 2
 
 
-def test_a_diagnosis_comes_with_its_progress_though_its_stream_is_cut(
-    service: Service, relay: Relay, client: Client
-) -> None:
+def test_a_diagnosis_survives_a_cut(service: Service, relay: Relay, client: Client) -> None:
     whole = diagnosis_answer(service.store, run_id="r-1")
     relay.next("Diagnose", lambda answers: cut(after=1)(whole(answers)), whole)
     told: list[ProgressView] = []

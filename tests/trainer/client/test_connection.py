@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable
@@ -75,8 +73,6 @@ class FakeChannel:
 
 
 class Opened:
-    """Opens fake channels, and keeps them."""
-
     def __init__(self) -> None:
         self.channels: list = []
 
@@ -111,9 +107,7 @@ def fork(in_child: Callable[[], bool]) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def test_an_idle_channel_is_closed_before_a_fork_and_opened_again(
-    channel: ForkAwareChannel, opened: Opened
-) -> None:
+def test_an_idle_channel_is_closed_before_a_fork(channel: ForkAwareChannel, opened: Opened) -> None:
     assert fork(lambda: opened.closed == [True])
     assert opened.closed == [True]
     with channel.held() as held:
@@ -121,9 +115,7 @@ def test_an_idle_channel_is_closed_before_a_fork_and_opened_again(
     assert opened.closed == [True, False]
 
 
-def test_a_fork_cuts_calls_and_waits_until_they_have_let_go(
-    channel: ForkAwareChannel, opened: Opened
-) -> None:
+def test_a_fork_cuts_calls_and_waits_for_them(channel: ForkAwareChannel, opened: Opened) -> None:
     holding, ended = threading.Event(), list[object]()
 
     def call() -> None:
@@ -165,9 +157,7 @@ def test_a_stream_that_the_forking_thread_left_open_is_cut_and_not_waited_for(
         call()
 
 
-def test_closing_ends_all_calls_and_a_later_one_opens_another(
-    channel: ForkAwareChannel, opened: Opened
-) -> None:
+def test_closing_ends_calls_and_another_opens(channel: ForkAwareChannel, opened: Opened) -> None:
     def call() -> None:
         with channel.held():
             channel.close()

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -66,9 +64,7 @@ def test_soft_labels_rest_on_the_pretraining_that_their_head_looked_at() -> None
         ),
     ],
 )
-def test_choosing_costs_what_it_rests_on(
-    name: str, manifest: dict[str, Any], costs: dict[str, float]
-) -> None:
+def test_costs_of_choosing(name: str, manifest: dict[str, Any], costs: dict[str, float]) -> None:
     warm_up = {key: value for key, value in manifest.items() if key == "warm_up_seconds"}
     needs = () if name == "uniform" else SIGNALS
     strategy = StrategyView(name, "", "", True, True, (), needs=needs)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from lipt.trainer.comparison.outcomes import (
@@ -56,7 +54,7 @@ def reaching(
     return named(outcomes([*looked_at("uniform", SOON, SOON), *ours, *rivals]))["craig"]
 
 
-def test_seconds_are_compared_seed_by_seed_with_choosing_included() -> None:
+def test_seconds_are_compared_where_all_reach_the_target() -> None:
     row = reaching(looked_at("craig", SOON, LATE, before=5.0))
     assert row.reached == Reached(num_trainings=2, num_reached=2, steps=15, seconds=6.5)
     assert row.everything.reached == Reached(2, 2, steps=10, seconds=1)
@@ -68,9 +66,6 @@ def test_seconds_are_compared_seed_by_seed_with_choosing_included() -> None:
     assert row.everything.later.low == pytest.approx(5.5 - 12.7062 / 2, abs=1e-4)
     assert row.redrawn.later is not None
     assert row.redrawn.later.mean == 5.0
-
-
-def test_a_target_that_not_all_reach_is_no_difference() -> None:
     row = reaching(looked_at("craig", SOON, NEVER))
     assert row.reached == Reached(2, 1, steps=10, seconds=1)
     assert row.everything.later is None
@@ -92,14 +87,11 @@ def mean(difference: Difference | None) -> float:
     return difference.mean
 
 
-def test_the_better_random_is_the_one_to_beat() -> None:
+def test_all_are_compared_with_the_better_random_and_everything() -> None:
     rows = outcomes([*RANDOM, *trials("craig", [0.74, 0.76, 0.75])])
     assert [row.strategy for row in rows] == ["uniform_per_class", "uniform", "craig"]
     assert mean(rows[2].difference) == pytest.approx(0.02)
     assert rows[0].difference is rows[1].difference is None
-
-
-def test_all_are_compared_with_everything_and_with_re_drawn_random() -> None:
     rows = named(outcomes([*RANDOM, *REDRAWN, *EVERYTHING, *trials("craig", [0.75] * 3)]))
     craig, redrawn = rows["craig"], rows["redrawn"]
     assert mean(craig.everything.difference) == pytest.approx(-0.05)
@@ -112,7 +104,7 @@ def test_all_are_compared_with_everything_and_with_re_drawn_random() -> None:
     assert everything.difference is everything.everything.difference is None
 
 
-def test_soft_labels_stand_apart_and_are_compared_with_the_same_without() -> None:
+def test_soft_labels_are_compared_with_the_same_without_and_no_verdict() -> None:
     soft = [*trials("craig+soft", [0.79] * 3), *trials("uniform+soft", [0.77] * 3)]
     everything = [*EVERYTHING, *trials("everything+soft", [0.81] * 3, 1.0)]
     rows = outcomes([*RANDOM, *soft, *trials("craig", [0.74] * 3), *everything])
@@ -125,9 +117,6 @@ def test_soft_labels_stand_apart_and_are_compared_with_the_same_without() -> Non
     assert found["everything+soft"].levelled_off is None
     assert cells(found["craig+soft"])["to random (95% interval)"].endswith(" to without")
     assert "craig +soft" in "\n".join(plain(rows))
-
-
-def test_the_verdict_is_about_labels_alone() -> None:
     soft = [*trials("craig+soft", [0.79] * 3), *trials("everything+soft", [0.81] * 3, 1.0)]
     rows = outcomes([*RANDOM, *soft, *trials("craig", [0.70] * 3), *EVERYTHING])
     assert not named(rows)["craig+soft"].beats_random
@@ -142,3 +131,15 @@ LOOKS = (Look(10, 1.0, 0.70), Look(20, 2.0, 0.80))
 def test_without_random_there_is_no_target_and_no_difference() -> None:
     (row,) = outcomes(trials("craig", [0.8] * 2, looks=LOOKS))
     assert (row.target, row.reached, row.difference) == (None, None, None)
+
+
+def test_strategies_whose_seeds_gave_the_same_subset_are_named() -> None:
+    accuracies = [0.6, 0.6, 0.6]
+    random, craig = trials("uniform", accuracies), trials("craig", accuracies)
+    rows = outcomes([*random, *craig, *trials("auto", accuracies, digest="d")])
+    assert {row.strategy: row.num_subsets for row in rows} == {"uniform": 3, "auto": 1, "craig": 3}
+    assert (
+        verdict(rows)
+        .splitlines()[0]
+        .endswith(" Some seeds gave the same subset; distinct ones: auto 1 of 3.")
+    )

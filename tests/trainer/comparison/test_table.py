@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from math import inf
 from typing import Any
 
@@ -33,15 +31,12 @@ CRAIG = made_up_outcome(
 )
 
 
-def test_a_row_has_accuracy_its_difference_and_its_cost() -> None:
+def test_rows_have_accuracy_difference_cost_and_alternatives() -> None:
     assert tuple(cells(CRAIG).values()) == (
         *("10%", "craig", "50.0% +- 1.0", "+1.0 (-2.0 to +4.0)", "3"),
         *("100.0%", "yes", "10", "31 s", "2.0 MB"),
     )
     assert cells(RANDOM)["to random (95% interval)"] == "-"
-
-
-def test_what_people_would_do_instead_has_a_table_of_its_own() -> None:
     rows = instead([RANDOM, CRAIG, EVERYTHING])
     assert [tuple(row.values()) for row in rows] == [
         ("10%", "craig", "-3.0 (-5.0 to -1.0)", "-", "75.4%", "2 of 3", "105", "31 s", "24 s"),
@@ -61,23 +56,17 @@ def answer(*found: Trial) -> Answers:
     return only
 
 
-def test_a_clear_winner_is_said_to_win_and_the_others_not() -> None:
+def test_a_win_no_claim_and_no_win_are_said_so() -> None:
     found = answer(
         *TRIALS, *trials("craig", [0.75, 0.77, 0.765]), *trials("grand", [0.4, 0.5, 0.3])
     )
     assert found.better.startswith("At 10% craig beats random by 3.2 points (95% interval ")
     assert found.better.endswith("3 seeds); grand does not beat it.")
     assert found.beats_random
-
-
-def test_without_random_or_with_one_seed_nothing_is_claimed() -> None:
     found = answer(*trials("uniform", [0.7]), *trials("craig", [0.9]))
     assert found.better == "At 10% one seed is too few to tell craig from random."
     found = answer(*trials("craig", [0.9, 0.9]))
     assert found.better == "At 10% craig was not compared with a random subset."
-
-
-def test_what_does_not_beat_random_is_said_so() -> None:
     found = answer(*TRIALS, *trials("grand", [0.4, 0.5, 0.3]))
     assert found.better.startswith(
         "At 10% grand does not beat random: it differs by -33.0 points (95% interval "
@@ -134,8 +123,6 @@ def test_training_that_was_too_short_is_named() -> None:
     assert answer(*short).better.endswith("rising with all of them: train longer.")
 
 
-# Is it faster than training on everything for as long?
-
 BETTER = Difference(0.02, 0.01, 0.03, 3)
 WORSE = Difference(-0.02, -0.03, -0.01, 3)
 
@@ -183,9 +170,7 @@ def reaching(
         (Difference(1.0, -7.0, 9.0, 3), "neither is shown to be faster"),
     ],
 )
-def test_who_reaches_the_target_sooner_is_said_with_the_seconds_of_both(
-    difference: Difference, text: str
-) -> None:
+def test_who_reaches_the_target_sooner_is_told(difference: Difference, text: str) -> None:
     assert (
         " To 50.0%, what random ends with, it takes 12 s (60 steps), choosing included; "
         f"everything takes 4.0 s (80 steps), so {text}"
@@ -204,9 +189,7 @@ NEVER, SOMETIMES = Reached(3, 0, None, None), Reached(3, 2, 70, 5.0)
         (NEVER, NEVER, "neither is shown to be faster"),
     ],
 )
-def test_a_target_that_is_not_always_reached_decides_only_where_it_is_plain(
-    own: Reached, theirs: Reached, text: str
-) -> None:
+def test_targets_that_some_miss_decide_if_plain(own: Reached, theirs: Reached, text: str) -> None:
     found = reaching(None, own, theirs)
     assert found.endswith(f", so {text}.")
     if own is NEVER:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,9 +110,6 @@ def test_everything_is_trained_on_once_and_the_rest_for_each_fraction() -> None:
     names = ("uniform", "uniform_per_class", "redrawn", "craig")
     cells = [Cell(0, name, fraction) for fraction in (0.1, 0.3) for name in names]
     assert list(plan.cells(0)) == [Cell(0, "everything", 1.0), *cells]
-
-
-def test_soft_labels_are_trained_beside_all_that_has_a_subset() -> None:
     plan = Plan(("craig",), (0.1,), (0,), "resnet8", Recipe(steps=3), soft_labels=True)
     assert [cell.strategy for cell in plan.cells(0)] == [
         *("everything", "everything+soft", "uniform", "uniform+soft"),

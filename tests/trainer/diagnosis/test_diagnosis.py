@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -35,9 +33,7 @@ def test_label_issues_come_worst_first_and_the_largest_group_of_duplicates_first
     ("low", "ids"),
     [(0.0, []), (0.2, []), (0.25, [6]), (0.5, [6, 1]), (1.0, [6, 1])],
 )
-def test_sure_label_issues_are_half_of_the_fewest_that_are_wrong(
-    low: float, ids: list[int]
-) -> None:
+def test_sure_label_issues_are_half_of_the_fewest_wrong(low: float, ids: list[int]) -> None:
     findings = made_up_findings()
     findings["label_errors"]["noise_low"] = low
     diagnosis = made_up_diagnosis(findings)
@@ -83,9 +79,7 @@ def test_a_notebook_shows_a_table_of_text_and_the_worst_labels_with_their_pictur
         ("given_label", 0, 1, "its classes contradict its columns"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused(
-    name: str, row: int, value: float, complaint: str
-) -> None:
+def test_misfit_columns_are_refused(name: str, row: int, value: float, complaint: str) -> None:
     columns = made_up_columns()
     columns[name][row] = value
     with pytest.raises(DiagnosisError, match=complaint):
@@ -188,7 +182,7 @@ def test_findings_of_another_kind_are_refused(text: str, complaint: str) -> None
     assert complaint in refusal(with_text(text))
 
 
-def test_every_kind_of_finding_is_told_with_its_numbers() -> None:
+def test_findings_and_proxy_are_told_with_their_numbers() -> None:
     told = {fact.name: fact.text for fact in facts(made_up_diagnosis().findings)}
     assert told == {
         "label errors": "2 look wrong; of all labels an estimated 25.0% are wrong (10.0% to 40.0%)",
@@ -202,9 +196,6 @@ def test_every_kind_of_finding_is_told_with_its_numbers() -> None:
         "redundancy": "4 examples (50.0%) carry 90% of what all do",
         "learnability": "worth asking for: a fraction of 0.5: twice as many add 12.5 points",
     }
-
-
-def test_the_proxy_is_told_as_far_as_it_is_known() -> None:
     seen = proxy_text(made_up_diagnosis().findings)
     assert seen == (
         "a ridge head on patches, right on 75.0% of the examples that it did not learn from"
@@ -223,7 +214,6 @@ PATHS = [f"/pets/{row}.png" for row in range(8)]
 
 
 def table(findings: dict[str, Any] | None = None, paths: list[str] | None = None) -> Any:
-    """The rows of the exported file."""
     content = export_issues(made_up_diagnosis(findings), paths).decode()
     return list(csv.DictReader(io.StringIO(content, newline="")))
 
@@ -244,9 +234,6 @@ def test_the_columns_are_cleanlabs() -> None:
     assert [row for row in range(8) if found["is_outlier_issue"][row] == "True"] == [7]
     assert list(table(paths=PATHS)[0])[:2] == ["index", "filepath"]
     assert [row["filepath"] for row in table(paths=PATHS)] == PATHS
-
-
-def test_a_class_name_stays_in_its_cell() -> None:
     rows = table(made_up_findings() | {"class_names": ['cat, "tame"\n', "=1+1"]})
     assert rows[0]["given_label"] == 'cat, "tame"\n'
     assert len(rows) == 8

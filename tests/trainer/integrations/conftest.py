@@ -1,7 +1,5 @@
 """Training loops of both frameworks on one small model, which notes what it is shown."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from pathlib import Path

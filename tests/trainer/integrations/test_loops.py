@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,18 +53,7 @@ def test_every_epoch_is_shown_the_subset_of_its_time(
     assert len(fake_client.asked) == 3
 
 
-def test_every_epoch_is_shown_what_its_sampler_draws(loop: Loop) -> None:
-    model, alone, expected = Model(), random(), list[int]()
-    for epoch in range(6):
-        alone.set_epoch(epoch)
-        expected += list(alone)
-    loop(model, random(), 6)
-    assert model.seen == expected
-
-
-def test_a_checkpoint_goes_on_with_its_subset(
-    loop: Loop, make_sampler: MakeSampler, fake_client: FakeClient
-) -> None:
+def test_checkpoints_resume(loop: Loop, make_sampler: MakeSampler, fake_client: FakeClient) -> None:
     whole, second = Model(), Model()
     loop(whole, make_sampler(whole, every=3), 7)
     asked = len(fake_client.asked)
@@ -79,9 +66,7 @@ def test_a_checkpoint_goes_on_with_its_subset(
 
 
 @pytest.mark.parametrize("make", [random, stale])
-def test_a_checkpoint_goes_on_in_the_same_order(
-    loop: Loop, make: Callable[[], EpochSampler]
-) -> None:
+def test_a_checkpoint_keeps_the_order(loop: Loop, make: Callable[[], EpochSampler]) -> None:
     whole, again = Model(), Model()
     loop(whole, make(), 8)
     loop(again, make(), 8, resume=6)
@@ -115,9 +100,7 @@ def test_what_no_epoch_would_use_is_not_asked_for(
     assert len(fake_client.asked) == 2
 
 
-def test_lightning_logs_how_long_training_waited(
-    lightning: Loop, make_sampler: MakeSampler
-) -> None:
+def test_lightning_logs_how_long_it_waited(lightning: Loop, make_sampler: MakeSampler) -> None:
     model = Model()
     trainer = lightning(model, make_sampler(model), 3)
     assert trainer.callback_metrics["subset_waited_seconds"] > 0
@@ -128,9 +111,7 @@ def test_settings_that_would_cut_epochs_short_are_refused(lightning: Loop) -> No
         lightning(Model(), infobatch(), 8, reload_dataloaders_every_n_epochs=0)
 
 
-def test_a_checkpoint_within_an_epoch_goes_on_within_its_order(
-    huggingface: Loop, make_sampler: MakeSampler
-) -> None:
+def test_checkpoints_resume_its_epoch(huggingface: Loop, make_sampler: MakeSampler) -> None:
     first, second = Model(), Model()
     huggingface(first, make_sampler(first), 4, save_strategy="steps", save_steps=1)
     huggingface(second, make_sampler(second), 4, resume=2.5)
@@ -166,9 +147,7 @@ def test_a_checkpoint_s_sampler_state_has_to_be_there_whole(
         (infobatch(), "counts an epoch's steps once"),
     ],
 )
-def test_samplers_that_do_not_fit_the_trainer_are_refused(
-    huggingface: Loop, sampler: Any, words: str
-) -> None:
+def test_samplers_that_do_not_fit_are_refused(huggingface: Loop, sampler: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         huggingface(Model(), sampler, 1)
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import logging
 
 import pytest
@@ -41,7 +39,6 @@ def test_losses_count_each_example_by_its_weight(reduction: str) -> None:
     assert torch.allclose(found, expected)
     assert torch.allclose(modules, expected)
     assert losses.num_weighted == 2
-    # Nothing stays.
     assert not torch.allclose(functional.cross_entropy(LOGITS, LABELS, reduction=reduction), found)
 
 
@@ -84,7 +81,6 @@ def test_losses_of_other_sizes_and_of_each_example_stay_as_they_are() -> None:
 
 
 def by_hand() -> Tensor:
-    """The weights of the model after training with weights in a loop of one's own."""
     model, subset, sampler = Model(), weighted_subset(), SubsetSampler(weighted_subset())
     weights_K = normalized_weights(torch.from_numpy(subset.weights.copy()))
     by_row = dict(zip(subset.indices.tolist(), weights_K.tolist(), strict=True))
@@ -102,7 +98,7 @@ def by_hand() -> Tensor:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_framework_weighs_the_loss_and_says_so(
+def test_a_framework_weighs_losses(
     loop: Loop, caplog: pytest.LogCaptureFixture, workers: int
 ) -> None:
     model = Model()

@@ -1,7 +1,5 @@
 """Digits to train on, subsets of them, and a small model."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

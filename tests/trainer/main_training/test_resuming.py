@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from functools import partial
@@ -211,7 +209,7 @@ def linear_net() -> nn.Module:
         (SIX_EPOCHS.model_copy(update={"steps": 6}), 2),
     ],
 )
-def test_a_source_is_told_how_many_epochs_there_will_be(
+def test_a_source_is_told_the_number_of_epochs(
     digits: Dataset, recipe: Recipe, num_epochs: int
 ) -> None:
     source = ByWeights(digits, linear_net(), None)

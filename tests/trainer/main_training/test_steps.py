@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -84,7 +82,6 @@ def test_no_step_waits_for_the_device() -> None:
 
 @pytest.fixture
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No examples stay on the device."""
     monkeypatch.setattr("lipt.trainer.main_training.steps._room_bytes", lambda _: 0)
 
 

@@ -1,7 +1,5 @@
 """Pages as their tests read them."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 
@@ -32,5 +30,4 @@ class Page(HTMLParser):
 
 
 def words(page: str) -> str:
-    """The text between the tags, on one line."""
     return " ".join(re.sub(r"<[^>]*>", " ", page).split())

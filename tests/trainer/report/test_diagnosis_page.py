@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +46,7 @@ def test_other_data_is_refused() -> None:
         render_diagnosis(made_up_diagnosis(fingerprint=digits.fingerprint), digits)
 
 
-def test_the_page_is_whole_and_loads_nothing(with_pictures: str) -> None:
+def test_the_page_is_whole_loads_nothing_and_tells_what_was_found(with_pictures: str) -> None:
     page = Page(with_pictures)
     assert not page.open
     assert "script" not in page.tags
@@ -56,18 +54,6 @@ def test_the_page_is_whole_and_loads_nothing(with_pictures: str) -> None:
     assert page.tags.count("img") == 8
     assert all(address.startswith("data:") for address in page.loaded)
     assert page.alternatives[0] == "example 6, labelled dog, looks like cat"
-
-
-def test_the_page_says_what_to_do_next_and_of_which_data_it_is(
-    pets: str, with_pictures: str
-) -> None:
-    text = words(with_pictures)
-    assert f"lipt diagnose --export issues.csv --data {pets}" in text
-    assert "lipt subset get --fraction 0.5 --out subset.npy" in text
-    assert f"Data {open_dataset(pets).fingerprint}" in text
-
-
-def test_it_tells_what_was_found(with_pictures: str) -> None:
     text = words(with_pictures)
     assert "8 examples of 2 classes, seen by a ridge head on patches, right on 75.0%" in text
     assert "labels wrong, estimated 25.0% 10.0% to 40.0%" in text
@@ -78,6 +64,13 @@ def test_it_tells_what_was_found(with_pictures: str) -> None:
     assert "cat dog 1 25.0%" in text
     assert "a fraction of 0.5 . twice as many add 12.5 points" in text
     assert "There are no pictures" not in text
+
+
+def test_the_page_says_what_to_do_next_and_its_data(pets: str, with_pictures: str) -> None:
+    text = words(with_pictures)
+    assert f"lipt diagnose --export issues.csv --data {pets}" in text
+    assert "lipt subset get --fraction 0.5 --out subset.npy" in text
+    assert f"Data {open_dataset(pets).fingerprint}" in text
 
 
 def test_names_from_elsewhere_are_text() -> None:

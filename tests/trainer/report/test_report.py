@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import html
 import json
 import re
@@ -81,7 +79,12 @@ class FakeClient:
         count = budget or round(fraction * len(DIGITS))
         first = len(DIGITS) - count if strategy == "grand" else 0
         rows = range(first, first + count)
-        return made_up_subset(rows, fingerprint=DIGITS.fingerprint, strategy=strategy)
+        return made_up_subset(
+            rows,
+            fingerprint=DIGITS.fingerprint,
+            strategy=strategy,
+            findings={"words": ["judged by <b>", "no learner was used"]},
+        )
 
     def weights(self, run: str) -> bytes:
         assert run == "r-1"
@@ -120,22 +123,6 @@ def test_what_comes_from_peers_has_no_marks_that_act(report: Report) -> None:
     assert {mark for mark in text if not mark.isprintable()} == {"\n"}
 
 
-def test_it_tells_the_verdict_the_soup_and_the_classes(report: Report) -> None:
-    text = words(render(report))
-    assert "At 10% craig beats random by 4.0 points" in text
-    assert "craig +soft 96.1% ± 0.1 +1.0 (+1.0 to +1.0) to without" in text
-    assert "theta* 10.0%" in text
-    assert "1 of 2 learners kept" in text
-    assert "craig and grand 0 " in text
-    # In the order of the soup: learner 1 was tried first.
-    first = "learner 1: 51.0%, kept, alpha 0.3; soup 60.0%"
-    assert text.index(first) < text.index("learner 0: 50.0%, discarded; soup 60.0%")
-    kept = np.bincount(DIGITS.labels_N.numpy()[:36], minlength=10)
-    available = np.bincount(DIGITS.labels_N.numpy())
-    for label in range(10):
-        assert f"{label} {kept[label]} of {available[label]}" in text
-
-
 def test_it_has_no_verdict_where_a_baseline_learned_nothing() -> None:
     lost = [replace(trial, chance=0.9) for trial in TRIALS]
     found = gather(FakeClient(), RUN, DIGITS, [], (COMPARISON, lost))  # type: ignore[arg-type]
@@ -145,7 +132,21 @@ def test_it_has_no_verdict_where_a_baseline_learned_nothing() -> None:
     assert "What did choosing cost?" not in page
 
 
-def test_it_shows_what_a_strategy_wants_most_and_least(report: Report) -> None:
+def test_it_tells_verdict_soup_classes_wishes_learners_and_map(report: Report) -> None:
+    text = words(render(report))
+    assert "At 10% craig beats random by 4.0 points" in text
+    assert "craig +soft 96.1% ± 0.1 +1.0 (+1.0 to +1.0) to without" in text
+    assert "theta* 10.0%" in text
+    assert "1 of 2 learners kept" in text
+    assert "judged by &lt;b&gt; no learner was used" in text
+    assert "craig and grand 0 " in text
+    # In the order of the soup: learner 1 was tried first.
+    first = "learner 1: 51.0%, kept, alpha 0.3; soup 60.0%"
+    assert text.index(first) < text.index("learner 0: 50.0%, discarded; soup 60.0%")
+    kept = np.bincount(DIGITS.labels_N.numpy()[:36], minlength=10)
+    available = np.bincount(DIGITS.labels_N.numpy())
+    for label in range(10):
+        assert f"{label} {kept[label]} of {available[label]}" in text
     page = render(report)
     sections = re.split(r"<h3>(?:Most|Least) wanted</h3>", page)
     rows = [
@@ -155,9 +156,6 @@ def test_it_shows_what_a_strategy_wants_most_and_least(report: Report) -> None:
     first, last = list(range(24)), list(range(len(DIGITS) - 24, len(DIGITS)))
     # craig takes the first ones first, and grand the last ones.
     assert rows == [first, last, last, first]
-
-
-def test_every_learner_has_a_row(report: Report) -> None:
     failed = made_up_learner(2, state=LearnerState.FAILED, loss=2.5, message="two\nlines")
     run = replace(RUN, learners=(failed, *RUN.learners))
     text = words(render(replace(report, run=run)))
@@ -168,9 +166,6 @@ def test_every_learner_has_a_row(report: Report) -> None:
         f"0 {worker} cpu 1.250 0.900 50.0% discarded 60.0% "
         "2 - - 2.500 0.900 - two lines -"
     ) in text
-
-
-def test_the_map_marks_what_was_chosen(report: Report) -> None:
     (drawing,) = re.findall(
         r'<svg class="map"[^>]*aria-label="Map of the examples, chosen by craig">.*?</svg>',
         render(report),

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable
@@ -56,9 +54,7 @@ def digests(reselection: Reselection, epochs: range) -> list[int]:
     return [int(reselection.before_epoch(epoch).indices[0]) for epoch in epochs]
 
 
-def test_the_first_subset_is_the_runs_and_later_ones_the_models(
-    make: Make, fake: FakeClient, model: nn.Linear
-) -> None:
+def test_later_subsets_are_the_models(make: Make, fake: FakeClient, model: nn.Linear) -> None:
     reselection = make(every=2, run="r-1", balanced=False, options={"a": 1})
     assert digests(reselection, range(6)) == [0, 0, 1, 1, 2, 2]
     assert fake.weights == [None, *[pack(model.state_dict())] * 2]
@@ -70,9 +66,7 @@ def test_the_first_subset_is_the_runs_and_later_ones_the_models(
     assert fake.asked[1] == {**expected, "weights": weights, "previous": subset_of(0)}
 
 
-def test_an_absent_coordinator_costs_one_warning_and_is_asked_again(
-    make: Make, fake: FakeClient
-) -> None:
+def test_an_absent_coordinator_costs_one_warning(make: Make, fake: FakeClient) -> None:
     reselection = make(every=2)
     fake.refusals = [UnreachableError("away."), UnreachableError("still away.")]
     digests(reselection, range(2))
@@ -85,9 +79,7 @@ def test_an_absent_coordinator_costs_one_warning_and_is_asked_again(
     assert [selected.epoch for selected in reselection.history] == [4]
 
 
-def test_the_same_epoch_again_asks_nothing_and_changes_nothing(
-    make: Make, fake: FakeClient
-) -> None:
+def test_the_same_epoch_again_changes_nothing(make: Make, fake: FakeClient) -> None:
     # Lightning and Hugging Face set a sampler's epoch themselves, and a callback does too.
     reselection = make(every=1, prefetch=True)
     fake.refusals = [UnreachableError("away.")]
@@ -111,9 +103,7 @@ def test_the_same_epoch_again_asks_nothing_and_changes_nothing(
         OSError("no such file."),
     ],
 )
-def test_a_coordinator_in_trouble_does_not_end_training(
-    make: Make, fake: FakeClient, error: LiptError
-) -> None:
+def test_trouble_does_not_end_training(make: Make, fake: FakeClient, error: LiptError) -> None:
     reselection = make(every=1)
     reselection.before_epoch(0)
     fake.refusals = [error]
@@ -131,9 +121,7 @@ def test_weights_of_another_model_end_training(make: Make, fake: FakeClient) -> 
         reselection.before_epoch(1)
 
 
-def test_prefetching_asks_an_epoch_early_without_waiting(
-    make: Make, fake: FakeClient, model: nn.Linear
-) -> None:
+def test_prefetching_asks_an_epoch_early(make: Make, fake: FakeClient, model: nn.Linear) -> None:
     reselection = make(every=2, prefetch=True)
     reselection.before_epoch(0)
     early = pack(model.state_dict())
@@ -148,9 +136,7 @@ def test_prefetching_asks_an_epoch_early_without_waiting(
 
 
 @pytest.mark.parametrize("num_epochs", [5, 6])
-def test_nothing_is_asked_for_that_no_epoch_would_use(
-    make: Make, fake: FakeClient, num_epochs: int
-) -> None:
+def test_nothing_is_asked_for_in_vain(make: Make, fake: FakeClient, num_epochs: int) -> None:
     reselection = make(every=2, prefetch=True, num_epochs=num_epochs)
     assert digests(reselection, range(num_epochs)) == [0, 0, 1, 1, 2, 2][:num_epochs]
     reselection._executor.shutdown()  # whatever was asked for early has been by now
@@ -179,12 +165,6 @@ def test_a_checkpoint_has_all_that_going_on_needs(make: Make, fake: FakeClient) 
     assert other.before_epoch(2) == reselection.subset  # no epoch twice
     asked = len(fake.asked)
     assert other.before_epoch(3) == subset_of(asked)
-
-
-def test_a_subset_that_was_due_is_still_due_after_a_checkpoint(
-    make: Make, fake: FakeClient
-) -> None:
-    reselection = make(every=3)
     fake.refusals = [UnreachableError("away.")]
     with pytest.warns(ReselectionWarning):
         digests(reselection, range(4))
@@ -194,9 +174,7 @@ def test_a_subset_that_was_due_is_still_due_after_a_checkpoint(
     assert other.before_epoch(4) == subset_of(len(fake.asked) - 1) != subset_of(0)
 
 
-def test_a_strategy_that_no_weights_change_is_refused_before_anything_is_asked_for(
-    make: Make, fake: FakeClient
-) -> None:
+def test_a_strategy_that_no_weights_change_is_refused(make: Make, fake: FakeClient) -> None:
     with pytest.raises(ConfigError, match=r"aum selects by .*Train on its one"):
         make(strategy="aum")
     assert not fake.asked

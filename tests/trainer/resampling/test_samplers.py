@@ -1,19 +1,63 @@
-from __future__ import annotations
-
 import io
+import json
+import multiprocessing
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import distributed, nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from lipt.common.errors import ConfigError
+from lipt.common.determinism import derive_generator
+from lipt.common.errors import ConfigError, LiptError, MissingExtraError, UnreachableError
 from lipt.trainer import InfoBatchSampler, RedrawingSampler, StaleLossSampler, with_ids
-from lipt.trainer.resampling.samplers import EpochSampler, LossSampler
-from tests.trainer.ranks import NUM_RANKS, records_of_ranks
+from lipt.trainer.resampling.redrawing import (
+    Cycles,
+    InfoBatchDraws,
+    InfoBatchOptions,
+    StaleOptions,
+    draw_by_losses,
+    draw_pruned,
+)
+from lipt.trainer.resampling.reselection import ReselectingSampler
+from lipt.trainer.resampling.samplers import EpochSampler, LossSampler, SubsetSampler, Uneven
+from tests.properties import at_most
+from tests.trainer.fake_client import FakeClient
+from tests.trainer.made_up import made_up_subset
+
+NUM_RANKS = 2
+# Of a rank; at the top of its module, since it is sent to another process.
+Train = Callable[[int], dict[str, Any]]
+
+
+def _join_and_train(train: Train, rank: int, folder: Path) -> None:
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=NUM_RANKS
+    )
+    (folder / f"{rank}.json").write_text(json.dumps(train(rank)))
+    distributed.destroy_process_group()
+
+
+def records_of_ranks(train: Train, folder: Path) -> list[dict[str, Any]]:
+    """What `train` returns on each rank, in their order; every process has to end well."""
+    spawning = multiprocessing.get_context("spawn")
+    processes = [
+        spawning.Process(target=_join_and_train, args=(train, rank, folder))
+        for rank in range(NUM_RANKS)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * NUM_RANKS
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(NUM_RANKS)]
+
 
 NUM_EXAMPLES = 40
 Make = Callable[..., EpochSampler]
@@ -38,7 +82,6 @@ def tell(sampler: EpochSampler, rows: list[int], epoch: int) -> None:
 
 
 def trained(sampler: EpochSampler, epoch: int) -> list[int]:
-    """An epoch's order, after its losses were told batch by batch."""
     sampler.set_epoch(epoch)
     order = list(sampler)
     tell(sampler, order, epoch)
@@ -53,7 +96,6 @@ def test_training_that_stopped_within_an_epoch_goes_on_within_its_order(make: Ma
         trained(first, epoch)
     first.set_epoch(3)
     tell(first, orders[3][:4], 3)
-    # As torch.save has it.
     file = io.BytesIO()
     torch.save(first.state_dict(), file)
     file.seek(0)
@@ -133,3 +175,246 @@ def test_all_ranks_draw_by_the_losses_of_all(tmp_path: Path) -> None:
     assert sorted(losses[row] for row in epochs[3]) == hardest
     # What a checkpoint of one rank holds after `gather` is everybody's.
     assert first["noted"] == second["noted"] == epochs[3]
+
+
+def drawn(cycles: Cycles, epoch: int) -> list[int]:
+    return cycles.draw(epoch)[0].tolist()
+
+
+def permutation(seed: int, cycle: int, num_examples: int) -> list[int]:
+    generator = derive_generator(seed, "redrawing-cycle", cycle)
+    return torch.randperm(num_examples, generator=generator).tolist()
+
+
+def test_permutations_are_walked_through_without_doubles() -> None:
+    cycles = Cycles(6, 2, seed=3)
+    first, second = permutation(3, 0, 6), permutation(3, 1, 6)
+    epochs = [drawn(cycles, epoch) for epoch in range(6)]
+    assert epochs == [first[:2], first[2:4], first[4:], second[:2], second[2:4], second[4:]]
+    # Of five examples, two at a time, the third epoch has the last of one permutation and the
+    # first other one of the next.
+    for seed in range(20):
+        cycles = Cycles(5, 2, seed=seed)
+        first, second = permutation(seed, 0, 5), permutation(seed, 1, 5)
+        other = next(example for example in second if example != first[4])
+        second.remove(other)
+        assert drawn(cycles, 2) == [first[4], other]
+        assert drawn(cycles, 3) == second[:2]
+        assert drawn(cycles, 4) == second[2:]
+
+
+@settings(max_examples=at_most(60))
+@given(st.data(), st.integers(1, 30), st.integers(0, 5), st.booleans())
+def test_cycles_see_all(data: st.DataObject, num_examples: int, seed: int, classes: bool) -> None:
+    budget = data.draw(st.integers(1, num_examples))
+    labels_N = torch.arange(num_examples) % 3 if classes else None
+    cycles = Cycles(num_examples, budget, seed, labels_N)
+    epochs = [drawn(cycles, epoch) for epoch in range(3 * num_examples)]
+    assert all(len(set(ids)) == budget for ids in epochs)
+    stream = torch.tensor(epochs).flatten()
+    for cycle in stream[: len(stream) // num_examples * num_examples].split(num_examples):
+        assert sorted(cycle.tolist()) == list(range(num_examples))
+
+
+@pytest.mark.parametrize("budget", [3, 7])
+def test_an_epoch_depends_on_nothing_that_was_drawn_before(budget: int) -> None:
+    in_order = Cycles(10, budget, seed=1)
+    epochs = [drawn(in_order, epoch) for epoch in range(40)]
+    backwards = Cycles(10, budget, seed=1)
+    assert [drawn(backwards, epoch) for epoch in reversed(range(40))] == epochs[::-1]
+    assert drawn(Cycles(10, budget, seed=1), 33) == epochs[33]
+    assert drawn(Cycles(10, budget, seed=2), 33) != epochs[33]
+
+
+INF = float("inf")
+
+
+def pruned(losses: list[float], prune: float, seed: int = 0) -> tuple[list[int], list[float]]:
+    generator = torch.Generator().manual_seed(seed)
+    ids_K, weights_N = draw_pruned(torch.tensor(losses), prune, generator)
+    return sorted(ids_K.tolist()), weights_N.tolist()
+
+
+@pytest.mark.parametrize(("prune", "num_kept"), [(0.0, 5), (0.3, 4), (0.5, 2), (0.9, 1)])
+def test_the_easy_that_stay_weigh_as_much_as_all_easy_ones(prune: float, num_kept: int) -> None:
+    # The mean is 3: five are below it, 3.0 itself is not. 0.7 and 0.5 of five are rounded to even.
+    ids, weights = pruned([0.0, 1.0, 2.0, 0.0, 2.0, 3.0, 13.0], prune)
+    assert ids[-2:] == [5, 6]
+    assert [weights[row] for row in ids] == [5 / num_kept] * num_kept + [1.0, 1.0]
+    assert sum(weights) == 7.0
+
+
+def test_nothing_is_easy_that_was_never_trained_on() -> None:
+    assert pruned([INF] * 3, 0.5) == ([0, 1, 2], [1.0] * 3)
+    ids, weights = pruned([1.0, INF, 1.0, 4.0], 0.5)
+    assert ids[-2:] == [1, 3] or ids == [0, 1, 3]
+    assert sorted(weights) == [0.0, 1.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(("num_epochs", "first_full"), [(8, 7), (16, 14), (200, 175), (10, 8)])
+def test_the_last_eighth_is_on_everything(num_epochs: int, first_full: int) -> None:
+    # Two of three are easy, and one of them is left out.
+    draws = InfoBatchDraws(3, 3, 0, InfoBatchOptions())
+    draws.known_N = torch.tensor([0.0, 0.0, 9.0])
+    sizes = [len(draws.draw(epoch, num_epochs)[0]) for epoch in range(num_epochs)]
+    assert sizes == [2] * first_full + [3] * (num_epochs - first_full)
+    assert len(draws.draw(10_000)[0]) == 2
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def drawn_by_losses(losses: list[float], budget: int, seed: int = 0, **options: float) -> list[int]:
+    losses_N = torch.tensor(losses)
+    return draw_by_losses(losses_N, budget, StaleOptions(**options), seeded(seed)).tolist()
+
+
+def pool_of(num_examples: int, pool_size: int, seed: int = 0) -> list[int]:
+    return torch.randperm(num_examples, generator=seeded(seed))[:pool_size].tolist()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_hardest_half_of_a_pool_of_two_budgets(seed: int) -> None:
+    losses = [float(number) for number in range(10)]
+    expected = sorted(pool_of(10, 6, seed))[3:]
+    assert sorted(drawn_by_losses(losses, 3, seed)) == expected
+
+
+def test_the_new_come_first_and_the_hardest_may_be_left_out() -> None:
+    assert sorted(drawn_by_losses([5.0, INF, 4.0, INF], 2)) == [1, 3]
+    assert sorted(drawn_by_losses([5.0, INF, 4.0, INF], 3, pool=4 / 3)) == [0, 1, 3]
+    losses = [float(number) for number in range(20)]
+    # One of twenty: the next ten.
+    assert sorted(drawn_by_losses(losses, 10, hardest_out=0.05)) == list(range(9, 19))
+    assert sorted(drawn_by_losses([3.0, INF, 2.0, 1.0], 2, hardest_out=0.25)) == [1, 2]
+    assert sorted(drawn_by_losses([3.0, 2.0, 1.0], 2, pool=1.5, hardest_out=0.9)) == [1, 2]
+    assert sorted(drawn_by_losses([INF, INF, INF], 2, pool=1.5, hardest_out=0.9)) in (
+        [0, 1],
+        [0, 2],
+        [1, 2],
+    )
+
+
+def test_every_example_comes_once_before_it_is_judged() -> None:
+    # Ten of a pool of twenty: an epoch has new ones as long as the pool has any.
+    sampler = StaleLossSampler(20, budget=10)
+    seen: set[int] = set()
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        ids = list(sampler)
+        assert not seen & set(ids)
+        seen |= set(ids)
+        sampler.update(torch.tensor(ids), torch.tensor(ids, dtype=torch.float32))
+    assert seen == set(range(20))
+    sampler.set_epoch(2)
+    assert sorted(sampler) == list(range(10, 20))
+
+
+TEN = made_up_subset(range(5, 105, 10))
+
+
+def test_an_epoch_is_the_subset_in_another_order_each_time() -> None:
+    sampler = SubsetSampler(TEN)
+    first = list(sampler)
+    assert sorted(first) == TEN.indices.tolist()
+    assert list(sampler) == first  # until the epoch changes
+    sampler.set_epoch(1)
+    assert list(sampler) != first
+    assert sorted(sampler) == TEN.indices.tolist()
+    # Written down before the order came in blocks.
+    assert list(SubsetSampler(TEN, seed=1)) == [45, 85, 5, 25, 75, 55, 15, 95, 35, 65]
+
+
+def test_weights_follow_the_order() -> None:
+    weighted = made_up_subset(range(4), [1.0, 2.0, 3.0, 2.0])
+    sampler = SubsetSampler(weighted, seed=3)
+    indices = list(sampler)
+    expected = torch.tensor([0.5, 1.0, 1.5, 1.0])[indices]  # of mean 1
+    assert torch.equal(torch.cat([sampler.weights(0, 3), sampler.weights(1, 3)]), expected)
+    assert sampler.is_weighted
+
+
+def test_soft_labels_follow_the_order_and_have_to_be_there() -> None:
+    soft = [[place / 10, 1 - place / 10] for place in range(10)]
+    subset = made_up_subset(range(5, 105, 10), soft_labels=soft)
+    sampler = SubsetSampler(subset, rank=1, num_ranks=2, alpha=0.5)
+    places = [(index - 5) // 10 for index in sampler]
+    second = sampler.soft_labels(1, 3)
+    assert second is not None
+    torch.testing.assert_close(
+        second[:, 0].float(), torch.tensor(places[3:]) / 10, atol=1e-3, rtol=0
+    )
+    plain = SubsetSampler(subset)
+    list(plain)
+    assert plain.soft_labels(0, 3) is None
+    with pytest.raises(ConfigError, match=r"alpha is 0\.5, and the subset has no soft labels"):
+        SubsetSampler(TEN, alpha=0.5)
+    with pytest.raises(ConfigError, match=r"rank 2 is not one of 2\. Ranks count from 0"):
+        SubsetSampler(TEN, rank=2, num_ranks=2)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 10, 12, 23])
+@pytest.mark.parametrize("uneven", get_args(Uneven))
+def test_ranks_share_the_order_as_torch_has_it(num_ranks: int, uneven: Uneven) -> None:
+    places: Any = torch.arange(10)
+    for rank in range(num_ranks):
+        sampler = SubsetSampler(TEN, shuffle=False, rank=rank, num_ranks=num_ranks, uneven=uneven)
+        by_torch: Any = DistributedSampler(
+            places, num_ranks, rank, shuffle=False, drop_last=uneven == "drop"
+        )
+        mine = places[rank::num_ranks].tolist() if uneven == "keep" else list(by_torch)
+        assert list(sampler) == TEN.indices[mine].tolist()
+        assert len(sampler) == len(mine)
+
+
+SUBSETS = [made_up_subset(range(8)), made_up_subset(range(50, 62))]
+
+
+def reselecting() -> ReselectingSampler:
+    client: Any = FakeClient(lambda number: SUBSETS[number % 2])
+    return ReselectingSampler(client, nn.Linear(2, 2), "craig", every=1, fraction=0.1)
+
+
+def test_a_samplers_state_is_its_order_and_its_subset() -> None:
+    one, other = reselecting(), reselecting()
+    one.set_epoch(3)
+    other.load_state_dict(one.state_dict())
+    assert list(other) == list(one)
+    assert len(other) == 12
+
+
+def train_reselecting(rank: int) -> dict[str, Any]:
+    """One process: three epochs, with an outage in the second, and a fourth that is refused."""
+    client: Any = FakeClient(lambda number: made_up_subset(range(10 * number, 10 * number + 9)))
+    ranks: Any = {"rank": rank, "num_ranks": NUM_RANKS, "uneven": "drop"}
+    sampler = ReselectingSampler(client, nn.Linear(2, 2), "craig", fraction=0.1, every=1, **ranks)
+    seen, refusal = [], ""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for epoch in range(3):
+            client.refusals = [UnreachableError("away.")] if epoch == 1 else []
+            sampler.set_epoch(epoch)
+            seen.append(list(sampler))
+    client.refusals = [MissingExtraError("numba", extra="fast", needed_for="That")]
+    try:
+        sampler.set_epoch(3)
+    except LiptError as error:
+        refusal = f"{type(error).__name__}: {error}"
+    told = [str(item.message) for item in caught if "no new subset" in str(item.message)]
+    return {"seen": seen, "warnings": told, "refusal": refusal, "asked": len(client.asked)}
+
+
+@pytest.mark.slow
+def test_all_ranks_train_on_what_rank_0_was_answered(tmp_path: Path) -> None:
+    first, second = records_of_ranks(train_reselecting, tmp_path)
+    assert (first["asked"], second["asked"]) == (4, 0)
+    for epoch, start in enumerate((0, 0, 20)):
+        parts = set(first["seen"][epoch]), set(second["seen"][epoch])
+        assert [len(part) for part in parts] == [4, 4]
+        assert not parts[0] & parts[1]
+        assert parts[0] | parts[1] < set(range(start, start + 9))
+    for record in (first, second):
+        (warning,) = record["warnings"]
+        assert "epoch 1: no new subset (away.)" in warning
+        assert record["refusal"].startswith("MissingExtraError: That needs the package 'numba'")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor
@@ -14,9 +12,7 @@ from lipt.trainer.subsets.weighted import example_losses
 from tests.trainer.main_training.conftest import RECIPE, net
 
 
-def test_the_losses_are_those_of_the_steps_themselves(
-    digits: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_losses_are_the_steps_own(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     # One step per epoch, without dropout: the first losses are those of the initial weights.
     model = net()
     model.layers[4] = torch.nn.Identity()
@@ -34,7 +30,6 @@ def test_the_losses_are_those_of_the_steps_themselves(
     assert [len(ids) for ids, _ in told] == [12] * 3
     ids, losses = told[0]
     assert sorted(ids.tolist()) == chosen.indices.tolist()
-    # The same model again, on the same examples in one batch.
     again = net()
     again.layers[4] = torch.nn.Identity()
     placed, forward_pass = place_model(again, digits, recipe, torch.device("cpu"), ())

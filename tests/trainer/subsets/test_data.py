@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,8 +41,6 @@ def test_columns_may_be_arrays_tensors_lists_frames_or_a_dictionary() -> None:
 
 
 class _Frame:
-    """As pandas has it."""
-
     def __init__(self, values: np.ndarray) -> None:
         self._values = values
 
@@ -145,15 +141,12 @@ def test_a_set_of_ours_is_known_by_its_fingerprint(kind: str) -> None:
     assert torch.equal(chosen[1]["image"], digits[5]["image"])  # type: ignore[arg-type]
 
 
-def test_other_data_is_refused_with_both_fingerprints() -> None:
+def test_other_data_and_lengths_are_refused() -> None:
     train, test = open_dataset("digits-train"), open_dataset("digits-test")
     subset = subset_for(train.fingerprint, num_examples=None)
     with pytest.raises(SubsetError, match=f"{train.fingerprint}.*{test.fingerprint}.*check=False"):
         subset.apply(test)
     assert len(subset.apply(test, check=False)) == 3
-
-
-def test_another_length_is_refused_whatever_is_said() -> None:
     digits = open_dataset("digits")
     for check in (True, False):
         with pytest.raises(SubsetError, match="from 1796 examples and this data set has 1797"):
@@ -179,8 +172,6 @@ def test_pairs_without_targets_are_read_for_their_labels() -> None:
     with pytest.raises(SubsetError, match=f"{served(Pairs())}.*{served(other)}"):
         subset_for(served(Pairs())).apply(other)
 
-
-def test_a_transform_that_a_set_cannot_do_without_is_kept() -> None:
     class Stubborn(Pairs):
         def __init__(self) -> None:
             super().__init__()

@@ -1,7 +1,5 @@
 """A subset's images in files: what lies at the source, whole, and read back as it was."""
 
-from __future__ import annotations
-
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,9 +95,7 @@ def test_classes_keep_their_names_in_tar_shards(pets: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("form", ["webdataset", "parquet"])
-def test_what_was_written_out_is_written_out_again_as_it_is(
-    form: str, pets: Path, tmp_path: Path
-) -> None:
+def test_what_was_written_is_written_again_as_it_is(form: str, pets: Path, tmp_path: Path) -> None:
     data = open_dataset(f"imagefolder:{pets}")
     getattr(all_of(data), f"to_{form}")(data, tmp_path / "once")
     once = open_dataset(f"{form}:{tmp_path / 'once'}")
@@ -125,9 +121,7 @@ def test_equal_subsets_give_equal_bytes(pets: Path, tmp_path: Path) -> None:
         assert written[0] == written[1]
 
 
-def test_folder_is_durable_with_its_name(
-    pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_is_durable(pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, synced = open_dataset(f"imagefolder:{pets}"), list[tuple[str, bool]]()
     out = tmp_path / "out"
     monkeypatch.setattr(files, "sync", lambda path: synced.append((path.name, out.exists())))
@@ -151,9 +145,7 @@ def test_what_fails_leaves_nothing_behind(pets: Path, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {"pets"}
 
 
-def test_no_more_images_lie_in_memory_than_are_read_ahead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_images_lie_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = dataset_of([(np.zeros((8, 8), np.uint8), row % 2) for row in range(1000)])
     read: list[int] = []
     pixels = type(data.source_rows).pixels  # type: ignore[attr-defined]

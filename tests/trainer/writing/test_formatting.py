@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,9 +49,6 @@ def test_views_become_json_with_their_field_names() -> None:
         "state": "ready",
     }
     assert to_jsonable((BlobView("ab", 2), Path("/x"))) == [{"sha256": "ab", "size_bytes": 2}, "/x"]
-
-
-def test_a_diverged_loss_is_null() -> None:
     learner = run_pb2.Learner(loss=float("nan"))
     run = view_of(RunView, run_pb2.Run(run_id="r", learners=[learner]))
     text = json.dumps(to_jsonable(run), allow_nan=False)

@@ -40,6 +40,9 @@ def start(
     batch_size: int | None = _knob("learners.batch_size"),
     assignments: shared.Settings = None,
     config: Path | None = Option(None, help="A TOML file with a [run] table."),
+    preset: str | None = Option(
+        None, help="Settings by one name: paper, the paper's own. Others given here win."
+    ),
     initial_weights: Path | None = Option(
         None, help="A file to start theta* from: safetensors, or a state dict by torch.save."
     ),
@@ -55,7 +58,7 @@ def start(
 ) -> None:
     """Start a run.
 
-    What is not given here or in --config is the coordinator's default.
+    What is not given here, in --config or by --preset is the coordinator's default.
     """
     from lipt.trainer.client.sources import weights_source
 
@@ -68,7 +71,7 @@ def start(
         "learners.frozen": freeze or None,
         "initialization.new_head": new_head or None,
     }
-    overrides = shared.collect_overrides(flags, assignments, config)
+    overrides = shared.collect_overrides(flags, assignments, config, preset)
     weights = None if initial_weights is None else weights_source(initial_weights)
     with coordinator.connect() as client:
         if weights is not None:

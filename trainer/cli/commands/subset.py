@@ -75,6 +75,8 @@ def get(
     # Of "latest" nobody has said which run it is.
     of_run = f" of run {name}" if (name := subset.manifest.get("run_name")) else ""
     lines = [f"{out}: {len(subset)} examples by {subset.strategy}{of_run}, digest {subset.digest}"]
+    if subset.findings:
+        lines.append("; ".join(subset.findings[:2]))
     if beside is not None:
         lines.append(f"{beside}: its manifest")
     if subset.soft_labels is not None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import inspect
 import logging
 import sysconfig
@@ -55,9 +53,7 @@ def test_paragraphs_of_the_standard_library_are_labelled_with_their_package() ->
     assert rows.class_names[rows.labels_N[row]] == "logging"
 
 
-def test_a_python_without_its_sources_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_python_without_sources_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
     with pytest.raises(DataError, match="there are no sources of asyncio"):
         opened("pydocs")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import json
 import zipfile
@@ -74,9 +72,7 @@ def test_the_other_halves_of_pairs_are_no_model_s_input_and_npz_files_alike(
         ({"z": torch.ones(3)}, r"holds 'X', 'y', 'z'\. Write safetensors"),
     ],
 )
-def test_what_is_no_examples_with_labels_is_refused(
-    tmp_path: Path, tensors: dict[str, Tensor], words: str
-) -> None:
+def test_other_tensors_are_refused(tmp_path: Path, tensors: dict[str, Tensor], words: str) -> None:
     path = write(tmp_path / "f", None, **tensors)
     with pytest.raises(DataError, match=words):
         open_dataset(f"features:{path}")

@@ -1,7 +1,5 @@
 """Against a real server of S3's kind, on loopback."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,8 +38,6 @@ def endpoint() -> Iterator[str]:
 
 
 class Bucket:
-    """A bucket, filled by the store's own client."""
-
     def __init__(self, endpoint: str, name: str) -> None:
         self.client, self.name = boto3.client("s3", endpoint_url=endpoint), name
         self.client.create_bucket(Bucket=name)
@@ -67,7 +63,6 @@ def bucket(
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each request gave."""
     sizes: list[int] = []
     fetch = RemoteFiles.fetch
 

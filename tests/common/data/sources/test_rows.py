@@ -1,16 +1,28 @@
-from __future__ import annotations
-
 import hashlib
+import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 import torch
 from hypothesis import given
+from torch import Tensor
 
 from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data import fingerprint, open_dataset
+from lipt.common.data.sources import index
+from lipt.common.data.sources.image_files import FILE_NAME, read_distilled
 from lipt.common.data.sources.rows import sampled_rows
+from lipt.common.data.sources.texts import (
+    Tokenizer,
+    file_tokenizer,
+    hashing_tokenizer,
+    text_columns,
+)
+from lipt.common.errors import DataError
+from lipt.common.weights.files import pack
 
 LABELS_N = torch.arange(300) % 3
 
@@ -75,3 +87,130 @@ def test_storage_and_size_do_not_count_but_every_file(image_folder: Path) -> Non
     path.unlink()
     found.add(open_dataset(source).fingerprint)
     assert len(found) == 3
+
+
+def write(folder: Path, metadata: dict[str, str] | None = None, **tensors: Any) -> None:
+    contents = {
+        "images_NCHW": torch.arange(12, dtype=torch.uint8).view(3, 1, 2, 2),
+        "labels_N": torch.tensor([0, 1, 1]),
+        "stages_N": torch.tensor([0, 0, 1]),
+    } | tensors
+    given = {"class_names": '["no", "yes"]', "manifest": "{}"} | (metadata or {})
+    present = {name: tensor for name, tensor in contents.items() if tensor is not None}
+    (folder / FILE_NAME).write_bytes(pack(present, given))
+
+
+def test_a_folder_is_opened_by_its_name(tmp_path: Path) -> None:
+    write(tmp_path, {"manifest": json.dumps({"source": "digits"})})
+    found = read_distilled(tmp_path)
+    assert found.stages_N.tolist() == [0, 0, 1]
+    assert found.manifest == {"source": "digits"}
+    data = open_dataset(f"distilled:{tmp_path}")
+    assert data.class_names == ("no", "yes")
+    assert data.labels_N.tolist() == [0, 1, 1]
+    assert data.images(torch.tensor([1])).flatten().tolist() == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "tensors", "complaint"),
+    [
+        ({}, {"stages_N": None}, "it lacks a part, .*'stages_N'"),
+        ({}, {"images_NCHW": torch.zeros(3, 1, 2, 2)}, r"images_NCHW is torch.float32 \[3, 1"),
+        ({}, {"images_NCHW": torch.zeros(0, 1, 2, 2).byte()}, r"uint8 \[0, 1, 2, 2\]"),
+        ({}, {"images_NCHW": torch.zeros(3, 4).byte()}, r"uint8 \[3, 4\]"),
+        ({}, {"labels_N": torch.tensor([0, 1])}, r"labels_N torch.int64 \[2\]"),
+        ({}, {"stages_N": torch.zeros(3)}, r"stages_N torch.float32"),
+        ({}, {"stages_N": torch.tensor([0, 0, 2])}, "its stages are not numbered from 0"),
+        ({}, {"stages_N": torch.tensor([-1, 0, 1])}, "its stages are not numbered from 0"),
+        ({"class_names": "{}"}, {}, "class_names is not a list of texts"),
+        ({"class_names": "["}, {}, "its metadata is not JSON"),
+        ({"manifest": "[]"}, {}, "manifest not an object"),
+    ],
+)
+def test_another_file_is_refused(
+    tmp_path: Path, metadata: dict[str, str], tensors: dict[str, Any], complaint: str
+) -> None:
+    write(tmp_path, metadata, **tensors)
+    with pytest.raises(DataError, match=complaint) as caught:
+        open_dataset(f"distilled:{tmp_path}")
+    assert str(caught.value).endswith("Name a folder of 'lipt distill'.")
+
+
+CHUNKS = [[["one two", "three"]], [["", "two two two two"]], [["three one two"]]]
+
+
+def tokens(*, huggingface: bool = False) -> dict[str, Tensor]:
+    _, tensors = text_columns(
+        "", CHUNKS, hashing_tokenizer(3, 1000), num_texts=5, length=3, huggingface=huggingface
+    )
+    return tensors
+
+
+@pytest.mark.parametrize("memory_bytes", [2**28, 0])
+def test_chunks_follow_each_other(monkeypatch: pytest.MonkeyPatch, memory_bytes: int) -> None:
+    monkeypatch.setattr(index, "MEMORY_BYTES", memory_bytes)
+    one, two, three = (
+        next(hashing_tokenizer(1, 1000).encode([word]))[0][0] for word in ("one", "two", "three")
+    )
+    expected = [[one, two, 0], [three, 0, 0], [0, 0, 0], [two, two, two], [three, one, two]]
+    assert tokens()[""].tolist() == expected
+    named = tokens(huggingface=True)
+    assert named["input_ids"].tolist() == expected
+    assert named["attention_mask"].dtype == torch.int64
+    assert named["attention_mask"].sum(dim=1).tolist() == [2, 1, 0, 3, 3]
+
+
+def encode(tokenizer: Tokenizer, *texts: str) -> list[tuple[list[int], bool]]:
+    return list(tokenizer.encode(texts))
+
+
+def write_tokenizer(path: Path, *words: str) -> Path:
+    """Words in the order of their numbers; texts end with the last one."""
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {word: number for number, word in enumerate(words)}
+    model = tokenizers.models.WordLevel(vocabulary, unk_token="<unk>")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"$A {words[-1]}", special_tokens=[(words[-1], len(words) - 1)]
+    )
+    tokenizer.save(str(path))
+    return path
+
+
+def test_words_and_marks_have_the_same_numbers_in_every_text() -> None:
+    texts = ("The cat, the DOG!", "dog the", "The cat, the DOG!")
+    (numbers, cut), second, third = encode(hashing_tokenizer(9), *texts)
+    the, cat, comma, again, dog, _ = numbers
+    assert (the, not cut) == (again, True)
+    assert (second, third) == (([dog, the], False), (numbers, cut))
+    assert len({the, cat, comma, dog}) == 4
+
+
+def test_a_file_s_numbers_have_0_for_padding_or_are_kept(tmp_path: Path) -> None:
+    path = write_tokenizer(tmp_path / "t.json", "<s>", "<pad>", "cat", "<unk>", "</s>")
+    tokenizer = file_tokenizer(path, 3, keep_numbers=False)
+    # Two words that it does not know, of whose numbers none was exchanged, and the end.
+    assert encode(tokenizer, "cat", "a b", "cat cat cat") == [
+        ([2, 4], False),
+        ([3, 3, 4], False),
+        ([2, 2, 4], True),
+    ]
+    assert (tokenizer.padding, tokenizer.num_values) == (0, 5)
+    # Without a padding token, numbers are one more.
+    path = write_tokenizer(tmp_path / "t.json", "cat", "<unk>", "</s>")
+    tokenizer = file_tokenizer(path, 3, keep_numbers=False)
+    assert encode(tokenizer, "cat dog") == [([1, 2, 3], False)]
+    assert (tokenizer.padding, tokenizer.num_values) == (0, 4)
+    # Where numbers are kept, the file's own padding is.
+    path = write_tokenizer(tmp_path / "t.json", "cat", "<pad>", "<unk>", "</s>")
+    tokenizer = file_tokenizer(path, 4, keep_numbers=True)
+    assert encode(tokenizer, "cat") == [([0, 3], False)]
+    assert (tokenizer.padding, tokenizer.num_values) == (1, 4)
+
+
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    (tmp_path / "t.json").write_text("{}")
+    with pytest.raises(DataError, match=r"t\.json cannot be read: .*Name a tokenizer\.json"):
+        file_tokenizer(tmp_path / "t.json", 4, keep_numbers=False)

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import tarfile
@@ -38,9 +36,7 @@ def refused(path: Path, members: Members, words: str, options: str = "") -> None
         ("s-{0..1.tar", r"a brace is left open in s-\{0\.\.1\.tar"),
     ],
 )
-def test_patterns_count_and_list_and_those_that_stand_for_nothing_are_refused(
-    pattern: str, words: str
-) -> None:
+def test_patterns_count_and_list_or_are_refused(pattern: str, words: str) -> None:
     names = ["a/08.tar", "a/09.tar", "a/10.tar", "b/08.tar", "b/09.tar", "b/10.tar"]
     assert list(expand_braces("x", "{a,b}/{08..10}.tar")) == names
     with pytest.raises(ConfigError, match=words):
@@ -48,9 +44,7 @@ def test_patterns_count_and_list_and_those_that_stand_for_nothing_are_refused(
 
 
 @pytest.mark.parametrize("format_", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_long_names_and_folders_are_part_of_a_sample_s_name(
-    tmp_path: Path, encode: Encode, format_: int
-) -> None:
+def test_samples_have_long_names_and_folders(tmp_path: Path, encode: Encode, format_: int) -> None:
     long = f"{'folder.v1/' * 30}Zürich-{'x' * 200}"
     members = [
         (f"{long}/1.cls", b"0"),
@@ -112,9 +106,7 @@ def test_the_image_is_named_where_there_are_several(tmp_path: Path, encode: Enco
         ),
     ],
 )
-def test_a_sample_that_cannot_be_used_is_named(
-    tmp_path: Path, members: Members, words: str
-) -> None:
+def test_an_unusable_sample_is_named(tmp_path: Path, members: Members, words: str) -> None:
     refused(tmp_path / "a.tar", members, rf"{tmp_path / 'a.tar'}: .*{words}")
 
 

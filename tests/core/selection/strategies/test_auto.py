@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -200,9 +198,6 @@ def counts_of_strata(chosen: Selection) -> list[int]:
 def test_strata_get_equal_shares_or_their_own() -> None:
     assert counts_of_strata(auto_strata(signals_of(), 30, balanced=True, seed=0)) == [10, 10, 10]
     assert counts_of_strata(auto_strata(signals_of(), 30, balanced=False, seed=0)) == [18, 9, 3]
-
-
-def test_without_copies_it_is_random_in_equal_shares() -> None:
     random = find_strategy("uniform_per_class")
     chosen = auto_strata(signals_of(), 30, balanced=True, seed=5)
     expected = select(random, signals_of(), 30, balanced=True, seed=5, options={})

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -99,9 +97,7 @@ def greedy_on(rows_NG: Tensor, budget: int) -> tuple[list[int], list[int]]:
 
 @settings(max_examples=at_most(40))
 @given(num_examples=st.integers(3, 40), seed=st.integers(0, 1000), data=st.data())
-def test_is_plain_greedy_on_the_gradients(
-    num_examples: int, seed: int, data: st.DataObject
-) -> None:
+def test_is_plain_greedy_on_gradients(num_examples: int, seed: int, data: st.DataObject) -> None:
     budget = data.draw(st.integers(1, max(1, num_examples // 2)))
     signals = random_predictions(num_examples, 3, 7, seed=seed)
     chosen = craig(signals, budget, seed=0)
@@ -155,7 +151,7 @@ def test_every_example_counts_once_with_the_nearest_chosen_one(data: st.DataObje
 ADACORE = find_strategy("adacore")
 
 
-def test_preconditioned_gradients_are_the_gradients_over_the_factors() -> None:
+def test_is_craig_on_gradients_over_the_factors() -> None:
     signals = random_predictions(30, 3, 5)
     scaled = precondition(signals, damping=0.5)
     by_class_C, by_feature_F = (means_n.float() for means_n in mean_curvatures(signals))
@@ -168,9 +164,6 @@ def test_preconditioned_gradients_are_the_gradients_over_the_factors() -> None:
     torch.testing.assert_close(
         scaled.errors_NC[:, :, None] * scaled.features_ND[:, None, :], expected
     )
-
-
-def test_is_craig_on_preconditioned_signals() -> None:
     signals = random_predictions(60, 3, 5)
     chosen = select(ADACORE, signals, 9, balanced=False, seed=4, options=ADACORE.parse_options({}))
     expected = craig(precondition(signals), 9, seed=4)

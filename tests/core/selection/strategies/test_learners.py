@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -60,9 +58,6 @@ def test_forgetting_counts_steps_from_right_to_wrong() -> None:
     events_N = forgetting_events(torch.tensor(margins).float(), everyone_NL)
     assert events_N.tolist() == [1.0, 1.5, 0.0, math.inf, 0.0]
     assert forgetting(signals(margins_NLT=margins), 3).indices_K.tolist() == [3, 1, 0]
-
-
-def test_equal_events_go_by_margin_and_then_by_id() -> None:
     margins: list[Course] = [[[1, -1]], [[1, -3]], [[1, -1]], [[-1, -1]], [[-1, -2]], [[2, 2]]]
     # Never right: -2 before -1; forgotten once: -3 before the two of -1; never forgotten last.
     assert forgetting(signals(margins_NLT=margins), 6).indices_K.tolist() == [4, 3, 1, 0, 2, 5]
@@ -83,9 +78,6 @@ def test_beta_moves_to_easy_examples_as_fewer_are_kept() -> None:
         modes.append((a - 1) / (a + b - 2))
     assert modes == sorted(modes)
     assert modes[0] == pytest.approx(6 / 14)
-
-
-def test_beta_density_is_scipys_up_to_a_constant() -> None:
     means_N = torch.linspace(0.01, 0.99, 50, dtype=torch.float64)
     ours_N = log_beta_density(means_N, 11.5, 4.5)
     theirs_N = torch.from_numpy(stats.beta.logpdf(means_N.numpy(), 11.5, 4.5))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -39,7 +37,7 @@ def test_el2n_keeps_worst_examples_first() -> None:
     assert el2n(signals, budget=1).indices_K.tolist() == [1]
 
 
-def test_grand_multiplies_error_and_feature() -> None:
+def test_grand_multiplies_error_and_feature_or_ranks_norms() -> None:
     # |e| = sqrt(2) (1 - p) for p = 0.9, 0.2, 0.5; sqrt(|h|^2 + 1) = 13, 1, 2.
     features = torch.tensor([[168.0], [0.0], [3.0]]).sqrt()
     given = of_right(0.9, 0.2, 0.5, features_ND=features)
@@ -48,9 +46,6 @@ def test_grand_multiplies_error_and_feature() -> None:
     assert grand(given, budget=2).indices_K.tolist() == [0, 2]
     without = replace(of_right(0.5, features_ND=torch.tensor([[3.0, 4.0]])), has_bias=False)
     assert last_layer_norms(without).tolist() == pytest.approx([0.5 * 2**0.5 * 5])
-
-
-def test_grand_by_all_parameters_ranks_their_norms() -> None:
     given = replace(of_right(0.1, 0.2, 0.3), gradient_norms_N=torch.tensor([1.0, 3.0, 2.0]))
     assert grand(given, budget=2, parameters="all").indices_K.tolist() == [1, 2]
     assert find_strategy("grand").needs_for({"parameters": "all"}) == {Need.GRADIENT_NORMS}
@@ -85,15 +80,9 @@ def test_the_most_uncertain_come_first() -> None:
     assert negative_margins(torch.tensor(rows)).tolist() == [-0.75, -0.125, -0.25, 0.0]
     assert margin(given, 3).indices_K.tolist() == [3, 1, 2]
     assert least_confidence(given, 2).indices_K.tolist() == [1, 2]
-
-
-def test_one_class_is_certain() -> None:
     single = signals_of(errors_NC=torch.zeros(3, 1))
     for strategy in (entropy, margin, least_confidence):
         assert strategy(single, 2).indices_K.tolist() == [0, 1]
-
-
-def test_a_shift_of_the_logits_is_not_confidence() -> None:
     # By its largest logit the second looks most confident; its probabilities are (.5, .5).
     logits_NC = torch.tensor([[2.0, 0.0], [100.0, 100.0], [-7.0, -8.0]])
     given = signals_of(errors_NC=errors_of(logits_NC, torch.tensor([0, 0, 0])))
@@ -152,14 +141,11 @@ def by_definition(signals: Signals, budget: int) -> list[int]:
     return order[start : start + budget]
 
 
-def test_of_equal_distances_the_first_are_kept_at_both_edges() -> None:
+def test_moderate_is_its_definition_and_keeps_the_first_of_equals() -> None:
     # Ranks 2 to 4 of 7: one of the three 1s, the 2, and one of the three 3s.
     values = torch.tensor([3.0, 1.0, 1.0, 2.0, 1.0, 3.0, 3.0])
     assert in_the_middle(values, 3).tolist() == [1, 3, 0]
     assert in_the_middle(torch.ones(7), 3).tolist() == [0, 1, 2]
-
-
-def test_equals_the_definition() -> None:
     for num_examples in (1, 2, 10, 101):
         signals = random_predictions(num_examples, 3, 5)
         for budget in {1, num_examples // 3 + 1, num_examples}:

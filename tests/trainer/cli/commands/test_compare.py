@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import html
 import json
 import os
@@ -46,7 +44,6 @@ class Comparison:
     again: Any
 
     def run(self, *arguments: str) -> Any:
-        """`lipt compare` with the common arguments and these."""
         given = ("compare", *ARGUMENTS, "--coordinator", self.cluster.address, *arguments)
         return CliRunner().invoke(main, list(given))
 
@@ -120,9 +117,7 @@ def test_a_recipe_that_does_not_learn_has_no_verdict_and_its_own_status(
 
 
 @pytest.mark.slow
-def test_soft_labels_are_rows_beside_the_same_without(
-    comparison: Comparison, tmp_path: Path
-) -> None:
+def test_soft_labels_are_rows_beside_others(comparison: Comparison, tmp_path: Path) -> None:
     out = tmp_path / "soft.jsonl"
     result = comparison.run(
         *("--steps", "3", "--out", str(out), "--soft-labels", "--seeds", "1", "--fractions", "0.1"),

@@ -1,20 +1,22 @@
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.weights.files import pack
+from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
-from lipt.v1 import subset_pb2
+from lipt.v1 import diagnosis_pb2, subset_pb2
 from tests.relay import Relay
 from tests.service import READY, Service
 from tests.trainer.made_up import described, made_up_subset
+from tests.trainer.made_up_diagnosis import diagnosis_answer, made_up_findings
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".csv", ".json", ".parquet"])
@@ -29,7 +31,8 @@ def test_a_subset_is_written(relay: Relay, lipt: Any, tmp_path: Path, suffix: st
     subset = Subset.load(out)
     told = f"{out}: 20 examples by grand of run {READY}, digest {subset.digest}\n"
     manifest = f"{tmp_path / 'subset.manifest.json'}: its manifest\n" if suffix == ".csv" else ""
-    assert result.stdout == told + manifest
+    used = "judged by a model with its own head; 2 learners took part, merged into theta_p\n"
+    assert result.stdout == told + used + manifest
     assert len(subset) == 20
     assert subset.manifest["run_name"] == READY
     (request,) = relay.requests_of(subset_pb2.GetSubsetRequest)
@@ -49,9 +52,7 @@ def test_an_early_stop_is_a_line_of_its_own(relay: Relay, lipt: Any, tmp_path: P
     assert second == "uniform stopped early: nothing is left to gain."
 
 
-def test_own_features_are_uploaded(
-    service: Service, relay: Relay, lipt: Any, tmp_path: Path
-) -> None:
+def test_features_are_uploaded(service: Service, relay: Relay, lipt: Any, tmp_path: Path) -> None:
     content = pack({"features": torch.arange(1442.0)[:, None]})
     path = tmp_path / "features.safetensors"
     path.write_bytes(content)
@@ -66,9 +67,7 @@ def test_own_features_are_uploaded(
 
 
 @pytest.mark.parametrize("form", ["webdataset", "parquet"])
-def test_a_subsets_examples_are_written_out(
-    lipt: Any, digits: Dataset, tmp_path: Path, form: str
-) -> None:
+def test_examples_are_written_out(lipt: Any, digits: Dataset, tmp_path: Path, form: str) -> None:
     subset = made_up_subset(range(0, 1200, 3), fingerprint=digits.fingerprint)
     file, out = subset.save(tmp_path / "subset.npy"), tmp_path / "out"
     arguments = ("--data", "digits-train", "--to", form, "--examples-per-shard", "150")
@@ -81,9 +80,7 @@ def test_a_subsets_examples_are_written_out(
 
 
 @pytest.mark.parametrize(("name", "kind"), [("initial", "initial"), ("theta_p", "pretrained")])
-def test_weights_are_written(
-    service: Service, lipt: Any, tmp_path: Path, name: str, kind: str
-) -> None:
+def test_weights_written(service: Service, lipt: Any, tmp_path: Path, name: str, kind: str) -> None:
     expected: Any = getattr(service.ready, f"{kind}_weights")
     out = tmp_path / "w.safetensors"
     command = ("weights", "get", "--run", READY, "--kind", name, "--out", str(out))
@@ -98,3 +95,165 @@ def test_weights_are_written(
         "sha256": expected.sha256,
         "size_bytes": expected.size_bytes,
     }
+
+
+def test_a_run_and_its_subset_go_to_mlflow(
+    relay: Relay, lipt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tmp_path.as_uri())
+    report = tmp_path / "report.html"
+    report.write_text("<html>")
+    result = lipt(
+        *("track", READY, "--strategies", "uniform", "--mlflow", "subsets", "--json"),
+        *("--report", str(report)),
+    )
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout.splitlines()[-1])
+    with Client(relay.address) as coordinator:
+        subset = coordinator.subset(READY, "uniform", fraction=0.1)
+    assert [tags["lipt.subset_digest"] for tags in told["subsets"]] == [subset.digest]
+    client = mlflow.MlflowClient()
+    names = {file.path for file in client.list_artifacts(told["logged"]["mlflow"])}
+    assert names == {"run.json", "report.html", "subsets"}
+
+
+QUICK = ("networks=1", "matches=2", "steps_between=1", "steps_before=1", "augmentation=none")
+
+
+@pytest.fixture
+def distill(lipt: Any, tmp_path: Path) -> Any:
+    """Runs `lipt distill` on digits with settings that take a second."""
+
+    def run(*arguments: str) -> Any:
+        quick = (part for setting in QUICK for part in ("--set", setting))
+        fixed = ("--data", "digits-train", "--model", "linear", "--device", "cpu")
+        out = ("--out", str(tmp_path / "out")) if "--out" not in arguments else ()
+        return lipt("distill", *fixed, *out, *quick, *arguments)
+
+    return run
+
+
+def test_images_are_made_to_train_on(relay: Relay, distill: Any, lipt: Any, tmp_path: Path) -> None:
+    result = distill("--per-class", "2", "--stages", "2")
+    assert result.exit_code == 0, result.stderr
+    again = distill("--per-class", "2", "--stages", "2", "--json")
+    printed = json.loads(again.stdout)
+    assert (printed["images"], len(printed["stages"])) == (20, 2)
+    out = tmp_path / "out"
+    assert result.stdout.splitlines() == [
+        f"20 images of 10 classes in 2 stages: {out}",
+        f"train on them with: lipt train --data distilled:{out}",
+    ]
+    assert {file.name for file in out.iterdir()} == {
+        "synthetic.safetensors",
+        "manifest.json",
+        "sheet.png",
+    }
+    command = ("--data", f"distilled:{out}", "--model", "resnet8", "--steps", "2")
+    trained = lipt("train", *command, "--device", "cpu", "--log", str(tmp_path / "log"))
+    assert trained.exit_code == 0, trained.stderr
+    assert relay.calls == []
+
+
+SAID = """\
+pets: 8 examples, 2 classes; seen by a ridge head on patches, right on 75.0% of the \
+examples that it did not learn from
+label errors      2 look wrong; of all labels an estimated 25.0% are wrong (10.0% to 40.0%)
+confused classes  cat that look like dog (25.0%), dog that look like cat (25.0%)
+duplicates        3 surplus: 1 picture more than once, 1 group nearly alike; \
+the labels of 1 group disagree
+imbalance         none: 4 of every class
+outliers          1 example far from everything
+redundancy        4 examples (50.0%) carry 90% of what all do
+learnability      worth asking for: a fraction of 0.5: twice as many add 12.5 points
+
+the 2 worst labels:
+row  labelled  looks like  fits
+6    dog       cat         0.10
+1    cat       dog         0.20
+
+page: diagnosis.html, without pictures: --data opens the data for them
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> str:
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(4):
+            image = Image.fromarray(np.full((8, 8), 9 * number, np.uint8))
+            image.save(tmp_path / "pets" / name / f"{number}.png")
+    return f"imagefolder:{tmp_path / 'pets'}"
+
+
+def test_unusable_images_are_listed_with_status_1(lipt: Any, pets: str, tmp_path: Path) -> None:
+    broken = tmp_path / "pets" / "dog" / "1.png"
+    broken.write_bytes(b"no image")
+    result = lipt("check", "--data", pets)
+    assert result.exit_code == 1
+    first, last = result.stdout.splitlines()
+    assert first.startswith(f"image 5 ({broken}): it is not a whole image")
+    assert last == f"1 of 8 images of {pets} cannot be used"
+
+
+def test_it_says_what_was_found(service: Service, relay: Relay, lipt: Any, here: Path) -> None:
+    relay.next("Diagnose", diagnosis_answer(service.store))
+    result = lipt("diagnose")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == SAID
+    assert "Labels that look wrong" in (here / "diagnosis.html").read_text("utf-8")
+    assert relay.requests[0] == diagnosis_pb2.DiagnoseRequest()
+
+
+def test_with_the_data_the_page_has_pictures_and_the_table_paths(
+    service: Service, relay: Relay, lipt: Any, here: Path, pets: str
+) -> None:
+    fingerprint = open_dataset(pets).fingerprint
+    relay.next("Diagnose", diagnosis_answer(service.store, fingerprint=fingerprint))
+    options = ("--run", "latest", "--proxy", "ridge:learners", "--export", "issues.csv")
+    result = lipt("diagnose", "--data", pets, *options)
+    assert result.exit_code == 0, result.stderr
+    assert "page: diagnosis.html\n" in result.stdout
+    assert "issues: issues.csv, a row for each of 8 examples\n" in result.stdout
+    page = (here / "diagnosis.html").read_text("utf-8")
+    assert page.count('<img src="data:image/png;base64,') == 8
+    first = (here / "issues.csv").read_text("utf-8").splitlines()[1]
+    assert first.startswith(f"0,{here}/pets/cat/0.png,cat,cat,False,0.9,")
+    relay.next("Diagnose", diagnosis_answer(service.store, fingerprint=fingerprint))
+    result = lipt("diagnose", "--out", "found")
+    assert "page: found/diagnosis.html" in result.stdout
+    assert "issues: found/issues.csv, a row for each of 8 examples\n" in result.stdout
+    assert {path.name for path in (here / "found").iterdir()} == {"diagnosis.html", "issues.csv"}
+    # Which images are left out is asked for first.
+    request = relay.requests[1]
+    assert request == diagnosis_pb2.DiagnoseRequest(run_id="latest", proxy="ridge:learners")
+
+
+def test_json_has_findings_no_page(service: Service, relay: Relay, lipt: Any, here: Path) -> None:
+    relay.every("Diagnose", diagnosis_answer(service.store))
+    document = json.loads(lipt("diagnose", "--json").stdout)
+    found, sent = document["findings"], made_up_findings()
+    for name in ("num_examples", "class_names", "confusion", "redundancy", "learnability"):
+        assert found[name] == sent[name]
+    assert document["manifest"] == {"data": {"source": "pets"}}
+    assert document["page"] is None
+    assert list(here.iterdir()) == []
+    document = json.loads(lipt("diagnose", "--json", "--out", "d.html").stdout)
+    assert document["page"] == "d.html"
+    assert (here / "d.html").is_file()
+
+
+def test_other_data_writes_nothing(service: Service, relay: Relay, lipt: Any, here: Path) -> None:
+    relay.next("Diagnose", diagnosis_answer(service.store))
+    result = lipt("diagnose", "--data", "digits-test")
+    assert result.exit_code == 1
+    assert "Give the coordinator's own data, or leave --data out." in result.stderr
+    assert list(here.iterdir()) == []

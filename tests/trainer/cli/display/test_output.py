@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
@@ -49,9 +47,7 @@ with leaving():
         ("raise ValueError('mine')", 1, "ValueError: mine\n"),
     ],
 )
-def test_a_thread_in_the_background_does_not_change_how_a_command_ends(
-    leave: str, status: int, said: str
-) -> None:
+def test_a_background_thread_changes_no_exit_status(leave: str, status: int, said: str) -> None:
     command = [sys.executable, "-c", SCRIPT.format(leave=leave)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from dataclasses import replace
@@ -54,7 +52,7 @@ def drawn(view: ServiceView | None, room: int = 9) -> list[str]:
     return frame_lines("head:50051", view, room, {"t": "about 40 s left"})
 
 
-def test_runs_learners_workers_and_queue_are_on_one_screen() -> None:
+def test_everything_is_on_one_screen_as_far_as_there_is_room() -> None:
     lines = drawn(busy())
     assert lines[0] == "lipt head:50051  2 runs  2 workers (1 busy)  queue 2  12:00:00 UTC"
     text = "\n".join(" ".join(line.split()) for line in lines)
@@ -65,9 +63,6 @@ def test_runs_learners_workers_and_queue_are_on_one_screen() -> None:
     assert "two cpu trained/1 3 s ago - allows no code" in text
     assert "dear MakeSoup merged computed for 12 s merging learners 3/91 its run" in text
     assert "dear SelectSubset trained waits for 4 s - 2" in text
-
-
-def test_no_table_has_more_rows_than_there_is_room_for() -> None:
     lines = drawn(replace(busy(), num_workers=1000), room=1)
     more = [line for line in lines if line.startswith("and ")]
     assert more == [

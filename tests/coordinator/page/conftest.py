@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
+import pytest
 
 from lipt.common.access.roles import Role
 from lipt.coordinator.app import App
@@ -68,3 +69,9 @@ async def page_served(
 
 def lines_of(answer: httpx.Response) -> list[dict[str, Any]]:
     return [json.loads(line) for line in answer.text.splitlines()]
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[ServedPage]:
+    async with page_served(tmp_path) as served:
+        yield served
