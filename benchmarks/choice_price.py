@@ -4,8 +4,6 @@ One process and one thread time some steps of an epoch, and then the choice by i
 activities, in CPU seconds. Learners take one step each, as theta_p's own price is not measured.
 
     python -m benchmarks.choice_price [--only images look-alikes texts table] [--examples 20000]
-
-Images are those of $LIPT_DATA/cifar10-jpeg (or ../shared/data), else random.
 """
 
 from __future__ import annotations
@@ -32,11 +30,8 @@ from lipt.trainer.main_training import Recipe, Schedule, fit
 from tests.golden.datasets import cifar10_folder
 from tests.in_memory import in_memory
 
-BATCH_SIZE = 64
-# Timed steps of an epoch, after some that are not.
-STEPS, WARM_UP_STEPS = 30, 5
-# Of the texts: words of each subject, and common ones.
-SUBJECTS, WORDS, COMMON = 10, 60, 400
+# Timed steps follow some that are not.
+BATCH_SIZE, WARM_UP_STEPS, STEPS = 64, 5, 30
 
 
 class Parts:
@@ -63,33 +58,28 @@ def main() -> None:
     for name in arguments.only:
         with tempfile.TemporaryDirectory() as folder:
             count = 400 if arguments.tiny else COUNTS.get(name, arguments.examples)
-            data = DATA[name](count, Path(folder))
-            for part, seconds, epochs in priced(data, 2 if arguments.tiny else 10):
-                shown.add_row(f"{name}, {count:,}", part, f"{seconds:.1f}", f"{epochs:.2f}")
+            prices = priced(DATA[name](count, Path(folder)), 2 if arguments.tiny else 10)
+        for part, seconds in prices.items():
+            epochs = f"{seconds / prices['training epoch']:.2f}"
+            shown.add_row(f"{name}, {count:,}", part, f"{seconds:.1f}", epochs)
         shown.add_section()
     Console(width=110).print(shown)
 
 
-def priced(data: Dataset, num_learners: int) -> list[tuple[str, float, float]]:
-    """The parts of the choice and their sum: CPU seconds, and epochs."""
+def priced(data: Dataset, num_learners: int) -> dict[str, float]:
+    """CPU seconds of an epoch, of the parts of the choice, and of all of it."""
     learners = {"num_learners": num_learners, "num_steps": 1}
-    run = Pretrained(data, run={"learners": learners, "soup": {"method": "uniform"}})
+    settings = {"evaluation_threads": 1, "learners": learners, "soup": {"method": "uniform"}}
+    run, parts = Pretrained(data, run=settings), Parts()
     epoch = epoch_seconds(data, run.model)
-    parts = Parts()
     workspace = InMemory(data, torch.device("cpu"), on_progress=parts)
     trained = pretrain(workspace, run.config)
-    parts("")
+    parts("theta_p")
     parts.seconds.clear()
     _, chosen = choose(trained, SubsetQuery("", "auto", 0.1, None, None, {}, None))
     parts("selecting")
-    assert chosen.proxy is not None
-    print(f"{chosen.proxy['features']}: {chosen.selection.findings['words'][-1]}")
-    rows = [
-        ("training epoch", epoch),
-        *parts.seconds.items(),
-        ("choice", sum(parts.seconds.values())),
-    ]
-    return [(name, seconds, seconds / epoch) for name, seconds in rows]
+    print(*chosen.selection.findings["words"], sep="; ")
+    return {"training epoch": epoch, **parts.seconds, "choice": sum(parts.seconds.values())}
 
 
 def epoch_seconds(data: Dataset, model: str) -> float:
@@ -107,18 +97,18 @@ def epoch_seconds(data: Dataset, model: str) -> float:
 
 
 def images(count: int, _folder: Path) -> Dataset:
-    """Images of cifar10-jpeg in memory."""
+    """Images of $LIPT_DATA/cifar10-jpeg (or ../shared/data) in memory, else random ones."""
     path = cifar10_folder() / "train.parquet"
     if not path.is_file():
-        noise_NCHW = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8)
-        return lipt.open_dataset((noise_NCHW, torch.arange(count) % 10))
-    encoded = open_dataset(f"parquet:{path}")
-    pixels_NCHW, labels_N = encoded.images(torch.arange(count)), encoded.labels_N[:count]
-    return in_memory("cifar10-jpeg", encoded.class_names, labels_N, "images", pixels_NCHW)
+        pixels_NCHW = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8)
+        return lipt.open_dataset((pixels_NCHW, torch.arange(count) % 10))
+    encoded, ids_N = open_dataset(f"parquet:{path}"), torch.arange(count)
+    names, labels_N = encoded.class_names, encoded.labels_N[:count]
+    return in_memory("cifar10-jpeg", names, labels_N, "images", encoded.images(ids_N))
 
 
 def look_alikes(count: int, _folder: Path) -> Dataset:
-    """Digits at 28 x 28 pixels, each some ten times, shifted, scaled and noisy."""
+    """Digits at 28 x 28 pixels, each some ten times, shifted and noisy."""
     digits, generator = open_dataset("digits"), torch.Generator().manual_seed(0)
     rows_N = torch.randint(len(digits), (count,), generator=generator)
     pixels_NCHW = functional.interpolate(digits.images(rows_N).float(), 20, mode="bilinear")
@@ -126,7 +116,6 @@ def look_alikes(count: int, _folder: Path) -> Dataset:
     shifts_N2 = torch.randint(-3, 4, (count, 2), generator=generator)
     for image, shift in zip(pixels_NCHW, shifts_N2.tolist(), strict=True):
         image.copy_(image.roll(shift, (1, 2)))
-    pixels_NCHW *= 0.7 + 0.3 * torch.rand(count, 1, 1, 1, generator=generator)
     pixels_NCHW += 12 * torch.randn(pixels_NCHW.shape, generator=generator)
     images_NCHW, labels_N = pixels_NCHW.clamp(0, 255).to(torch.uint8), digits.labels_N[rows_N]
     return in_memory("look-alikes", digits.class_names, labels_N, "look-alikes", images_NCHW)
@@ -135,9 +124,9 @@ def look_alikes(count: int, _folder: Path) -> Dataset:
 def texts(count: int, folder: Path) -> Dataset:
     """Sentences of twenty words: one in seven is of the subject, the others are common."""
     random, path = np.random.default_rng(0), folder / "texts.csv"
-    subjects_N1 = random.integers(SUBJECTS, size=(count, 1))
-    own_NW = random.integers(WORDS, size=(count, 20)) + WORDS * subjects_N1
-    common_NW = random.integers(COMMON, size=(count, 20)) + WORDS * SUBJECTS
+    subjects_N1 = random.integers(10, size=(count, 1))
+    own_NW = random.integers(60, size=(count, 20)) + 60 * subjects_N1
+    common_NW = random.integers(600, 1000, size=(count, 20))
     words_NW = np.where(random.random((count, 20)) < 1 / 7, own_NW, common_NW)
     rows = np.hstack([words_NW, subjects_N1]).tolist()
     lines = [f"{' '.join(f'w{word}' for word in words)},{label}" for *words, label in rows]
