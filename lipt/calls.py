@@ -192,8 +192,7 @@ def compare(
         fractions: shares of the data.
         baselines: some of "uniform", "uniform_per_class", "redrawn" and "everything"; None for all.
         seeds: number of repetitions of the whole pipeline.
-        recipe: recipe of every training, such as {"steps": 300}; None for the paper's, which is
-            long.
+        recipe: of every training, such as {"steps": 300}; None for the paper's, which is long.
         proxy: proxy model; None for each strategy's default.
         soft_labels: whether all but re-drawn random is trained with soft labels, too.
         out: file of trials; trials in it are not repeated.
@@ -201,24 +200,15 @@ def compare(
     Raises:
         MissingExtraError: scipy, of the extra `report`, is not installed.
     """
-    require_names("strategies", strategies)
-    require_whole("seeds", seeds, minimum=1)
-    for fraction in fractions:
-        require_fraction(fraction)
-    from lipt.common.config.values import validate
-    from lipt.common.imports import import_extra, modules_of
+    _require_comparable(strategies, fractions, seeds)
+    from lipt.common.imports import modules_of
     from lipt.coordinator.rpc.strategies import describe_strategies
     from lipt.data import MODULE, open_dataset
     from lipt.pretraining import Pretrained
     from lipt.progress import showing
     from lipt.trainer.comparison.compare import compare as run_comparison
-    from lipt.trainer.comparison.outcomes import outcomes, verdict
     from lipt.trainer.comparison.trial import BASELINES, Plan
-    from lipt.trainer.main_training import Recipe
 
-    # Fail now, not after hours of training.
-    import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
-    made = recipe if isinstance(recipe, Recipe) else validate(Recipe, dict(recipe or {}))
     train, held_out = (
         open_dataset(given, target=target, image_size=image_size) for given in (data, test)
     )
@@ -234,7 +224,7 @@ def compare(
             fractions=tuple(sorted(fractions)),
             seeds=tuple(range(seeds)),
             model=first.model,
-            recipe=made,
+            recipe=_recipe_of(recipe),
             run_overrides=dict(run or {}),
             baselines=BASELINES if baselines is None else tuple(baselines),
             proxy=proxy,
@@ -252,5 +242,29 @@ def compare(
             pretrain=pretrain,
             choose=Pretrained.select,
         )
+    return _comparison(trials)
+
+
+def _require_comparable(strategies: Sequence[str], fractions: Sequence[float], seeds: int) -> None:
+    """Fail now, not after hours of training."""
+    require_names("strategies", strategies)
+    require_whole("seeds", seeds, minimum=1)
+    for fraction in fractions:
+        require_fraction(fraction)
+    from lipt.common.imports import import_extra
+
+    import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
+
+
+def _recipe_of(recipe: Recipe | Mapping[str, Any] | None) -> Recipe:
+    from lipt.common.config.values import validate
+    from lipt.trainer.main_training import Recipe
+
+    return recipe if isinstance(recipe, Recipe) else validate(Recipe, dict(recipe or {}))
+
+
+def _comparison(trials: Sequence[Trial]) -> Comparison:
+    from lipt.trainer.comparison.outcomes import outcomes, verdict
+
     rows = outcomes(trials)
     return Comparison(tuple(rows), tuple(trials), verdict(rows))

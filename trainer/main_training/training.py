@@ -272,13 +272,7 @@ def fit(
     place = resolve_device(device)
     _require_trainable(recipe, train, test, checkpoint, max_seconds)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)
-    identity = {
-        "recipe": recipe.model_dump(mode="json"),
-        "model": model if isinstance(model, str) else type(model).__name__,
-        "data": train.fingerprint,
-        "subset": "" if subset is None else subset.digest,
-        "re-selection": reselect is not None,
-    }
+    identity = _identity(recipe, model, train, subset, reselects=reselect is not None)
     kernels = pinned_kernels(torch.get_num_threads()) if place.type == "cpu" else tried_kernels()
     with seeded_generators(derive_seed(recipe.seed, "main-layers"), place), kernels:
         if initial is not None:
@@ -293,10 +287,7 @@ def fit(
             identity["selection"] = dict(source.identity)
             if checkpoint is not None and saved is not None:
                 require_same(checkpoint, saved.identity, identity)
-                if saved.subset is not None:
-                    source.subset = saved.subset
-                if source.losses is not None:
-                    source.losses.load_state_dict(saved.source)
+                _restore_source(source, saved)
             subset = source.subset if subset is None else subset
         training = Training(
             built, forward_pass, train, test, recipe, schedule, subset, source, checkpoint, identity
@@ -305,6 +296,31 @@ def fit(
             training.restore(saved)
             on_resume(saved.progress)
         return training.run(on_epoch, on_step, ends_at)
+
+
+def _identity(
+    recipe: Recipe,
+    model: str | nn.Module,
+    train: Dataset,
+    subset: Subset | None,
+    *,
+    reselects: bool,
+) -> dict[str, Any]:
+    """What a checkpoint belongs to."""
+    return {
+        "recipe": recipe.model_dump(mode="json"),
+        "model": model if isinstance(model, str) else type(model).__name__,
+        "data": train.fingerprint,
+        "subset": "" if subset is None else subset.digest,
+        "re-selection": reselects,
+    }
+
+
+def _restore_source(source: SubsetSource, saved: Checkpoint) -> None:
+    if saved.subset is not None:
+        source.subset = saved.subset
+    if source.losses is not None:
+        source.losses.load_state_dict(saved.source)
 
 
 def _require_trainable(
