@@ -1,20 +1,16 @@
 """Users' own data: a map-style data set, such as a list or one of torchvision's, or its factory.
 
 It needs `len()` and `data[row]`, a pair of example and label. Row 0 decides whether examples are
-images (see `is_image`) or other tensors. Vectors of floats are standardized, and their missing
-numbers replaced, unless the attribute `standardize` is False. Optional attributes: `targets`, the
-labels of all rows, which saves a pass; `classes`, their names; `standardize`, True or the columns'
-names; `num_values` of whole numbers, by column or for all; `target`, "number" for regression on
-whole numbers. The type of a target decides its kind:
+images or other tensors. Vectors of floats are standardized, and their missing numbers replaced.
+Optional attributes: `targets`, the labels of all rows, which saves a pass; `classes`, their names;
+`standardize`, a flag or columns' names; `num_values` of whole numbers, by column or for all;
+`target`, "number" for regression on whole numbers. The type of a target decides its kind:
 
     an int                                one class                   single-label
     a float, of few whole ones in all     one class                   single-label
     a vector of 0 and 1                   a position for each label   multi-label
     a list of names                       the example's labels        multi-label
     a float, or a vector of floats        numbers to predict          regression
-
-A column of targets, N x 1, is a vector. Classes whose numbers are not about 0 to C - 1, such as -1
-and 1, are numbered by value, and named by it.
 """
 
 from __future__ import annotations
@@ -187,7 +183,8 @@ def _are_classes(numbers_N: NDArray[Any], source: str) -> bool:
     """Whether floats are few whole numbers, each many times: classes that were read as floats."""
     values = np.unique(numbers_N)
     most = min(_MOST_FLOAT_CLASSES, len(numbers_N) // _MIN_FLOATS_PER_CLASS)
-    if len(values) > most or not all(_is_whole(float(value)) for value in values):
+    whole_V = (values % 1 == 0) & (np.abs(values) < _LARGEST_EXACT)
+    if len(values) > most or not whole_V.all():
         return False
     logger.info(
         "%s: its targets are floats of %d whole values, taken for classes. For regression, set "
@@ -195,10 +192,6 @@ def _are_classes(numbers_N: NDArray[Any], source: str) -> bool:
         *(source, len(values)),
     )
     return True
-
-
-def _is_whole(value: float) -> bool:
-    return value.is_integer() and abs(value) < _LARGEST_EXACT
 
 
 def _numbered(values_N: NDArray[np.int64], names: tuple[str, ...] | None, source: str) -> _Labels:
@@ -466,10 +459,9 @@ def _columns_of(stacked: Mapping[str, Tensor], data: Any, source: str) -> tuple[
         )
     standardize: Any = getattr(data, "standardize", None)
     num_values: Any = getattr(data, "num_values", 0)
-    given = set(standardize) if isinstance(standardize, list | tuple | set) else set()
-    named = frozenset(given)
-    given |= set(num_values) if isinstance(num_values, Mapping) else set()
-    if unknown := sorted(given - set(stacked)):
+    named = set(standardize) if isinstance(standardize, list | tuple | set) else set()
+    numbered = set(num_values) if isinstance(num_values, Mapping) else set()
+    if unknown := sorted((named | numbered) - set(stacked)):
         raise DataError(
             f"{source}: there is no column {unknown[0]!r} to standardize or to number. Name one of "
             f"{_named(stacked)}."
@@ -478,12 +470,8 @@ def _columns_of(stacked: Mapping[str, Tensor], data: Any, source: str) -> tuple[
     for name, tensor in stacked.items():
         floating = tensor.is_floating_point()
         by_name = num_values.get(name, 0) if isinstance(num_values, Mapping) else num_values
-        column = Column(
-            name,
-            _TYPES[tensor.dtype],
-            tuple(tensor.shape[1:]),
-            num_values=0 if floating else int(by_name),
-        )
+        values = 0 if floating else int(by_name)
+        column = Column(name, _TYPES[tensor.dtype], tuple(tensor.shape[1:]), num_values=values)
         usual = _is_vector(column) if standardize is None else standardize is True
         columns.append(replace(column, standardized=(usual and floating) or name in named))
     return ColumnsSpec(tuple(columns)).columns
