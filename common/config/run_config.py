@@ -262,8 +262,7 @@ class SoupConfig(Section):
     """Mixing ratios that `greedy` tries for each learner: 1/num_alphas, 2/num_alphas, ..., 1."""
     search: SoupSearch = SoupSearch.GRID
     """`grid`, the paper's, scores every ratio on the whole validation split. `halving` drops the
-    worse half of them on each of some small slices, and scores the one that is left on the whole:
-    a quarter of the images, and a lower accuracy."""
+    worse half on each of some small slices: a quarter of the images, and a lower accuracy."""
     reestimate_batch_norm: bool = True
     """Whether batch-norm statistics are estimated again before every evaluation, and for theta_p.
     """

@@ -151,7 +151,8 @@ def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
         raise ConfigError(f"{path} is no file of 'lipt compare'. Name one, or a new file.")
     identity, *lines = found
     try:
-        trials = [Trial(**one, looks=tuple(Look(**x) for x in one.pop("looks"))) for one in lines]
+        looks = [tuple(Look(**look) for look in line.pop("looks")) for line in lines]
+        trials = [Trial(**line, looks=each) for line, each in zip(lines, looks, strict=True)]
     except (KeyError, TypeError) as error:
         raise ConfigError(
             f"{path} was written by another version: {error}. Name another file."
