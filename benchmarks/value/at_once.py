@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from torch.nn import functional
 
 from lipt.trainer.main_training import Recipe
 
+# The functions that its optimizers are made of have no types.
+FUSED: Any = torch
 _UNROLLED = 5
 _TEST_BATCH = 5_000
 
@@ -106,12 +109,12 @@ class Lane:
         gradients = list(torch.autograd.grad(loss, self._parameters))
         with torch.no_grad():
             # The optimizer's own functions, with a learning rate that lies on the device.
-            torch._foreach_add_(gradients, self._parameters, alpha=self._recipe.weight_decay)
-            torch._foreach_mul_(self._momenta, self._recipe.momentum)
-            torch._foreach_add_(self._momenta, gradients)
+            FUSED._foreach_add_(gradients, self._parameters, alpha=self._recipe.weight_decay)
+            FUSED._foreach_mul_(self._momenta, self._recipe.momentum)
+            FUSED._foreach_add_(self._momenta, gradients)
             rate = self._rates_T.index_select(0, self._step)[0]
-            moves = torch._foreach_mul(self._momenta, rate)  # noqa: SLF001
-            torch._foreach_sub_(self._parameters, moves)
+            moves = FUSED._foreach_mul(self._momenta, rate)  # noqa: SLF001
+            FUSED._foreach_sub_(self._parameters, moves)
             self._step.add_(1)
 
 

@@ -179,7 +179,7 @@ def test_a_coordinator_and_one_call_keep_the_same_pairs(cluster: Cluster, source
 
 
 NUM_FLIPPED = 60
-DIGITS = load_digits()
+DIGITS: Any = load_digits()
 
 
 def write_digits(folder: Path, labels: Iterable[int], *, scale: int = 1) -> list[Path]:

@@ -35,7 +35,7 @@ def test_what_is_published_of_a_worker_is_of_no_use_to_others(cluster: Cluster, 
         old = client.start_run({**RUN, "seed": 1})
         for _ in range(2):
             victim.submit(victim.take())
-        replayed = client.wait(old.run_id).learners[0].result
+        replayed: Any = client.wait(old.run_id).learners[0].result
         new = client.start_run({**RUN, "seed": 2})
         assignment = victim.take()
         # All of this is published.

@@ -74,7 +74,8 @@ def test_edits_of_one_file_follow_each_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "edit", [Edit("none", "a", "x"), *(Edit("f", *pair) for pair in ("gx", "ax", "bb", ("", "x")))]
+    "edit",
+    [Edit("none", "a", "x"), *(Edit("f", old, new) for old, new in ("gx", "ax", "bb", ("", "x")))],
 )
 def test_an_edit_that_does_not_fit_the_text_is_stale(tmp_path: Path, edit: Edit) -> None:
     (tmp_path / "f").write_text("a b a")

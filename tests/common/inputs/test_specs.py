@@ -64,6 +64,10 @@ def test_a_format_without_its_figures_is_a_spec() -> None:
     columns = ColumnsFormat((ColumnFormat(TOKENS), ColumnFormat(SIZES, (0.0,) * 3, (1.0,) * 3)))
     assert spec_of(columns) == ColumnsSpec((TOKENS, SIZES))
     zeros, ones = (0.0,) * 4, (1.0,) * 4
-    for figures in ((SIZES,), (SIZES, zeros[:3], (1.0, 1.0, 0.0)), (TOKENS, zeros, ones)):
+    for column, mean, std in (
+        (SIZES, (), ()),
+        (SIZES, zeros[:3], (1.0, 1.0, 0.0)),
+        (TOKENS, zeros, ones),
+    ):
         with pytest.raises(ConfigError, match="do not fit the column"):
-            ColumnFormat(*figures)
+            ColumnFormat(column, mean, std)

@@ -72,7 +72,7 @@ def test_files_that_cannot_work_are_named_with_their_flags(files: Files, tmp_pat
         ("key", edwards, "is an Edwards curve's.*P-256"),
     ):
         with pytest.raises(ConfigError, match=f"--tls-{flag} {path} {words}"):
-            files.checked(**{flag: path})
+            files.checked(**{flag: path})  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_wide_columns_alone_are_projected(
         (
             "float64",
             (2, 2),
-            None,
+            0,
             [[[0.0, 1], [2, 3]], [[4, 5], [6, 7]]],
             [[0, 1, 2, 3], [4, 5, 6, 7]],
         ),
@@ -142,7 +142,7 @@ def test_wide_columns_alone_are_projected(
 def test_columns_by_hand(
     kind: str,
     shape: tuple[int, ...],
-    num_values: int | None,
+    num_values: int,
     values: Any,
     expected: list[list[int]],
 ) -> None:
