@@ -1,7 +1,8 @@
 """Many main trainings at once on one GPU: each step is a branch of one CUDA graph.
 
 A small network leaves most of a GPU idle, and its kernels wait for their launches. The recipe is
-that of `lipt train` without an epoch's smaller last batch; draws differ from the product's.
+that of `lipt train` but for an epoch's smaller last batch, which is left out, and for the limit of
+gradients' norms, which `resnet8` does not reach; draws differ from the product's.
 
 Shapes: P pixels' rows, T steps, B of a batch, K of a subset, C classes.
 """

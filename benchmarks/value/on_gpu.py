@@ -19,6 +19,7 @@ from benchmarks.value.cells import Cell, recipe_of
 from benchmarks.value.pipeline import chosen
 from benchmarks.value.settings import Dirty, make, original
 from benchmarks.value.training import Result, Results, as_dataset, described, own_subset
+from lipt.common.data import Dataset
 from lipt.common.determinism import derive_seed
 from lipt.common.models import build_model
 from lipt.common.process.devices import device_name
@@ -62,7 +63,12 @@ def run(
         for wave in _waves(own, futures):
             if time.monotonic() - began > seconds:
                 break
-            for cell, result in trainer.results(wave):
+            new = [
+                one
+                for one in wave
+                if not results.add_alike(one.cell, one.subset, one.pretraining_seconds)
+            ]
+            for cell, result in trainer.results(new):
                 results.add(cell, result)
         for future in futures:
             future.cancel()
@@ -89,32 +95,41 @@ def _waves(own: Sequence[Ready], futures: Sequence[Future[list[Ready]]]) -> Iter
         waiting = waiting[_NUM_LANES:]
 
 
+@dataclass(frozen=True)
+class _Served:
+    """The data of one pipeline; its pixels begin at row `first` of the pool."""
+
+    dirty: Dirty
+    dataset: Dataset
+    first: int
+    mean_C: Tensor
+    std_C: Tensor
+
+
 class _Trainer:
     """The pixels of all settings on the GPU, and lanes that train on them."""
 
     def __init__(self, cells: Sequence[Cell], device: torch.device) -> None:
-        self._dirty: dict[tuple[str, str, int], Dirty] = {}
-        self._first: dict[tuple[str, str, int], int] = {}
-        self._normalizations: dict[tuple[str, str, int], tuple[Tensor, Tensor]] = {}
+        self._served: dict[tuple[str, str, int], _Served] = {}
         self._test = original(cells[0].data).test
         parts, first = [self._test.images_NCHW], len(self._test)
         for key in dict.fromkeys(cell.pipeline for cell in cells):
             data, setting, seed = key
-            dirty = self._dirty[key] = make(setting, original(data).train, seed)
+            dirty = make(setting, original(data).train, seed)
+            dataset = as_dataset(dirty.images, data)
             pixels = dirty.images.images_NCHW.double().div_(255)
             std_C, mean_C = torch.std_mean(pixels, dim=(0, 2, 3), correction=0)
-            self._normalizations[key] = mean_C.float(), std_C.float()
-            self._first[key] = first
+            self._served[key] = _Served(dirty, dataset, first, mean_C.float(), std_C.float())
             parts.append(dirty.images.images_NCHW)
             first += len(dirty.images)
         self._pool_PCHW = torch.cat(parts).to(device)
         self._lanes: Lanes | None = None
-        print(f"{len(self._dirty)} data sets on {device_name(device)}", flush=True)
+        print(f"{len(self._served)} data sets on {device_name(device)}", flush=True)
 
     def own_subset(self, cell: Cell) -> Subset | None:
         """The subset of a cell that needs no pipeline."""
-        dirty = self._dirty[cell.pipeline]
-        return own_subset(cell, dirty, as_dataset(dirty.images, cell.data))
+        served = self._served[cell.pipeline]
+        return own_subset(cell, served.dirty, served.dataset)
 
     def results(self, wave: Sequence[Ready]) -> Iterator[tuple[Cell, Result]]:
         """Train up to as many as there are lanes."""
@@ -127,25 +142,24 @@ class _Trainer:
         lanes = self._lanes.train(trainings)
         seconds = (time.monotonic() - started) / len(wave)
         for one, training, lane in zip(wave, trainings, lanes, strict=True):
-            dirty, first = self._dirty[one.cell.pipeline], self._first[one.cell.pipeline]
-            tested = torch.arange(len(self._test))
+            served, tested = self._served[one.cell.pipeline], torch.arange(len(self._test))
             accuracy = self._lanes.accuracy(lane, tested, self._test.labels_N)
-            labels_K = dirty.images.labels_N[training.rows_K - first]
+            labels_K = served.dirty.images.labels_N[training.rows_K - served.first]
             subset_accuracy = self._lanes.accuracy(lane, training.rows_K, labels_K)
-            result = described(one.subset, dirty, accuracy, subset_accuracy, seconds)
-            if one.cell.needs_service:
-                result = replace(result, pretraining_seconds=one.pretraining_seconds)
+            result = described(one.subset, served.dirty, accuracy, subset_accuracy, seconds)
+            result = replace(result, pretraining_seconds=one.pretraining_seconds)
             print(f"{accuracy:.1%} after {seconds:.1f} s: {one.cell}", flush=True)
             yield one.cell, result
 
     def _training(self, one: Ready) -> Training:
         cell, subset = one.cell, one.subset
-        dirty, recipe = self._dirty[cell.pipeline], recipe_of(cell)
-        ids_K = torch.arange(len(dirty.images))
+        served, recipe = self._served[cell.pipeline], recipe_of(cell)
+        images = served.dirty.images
+        ids_K = torch.arange(len(images))
         if subset is not None:
             ids_K = torch.from_numpy(np.array(subset.indices))
-        num_classes = len(dirty.images.class_names)
-        targets_KC = functional.one_hot(dirty.images.labels_N[ids_K], num_classes).float()
+        num_classes = len(images.class_names)
+        targets_KC = functional.one_hot(images.labels_N[ids_K], num_classes).float()
         if cell.soft and subset is not None and subset.soft_labels is not None:
             soft_KC = torch.from_numpy(subset.soft_labels.astype(np.float32))
             alpha = subset.recommended_alpha
@@ -153,12 +167,11 @@ class _Trainer:
         model = build_model(
             cell.model,
             num_classes=num_classes,
-            inputs=as_dataset(dirty.images.take(ids_K[:1]), cell.data).inputs,
+            inputs=served.dataset.inputs,
             seed=derive_seed(recipe.seed, "main-model"),
         )
-        rows_K = ids_K + self._first[cell.pipeline]
+        rows_K = ids_K + served.first
         recipe = recipe.model_copy(update={"drop_last": True})
-        drawn = budget_from_fraction(cell.fraction, len(dirty.images))
+        drawn = budget_from_fraction(cell.fraction, len(images))
         num_drawn = drawn if cell.strategy == "redrawn" else None
-        normalization = self._normalizations[cell.pipeline]
-        return Training(model, rows_K, targets_KC, *normalization, recipe, num_drawn)
+        return Training(model, rows_K, targets_KC, served.mean_C, served.std_C, recipe, num_drawn)

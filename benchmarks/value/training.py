@@ -38,7 +38,7 @@ class Result:
 
     wrong: share of the subset whose labels are not the true ones; copies: share that is a
         near copy of another one in it.
-    selection_seconds, pretraining_seconds: 0 where nothing is asked of a coordinator.
+    selection_seconds, pretraining_seconds: 0 where no strategy is asked.
     facts: what the subset's manifest says of how it was chosen.
     """
 
@@ -171,10 +171,19 @@ class Results:
         )
         return {Cell(**{name: row.pop(name) for name in FIELDS}): row for row in rows}
 
-    def with_digest(self, cell: Cell, digest: str) -> Result | None:
-        """What the same examples came to in the same training, if they were trained on."""
-        if not digest:
-            return None
+    def add_alike(self, cell: Cell, subset: Subset | None, pretraining_seconds: float) -> bool:
+        """Take over what the same examples came to in the same training, at this choice's price.
+
+        Returns whether they were trained on; None stands for all rows, which always are.
+        """
+        same = None if subset is None else self._with_digest(cell, subset.digest)
+        if same is None or subset is None:
+            return False
+        self.add(cell, _as_chosen(same, subset, pretraining_seconds))
+        print(f"{same.accuracy:.1%}, as the same examples: {cell}", flush=True)
+        return True
+
+    def _with_digest(self, cell: Cell, digest: str) -> Result | None:
         alike = replace(cell, strategy="", proxy="", fraction=0.0)
         for other, row in self.read().items():
             same = replace(other, strategy="", proxy="", fraction=0.0) == alike
@@ -201,10 +210,7 @@ def run(cells: Sequence[Cell], results: Results) -> None:
             if cell.needs_service and cell not in found:
                 continue
             subset = found[cell] if cell.needs_service else own_subset(cell, dirty, dataset)
-            same = results.with_digest(cell, "" if subset is None else subset.digest)
-            if same is not None:
-                results.add(cell, _as_chosen(same, subset, pretraining_seconds))
-                print(f"{same.accuracy:.1%}, as the same examples: {cell}", flush=True)
+            if results.add_alike(cell, subset, pretraining_seconds):
                 continue
             started = time.monotonic()
             result = train(cell, subset, dirty, dataset, test)
@@ -215,13 +221,12 @@ def run(cells: Sequence[Cell], results: Results) -> None:
             print(f"{result.accuracy:.1%} in {seconds:.0f} s: {cell}", flush=True)
 
 
-def _as_chosen(same: Result, subset: Subset | None, pretraining_seconds: float) -> Result:
+def _as_chosen(same: Result, subset: Subset, pretraining_seconds: float) -> Result:
     """The result of the same examples, at the price at which these were chosen."""
-    manifest = {} if subset is None else subset.manifest
-    costs = manifest.get("costs", {})
+    costs = subset.manifest.get("costs", {})
     return replace(
         same,
         selection_seconds=float(costs.get("selection_seconds", 0.0)),
         pretraining_seconds=pretraining_seconds if costs else 0.0,
-        facts=facts_of(manifest),
+        facts=facts_of(subset.manifest),
     )
