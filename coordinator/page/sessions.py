@@ -1,8 +1,9 @@
 """Sessions: signed-in browsers, one-time links, and failed attempts to sign in.
 
 A browser's cookie is its session, encrypted and signed with a key that follows from the
-coordinator's own token: a restart signs nobody out, and another own token everybody. A file keeps
-who has signed out. Each request checks that the session's token or certificate is still valid.
+coordinator's own token. Sessions outlast a restart, and end with another own token. A file lists
+the sessions that were signed out. Each request checks that the session's token or certificate is
+still valid.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`lipt plan`: the cost of a run and a subset, before anything runs.
+"""`lipt plan` and `lipt select`: the library's calls on the command line, without a coordinator.
 
-It is an entry point of `lipt.commands`, because the trainer must not import the coordinator.
+They are entry points of `lipt.commands`, because the trainer must not import the coordinator.
 """
 
 from __future__ import annotations
@@ -13,16 +13,25 @@ import typer
 from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
 from lipt.trainer.cli import options as shared
+from lipt.trainer.cli.commands.subset import Choice, prepare, written
 from lipt.trainer.views import DEFAULT_STRATEGY
 
-app = typer.Typer(rich_markup_mode=None)
+plan_app = typer.Typer(rich_markup_mode=None)
+select_app = typer.Typer(rich_markup_mode=None)
 _LEARNERS = option_help(RunConfig, "learners.num_learners", show_default=False)
 
+Model = Annotated[str | None, typer.Option(help="The model; else one that suits.")]
+RunSettings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any setting of the run; repeatable."),
+]
+RunFile = Annotated[Path | None, typer.Option(help="A TOML file with a [run] table.")]
 
-@app.command()
+
+@plan_app.command()
 def plan(
     data: Annotated[str, typer.Option(help="The data, as lipt-coordinator takes it.")],
-    model: Annotated[str | None, typer.Option(help="The model; else one that suits.")] = None,
+    model: Model = None,
     strategy: Annotated[
         str, typer.Option("--strategy", "-s", help="What is to choose.")
     ] = DEFAULT_STRATEGY,
@@ -38,11 +47,8 @@ def plan(
         int, typer.Option(min=1, help="Workers that train at a time, each on cores of its own.")
     ] = 1,
     num_learners: Annotated[int | None, typer.Option(help=_LEARNERS)] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any setting of the run; repeatable."),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with a [run] table.")] = None,
+    settings: RunSettings = None,
+    config: RunFile = None,
     image_size: shared.ImageSize = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, or cuda:N.")] = "auto",
     measure: Annotated[bool, typer.Option(help="Time a batch of each kind of work here.")] = True,
@@ -60,7 +66,7 @@ def plan(
     from lipt.trainer.cli.display.output import Say, print_result, run_talking
 
     flags = {"learners.num_learners": num_learners}
-    run = shared.collect_overrides(flags, assignments, config)
+    run = shared.collect_overrides(flags, settings, config)
     options = shared.parse_options(option)
     if fraction is None and budget is None:
         fraction = 0.1
@@ -74,3 +80,32 @@ def plan(
 
     found = run_talking(work)
     print_result(found, lines_of(found), as_json=json)
+
+
+@select_app.command()
+@shared.grouped
+def select(
+    *,
+    data: Annotated[str, typer.Argument(help="The data: csv:PATH?label=COLUMN, imagefolder:PATH.")],
+    model: Model = None,
+    choice: Choice,
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .npy, .csv, .json or .parquet file.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    settings: RunSettings = None,
+    config: RunFile = None,
+    image_size: shared.ImageSize = None,
+    device: shared.Device = "auto",
+    allow_module: shared.AllowModule = None,
+    json: shared.Json = False,
+) -> None:
+    """Select the examples worth training on: the whole pipeline, in this process."""
+    asked: dict[str, Any] = {**vars(choice), "options": prepare(choice, out)}
+    run = shared.collect_overrides({}, settings, config)
+    from lipt.common.process.machine import wait_passively
+
+    wait_passively()
+    from lipt.calls import select as select_here
+
+    modules = shared.modules_of(allow_module, data, model)
+    where: dict[str, Any] = {"image_size": image_size, "device": device, "allow_modules": modules}
+    written(out, select_here(data, model, seed=seed, run=run, **asked, **where), as_json=json)

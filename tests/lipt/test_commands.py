@@ -10,7 +10,7 @@ from sklearn.datasets import load_wine
 from typer.testing import CliRunner
 
 import lipt
-from lipt.select_command import app
+from lipt.commands import select_app
 from lipt.trainer import Subset
 
 QUICK = ("--set", "learners.num_learners=2", "--set", "learners.num_steps=1")
@@ -26,7 +26,7 @@ def wine(tmp_path: Path) -> str:
 def test_it_is_the_call_of_the_library(wine: str, tmp_path: Path) -> None:
     out = tmp_path / "s.npy"
     asked = (wine, "--fraction", "0.1", "--strategy", "el2n", "--seed", "3", *QUICK)
-    told = CliRunner().invoke(app, [*asked, "--out", str(out)])
+    told = CliRunner().invoke(select_app, [*asked, "--out", str(out)])
     assert told.exit_code == 0, told.stderr
     run = {"learners": {"num_learners": 2, "num_steps": 1}}
     expected = lipt.select(wine, fraction=0.1, strategy="el2n", seed=3, run=run, progress=False)
@@ -35,7 +35,7 @@ def test_it_is_the_call_of_the_library(wine: str, tmp_path: Path) -> None:
     assert second == "; ".join(expected.findings[:2])
     assert Subset.load(out).digest == expected.digest
     assert np.load(out).tolist() == expected.indices.tolist()
-    as_json = CliRunner().invoke(app, [*asked, "--out", str(out), "--json"])
+    as_json = CliRunner().invoke(select_app, [*asked, "--out", str(out), "--json"])
     assert json.loads(as_json.stdout)["digest"] == expected.digest
 
 
@@ -51,6 +51,6 @@ def test_it_is_the_call_of_the_library(wine: str, tmp_path: Path) -> None:
 def test_mistyped_commands_are_usage_errors(
     wine: str, arguments: tuple[str, ...], complaint: str
 ) -> None:
-    told = CliRunner().invoke(app, [wine, *arguments])
+    told = CliRunner().invoke(select_app, [wine, *arguments])
     assert told.exit_code == 2
     assert complaint in " ".join(told.stderr.split())
