@@ -262,7 +262,6 @@ class Evaluator:
 
 
 def num_norm_examples(slice_size: int) -> int:
-    """Examples for batch-norm statistics when a slice of the validation split is scored."""
     return max(slice_size, _FEWEST_NORM_EXAMPLES)
 
 

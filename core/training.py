@@ -56,7 +56,6 @@ class ForwardPass:
             return call_model(model, inputs_B)
 
     def mean_loss(self, model: nn.Module, examples_B: Stored, targets_B: Tensor) -> Tensor:
-        """The mean loss, 0-d float32, of examples and targets on the device."""
         return self.target.mean_loss(self(model, examples_B), targets_B)
 
 
@@ -198,15 +197,12 @@ class Warmed:
     seconds: float = 0.0
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file atomically."""
         tensors = {_WEIGHTS + name: value for name, value in self.weights.items()}
         tensors |= {_OF_MOMENTUM + name: value for name, value in self.momentum.items()}
         save_tensors(path, tensors, {"step": str(self.step), "seconds": repr(self.seconds)})
 
     @classmethod
     def load(cls, path: Path) -> Warmed:
-        """Map a file of `save` into memory."""
-
         def build(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Warmed:
             weights, momentum = (
                 {name.removeprefix(of): tensors[name] for name in tensors if name.startswith(of)}
@@ -218,7 +214,6 @@ class Warmed:
 
 
 def num_warm_up_steps(epochs: float, num_train: int) -> int:
-    """Optimizer steps of some epochs of full batches, rounded up."""
     return _num_steps(epochs, num_train, BATCH_SIZE)
 
 

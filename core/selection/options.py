@@ -40,7 +40,6 @@ class Option:
 
     @property
     def default(self) -> str:
-        """The default as a user writes it."""
         return _text(self.default_value)
 
 
@@ -114,7 +113,6 @@ class Preset:
     balanced: bool | None = None
 
     def options(self, fraction: float, given: Mapping[str, str]) -> dict[str, str]:
-        """The preset's texts by option, overridden by given ones."""
         values = self.values(fraction) if callable(self.values) else self.values
         return {**values, **given}
 

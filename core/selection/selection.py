@@ -33,7 +33,6 @@ class Selection:
 
 
 def unweighted(indices_K: Tensor) -> Selection:
-    """A selection with equal weights."""
     return Selection(indices_K, torch.ones(len(indices_K), device=indices_K.device))
 
 

@@ -63,23 +63,19 @@ class Dynamics:
 
     @property
     def counted_NL(self) -> Tensor:
-        """Which learners count for which examples; bool."""
         return counted_learners(self.own_learner_N, self.error_norms_NL.shape[1])
 
     def __len__(self) -> int:
         return len(self.disagreement_N)
 
     def take(self, positions_K: Tensor) -> Dynamics:
-        """The dynamics of some of the examples, in the order given."""
         return Dynamics(**{name: values[positions_K] for name, values in vars(self).items()})
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file atomically."""
         save_tensors(path, vars(self))
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Map a file of `save` into memory."""
         return load_tensors(path, lambda tensors, _: cls(**tensors))
 
 
@@ -136,7 +132,6 @@ class States:
 
     @property
     def num_moments(self) -> int:
-        """T: theta* and the states of one learner."""
         return 1 + len(self.learners[0])
 
     def __len__(self) -> int:

@@ -94,7 +94,6 @@ class Signals:
         return scores_N / (1 + len(self.others)) if self.others else scores_N
 
     def learners(self) -> Dynamics:
-        """The learners' dynamics."""
         return given(self.dynamics, "dynamics of the learners")
 
     def of_class(self, label: int) -> Self:
@@ -105,7 +104,6 @@ class Signals:
         return replace(taken, validation=self.validation.of_class(label))
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file atomically."""
         tensors = {name: getattr(self, name) for name in _TENSORS}
         present = {name: values for name, values in tensors.items() if values is not None}
         told = {"has_bias": str(self.has_bias), "kind": self.kind, "facts": json.dumps(self.facts)}
@@ -138,13 +136,11 @@ def given(values: ValueT | None, what: str) -> ValueT:
 
 
 def labels_only(labels_N: Tensor, kind: TargetKind = TargetKind.CLASS) -> Signals:
-    """Signals for strategies that use only the labels."""
     empty = torch.empty(len(labels_N), 0)
     return Signals(errors_NC=empty, features_ND=empty, labels_N=labels_N, kind=kind)
 
 
 def unlabelled(num_examples: int) -> Signals:
-    """Signals without labels: all examples are of one class."""
     return labels_only(torch.zeros(num_examples, dtype=torch.int64))
 
 
@@ -174,7 +170,6 @@ def num_bytes(signals: Signals) -> int:
 
 
 def moved(signals: Signals, device: torch.device) -> Signals:
-    """The same signals with every tensor on the device."""
     placed: Signals = _mapped(signals, lambda tensor: tensor.to(device))
     return placed
 

@@ -37,11 +37,9 @@ class StorageLimits:
     memory_bytes: int = 1024**3
 
     def error_dtype(self, num_values: int) -> torch.dtype:
-        """The dtype for this number of errors."""
         return torch.float16 if 4 * num_values > self.error_bytes else torch.float32
 
     def feature_dtype(self, num_values: int) -> torch.dtype:
-        """The dtype for this number of feature values."""
         return torch.float16 if 4 * num_values > self.feature_bytes else torch.float32
 
 

@@ -98,7 +98,6 @@ class StoredLevels:
         return len(self.matrix_NT)
 
     def rows(self, ids_n: Tensor) -> Tensor:
-        """Some rows; n x N."""
         return self.matrix_NT[ids_n]
 
 
@@ -113,7 +112,6 @@ class ComputedLevels:
         return len(self.similarity)
 
     def rows(self, ids_n: Tensor) -> Tensor:
-        """Some rows; n x N."""
         row_bytes = 8 * max(len(ids_n), self.similarity.width)
         return torch.cat(
             [

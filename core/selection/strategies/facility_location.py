@@ -69,10 +69,7 @@ def facility_location(
 
 @built_in(
     summary="nearest to all gradients, weighted by how many each one stands for",
-    paper=(
-        'Mirzasoleiman et al. 2020, "Coresets for Data-efficient Training of Machine Learning '
-        'Models" (arXiv:1906.01827)'
-    ),
+    paper='Mirzasoleiman et al. 2020, "Coresets for Data-efficient Training" (arXiv:1906.01827)',
     cost="N^2 (C + d)",
     returns_weights=True,
     revision=1,
@@ -153,10 +150,7 @@ def precondition(
 
 @built_in(
     summary="craig on gradients divided by the diagonal of the last layer's Hessian",
-    paper=(
-        'Pooladzandi et al. 2022, "Adaptive Second Order Coresets for Data-efficient Machine '
-        'Learning" (arXiv:2207.13887)'
-    ),
+    paper='Pooladzandi et al. 2022, "Adaptive Second Order Coresets" (arXiv:2207.13887)',
     cost="N^2 (C + d)",
     returns_weights=True,
     prepare=precondition,

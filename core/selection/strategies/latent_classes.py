@@ -50,10 +50,7 @@ CENTRE_WEIGHT = 1.0
 
 @built_in(
     summary="image-caption pairs whose halves are most alike; the least alike are dropped",
-    paper=(
-        'Hessel et al. 2021, "CLIPScore: A Reference-free Evaluation Metric for Image Captioning" '
-        '(arXiv:2104.08718); as a filter Gadre et al. 2023, "DataComp" (arXiv:2304.14108)'
-    ),
+    paper='Hessel et al. 2021, "CLIPScore" (arXiv:2104.08718)',
     cost="N d",
     balance=Balance.ON_REQUEST,
     needs=frozenset({Need.PAIRED_FEATURES}),
@@ -119,10 +116,7 @@ def pair_terms(signals: Signals) -> Signals:
 
 @built_in(
     summary="image-caption pairs that preserve the cross-covariance of their latent class",
-    paper=(
-        'Joshi et al. 2024, "Data-Efficient Contrastive Language-Image Pretraining: '
-        'Prioritizing Data Quality over Quantity" (arXiv:2403.12267)'
-    ),
+    paper='Joshi et al. 2024, "Data-Efficient Contrastive Language-Image" (arXiv:2403.12267)',
     cost="k N d",
     needs=frozenset({Need.PAIRED_FEATURES}),
     prepare=pair_terms,
@@ -161,11 +155,7 @@ def _swapped(rows_B2D: Tensor) -> Tensor:
 
 @built_in(
     summary="most similar to what is not selected of the same latent class",
-    paper=(
-        'Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive Self-supervised Learning: '
-        'Most Beneficial Examples for Supervised Learning Contribute the Least" '
-        "(arXiv:2302.09195)"
-    ),
+    paper='Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive" (arXiv:2302.09195)',
     cost="k N d",
     needs=FEATURES,
 )

@@ -34,10 +34,7 @@ _MIN_LEARNERS = 2
 
 @built_in(
     summary="smallest mean margin of the own label's logit while learners train",
-    paper=(
-        'Pleiss et al. 2020, "Identifying Mislabeled Data using the Area Under the Margin '
-        'Ranking" (arXiv:2001.10528)'
-    ),
+    paper='Pleiss et al. 2020, "Area Under the Margin Ranking" (arXiv:2001.10528)',
     cost="N",
     needs=DYNAMICS,
     revision=1,
@@ -59,10 +56,7 @@ def mean_margins(signals: Signals) -> Tensor:
 
 @built_in(
     summary="most often right and then wrong again while learners train; never right first",
-    paper=(
-        'Toneva et al. 2019, "An Empirical Study of Example Forgetting during Deep Neural '
-        'Network Learning" (arXiv:1812.05159)'
-    ),
+    paper='Toneva et al. 2019, "Example Forgetting" (arXiv:1812.05159)',
     cost="N",
     needs=DYNAMICS,
     revision=1,
@@ -99,10 +93,7 @@ def _of_data(name: str, exponent: str) -> Preset:
 
 @built_in(
     summary="hard and uncertain while learners train, drawn easier the fewer are kept",
-    paper=(
-        'Cho et al. 2025, "Lightweight Dataset Pruning without Full Training via Example '
-        'Difficulty and Prediction Uncertainty" (arXiv:2502.06905)'
-    ),
+    paper='Cho et al. 2025, "Dataset Pruning without Full Training" (arXiv:2502.06905)',
     cost="N",
     needs=DYNAMICS,
     revision=1,
@@ -181,10 +172,7 @@ def log_beta_density(means_N: Tensor, a: float, b: float) -> Tensor:
 
 @built_in(
     summary="largest variance of the probabilities among the learners",
-    paper=(
-        'Lakshminarayanan et al. 2017, "Simple and Scalable Predictive Uncertainty '
-        'Estimation using Deep Ensembles" (arXiv:1612.01474)'
-    ),
+    paper='Lakshminarayanan et al. 2017, "Deep Ensembles" (arXiv:1612.01474)',
     cost="N",
     needs=DYNAMICS,
     revision=1,

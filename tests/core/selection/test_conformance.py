@@ -30,7 +30,6 @@ Options = Mapping[str, str]
 # Values of ranges by which a strategy goes another way.
 OTHER_WAYS: Mapping[str, list[Options]] = {
     "glister": [{"rounds": "0"}],
-    "gradmatch": [{"batch_size": "8"}],
 }
 
 

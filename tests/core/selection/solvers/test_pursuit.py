@@ -39,9 +39,6 @@ class StoredAtoms:
         self.used[position] = self.used[-1]
         self.used.pop()
 
-    def num_examples(self, atoms: Sequence[int]) -> int:
-        return len(atoms)
-
     def products(self, atoms_M: Tensor) -> Tensor:
         return self.vectors_NP[atoms_M] @ self.vectors_NP[self.used].T
 
