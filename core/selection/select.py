@@ -117,7 +117,6 @@ _NOT_COMPUTED = "They were not computed: compute them with the run's weights fir
 _REMEDIES = {
     Need.SIGNALS: _NOT_COMPUTED,
     Need.FEATURES: "They were not computed: compute them first, or give your own.",
-    Need.GRADIENT_NORMS: _NOT_COMPUTED,
     Need.VALIDATION: "The run has none: set validation.fraction above 0.",
     Need.DYNAMICS: "Only a run with learners has it, on its own weights: leave `weights` unset.",
     Need.COPIES: "They were not looked for: look for them in the run's data first.",
@@ -135,8 +134,6 @@ def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
             return {"errors": signals.errors_NC, "features": signals.features_ND}
         case Need.FEATURES:
             return {"features": signals.features_ND}
-        case Need.GRADIENT_NORMS:
-            return {"gradient norms": signals.gradient_norms_N}
         case Need.PAIRED_FEATURES:
             pairs_NP = signals.paired_features_NP
             return {"features of pairs": signals.features_ND, "paired features": pairs_NP}
