@@ -3,9 +3,8 @@
 The result depends only on the task, the initial weights and the shard, to the last bit on a CPU:
 threads are pinned, global generators are restored, and every draw comes from the task's seed.
 
-A *step* is one pass over the shard's M minibatches. The paper says both that a learner "iterates
-over its minibatches for K steps" and that K stays at 10 because of overfitting. Its authors' code
-calls K selection epochs. With M = 1 (the paper's CIFAR-10 setting) both are the same.
+A *step* is one pass over the shard's M minibatches (the authors' code calls K selection epochs).
+With M = 1 (the paper's CIFAR-10 setting) it is one minibatch.
 
 Shapes: N examples of the shard, B of a minibatch, C classes.
 Source: LiPT (Ro et al. 2023), section 3.3.
@@ -127,11 +126,7 @@ def train_learner(
 
 
 def compute_mode(task: LearnerTask, device: torch.device) -> ForwardPass:
-    """The forward pass on a device, in the precision that the task allows.
-
-    AUTO is bfloat16 autocast on a CUDA device that supports it, else float32: CPUs differ too much
-    in bfloat16.
-    """
+    """The forward pass on a device; AUTO is bfloat16 where CUDA supports it, else float32."""
     precision = task.learners.precision
     on_cuda = device.type == "cuda"
     supported = on_cuda and torch.cuda.is_bf16_supported(including_emulation=False)

@@ -1,8 +1,7 @@
 """Options: keyword-only parameters of a strategy's function.
 
 Name, type, default and description are in the signature alone: `beta: Annotated[float, Field(ge=0),
-"share dropped as the hardest"] = 0.1`. Users give texts, which are parsed by the annotation. A
-preset, such as a paper's, sets several options by one name.
+"share dropped as the hardest"] = 0.1`. Users give texts, which are parsed by the annotation.
 
 Strategies that look at a model have one more, `pretraining`, which replaces LiPT's own:
 

@@ -1,8 +1,8 @@
 """Similarities of all pairs of examples: distances or cosines of their vectors, in blocks.
 
-In float32, for solvers that read N x N pairs. Vectors whose difference float32 cannot resolve count
-as equal. Distances use differences of centred factors, which keeps the digits of nearly equal
-gradients. With f_i = [h_i, 1], A = |e_i - e_j|^2 and B = |h_i - h_j|^2,
+In float32; vectors whose difference that cannot resolve count as equal. Distances use differences
+of centred factors, which keeps the digits of nearly equal gradients. With f_i = [h_i, 1], A =
+|e_i - e_j|^2 and B = |h_i - h_j|^2,
 
     |e_i (x) f_i - e_j (x) f_j|^2 = A (|f_i|^2 + |f_j|^2) / 2 + B (|e_i|^2 + |e_j|^2) / 2
         - A B / 2 + (|e_i|^2 - |e_j|^2) (|f_i|^2 - |f_j|^2) / 2.

@@ -18,7 +18,6 @@ from lipt.core.training import (
     Warmed,
     initialize,
     num_initialization_steps,
-    num_warm_up_steps,
     warm_up,
 )
 from tests.in_memory import in_memory
@@ -101,13 +100,6 @@ def same(left: Weights, right: Weights) -> bool:
 def test_number_of_steps(epochs: float, steps: int | None, batch_size: int, expected: int) -> None:
     config = InitializationConfig(epochs=epochs, steps=steps, batch_size=batch_size)
     assert num_initialization_steps(config, 100) == expected
-
-
-def test_a_warm_up_has_full_batches_of_256() -> None:
-    assert [num_warm_up_steps(15, 45_000), num_warm_up_steps(0.5, 1000)] == [2625, 2]
-    weights = initialized(InitializationConfig(epochs=0.0))
-    assert same(weights, dict(make_model().state_dict()))
-    assert not any(value.requires_grad for value in weights.values())
 
 
 @pytest.mark.parametrize(

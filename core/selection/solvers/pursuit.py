@@ -10,9 +10,8 @@ The fit minimizes |sum w_i a_i - b|^2 + ridge |w|^2 over w >= 0 from inner produ
 T with T' T = G^-1 for the Gram matrix G of the active atoms.
 
 Shapes: N atoms, C classes, D features, K active atoms, M queried atoms.
-Source: Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123), algorithm 2; Pati et al. 1993,
-"Orthogonal Matching Pursuit"; Lawson and Hanson 1974, "Solving Least Squares Problems", chapter 23,
-for the step that keeps the weights feasible.
+Source: Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123), algorithm 2; Lawson and Hanson
+1974, "Solving Least Squares Problems", chapter 23, for the step that keeps the weights feasible.
 """
 
 from __future__ import annotations

@@ -1,19 +1,17 @@
 """Facility location: choose examples that together are as similar to all others as possible.
 
 The objective sums each example's similarity with its most similar chosen one. It is monotone and
-submodular: greedy reaches 1 - 1/e of the optimum. Lazily, as gains only shrink: an old gain bounds
-the new one. Similarities (times weights, if any) are stored as one of 2^b evenly spaced integer
-levels, so sums and ties do not depend on their order. b = 24 has float32's resolution.
+submodular: greedy reaches 1 - 1/e of the optimum, lazily, as an old gain bounds the new one.
+Similarities (times weights, if any) are stored as one of 2^b evenly spaced integer levels, so sums
+and ties do not depend on their order. b = 24 has float32's resolution.
 
 Partition greedy (GreeDi) is used where the matrix of all pairs does not fit. Each of P random parts
-chooses w of its examples, then K are chosen among these. The best part's own choice is kept if it
-is better. If the union would not fit, parts choose fewer; with only their shares of the budget, the
-union is the answer. docs/large-data.md has the bound.
+chooses w of its examples, then K are chosen among these, or the best part's own choice if it is
+better. If the union would not fit, parts choose fewer. docs/large-data.md has the bound.
 
 Shapes: N examples, P parts, n and m of the examples, D features, K budget, B evaluated together, M
 candidates of the second round, T targets (all examples, except in the second round).
-Source: Minoux 1978, "Accelerated greedy algorithms for maximizing submodular set functions";
-Mirzasoleiman et al. 2013, "Distributed Submodular Maximization".
+Source: Minoux 1978 (lazy greedy); Mirzasoleiman et al. 2013, "Distributed Submodular Maximization".
 """
 
 from __future__ import annotations

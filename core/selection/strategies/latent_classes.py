@@ -11,9 +11,8 @@ the chosen ones of V_c, and the similarity a_ij = v_i . t_j + t_i . v_j of two p
 o^t_c is the mean of the other classes' caption centres, o^v_c of their image centres. A centre is
 the direction of a class's mean row.
 
-Terms and weights are those of the authors' code, without its clipping of negative similarities
-and its updates in steps of 200 picks. The label's text is not known here: l_c is the caption centre
-of the latent class. Labels are the latent classes.
+Terms and weights are those of the authors' code, without its clipping of negative similarities and
+its updates in steps of 200 picks. Labels are the latent classes; l_c is their caption centre.
 
 Shapes: N examples, M of a latent class, B of a block, C latent classes, D features.
 """
@@ -124,9 +123,8 @@ def pair_terms(signals: Signals) -> Signals:
 def clipcov(signals: Signals, budget: int) -> Selection:
     """Keep pairs that preserve the cross-covariance of their latent classes, greedily.
 
-    Each pick has the largest gain in F. The cross term keeps each latent class's cross-covariance
-    and centre. Easiness prefers captions that fit their image, the label term captions close to the
-    class's own, and the centre terms pairs away from other latent classes.
+    Easiness prefers captions that fit their image, the label term captions close to the class's
+    own, and the centre terms pairs away from other latent classes.
     """
     # Gains within a class do not depend on other classes: the best pick is one of their next.
     picks = heapq.merge(*(_class_picks(signals, label) for label in torch.unique(signals.labels_N)))
@@ -169,9 +167,8 @@ def sas(
     """Share the budget among latent classes; examples most similar to unselected ones first.
 
     With s_ij the cosines, each latent class V_c gives the set S_c that greedily maximizes F(S_c) =
-    sum_{i in V_c not in S_c} sum_{j in S_c} s_ij (the authors' code ranks static row sums). Cosines
-    stand for expected similarities of augmentations. With 1 + cos, which changes all gains alike, F
-    is submodular. Balanced, clusters are those of each class.
+    sum_{i in V_c not in S_c} sum_{j in S_c} s_ij (the authors' code ranks static row sums). With
+    1 + cos, which changes all gains alike, F is submodular.
     """
     latent_N = signals.labels_N
     if num_clusters:

@@ -42,8 +42,7 @@ _MIN_LEARNERS = 2
 def aum(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the smallest mean margin, smallest first.
 
-    The margin is the label's logit minus the largest other one. The smallest are the hardest
-    examples; the very smallest are often mislabelled.
+    The margin is the label's logit minus the largest other one. The smallest are often mislabelled.
     """
     return keep_largest(-mean_margins(signals), budget)
 
@@ -65,8 +64,7 @@ def forgetting(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples that are forgotten most often, never learned ones first.
 
     Steps from right to wrong count. An example that no learner ever gets right counts as forgotten
-    infinitely often; with 0, as in some libraries, the hardest would be dropped first. Ties are
-    common, as there are few moments: the smaller mean margin goes first.
+    infinitely often. Of ties, which are common, the smaller mean margin goes first.
     """
     dynamics = signals.learners()
     by_margin_N = mean_margins(signals).argsort(stable=True)
@@ -178,10 +176,7 @@ def log_beta_density(means_N: Tensor, a: float, b: float) -> Tensor:
     revision=1,
 )
 def disagreement(signals: Signals, budget: int) -> Selection:
-    """Keep the `budget` examples with the largest variance among learners, largest first.
-
-    The variance is of the probabilities, summed over the classes. It needs two learners.
-    """
+    """Keep the `budget` examples with the largest summed variance of the probabilities."""
     dynamics = signals.learners()
     num_learners = dynamics.error_norms_NL.shape[1]
     if num_learners < _MIN_LEARNERS:

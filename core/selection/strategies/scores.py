@@ -1,8 +1,7 @@
 """Scores of one model, of which the largest are kept, and Moderate, which keeps the middle.
 
-CAL's score is the mean Kullback-Leibler divergence KL(neighbor || example) of the predictions. Its
-authors search an unlabelled example's neighbors among the labelled ones. Here they are among the
-examples given: those of the same class when balanced.
+CAL's score is the mean Kullback-Leibler divergence KL(neighbor || example) of the predictions.
+Neighbors are among the examples given: those of the same class when balanced.
 
 Shapes: N examples, B of a block, C classes, D features, L learners, R rows of a block, M neighbors,
 n of one class, K budget.
