@@ -36,7 +36,7 @@ from lipt.common.observability.tracing import span
 from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import Weights, check_specs, copy_to_cpu, specs_of
 from lipt.core.learner.augmentation import augment
-from lipt.core.learner.pruning import PruningInputs, prunable_parameters, prune
+from lipt.core.learner.pruning import prunable_parameters, prune
 from lipt.core.results import DIVERGED
 from lipt.core.training import ForwardPass, Sgd
 
@@ -301,12 +301,13 @@ def _pruned(
 
     _require_finite(task, model.state_dict(), "weights", num_steps)
     if parameters:
-        inputs = PruningInputs(
-            weights={name: parameter.detach().cpu() for name, parameter in parameters.items()},
+        pruned = prune(
+            task.pruning_method,
+            {name: parameter.detach().cpu() for name, parameter in parameters.items()},
+            task.density,
             gradients=gradients,
             generator=derive_generator(task.seed, "learner-pruning"),
         )
-        pruned = prune(task.pruning_method, inputs, task.density)
         with torch.no_grad():
             # In the model, so that a tensor with two names in its state is pruned under both.
             for name, parameter in parameters.items():

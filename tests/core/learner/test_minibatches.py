@@ -31,7 +31,7 @@ from lipt.core.learner.augmentation import (
 )
 from lipt.core.learner.learner import Examples, minibatches
 from lipt.core.learner.pruning import (
-    PruningInputs,
+    Gradients,
     is_pruned_from,
     masks_of_largest,
     prunable_parameters,
@@ -291,23 +291,29 @@ def no_gradients() -> Mapping[str, Tensor]:
     raise AssertionError("this method needs no gradients")
 
 
-def inputs(weights: Mapping[str, Tensor] = WEIGHTS, *, seed: int = 0) -> PruningInputs:
-    return PruningInputs(weights, no_gradients, torch.Generator().manual_seed(seed))
+def pruned_by(
+    method: PruningMethod,
+    density: float,
+    weights: Mapping[str, Tensor] = WEIGHTS,
+    *,
+    gradients: Gradients = no_gradients,
+    seed: int = 0,
+) -> dict[str, Tensor]:
+    return prune(method, weights, density, gradients=gradients, generator=seeded(seed))
 
 
 def test_methods_zero_what_they_rank_least_or_nothing() -> None:
-    pruned = prune(PruningMethod.MAGNITUDE, inputs(), 0.5)
+    pruned = pruned_by(PruningMethod.MAGNITUDE, 0.5)
     # |w|: 4, 1, 0.5, 3, 2, 0.25: the largest three are 4, 3 and 2.
     assert pruned["conv"].tolist() == [[-4.0, 0.0], [0.0, 3.0]]
     assert pruned["head"].tolist() == [[2.0, 0.0]]
     # -0.25 is dropped; -0.0 would be equal to zero, and yet a value that is sent.
     assert not any(bool(weight[weight == 0].signbit().any()) for weight in pruned.values())
-    snip_inputs = PruningInputs(WEIGHTS, lambda: GRADIENTS, torch.Generator())
-    pruned = prune(PruningMethod.SNIP, snip_inputs, 0.5)
+    pruned = pruned_by(PruningMethod.SNIP, 0.5, gradients=lambda: GRADIENTS)
     # |g w|: 0.4, 5, 2, 3, 0, 2: of the two 2s the earlier one stays.
     assert pruned["conv"].tolist() == [[0.0, 1.0], [0.5, 3.0]]
     assert pruned["head"].tolist() == [[0.0, 0.0]]
-    pruned = prune(PruningMethod.NONE, inputs(), 0.1)
+    pruned = pruned_by(PruningMethod.NONE, 0.1)
     assert all(torch.equal(pruned[name], weight) for name, weight in WEIGHTS.items())
     assert all(pruned[name] is not weight for name, weight in WEIGHTS.items())
 
@@ -315,7 +321,7 @@ def test_methods_zero_what_they_rank_least_or_nothing() -> None:
 def test_random_depends_on_the_generator_alone() -> None:
     ones = {"a": torch.ones(30, 10), "b": torch.ones(50)}
     first, again, other = (
-        prune(PruningMethod.RANDOM, inputs(ones, seed=seed), 0.5) for seed in (1, 1, 2)
+        pruned_by(PruningMethod.RANDOM, 0.5, ones, seed=seed) for seed in (1, 1, 2)
     )
     assert torch.equal(first["a"], again["a"])
     assert not torch.equal(first["a"], other["a"])
