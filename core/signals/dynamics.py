@@ -130,13 +130,6 @@ class States:
     initial: Loader
     learners: tuple[tuple[Loader, ...], ...]
 
-    @property
-    def num_moments(self) -> int:
-        return 1 + len(self.learners[0])
-
-    def __len__(self) -> int:
-        return 1 + sum(map(len, self.learners))
-
     def __iter__(self) -> Iterator[tuple[slice, int, Loader, str]]:
         """Each state's learners (all for theta*), moment, loader, and description."""
         yield slice(None), 0, self.initial, "outputs with the initial weights"
@@ -161,7 +154,8 @@ def compute_dynamics(
     ones; None uses the states' own. Progress counts pairs of example and state.
     """
     num_examples, num_learners = len(batches), len(states.learners)
-    shape_NLT = (num_examples, num_learners, states.num_moments)
+    num_states = len(states.learners[0])
+    shape_NLT = (num_examples, num_learners, 1 + num_states)
     dynamics = Dynamics(
         probabilities_NLT=torch.empty(shape_NLT),
         margins_NLT=torch.empty(shape_NLT),
@@ -169,7 +163,8 @@ def compute_dynamics(
         disagreement_N=torch.empty(num_examples),
         own_learner_N=own_learner_N,
     )
-    viewer = _Viewer(model, batches, batch_norm_examples_M, frozen, num_examples * len(states))
+    num_views = num_examples * (1 + num_learners * num_states)
+    viewer = _Viewer(model, batches, batch_norm_examples_M, frozen, num_views)
     # An example, and two float64 numbers per class: the mean, and its update.
     row_bytes = batches.dataset.inputs.num_bytes + 16 * len(batches.dataset.class_names)
     with evaluation_mode(model), pinned_kernels():
@@ -188,7 +183,7 @@ def _fill_in(dynamics: Dynamics, viewer: _Viewer, states: States, block: list[Re
     )
     for learners, moment, load, words in states:
         viewer.take_on(load, words)
-        is_last = moment == states.num_moments - 1
+        is_last = moment == len(states.learners[0])
         counted_N = counted_NL[:, learners.start or 0] if is_last else None
         figures = viewer.figures(block, variances, counted_N)
         for rows, (finite_B, own_B, margins_B, norms_B) in arriving(figures):

@@ -21,17 +21,15 @@ from lipt.common.targets.kinds import ALL_KINDS
 from lipt.core.selection.options import Preset
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.solvers.pursuit import BLOCK_BYTES, GradientAtoms, Pursuer
-from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, built_in
-from lipt.core.selection.vectors import LayerGradient, gradients_of, weighted_sum
-from lipt.core.signals.signals import Signals, given
+from lipt.core.selection.strategy import CLASSES, built_in
+from lipt.core.selection.vectors import gradients_of, weighted_sum
+from lipt.core.signals.signals import Signals
 
-Target = Literal["train", "validation"]
 Scale = Literal["mean_square", "absolute"]
 Rows = Literal["all", "own_class"]
 
 # The inverse Gram matrix of the chosen atoms has K x K numbers: 8 GiB.
 _MAX_ATOMS = 32_768
-_NAMES = {"train": "the examples", "validation": "the validation examples"}
 # A sum of gradients this small relative to their norms is rounding.
 _CANCELLED = 1e-12
 
@@ -41,9 +39,6 @@ _CANCELLED = 1e-12
     paper='Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123)',
     cost="k N (C + d + k)",
     returns_weights=True,
-    needs=lambda options: (
-        SIGNALS | {Need.VALIDATION} if options["target"] == "validation" else SIGNALS
-    ),
     kinds=lambda options: CLASSES if options["gradient"] == "own_class" else ALL_KINDS,
     presets={
         "paper": Preset(
@@ -57,7 +52,6 @@ def gradmatch(
     signals: Signals,
     budget: int,
     *,
-    target: Annotated[Target, "whose gradients the chosen ones add up to"] = "train",
     ridge: Annotated[
         float, Field(ge=0, allow_inf_nan=False), "what large weights cost; 0 for nothing"
     ] = 0.0,
@@ -68,20 +62,20 @@ def gradmatch(
         Rows, "match all of the last layer's rows, or of each example its own class's"
     ] = "all",
 ) -> Selection:
-    """Choose examples and weights whose gradients add up to the target.
+    """Choose examples and weights whose gradients add up to those of all.
 
     BudgetError if it would take too much memory.
     """
     if gradient == "own_class":
         signals = _own_rows(signals)
-    atoms = GradientAtoms(
-        gradients_of(signals), _target(signals, target), capacity=_capacity(len(signals), budget)
-    )
+    gradients, capacity = gradients_of(signals), _capacity(len(signals), budget)
+    target = weighted_sum(gradients, block_bytes=BLOCK_BYTES)
+    atoms = GradientAtoms(gradients, target, capacity=capacity)
     if atoms.target_square <= (_CANCELLED * float(atoms.squares_N.sqrt().sum())) ** 2:
         nothing = signals.labels_N[:0]
         reason = (
-            f"No example was chosen for a budget of {budget}, because the gradients of "
-            f"{_NAMES[target]} add up to zero: there is nothing to match."
+            f"No example was chosen for a budget of {budget}, because the gradients of the "
+            "examples add up to zero: there is nothing to match."
         )
         return Selection(nothing, nothing.float(), stopped_early=reason)
     scale = float(atoms.squares_N.mean()) if ridge_scale == "absolute" else 1.0
@@ -90,8 +84,8 @@ def gradmatch(
     if num_chosen < budget:
         reason = (
             f"It ended with {num_chosen} examples of a budget of {budget}, because no other "
-            f"brings the weighted sum of gradients closer to that of {_NAMES[target]}: what is "
-            f"missing is {found.residual:.2g} of its norm."
+            "brings the weighted sum of gradients closer to that of the examples: what is missing "
+            f"is {found.residual:.2g} of its norm."
         )
     return Selection(found.atoms_K, found.weights_K.float(), stopped_early=reason)
 
@@ -100,18 +94,7 @@ def _own_rows(signals: Signals) -> Signals:
     own_N1 = signals.labels_N[:, None]
     errors_NC = torch.zeros_like(signals.errors_NC)
     errors_NC.scatter_(1, own_N1, signals.errors_NC.gather(1, own_N1))
-    held = signals.validation
-    return replace(
-        signals, errors_NC=errors_NC, validation=None if held is None else _own_rows(held)
-    )
-
-
-def _target(signals: Signals, target: Target) -> LayerGradient:
-    if target == "train":
-        return weighted_sum(gradients_of(signals), block_bytes=BLOCK_BYTES)
-    validation = given(signals.validation, "validation examples")
-    total = weighted_sum(gradients_of(validation), block_bytes=BLOCK_BYTES)
-    return total.scaled(len(signals) / len(validation))
+    return replace(signals, errors_NC=errors_NC)
 
 
 def _capacity(num_examples: int, budget: int) -> int:
