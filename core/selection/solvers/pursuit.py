@@ -121,7 +121,7 @@ _ZERO = 1e-12
 
 @dataclass(frozen=True)
 class Pursuit:
-    """Atoms in the order of choice, int64, and their optimal weights, float64, all positive.
+    """Distinct atoms, int64, and their optimal weights, float64, all positive.
 
     residual: its norm as a share of the target's.
     """
@@ -144,14 +144,13 @@ class Pursuer:
         self._ridge = ridge * float(atoms.squares_N.mean())
         self._fit = NonNegativeFit(device)
         self._used: list[int] = []
-        self._rounds: list[int] = []
         # Active, or tried in vain since the last round that improved the fit.
         self._closed_N = torch.zeros(len(atoms.squares_N), dtype=torch.bool, device=device)
         self._zeros_N = _ZERO * atoms.target_square**0.5 * atoms.squares_N.sqrt()
 
     def run(self, budget: int) -> Pursuit:
         """Approximate the target by `budget` atoms with positive weights at most."""
-        explained, num_rounds = 0.0, 0
+        explained = 0.0
         while True:
             candidate = None
             if len(self._used) < budget and self._residual() > _REPRODUCED:
@@ -161,20 +160,12 @@ class Pursuer:
                 if not self._refine():
                     break
                 continue
-            num_rounds += 1
-            if self._take(candidate, num_rounds) and (
-                self._fit.explained > explained + _PROGRESS * self._atoms.target_square
-            ):
+            least = explained + _PROGRESS * self._atoms.target_square
+            if self._take(candidate) and self._fit.explained > least:
                 explained = self._fit.explained
                 self._closed_N.zero_()
                 self._closed_N[self._in_use()] = True
-        order_K = torch.tensor(self._rounds, dtype=torch.int64).argsort()
-        order_K = order_K.to(self._closed_N.device)
-        return Pursuit(
-            atoms_K=self._in_use()[order_K],
-            weights_K=self._fit.weights_K[order_K],
-            residual=self._residual(),
-        )
+        return Pursuit(self._in_use(), self._fit.weights_K, self._residual())
 
     def _best(self) -> _Candidate | None:
         estimates_N, rounding_N = self._atoms.estimate(self._fit.weights_K)
@@ -208,7 +199,7 @@ class Pursuer:
     def _missing(self, atoms_M: Tensor, products_MK: Tensor) -> Tensor:
         return self._atoms.target_products_N[atoms_M] - products_MK @ self._fit.weights_K
 
-    def _take(self, candidate: _Candidate, num_round: int) -> bool:
+    def _take(self, candidate: _Candidate) -> bool:
         """Fit with one more atom; false if the fit does not improve."""
         atom, _, products_K = candidate
         self._closed_N[atom] = True
@@ -218,7 +209,6 @@ class Pursuer:
             return False
         self._atoms.use(atom)
         self._used.append(atom)
-        self._rounds.append(num_round)
         self._drop(self._fit.settle())
         return True
 
@@ -235,9 +225,8 @@ class Pursuer:
     def _drop(self, positions: Sequence[int]) -> None:
         for position in positions:
             self._atoms.drop(position)
-            for values in (self._used, self._rounds):
-                values[position] = values[-1]
-                values.pop()
+            self._used[position] = self._used[-1]
+            self._used.pop()
 
     def _residual(self) -> float:
         weights_K = self._fit.weights_K

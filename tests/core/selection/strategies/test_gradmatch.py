@@ -105,6 +105,13 @@ def test_exact_atoms(num_classes: int, num_features: int, keeps_rows: int, *, bi
     assert float(rounding_N.max()) < 1e-4 * float(exact_N.abs().max())
 
 
+def test_a_single_example_is_its_own_target() -> None:
+    # By rounding, what it explains is at times more than there is.
+    for seed in range(10):
+        chosen = gradmatch(random_predictions(1, 4, 20, seed=seed), 1)
+        assert chosen.weights_K.tolist() == pytest.approx([1.0])
+
+
 def test_more_than_fits_is_refused_before_it_is_tried() -> None:
     many = torch.zeros(100_000, 1)
     signals = signals_of(many, many)
