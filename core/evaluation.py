@@ -229,7 +229,10 @@ class Evaluator:
             raise ConfigError(
                 "accuracy over 0 examples is undefined. Hold out a larger validation.fraction."
             )
-        tally, head = self.target.tally(), self._own_head(model)
+        tally, head = self.target.tally(), None
+        if self.frozen and model.state_dict().keys() - self.frozen == head_names(model):
+            # Only the last layer differs between weights.
+            head = find_head(model)[1]
         targets = torch.split(self.targets_N, self.batch_size)
         parts = split_stored(self.examples_N, self.batch_size)
         with evaluation_mode(model), pinned_kernels():
@@ -253,12 +256,6 @@ class Evaluator:
 
     def _made(self, kept: _Kept[Inputs], number: int, examples_B: Stored) -> Inputs:
         return kept.get(number, lambda: to_model_input(examples_B, self.inputs, self.device))
-
-    def _own_head(self, model: nn.Module) -> nn.Linear | None:
-        """The last layer, if only it differs between weights."""
-        if not self.frozen or model.state_dict().keys() - self.frozen != head_names(model):
-            return None
-        return find_head(model)[1]
 
 
 def num_norm_examples(slice_size: int) -> int:

@@ -60,7 +60,12 @@ def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
         "distrusted": distrusted,
         "recommended_alpha": recommended_alpha(on_others, alone, distrusted),
     }
-    return SoftLabels(_probabilities(errors_NC, labels_N, places_K), facts)
+    probabilities_KC = torch.empty(len(places_K), errors_NC.shape[1], dtype=torch.float16)
+    for rows in row_blocks(len(places_K), 8 * errors_NC.shape[1]):
+        places_B = places_K[rows]
+        probabilities_BC = probabilities_of(errors_NC[places_B], labels_N[places_B])
+        probabilities_KC[rows] = probabilities_BC.clamp_(0, 1).half()
+    return SoftLabels(probabilities_KC, facts)
 
 
 def _accuracies_on_others(
@@ -93,15 +98,6 @@ def _accuracies_on_others(
     known_MC = probabilities_of(errors_NC[others_M], labels_M)
     on_others = weighted_accuracy(known_MC, labels_M, weights_M)
     return on_others, weighted_accuracy(head.outputs_NC[num_chosen:], labels_M, weights_M)
-
-
-def _probabilities(errors_NC: Tensor, labels_N: Tensor, places_K: Tensor) -> Tensor:
-    probabilities_KC = torch.empty(len(places_K), errors_NC.shape[1], dtype=torch.float16)
-    for rows in row_blocks(len(places_K), 8 * errors_NC.shape[1]):
-        places_B = places_K[rows]
-        probabilities_BC = probabilities_of(errors_NC[places_B], labels_N[places_B])
-        probabilities_KC[rows] = probabilities_BC.clamp_(0, 1).half()
-    return probabilities_KC
 
 
 def recommended_alpha(accuracy: float, alone: float, distrusted: float) -> float:

@@ -169,28 +169,6 @@ def test_initialization_depends_on_its_arguments_alone() -> None:
     assert not same(first, initialized(config, seed=1))
 
 
-def test_every_epoch_has_its_own_order_of_all_examples() -> None:
-    class Watched(Dataset):
-        def images(self, ids: Tensor) -> Tensor:
-            seen.append(ids.tolist())
-            return super().images(ids)
-
-    seen: list[list[int]] = []
-    steps: list[tuple[int, int]] = []
-    base = make_dataset(40)
-    initialized(
-        InitializationConfig(epochs=2.0, batch_size=5),
-        model=nn.Sequential(nn.Flatten(), nn.Linear(16, 2)),
-        dataset=Watched(base.rows, base.fingerprint, base.inputs),
-        ids=torch.arange(0, 40, 2),
-        steps=steps,
-    )
-    epochs = [[row for batch in part for row in batch] for part in (seen[:4], seen[4:])]
-    assert [sorted(epoch) for epoch in epochs] == [list(range(0, 40, 2))] * 2
-    assert epochs[0] != epochs[1]
-    assert steps == [(step, 8) for step in range(1, 9)]
-
-
 def test_a_warm_up_that_goes_on_from_an_epochs_end_comes_to_the_same_weights() -> None:
     kept: list[Warmed] = []
     whole = warmed_up(3, on_epoch=kept.append)

@@ -224,7 +224,8 @@ def lazy_greedy_torch(levels: StoredLevels, budget: int) -> Tensor:
             stale_N = bounds_N.masked_fill(current_N, -1)
             ids_B = stale_N.topk(min(_BATCH_SIZE, len(levels))).indices
             ids_B = ids_B[stale_N[ids_B] >= 0]
-            bounds_N[ids_B] = _gains_over(matrix_NT[ids_B], best_T)
+            sums_B = torch.maximum(matrix_NT[ids_B], best_T).sum(dim=1, dtype=torch.int64)
+            bounds_N[ids_B] = sums_B - best_T.sum(dtype=torch.int64)
             current_N[ids_B] = True
             top = bounds_N.argmax()
         chosen_K[pick] = top
@@ -233,11 +234,6 @@ def lazy_greedy_torch(levels: StoredLevels, budget: int) -> Tensor:
         bounds_N[top] = -1
         current_N.fill_(False)
     return chosen_K
-
-
-def _gains_over(rows_BT: Tensor, best_T: Tensor) -> Tensor:
-    sums_B = torch.maximum(rows_BT, best_T).sum(dim=1, dtype=torch.int64)
-    return sums_B - best_T.sum(dtype=torch.int64)
 
 
 def choose_representatives(

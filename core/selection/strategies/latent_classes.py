@@ -141,14 +141,10 @@ def _class_picks(pairs: Signals, label: Tensor) -> Iterator[tuple[float, int]]:
         torch.cat([images_MD, captions_MD], dim=1),
         given(pairs.prepared_N, "terms")[positions_M],
         scale=1 / len(positions_M),
-        map_rows=_swapped,
+        # [v, t] as [t, v], whose product with another pair's [v, t] is a_ij.
+        map_rows=lambda rows_B2D: rows_B2D.roll(rows_B2D.shape[-1] // 2, dims=-1),
     ):
         yield -gain, int(positions_M[place])
-
-
-def _swapped(rows_B2D: Tensor) -> Tensor:
-    """[v, t] as [t, v], whose product with another pair's [v, t] is a_ij."""
-    return rows_B2D.roll(rows_B2D.shape[-1] // 2, dims=-1)
 
 
 @built_in(

@@ -270,19 +270,6 @@ def test_groups_equal_one_image_at_a_time(num_ops: int, shape: tuple[int, int, i
     assert torch.equal(images_BCHW, before)
 
 
-def test_draws_are_uniform_and_independent() -> None:
-    num_images = 20_000
-    operations_OB, negative_OB = draw_operations(num_images, num_ops=2, generator=seeded())
-    num_operations = len(OPERATIONS)
-    # Every pair of (first, second) operation and sign of the first: 14 * 14 * 2 cells.
-    cells = (operations_OB[0] * num_operations + operations_OB[1]) * 2 + negative_OB[0].long()
-    observed = torch.bincount(cells, minlength=2 * num_operations**2).double()
-    expected = num_images / len(observed)
-    chi_square = float(((observed - expected) ** 2 / expected).sum())
-    # 391 degrees of freedom: mean 391, standard deviation 28; four of them either way.
-    assert 391 - 4 * 28 < chi_square < 391 + 4 * 28
-
-
 WEIGHTS = {"conv": torch.tensor([[-4.0, 1.0], [0.5, 3.0]]), "head": torch.tensor([[2.0, -0.25]])}
 GRADIENTS = {"conv": torch.tensor([[0.1, -5.0], [4.0, 1.0]]), "head": torch.tensor([[0.0, 8.0]])}
 
