@@ -159,10 +159,8 @@ def initialize(
 ) -> Weights:
     """Train a random model into the initial weights theta*, the start of all learners.
 
-    A constant learning rate and no augmentation, for the chaotic first steps only. Deterministic on
-    one kind of device. RunFailedError if the loss is not finite.
-
-    Source: LiPT (Ro et al. 2023), section 3.1.
+    A constant learning rate and no augmentation, for the chaotic first steps only (LiPT, section
+    3.1). RunFailedError if the loss is not finite.
     """
     model.to(device)
     num_steps = num_initialization_steps(config, len(train_ids))
@@ -233,11 +231,9 @@ def warm_up(
 ) -> Warmed:
     """Train a model on all data for some epochs: the ordinary warm-up that LiPT replaces.
 
-    A cosine from 0.1 to 0 over all steps; images are cropped by up to 4 pixels and flipped. Every
-    epoch has its own generators: continuing from `begun`, an epoch's end, gives the same weights.
-    SignalsError if the loss is not finite.
-
-    Source: the recipe that Paul et al. 2021 (arXiv:2107.07075) and Ro et al. 2023 compare with.
+    A cosine from 0.1 to 0 over all steps; images are cropped by up to 4 pixels and flipped, as Paul
+    et al. 2021 (arXiv:2107.07075) do. Continuing from `begun`, an epoch's end, gives the same
+    weights. SignalsError if the loss is not finite.
     """
     model.to(device)
     num_steps = num_warm_up_steps(epochs, len(train_ids))

@@ -2,7 +2,6 @@
 
 Operations, ranges and signs equal `torchvision.transforms.RandAugment` to the byte, which gives all
 images of a batch the same draw. Images with the same operation and sign are processed at once.
-Draws come from a CPU generator: one seed gives the same draws on every device.
 
 Shapes: B images, C channels (1 or 3), H height, W width, P = H x W pixels, O operations per image.
 Source: Cubuk et al. 2020, "RandAugment" (arXiv:1909.13719).

@@ -72,7 +72,6 @@ def train_learner(
 ) -> LearnerResult:
     """Train a copy of theta* on a shard for K steps and prune it.
 
-    Changes settings of the process meanwhile (threads, cuDNN's algorithms, global generators).
     `on_step` gets each step's number, from 1, and its mean loss; `should_stop` is called before
     each minibatch.
 

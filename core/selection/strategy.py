@@ -60,17 +60,14 @@ def needs_of_space(options: Mapping[str, Any]) -> frozenset[Need]:
 class Strategy:
     """A selection algorithm and its description for the service.
 
-    function: `f(signals, budget, *, options..., seed) -> Selection`, with `seed` if it draws. Its
-    name is the strategy's. Balanced, it sees one class at a time; one that takes `balanced` always
-    sees all classes and shares the budget itself.
-    summary: a phrase for listings.
+    function: `f(signals, budget, *, options..., seed) -> Selection`, with `seed` if it draws.
+    Balanced, it sees one class at a time; one that takes `balanced` shares the budget itself.
     cost: such as `N^2 (C + d)`, with N examples, C classes, d features, k budget.
     needs, kinds: its inputs and targets, or functions of all options' values.
     prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all examples before they
     are split by class.
     rechecks: whether a quadratic loss model decides if a subset stays in use at new weights.
-    revision: raise it when the same request gets other examples than before. Stored subsets of
-    older revisions are then not reused.
+    revision: raise it when the same request gets other examples: older subsets are not reused.
     proxy: computes its signals by default.
     averages: its score can be a mean over several models.
     """
@@ -169,5 +166,5 @@ class Strategy:
 
 
 def built_in(**about: Any) -> Callable[[Callable[..., Selection]], Strategy]:
-    """The decorated function as a strategy of this package, listed by the registry."""
+    """The decorated function as a strategy of this package."""
     return lambda function: Strategy(function, **about)

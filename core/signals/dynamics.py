@@ -1,9 +1,8 @@
 """Dynamics: the learners' outputs for every example during training, and statistics over them.
 
-Strategies that watch training (forgetting, AUM, DUAL) were made for tens of epochs. The states of n
-learners that were trained for K steps give the same statistics. All share theta*, which counts
-once. A learner is confident about its training examples even with wrong labels, so it does not
-count for them, unless it is the only one.
+Strategies that watch training (forgetting, AUM, DUAL) were made for tens of epochs; here they watch
+the states of n learners. All share theta*, which counts once. A learner is confident about its
+training examples even with wrong labels, so it does not count for them, unless it is the only one.
 
 Shapes: N examples, B of a batch, C classes, L learners, T moments of each (theta* first).
 """
@@ -50,8 +49,7 @@ class Dynamics:
     margins_NLT: the logit of the own label minus the largest other one.
     error_norms_NL: |softmax - onehot| at the last moment.
     disagreement_N: the unbiased variance of the softmax among the counted learners, at their last
-    moment, summed over the classes. The learner trained on the example counts if there are not two
-    others.
+    moment, summed over classes. The example's own learner counts if there are not two others.
     own_learner_N: index of the learner that was trained on the example; -1 for none. int16.
     """
 

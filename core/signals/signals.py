@@ -35,8 +35,7 @@ _TENSORS = ("errors_NC", "features_ND", "labels_N", "second_errors_NC", "trust_N
 class Signals:
     """Signals of N examples; row i of every tensor is the same example.
 
-    errors_NC: N x 0 if unused. float32, or float16 if all examples together would be too large:
-    read it in blocks.
+    errors_NC: N x 0 if unused. float32, or float16 if all together would be too large.
     features_ND: inputs of the last layer, likewise.
     labels_N: int64; zeros if no label may be used; strata for other targets than classes.
     has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
@@ -44,10 +43,9 @@ class Signals:
     pictures_N: int64, the same for near-duplicates.
     second_errors_NC: of a second head, on confident labels, if others are surely wrong.
     trust_N: weights of the labels in the second head's fit, float64 in (0, 1].
-    validation: signals of the run's validation examples. They stay whole in `take`.
+    validation: of the run's validation examples; they stay whole in `take`.
     others: the same examples' signals by other models, for scores that are means over models.
     prepared_N: by a strategy's own preparation, of all examples.
-    kind: of the examples' targets.
     facts: of the proxy that computed them, for a manifest, as JSON.
     """
 
