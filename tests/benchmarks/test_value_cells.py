@@ -1,5 +1,4 @@
 import copy
-from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -8,33 +7,10 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.value.at_once import Lanes, Training, _batches
-from benchmarks.value.cells import Cell
 from benchmarks.value.settings import Images, make
-from benchmarks.value.tables import page
-from benchmarks.value.training import Result
 from lipt.trainer.main_training import Recipe
 
 pytestmark = pytest.mark.slow
-
-CELL = Cell("digits", "clean", 0.1, "uniform_per_class", "", "short", "resnet8", 0)
-
-
-def result(accuracy: float) -> Result:
-    return Result(accuracy, 1.0, 100, 0.25, 0.0, "digest", 12.0)
-
-
-def test_a_row_is_compared_with_random_of_the_same_seeds() -> None:
-    better = replace(CELL, strategy="auto", proxy="auto")
-    found = {
-        **{replace(CELL, seed=seed): value for seed, value in enumerate((0.50, 0.60))},
-        **{replace(better, seed=seed): value for seed, value in enumerate((0.54, 0.66))},
-    }
-    rows = {cell: vars(result(accuracy)) for cell, accuracy in found.items()}
-    text = page(rows, [*rows, replace(CELL, seed=2)])
-    # Differences 4 and 6 points: mean 5, deviation sqrt 2, t of one degree 12.706.
-    line = next(line for line in text.splitlines() if "| auto | auto |" in line)
-    assert "60.0% +- 8.5 | +5.0 (-7.7 to +17.7) | 25.0% |" in line
-    assert "- digits, short main training of resnet8: 1 of 5 trainings" in text
 
 
 CLASSES = tuple(map(str, range(10)))
