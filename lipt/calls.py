@@ -194,7 +194,7 @@ def compare(
         seeds: number of repetitions of the whole pipeline.
         recipe: of every training, such as {"steps": 300}; None for the paper's, which is long.
         proxy: proxy model; None for each strategy's default.
-        soft_labels: whether all but re-drawn random is trained with soft labels, too.
+        soft_labels: whether all but resampled random is trained with soft labels, too.
         out: file of trials; trials in it are not repeated.
 
     Raises:
