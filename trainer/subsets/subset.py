@@ -239,11 +239,10 @@ class Subset:
             )
 
     def save(self, path: str | Path) -> Path:
-        """Write .npy, .csv, .json or .parquet atomically.
+        """Write .npy, .csv or .json atomically; SubsetError for another suffix.
 
-        `numpy.load` of a .npy returns the indices; `pandas.read_csv` and `read_parquet` return the
-        columns index and weight. The manifest of NAME.csv is in NAME.manifest.json. SubsetError:
-        another suffix. MissingExtraError: .parquet without pyarrow.
+        `numpy.load` of a .npy returns the indices; `pandas.read_csv` returns the columns index and
+        weight. The manifest of NAME.csv is in NAME.manifest.json.
         """
         target = Path(path)
         write, _ = codec_of(target)  # checked before there is a file

@@ -46,7 +46,7 @@ class Choice:
 @shared.grouped
 def get(
     *,
-    out: Path = Option(..., "--out", "-o", help="A .npy, .csv, .json or .parquet file to write."),
+    out: Path = Option(..., "--out", "-o", help="A .npy, .csv or .json file to write."),
     run: shared.Run = "latest",
     choice: Choice,
     weights: Path | None = Option(

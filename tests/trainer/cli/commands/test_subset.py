@@ -19,7 +19,7 @@ from tests.trainer.made_up import described, made_up_subset
 from tests.trainer.made_up_diagnosis import diagnosis_answer, made_up_findings
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".csv", ".json", ".parquet"])
+@pytest.mark.parametrize("suffix", [".npy", ".csv", ".json"])
 def test_a_subset_is_written(relay: Relay, lipt: Any, tmp_path: Path, suffix: str) -> None:
     out = tmp_path / f"subset{suffix}"
     result = lipt(
