@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from lipt.trainer.resampling.reselection import ReselectingSampler as ReselectingSampler
     from lipt.trainer.resampling.samplers import InfoBatchSampler as InfoBatchSampler
     from lipt.trainer.resampling.samplers import RedrawingSampler as RedrawingSampler
-    from lipt.trainer.resampling.samplers import StaleLossSampler as StaleLossSampler
     from lipt.trainer.resampling.samplers import SubsetSampler as SubsetSampler
     from lipt.trainer.resampling.samplers import with_ids as with_ids
     from lipt.trainer.subsets.subset import Subset as Subset
@@ -57,7 +56,7 @@ _MODULES = {
     "lipt.pretraining": "Pretrained pretrain",
     "lipt.trainer": (
         "Client Diagnosis InfoBatchSampler Recipe RedrawingSampler ReselectingSampler "
-        "StaleLossSampler Subset SubsetSampler fit normalized_weights weighted_cross_entropy "
+        "Subset SubsetSampler fit normalized_weights weighted_cross_entropy "
         "with_ids"
     ),
     "lipt.trainer.subsets.weighted": (

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from lipt.trainer.resampling.reselection import Reselection as Reselection
     from lipt.trainer.resampling.samplers import InfoBatchSampler as InfoBatchSampler
     from lipt.trainer.resampling.samplers import RedrawingSampler as RedrawingSampler
-    from lipt.trainer.resampling.samplers import StaleLossSampler as StaleLossSampler
     from lipt.trainer.resampling.samplers import SubsetSampler as SubsetSampler
     from lipt.trainer.resampling.samplers import with_ids as with_ids
     from lipt.trainer.subsets.subset import Subset as Subset
@@ -42,7 +41,7 @@ _MODULES = {
     "lipt.trainer.diagnosis.diagnosis": "Diagnosis",
     "lipt.trainer.main_training": "Recipe Schedule Trained TrainingPaused fit",
     "lipt.trainer.resampling.samplers": (
-        "InfoBatchSampler RedrawingSampler StaleLossSampler SubsetSampler with_ids"
+        "InfoBatchSampler RedrawingSampler SubsetSampler with_ids"
     ),
     "lipt.trainer.resampling.redrawing": "Redrawn",
     "lipt.trainer.resampling.reselection": "Reselection ReselectingSampler",

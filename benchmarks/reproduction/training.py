@@ -38,7 +38,7 @@ from lipt.common.states import RunState
 from lipt.common.subsets import budget_from_fraction
 from lipt.trainer.client.client import Client
 from lipt.trainer.main_training import Schedule, TrainingPaused, evenly, fit
-from lipt.trainer.main_training.steps import MakeSubsetSource, SubsetSource
+from lipt.trainer.main_training.training import MakeSubsetSource, SubsetSource
 from lipt.trainer.resampling.redrawing import Redrawn
 from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.subsets.subset import Subset

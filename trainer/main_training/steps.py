@@ -6,9 +6,9 @@ training is bit-identical. Shapes: N examples of the subset, B of a batch, C cla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,40 +28,9 @@ from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted import ABSOLUTE_WEIGHTS, example_losses, normalized_weights
 
-if TYPE_CHECKING:
-    from lipt.trainer.resampling.redrawing import LastLosses
-
 # Largest examples kept on the device; on an accelerator, as a share of its free memory.
 _MAX_CPU_BYTES = 4 * 1024**3
 _MAX_DEVICE_SHARE = 0.5
-
-
-class SubsetSource(Protocol):
-    """Source of another subset before each epoch; main training sets `num_epochs` beforehand.
-
-    Where there are `losses`, the source selects by them, and their budget sets the number of steps.
-    """
-
-    subset: Subset
-    num_epochs: int | None
-
-    @property
-    def losses(self) -> LastLosses | None:
-        """The losses that it selects by."""
-        ...
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """Settings that determine the subsets, as JSON; resuming requires equal ones."""
-        ...
-
-    def before_epoch(self, epoch: int) -> Subset:
-        """Return the subset of an epoch, counted from 0."""
-        ...
-
-
-# Called with the model in training and the first subset; None if the source selects that too.
-MakeSubsetSource = Callable[[nn.Module, Subset | None], SubsetSource]
 
 
 @dataclass(frozen=True)

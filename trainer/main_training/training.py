@@ -45,15 +45,20 @@ from lipt.trainer.main_training.records import (
 )
 from lipt.trainer.main_training.steps import (
     Examples,
-    MakeSubsetSource,
     Steps,
-    SubsetSource,
     accuracy,
     place_model,
     require_comparable,
 )
+from lipt.trainer.resampling.redrawing import Redrawn
+from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.subsets.data import open_data
 from lipt.trainer.subsets.subset import Subset
+
+# What gives another subset before each epoch; its `num_epochs` is set beforehand.
+SubsetSource = Redrawn | Reselection
+# Called with the model in training and the first subset; None if the source selects that too.
+MakeSubsetSource = Callable[[nn.Module, Subset | None], SubsetSource]
 
 
 @dataclass

@@ -1,14 +1,14 @@
-"""Resampling every epoch: at random (RS2), by InfoBatch, or by each example's last loss.
+"""Resampling every epoch: at random (RS2), or by each example's last loss (InfoBatch).
 
 Training takes as many steps as on a fixed subset of the same budget, and sees more of the data.
 Samplers and `fit` share these draws.
 
-Shapes: N examples, K budget or examples of an epoch, E easy, S of the pool, B of a batch.
+Shapes: N examples, K budget or examples of an epoch, E easy, B of a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -134,49 +134,33 @@ def draw_pruned(
     return chosen_K[torch.randperm(len(chosen_K), generator=generator)], weights_N
 
 
-class StaleOptions(Options):
-    """The size of an epoch's random pool, in budgets, and the share left out at its hard end."""
+class InfoBatchDraws:
+    """Draws of `draw_pruned` by each example's loss in its last training step.
 
-    pool: float = Field(default=2.0, ge=1)
-    hardest_out: float = Field(default=0.0, ge=0, lt=1)
-
-
-def draw_by_losses(
-    losses_N: Tensor, budget: int, options: StaleOptions, generator: torch.Generator
-) -> Tensor:
-    """Draw a random pool, and keep the K examples with the highest last losses, unseen ones first.
-
-    Unseen examples have infinite losses, and `hardest_out` never excludes them. Returns K distinct
-    row numbers, int64, in random order.
-    Source: Jin et al. 2026, "OrderDP: A Theoretically Guaranteed Lossless Dynamic Data Pruning
-    Framework" (arXiv:2606.08574). Excluding the hardest, against wrong labels, is ours.
-    """
-    num_examples = len(losses_N)
-    pool_size = min(num_examples, max(budget, round(options.pool * budget)))
-    pool_S = torch.randperm(num_examples, generator=generator)[:pool_size]
-    losses_S = losses_N[pool_S].nan_to_num(nan=torch.inf, posinf=torch.inf)
-    hardest_first_S = losses_S.argsort(descending=True, stable=True)
-    num_unseen = int(losses_S.isinf().sum())
-    num_out = min(int(options.hardest_out * pool_size), pool_size - max(budget, num_unseen))
-    left = torch.cat([hardest_first_S[:num_unseen], hardest_first_S[num_unseen + num_out :]])
-    chosen_K = pool_S[left[:budget]]
-    return chosen_K[torch.randperm(budget, generator=generator)]
-
-
-class LastLosses:
-    """Each example's loss in its last training step; `known_N` is infinite for unseen examples.
-
-    `note` stores a rank's losses without waiting; `settle` adds those of all ranks to `known_N`.
-    `budget` examples set the number of steps of `fit`.
+    `known_N` is infinite for unseen examples, and `weights_N` belongs to the last draw. `note`
+    stores a rank's losses without waiting; `settle` adds those of all ranks to `known_N`. `budget`
+    examples set the number of steps of `fit`.
     """
 
-    def __init__(self, num_examples: int, budget: int) -> None:
+    def __init__(
+        self, num_examples: int, budget: int, seed: int, options: InfoBatchOptions
+    ) -> None:
         require_budget(budget, num_examples)
-        self.budget = budget
+        self.budget, self._seed, self._options = budget, seed, options
         self.known_N = torch.full((num_examples,), torch.inf)
+        self.weights_N = torch.ones(num_examples)
         self._noted: list[tuple[Tensor, Tensor]] = []
         # Losses of all ranks that are not in `known_N` yet.
         self._gathered: list[tuple[Tensor, Tensor]] = []
+
+    def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:
+        """Draw as `Cycles.draw`, by the losses so far."""
+        generator = derive_generator(self._seed, "redrawing-infobatch", epoch)
+        annealing = self._options.annealing
+        early = num_epochs is None or epoch + 1 <= (1 - annealing) * num_epochs
+        prune = self._options.prune if early else 0.0
+        ids_K, self.weights_N = draw_pruned(self.known_N, prune, generator)
+        return ids_K, self.weights_N[ids_K]
 
     def note(self, ids_B: Tensor, losses_B: Tensor) -> None:
         """Store a batch's losses, on any device."""
@@ -229,70 +213,28 @@ def _together(parts: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return torch.cat(ids), torch.cat(losses)
 
 
-class StaleDraws(LastLosses):
-    """Draws of `draw_by_losses`."""
-
-    def __init__(self, num_examples: int, budget: int, seed: int, options: StaleOptions) -> None:
-        super().__init__(num_examples, budget)
-        self._seed, self._options = seed, options
-
-    def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        """Draw as `Cycles.draw`, by the losses so far."""
-        generator = derive_generator(self._seed, "redrawing-stale", epoch)
-        ids_K = draw_by_losses(self.known_N, self.budget, self._options, generator)
-        return ids_K, torch.ones(len(ids_K))
-
-
-class InfoBatchDraws(LastLosses):
-    """Draws of `draw_pruned`; `weights_N` belongs to the last draw."""
-
-    def __init__(
-        self, num_examples: int, budget: int, seed: int, options: InfoBatchOptions
-    ) -> None:
-        super().__init__(num_examples, budget)
-        self._seed, self._options = seed, options
-        self.weights_N = torch.ones(num_examples)
-
-    def draw(self, epoch: int, num_epochs: int | None = None) -> tuple[Tensor, Tensor]:
-        """Draw as `Cycles.draw`, by the losses so far."""
-        generator, options = (
-            derive_generator(self._seed, "redrawing-infobatch", epoch),
-            self._options,
-        )
-        early = num_epochs is None or epoch + 1 <= (1 - options.annealing) * num_epochs
-        prune = options.prune if early else 0.0
-        ids_K, self.weights_N = draw_pruned(self.known_N, prune, generator)
-        return ids_K, self.weights_N[ids_K]
-
-
-Draws = Cycles | StaleDraws | InfoBatchDraws
-_WAYS: Mapping[str, tuple[Callable[..., Draws], type[Options]]] = {
-    "random": (Cycles, Options),
-    "stale": (StaleDraws, StaleOptions),
-    "infobatch": (InfoBatchDraws, InfoBatchOptions),
-}
+_OPTIONS: Mapping[str, type[Options]] = {"random": Options, "infobatch": InfoBatchOptions}
 
 
 def redraw_options(way: str, options: Mapping[str, object]) -> Options:
     """Check a way's options; see `Redrawn`."""
-    if way not in _WAYS:
+    if way not in _OPTIONS:
         raise UnknownNameError(
-            f"there is no way {way!r} to redraw. Choose from: {', '.join(_WAYS)}."
+            f"there is no way {way!r} to redraw. Choose from: {', '.join(_OPTIONS)}."
         )
-    return validate(_WAYS[way][1], options)
+    return validate(_OPTIONS[way], options)
 
 
 class Redrawn:
     """Source for `fit`: other examples in every epoch, for the steps of a subset of `budget`.
 
     Args:
-        way: "random" (with each class's share), "stale" (those of a random pool with the highest
-            last losses), or "infobatch" (without a share of the easy examples, reweighting the
-            others; losses set the size of each epoch).
+        way: "random" (with each class's share), or "infobatch" (without a share of the easy
+            examples, reweighting the others; losses set the size of each epoch).
         train: the data set.
         budget: number of examples.
         seed: seed of the draws.
-        options: the way's, by name: `pool` and `hardest_out`, or `prune` and `annealing`.
+        options: those of "infobatch", by name: `prune` and `annealing`.
 
     Raises:
         UnknownNameError, ConfigError, BudgetError: no such way or option, or a size out of range.
@@ -310,13 +252,13 @@ class Redrawn:
         asked = {"redraw": way, "budget": budget, "seed": seed}
         self.identity: Mapping[str, Any] = asked | settings.model_dump()
         self.num_epochs: int | None = None
-        draws_by, _ = _WAYS[way]
-        more = train.labels_N if way == "random" else settings
-        self._draws = draws_by(len(train), budget, seed, more)
-        self.losses = self._draws if isinstance(self._draws, LastLosses) else None
+        self.losses: InfoBatchDraws | None = None
+        if isinstance(settings, InfoBatchOptions):
+            self.losses = InfoBatchDraws(len(train), budget, seed, settings)
+        self._draws = self.losses or Cycles(len(train), budget, seed, train.labels_N)
         self._fingerprint, self._strategy = train.fingerprint, f"redrawn_{way}"
         # InfoBatch's mean weight is above 1, which makes up for fewer steps.
-        self._manifest = {ABSOLUTE_WEIGHTS: True} if way == "infobatch" else {}
+        self._manifest = {ABSOLUTE_WEIGHTS: True} if self.losses else {}
         self.subset = self.before_epoch(0)
 
     def before_epoch(self, epoch: int) -> Subset:

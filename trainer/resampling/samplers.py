@@ -19,14 +19,7 @@ from lipt.common.config.values import validate
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.common.subsets import resolve_budget
-from lipt.trainer.resampling.redrawing import (
-    Cycles,
-    Draws,
-    InfoBatchDraws,
-    InfoBatchOptions,
-    StaleDraws,
-    StaleOptions,
-)
+from lipt.trainer.resampling.redrawing import Cycles, InfoBatchDraws, InfoBatchOptions
 from lipt.trainer.subsets.data import MapStyle
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted import normalized_weights
@@ -176,7 +169,7 @@ class EpochSampler(RankSampler):
 
     num_epochs: int | None = None
 
-    def __init__(self, draws: Draws, **ranks: Unpack[Ranks]) -> None:
+    def __init__(self, draws: Cycles | InfoBatchDraws, **ranks: Unpack[Ranks]) -> None:
         super().__init__(**ranks)
         self._draws = draws
         self._order: Tensor | None = None
@@ -246,10 +239,11 @@ class RedrawingSampler(EpochSampler):
         super().__init__(Cycles(num_examples, size, seed, labels_N), **ranks)
 
 
-class LossSampler(EpochSampler):
-    """Draws an epoch by the examples' last losses, which the training loop passes to `update`.
+class InfoBatchSampler(EpochSampler):
+    """Leaves out half of the easy examples in every epoch; the other half has weight 2.
 
-    Wrap the data with `with_ids`, so that a batch has its row numbers:
+    Wrap the data with `with_ids`, so that a batch has its row numbers. Source: Qin et al. 2024
+    (arXiv:2303.04947).
 
         loader = DataLoader(with_ids(data), batch_size=256, sampler=sampler)
         for epoch in range(200):
@@ -257,67 +251,9 @@ class LossSampler(EpochSampler):
             for ids, (images, labels) in loader:
                 losses = cross_entropy(network(images), labels, reduction="none")
                 sampler.update(ids, losses)
-    """
+                loss = (losses * sampler.weights(ids)).mean()
 
-    _draws: StaleDraws | InfoBatchDraws
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw this epoch's examples; call it before each epoch, on every rank."""
-        if epoch != self._epoch:
-            self._draws.settle()
-        super().set_epoch(epoch)
-
-    def update(self, ids_B: Tensor, losses_B: Tensor) -> None:
-        """Note the losses (`reduction="none"`, unweighted) of a batch's row numbers."""
-        self._draws.note(ids_B, losses_B)
-
-    def gather(self) -> None:
-        """Exchange the epoch's losses, on every rank, before one rank writes a checkpoint."""
-        self._draws.gather()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return a checkpoint's state, for `torch.save`."""
-        return super().state_dict() | {"losses": self._draws.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict` of the same data."""
-        super().load_state_dict(state)
-        self._draws.load_state_dict(state["losses"])
-
-
-class StaleLossSampler(LossSampler):
-    """The examples of a random pool with the highest last losses; used like `LossSampler`.
-
-    The other arguments and errors are those of `RedrawingSampler`. Source: Jin et al. 2026
-    (arXiv:2606.08574), OrderDP.
-
-    Args:
-        pool: size of an epoch's random pool, in budgets.
-        hardest_out: share of the pool to exclude at the hard end; 0.05 where labels are noisy.
-    """
-
-    def __init__(
-        self,
-        num_examples: int,
-        *,
-        fraction: float | None = None,
-        budget: int | None = None,
-        seed: int = 0,
-        pool: float = 2.0,
-        hardest_out: float = 0.0,
-        **ranks: Unpack[Ranks],
-    ) -> None:
-        size = resolve_budget(fraction=fraction, budget=budget, num_examples=num_examples)
-        options = validate(StaleOptions, {"pool": pool, "hardest_out": hardest_out})
-        super().__init__(StaleDraws(num_examples, size, seed, options), **ranks)
-
-
-class InfoBatchSampler(LossSampler):
-    """Leaves out half of the easy examples in every epoch; the other half has weight 2.
-
-    Used like `LossSampler`, with the loss `(losses * sampler.weights(ids)).mean()`. The other
-    arguments and errors are those of `RedrawingSampler`. Source: Qin et al. 2024
-    (arXiv:2303.04947).
+    The other arguments and errors are those of `RedrawingSampler`.
 
     Args:
         num_epochs: epochs of the whole training.
@@ -341,7 +277,30 @@ class InfoBatchSampler(LossSampler):
         super().__init__(InfoBatchDraws(num_examples, num_examples, seed, options), **ranks)
         self.num_epochs = num_epochs
 
+    def set_epoch(self, epoch: int) -> None:
+        """Draw this epoch's examples; call it before each epoch, on every rank."""
+        if epoch != self._epoch:
+            self._draws.settle()
+        super().set_epoch(epoch)
+
+    def update(self, ids_B: Tensor, losses_B: Tensor) -> None:
+        """Note the losses (`reduction="none"`, unweighted) of a batch's row numbers."""
+        self._draws.note(ids_B, losses_B)
+
+    def gather(self) -> None:
+        """Exchange the epoch's losses, on every rank, before one rank writes a checkpoint."""
+        self._draws.gather()
+
     def weights(self, ids_B: Tensor) -> Tensor:
         """Return a batch's weights in the current epoch, float32, on `ids_B`'s device."""
         self._share()  # draws the epoch if needed
         return self._draws.weights_N[ids_B.cpu()].to(ids_B.device)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a checkpoint's state, for `torch.save`."""
+        return super().state_dict() | {"losses": self._draws.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict` of the same data."""
+        super().load_state_dict(state)
+        self._draws.load_state_dict(state["losses"])

@@ -7,14 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lipt.common.errors import ConfigError, SubsetError
-from lipt.trainer import (
-    InfoBatchSampler,
-    RedrawingSampler,
-    ReselectingSampler,
-    StaleLossSampler,
-    SubsetSampler,
-)
-from lipt.trainer.resampling.samplers import EpochSampler
+from lipt.trainer import InfoBatchSampler, RedrawingSampler, ReselectingSampler, SubsetSampler
 from tests.trainer.fake_client import FakeClient
 from tests.trainer.integrations.conftest import BATCH, NUM_EXAMPLES, Loop, Model, Rows, subset_of
 
@@ -32,10 +25,6 @@ def numbers(*subsets: int) -> list[list[int]]:
 
 def random() -> RedrawingSampler:
     return RedrawingSampler(NUM_EXAMPLES, budget=8)
-
-
-def stale() -> StaleLossSampler:
-    return StaleLossSampler(NUM_EXAMPLES, budget=8)
 
 
 def infobatch() -> InfoBatchSampler:
@@ -65,11 +54,10 @@ def test_checkpoints_resume(loop: Loop, make_sampler: MakeSampler, fake_client: 
     assert fake_client.asked[-1]["previous"] == subset_of(1)
 
 
-@pytest.mark.parametrize("make", [random, stale])
-def test_a_checkpoint_keeps_the_order(loop: Loop, make: Callable[[], EpochSampler]) -> None:
+def test_a_checkpoint_keeps_the_order(loop: Loop) -> None:
     whole, again = Model(), Model()
-    loop(whole, make(), 8)
-    loop(again, make(), 8, resume=6)
+    loop(whole, random(), 8)
+    loop(again, random(), 8, resume=6)
     assert again.seen == whole.seen[48:]
     torch.testing.assert_close(again.net.state_dict(), whole.net.state_dict())
 

@@ -57,7 +57,7 @@ def with_weights(digits: Dataset) -> Callable[..., Trained]:
         (partial(with_subset, soft=True), 3),
         *itertools.product([with_weights], [2, 3]),
         *itertools.product(
-            [partial(with_draws, way=way) for way in ("random", "stale", "infobatch")], [1, 2]
+            [partial(with_draws, way=way) for way in ("random", "infobatch")], [1, 2]
         ),
     ],
 )

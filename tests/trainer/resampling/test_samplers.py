@@ -16,17 +16,15 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError, LiptError, MissingExtraError, UnreachableError
-from lipt.trainer import InfoBatchSampler, RedrawingSampler, StaleLossSampler, with_ids
+from lipt.trainer import InfoBatchSampler, RedrawingSampler, with_ids
 from lipt.trainer.resampling.redrawing import (
     Cycles,
     InfoBatchDraws,
     InfoBatchOptions,
-    StaleOptions,
-    draw_by_losses,
     draw_pruned,
 )
 from lipt.trainer.resampling.reselection import ReselectingSampler
-from lipt.trainer.resampling.samplers import EpochSampler, LossSampler, SubsetSampler, Uneven
+from lipt.trainer.resampling.samplers import EpochSampler, SubsetSampler, Uneven
 from tests.properties import at_most
 from tests.trainer.fake_client import FakeClient
 from tests.trainer.made_up import made_up_subset
@@ -65,7 +63,6 @@ Make = Callable[..., EpochSampler]
 
 MAKERS: list[Make] = [
     partial(RedrawingSampler, NUM_EXAMPLES, budget=10, seed=5),
-    partial(StaleLossSampler, NUM_EXAMPLES, budget=10, seed=5),
     partial(InfoBatchSampler, NUM_EXAMPLES, num_epochs=16, seed=5),
 ]
 
@@ -76,7 +73,7 @@ def loss_of(ids_B: torch.Tensor, epoch: int) -> torch.Tensor:
 
 
 def tell(sampler: EpochSampler, rows: list[int], epoch: int) -> None:
-    if isinstance(sampler, LossSampler):
+    if isinstance(sampler, InfoBatchSampler):
         for ids_B in torch.split(torch.tensor(rows), 4):
             sampler.update(ids_B, loss_of(ids_B, epoch))
 
@@ -141,7 +138,7 @@ def test_a_loader_gives_what_the_sampler_drew(make: Make) -> None:
 
 
 def test_a_mean_in_place_of_losses_and_a_state_of_other_data_are_refused() -> None:
-    sampler, other = StaleLossSampler(40, budget=10), StaleLossSampler(41, budget=10)
+    sampler, other = InfoBatchSampler(40, num_epochs=8), InfoBatchSampler(41, num_epochs=8)
     with pytest.raises(ConfigError, match='reduction="none"'):
         sampler.update(torch.arange(3), torch.tensor(0.5))
     with pytest.raises(ConfigError, match="losses of 40 examples, but there are 41"):
@@ -149,11 +146,12 @@ def test_a_mean_in_place_of_losses_and_a_state_of_other_data_are_refused() -> No
 
 
 def train(rank: int) -> dict[str, Any]:
-    """One process: every example once, then the hardest ones, and what a checkpoint holds."""
-    # A pool of everything: the first three epochs have everybody, then the hardest eight.
-    sampler = StaleLossSampler(24, budget=8, pool=3, rank=rank, num_ranks=NUM_RANKS, uneven="drop")
+    """One process: every example once, then half of the easy ones, and a checkpoint's losses."""
+    sampler = InfoBatchSampler(
+        24, num_epochs=16, rank=rank, num_ranks=NUM_RANKS, uneven="drop", prune=0.5
+    )
     seen = []
-    for epoch in range(4):
+    for epoch in range(2):
         sampler.set_epoch(epoch)
         seen.append(list(sampler))
         ids = torch.tensor(seen[-1])
@@ -168,13 +166,12 @@ def test_all_ranks_draw_by_the_losses_of_all(tmp_path: Path) -> None:
     first, second = records_of_ranks(train, tmp_path)
     pairs = zip(first["seen"], second["seen"], strict=True)
     epochs = [sorted(one + other) for one, other in pairs]
-    assert sorted(row for epoch in epochs[:3] for row in epoch) == list(range(24))
-    # A loss is the row number and the epoch; those of both ranks decide.
-    losses = {row: row + epoch for epoch in range(3) for row in epochs[epoch]}
-    hardest = sorted(losses.values())[-8:]
-    assert sorted(losses[row] for row in epochs[3]) == hardest
-    # What a checkpoint of one rank holds after `gather` is everybody's.
-    assert first["noted"] == second["noted"] == epochs[3]
+    assert epochs[0] == list(range(24))
+    # A loss is the row number; the losses of both ranks decide, and six of twelve easy ones stay.
+    assert len(epochs[1]) == 18
+    assert epochs[1][6:] == list(range(12, 24))
+    # A checkpoint of one rank after `gather` holds the losses of all ranks.
+    assert first["noted"] == second["noted"] == epochs[1]
 
 
 def drawn(cycles: Cycles, epoch: int) -> list[int]:
@@ -259,56 +256,6 @@ def test_the_last_eighth_is_on_everything(num_epochs: int, first_full: int) -> N
     sizes = [len(draws.draw(epoch, num_epochs)[0]) for epoch in range(num_epochs)]
     assert sizes == [2] * first_full + [3] * (num_epochs - first_full)
     assert len(draws.draw(10_000)[0]) == 2
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def drawn_by_losses(losses: list[float], budget: int, seed: int = 0, **options: float) -> list[int]:
-    losses_N = torch.tensor(losses)
-    return draw_by_losses(losses_N, budget, StaleOptions(**options), seeded(seed)).tolist()
-
-
-def pool_of(num_examples: int, pool_size: int, seed: int = 0) -> list[int]:
-    return torch.randperm(num_examples, generator=seeded(seed))[:pool_size].tolist()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_hardest_half_of_a_pool_of_two_budgets(seed: int) -> None:
-    losses = [float(number) for number in range(10)]
-    expected = sorted(pool_of(10, 6, seed))[3:]
-    assert sorted(drawn_by_losses(losses, 3, seed)) == expected
-
-
-def test_the_new_come_first_and_the_hardest_may_be_left_out() -> None:
-    assert sorted(drawn_by_losses([5.0, INF, 4.0, INF], 2)) == [1, 3]
-    assert sorted(drawn_by_losses([5.0, INF, 4.0, INF], 3, pool=4 / 3)) == [0, 1, 3]
-    losses = [float(number) for number in range(20)]
-    # One of twenty: the next ten.
-    assert sorted(drawn_by_losses(losses, 10, hardest_out=0.05)) == list(range(9, 19))
-    assert sorted(drawn_by_losses([3.0, INF, 2.0, 1.0], 2, hardest_out=0.25)) == [1, 2]
-    assert sorted(drawn_by_losses([3.0, 2.0, 1.0], 2, pool=1.5, hardest_out=0.9)) == [1, 2]
-    assert sorted(drawn_by_losses([INF, INF, INF], 2, pool=1.5, hardest_out=0.9)) in (
-        [0, 1],
-        [0, 2],
-        [1, 2],
-    )
-
-
-def test_every_example_comes_once_before_it_is_judged() -> None:
-    # Ten of a pool of twenty: an epoch has new ones as long as the pool has any.
-    sampler = StaleLossSampler(20, budget=10)
-    seen: set[int] = set()
-    for epoch in range(2):
-        sampler.set_epoch(epoch)
-        ids = list(sampler)
-        assert not seen & set(ids)
-        seen |= set(ids)
-        sampler.update(torch.tensor(ids), torch.tensor(ids, dtype=torch.float32))
-    assert seen == set(range(20))
-    sampler.set_epoch(2)
-    assert sorted(sampler) == list(range(10, 20))
 
 
 TEN = made_up_subset(range(5, 105, 10))

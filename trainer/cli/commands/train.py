@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Trained
     from lipt.trainer.main_training.records import OnEpoch
-    from lipt.trainer.main_training.steps import SubsetSource
+    from lipt.trainer.resampling.redrawing import Redrawn
     from lipt.trainer.resampling.reselection import Reselection, SelectionOptions
     from lipt.trainer.subsets.subset import Subset
 
@@ -45,10 +45,10 @@ class Choice:
     strategy: str | None = Option(
         None, "--strategy", "-s", help="Have the coordinator choose, in place of --subset."
     )
-    redraw: Literal["random", "stale", "infobatch"] | None = Option(
+    redraw: Literal["random", "infobatch"] | None = Option(
         None,
-        help="Draw other examples for every epoch, without a coordinator: random ones, those with "
-        "the highest last losses, or all but half of the easy ones.",
+        help="Draw other examples for every epoch, without a coordinator: random ones, or all but "
+        "half of the easy ones.",
     )
     fraction: shared.Fraction = None
     budget: shared.Budget = None
@@ -96,7 +96,7 @@ class Choice:
             asked["soft_labels"] = True
         return asked if self.every is None else {**asked, "every": self.every}
 
-    def source(self, train: Dataset, seed: int) -> SubsetSource | None:
+    def source(self, train: Dataset, seed: int) -> Redrawn | None:
         """What draws other examples for every epoch."""
         from lipt.common.subsets import resolve_budget
         from lipt.trainer.resampling.redrawing import Redrawn

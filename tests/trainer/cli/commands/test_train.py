@@ -97,7 +97,7 @@ def test_training_begins_with_a_runs_weights(
         (("--redraw", "often", "-f", "0.1"), "'often' is not one of"),
         (("--redraw", "random", "-f", "0.1", "-s", "craig"), "--strategy and --redraw were both"),
         (("--redraw", "random", "-f", "0.1", "--option", "a=1"), "a: there is no such setting"),
-        (("--redraw", "stale", "-f", "0.1", "--option", "pool=0"), "pool = '0'"),
+        (("--redraw", "infobatch", "-f", "0.1", "--option", "prune=1"), "prune = '1'"),
     ],
     ids=str,
 )
@@ -197,7 +197,7 @@ def test_another_model_is_refused_before_it_is_trained(relay: Relay, train: Any)
     assert not relay.requests_of(ASKED)
 
 
-@pytest.mark.parametrize("redraw", ["random", "stale", "infobatch"])
+@pytest.mark.parametrize("redraw", ["random", "infobatch"])
 def test_every_epoch_has_other_examples_and_the_steps_are_a_fixed_subsets(
     relay: Relay, train: Any, tmp_path: Path, redraw: str
 ) -> None:
