@@ -58,7 +58,8 @@ def test_a_notebook_shows_a_table_of_text_and_the_worst_labels_with_their_pictur
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in shown
     assert "duplicates: 3 surplus" in repr(diagnosis)
     assert "redundancy" not in repr(diagnosis)  # nothing has to be done about it
-    pictures = diagnosis.show([(np.zeros((8, 8), np.uint8), 0)] * 8, number=1)._repr_html_()
+    data = np.zeros((8, 8, 8), np.uint8), [0, 1] * 4
+    pictures = diagnosis.show(data, number=1)._repr_html_()
     assert pictures.count("<img") == 1
     assert "row 6: " in pictures
     assert "<script>" not in pictures
