@@ -6,7 +6,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,10 +57,6 @@ _IDLE_SECONDS = 30.0
 
 # Largest download; far above any model that selects examples.
 _MAX_BYTES = 16 * 1024**3
-
-
-def _age_of(run: RunView) -> tuple[bool, Any]:
-    return run.created_at is None, run.created_at
 
 
 class Client(AbstractContextManager["Client"]):
@@ -200,37 +196,6 @@ class Client(AbstractContextManager["Client"]):
                 yield view
             if view.ended:
                 return
-
-    def watch_service(
-        self,
-        *,
-        interval_seconds: float = 1.0,
-        num_runs: int = 20,
-        on_pause: Callable[[str], object] = lambda _: None,
-    ) -> Iterator[views.ServiceView]:
-        """Yield the coordinator's state now and after every change, without end.
-
-        Args:
-            interval_seconds: minimum time between two views; 0.2 to 60.
-            num_runs: number of newest runs, at most 200; all that have not ended come as well.
-            on_pause: called with a message before each reconnection.
-        """
-        request = info_pb2.WatchServiceRequest(interval_seconds=interval_seconds, num_runs=num_runs)
-        idle_seconds = _IDLE_SECONDS + interval_seconds
-
-        def changes() -> Iterator[views.ServiceView]:
-            # Each stream begins with the whole state.
-            runs: dict[str, RunView] = {}
-            for message in self._connection.stream(
-                lambda of: of.info.WatchService, request, idle_seconds=idle_seconds
-            ):
-                view = view_of(views.ServiceView, message)
-                runs |= {run.run_id: run for run in view.runs}
-                newest = sorted(runs.values(), key=_age_of)[::-1]
-                shown = [run for at, run in enumerate(newest) if at < num_runs or not run.ended]
-                yield replace(view, runs=tuple(shown))
-
-        yield from Reconnection(self._reconnect_seconds, on_pause=on_pause).resumed(changes)
 
     def wait(self, run_id: str = "latest") -> RunView:
         """Wait until a run is ready, and return it.

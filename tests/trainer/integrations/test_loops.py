@@ -78,9 +78,7 @@ def test_what_no_epoch_would_use_is_not_asked_for(
     loop: Loop, make_sampler: MakeSampler, fake_client: FakeClient
 ) -> None:
     model, again = Model(), Model()
-    sampler = make_sampler(model, prefetch=True)
-    loop(model, sampler, 4)
-    sampler.reselection._executor.shutdown()
+    loop(model, make_sampler(model), 4)
     assert len(fake_client.asked) == 2
     # A finished training, too, announces the epoch that would follow.
     loop(again, make_sampler(again, first=subset_of(5)), 4, resume=4)

@@ -1,8 +1,7 @@
-"""Commands about a coordinator: `lipt doctor`, `strategies`, `top`, `token` and `dashboard`."""
+"""Commands about a coordinator: `lipt doctor`, `strategies`, `token` and `dashboard`."""
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
@@ -92,35 +91,6 @@ def _strategy_lines(strategy: StrategyView) -> list[str]:
         more.append(f"{text}: {option.help}" if option.help else text)
     more += [f"--preset {preset.name}: {preset.summary}" for preset in strategy.presets]
     return [f"{strategy.name}: {strategy.summary}", *(f"    {line}" for line in more if line)]
-
-
-@shared.grouped
-def top(
-    *,
-    once: bool = Option(False, "--once", help="Print how it stands now, and end."),
-    json: shared.Json = False,
-    coordinator: shared.Coordinator,
-) -> None:
-    """Watch the coordinator until Ctrl-C: its runs, their learners, the workers and the queue.
-
-    Where standard output is no terminal, it is printed once. With --json an object is printed for
-    every change, without end; with --once as well, a single one.
-    """
-    from lipt.trainer.cli.display.service import frame_lines, watch_service
-
-    with coordinator.connect() as client:
-        if json:
-            for view in client.watch_service():
-                print_json(view)
-                if once:
-                    return
-        elif sys.stdout.isatty() and not once:
-            watch_service(client.address, lambda pause: client.watch_service(on_pause=pause))
-        else:
-            view = next(iter(client.watch_service()))
-            room = max(len(view.runs), len(view.workers), len(view.computations))
-            for line in frame_lines(client.address, view, room):
-                say(line)
 
 
 token_app = Typer(
