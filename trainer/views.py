@@ -99,16 +99,6 @@ class WeightsKind(StrEnum):
     INITIAL = "initial"
     PRETRAINED = "pretrained"
 
-    @classmethod
-    def parse(cls, name: str) -> WeightsKind | None:
-        """Return the kind with that name or symbol, or None."""
-        symbols = {"theta*": cls.INITIAL, "theta_star": cls.INITIAL, "theta_p": cls.PRETRAINED}
-        return symbols.get(name) or (cls(name) if name in set(cls) else None)
-
-
-# The names that `WeightsKind.parse` takes.
-WEIGHTS_KINDS = "initial (or theta*, theta_star) or pretrained (or theta_p)"
-
 
 @dataclass(frozen=True)
 class BlobView:

@@ -46,7 +46,7 @@ from lipt.trainer.client.sources import (
 )
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import WEIGHTS_KINDS, RunView, ViewT, WeightsKind, view_of
+from lipt.trainer.views import RunView, ViewT, WeightsKind, view_of
 from lipt.trainer.writing.files import place
 from lipt.v1 import access_pb2, blob_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
@@ -341,7 +341,7 @@ class Client(AbstractContextManager["Client"]):
 
         Args:
             run: id, name, or "latest", the newest ready run.
-            kind: "initial" or "theta*", or "pretrained" or "theta_p".
+            kind: "initial" (theta*) or "pretrained" (theta_p).
 
         Raises:
             RunNotReadyError: the run has no weights yet.
@@ -425,10 +425,11 @@ class Client(AbstractContextManager["Client"]):
         )
 
     def _find_weights(self, run: str, kind: str) -> BlobName:
-        found = WeightsKind.parse(kind)
-        if found is None:
-            raise InvalidRequestError(f"there are no {kind!r} weights; choose {WEIGHTS_KINDS}.")
-        request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{found.upper()}")
+        if kind not in set(WeightsKind):
+            raise InvalidRequestError(
+                f"there are no {kind!r} weights; choose {' or '.join(WeightsKind)}."
+            )
+        request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{kind.upper()}")
         answer = self._connection.unary(
             lambda of: of.runs.GetWeights, request, seconds=RESTORE_SECONDS
         )

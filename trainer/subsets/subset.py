@@ -298,24 +298,7 @@ class Subset:
         """
         from lipt.trainer.subsets.written_out import write_out  # noqa: PLC0415 - Pillow
 
-        return write_out(self, dataset, Path(folder), "tar", examples_per_shard, on_progress)
-
-    def to_parquet(
-        self,
-        dataset: Dataset,
-        folder: str | Path,
-        *,
-        examples_per_shard: int = EXAMPLES_PER_SHARD,
-        on_progress: Progress | None = None,
-    ) -> list[Path]:
-        """Write the selected images as Parquet files in Hugging Face's convention.
-
-        Columns: image, label, id (the row number) and weight. Else as `to_webdataset`;
-        `parquet:FOLDER` and `datasets.load_dataset` open them.
-        """
-        from lipt.trainer.subsets.written_out import write_out  # noqa: PLC0415 - Pillow
-
-        return write_out(self, dataset, Path(folder), "parquet", examples_per_shard, on_progress)
+        return write_out(self, dataset, Path(folder), examples_per_shard, on_progress)
 
 
 def _beside(source: Path) -> bytes | None:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from enum import StrEnum
 from html import escape
-from pathlib import PurePath
 from typing import Any
 
 from lipt.common.text import printable
@@ -45,23 +40,9 @@ def _each(found: Mapping[str, Any], wanted: Mapping[str, Any], within: str) -> I
 
 def to_jsonable(value: Any) -> Any:
     """Convert views to JSON values: times become ISO 8601, infinities and NaN null."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: to_jsonable(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-        }
-    if isinstance(value, Mapping):
-        return {str(key): to_jsonable(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [to_jsonable(item) for item in value]
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, StrEnum | PurePath):
-        return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    dump = getattr(value, "model_dump", None)
-    return to_jsonable(dump(mode="json")) if dump else value
+    from pydantic_core import to_jsonable_python  # noqa: PLC0415 - slow
+
+    return to_jsonable_python(value, inf_nan_mode="null")
 
 
 def as_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:

@@ -42,7 +42,7 @@ def test_views_become_json_with_their_field_names() -> None:
         "help": "Which gradient.",
     }
     assert to_jsonable({"at": datetime(2026, 1, 2, tzinfo=UTC), "state": RunState.READY}) == {
-        "at": "2026-01-02T00:00:00+00:00",
+        "at": "2026-01-02T00:00:00Z",
         "state": "ready",
     }
     assert to_jsonable((BlobView("ab", 2), Path("/x"))) == [{"sha256": "ab", "size_bytes": 2}, "/x"]

@@ -23,7 +23,6 @@ from lipt.trainer.cli.display.output import (
     run_talking,
     saying_warnings,
 )
-from lipt.trainer.views import WEIGHTS_KINDS, WeightsKind
 from lipt.trainer.writing.formatting import format_percent
 
 if TYPE_CHECKING:
@@ -183,7 +182,9 @@ def train(
     test: str | None = Option(None, help="Data to measure accuracy on, e.g. cifar10-test:DIR."),
     image_size: shared.ImageSize = None,
     training: shared.Training,
-    init: str = Option(_SCRATCH, help=f"{_SCRATCH}, or a run's weights: {WEIGHTS_KINDS}."),
+    init: Literal["scratch", "initial", "pretrained"] = Option(
+        _SCRATCH, help="From scratch, or from a run's weights: theta* or theta_p."
+    ),
     files: Files,
     loggers: Loggers,
     device: shared.Device = "auto",
@@ -193,8 +194,6 @@ def train(
     coordinator: shared.Coordinator,
 ) -> None:
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, images cropped and flipped."""
-    if init != _SCRATCH and WeightsKind.parse(init) is None:
-        raise BadParameter(f"{init!r} is none of {_SCRATCH}, {WEIGHTS_KINDS}.")
     shared.require_loggers(vars(loggers))
     from lipt.common.process.machine import wait_passively
 

@@ -86,7 +86,7 @@ def test_training_begins_with_a_runs_weights(
     [
         (("--set", "learning_rat=0.1"), "learning_rat: there is no such setting"),
         (("--steps", "0"), "steps = 0"),
-        (("--init", "random"), "'random' is none of scratch, initial (or theta*"),
+        (("--init", "random"), "'random' is not one of 'scratch', 'initial', 'pretrained'"),
         (("--out", "/nowhere/w.safetensors"), "/nowhere is not a directory"),
         (("--out", "w", "--checkpoint", "w"), "--checkpoint and --out are both w"),
         (("--strategy", "craig", "--fraction", "0.1", "--option", "a"), "is not NAME=VALUE"),
