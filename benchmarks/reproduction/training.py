@@ -191,7 +191,7 @@ def train(cell: Cell, bench: Bench) -> Result:
     if cell.strategy == EVERYTHING:
         return _fit(cell, bench, None, None)
     if cell.strategy == REDRAWN:
-        redrawn = Redrawn("random", data, budget, cell.seed)
+        redrawn = Redrawn(data, budget, cell.seed)
         return _fit(cell, bench, redrawn.subset, redrawn)
     run = service.run(cell)
     subset = service.subset(cell, run)

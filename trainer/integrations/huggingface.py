@@ -21,7 +21,7 @@ from lipt.common.imports import import_extra
 from lipt.common.weights.checkpoints import read_torch_file
 from lipt.trainer.integrations.weighting import Weighting
 from lipt.trainer.resampling.reselection import ReselectingSampler
-from lipt.trainer.resampling.samplers import InfoBatchSampler, RedrawingSampler, SubsetSampler
+from lipt.trainer.resampling.samplers import RedrawingSampler, SubsetSampler
 from lipt.trainer.writing.files import replacing
 
 _TrainerCallback: Any = import_extra(
@@ -41,13 +41,8 @@ def train_on(trainer: Any, sampler: SubsetSampler | RedrawingSampler) -> None:
         sampler: follows the Trainer's epochs and checkpoints; its subset's weights multiply losses.
 
     Raises:
-        ConfigError: the sampler has several ranks, or its epochs differ in length.
+        ConfigError: the sampler has several ranks.
     """
-    if isinstance(sampler, InfoBatchSampler):
-        raise ConfigError(
-            "the Trainer counts an epoch's steps once, and InfoBatch's epochs differ in length. "
-            "Take it in a loop of your own or under Lightning, or take a RedrawingSampler."
-        )
     if sampler.num_ranks != 1:
         raise ConfigError(
             f"the sampler is dealt out among {sampler.num_ranks} ranks, and accelerate would deal "
@@ -84,7 +79,7 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
             sampler.load_state_dict(read_torch_file(path))
         else:
             warnings.warn(
-                f"{path} is missing, so training goes on without the sampler's subset or losses.",
+                f"{path} is missing, so training goes on without the sampler's subset.",
                 SamplerStateWarning,
                 stacklevel=2,
             )

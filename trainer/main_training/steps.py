@@ -26,7 +26,7 @@ from lipt.core.learner.augmentation import augment_images
 from lipt.core.training import ForwardPass, Sgd
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.subsets.weighted import ABSOLUTE_WEIGHTS, example_losses, normalized_weights
+from lipt.trainer.subsets.weighted import example_losses, normalized_weights
 
 # Largest examples kept on the device; on an accelerator, as a share of its free memory.
 _MAX_CPU_BYTES = 4 * 1024**3
@@ -61,8 +61,7 @@ class Examples:
             weights_N = torch.ones(len(subset))
             if recipe.weighted:
                 weights_N = torch.as_tensor(subset.weights.copy())
-            if not subset.manifest.get(ABSOLUTE_WEIGHTS):
-                weights_N = normalized_weights(weights_N)
+            weights_N = normalized_weights(weights_N)
         self._soft_labels_NC: Tensor | None = None
         if recipe.soft_labels:
             if subset is None or subset.soft_labels is None:
@@ -247,11 +246,10 @@ class Steps:
             fused=forward_pass.device.type == "cuda",
         )
 
-    def take(self, step: int, batch: Batch) -> tuple[Tensor, Tensor]:
+    def take(self, step: int, batch: Batch) -> Tensor:
         """Take a step, counted from 0.
 
-        Returns, on the device, float64 sums of weighted losses and merits (correct classes), and B
-        losses.
+        Returns, on the device, float64 sums of weighted losses and merits (correct classes).
         """
         recipe, target, targets_B = self._recipe, self._forward_pass.target, batch.targets_B
         if self._graphs:
@@ -267,5 +265,4 @@ class Steps:
         loss = (losses_B * batch.weights_B).mean()
         self.sgd.step(loss, recipe.learning_rate_at(step, self.num_steps))
         merit = target.merits(logits_BC.detach(), targets_B).double().sum()
-        sums = torch.stack([loss.detach().double() * len(targets_B), merit])
-        return sums, losses_B.detach()
+        return torch.stack([loss.detach().double() * len(targets_B), merit])

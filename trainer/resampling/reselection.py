@@ -94,7 +94,6 @@ class Reselection:
                 "The paper's choice is 20."
             )
         self._model, self._every = model, every
-        self.losses = None
         self.num_epochs = num_epochs
         given: dict[str, Any] = {key: value for key, value in request.items() if value is not None}
         options: Mapping[str, object] = given.pop("options", {})

@@ -44,10 +44,8 @@ class Choice:
     strategy: str | None = Option(
         None, "--strategy", "-s", help="Have the coordinator choose, in place of --subset."
     )
-    redraw: Literal["random", "infobatch"] | None = Option(
-        None,
-        help="Draw other examples for every epoch, without a coordinator: random ones, or all but "
-        "half of the easy ones.",
+    redraw: bool = Option(
+        False, "--redraw", help="Draw other random examples for every epoch, without a coordinator."
     )
     fraction: shared.Fraction = None
     budget: shared.Budget = None
@@ -58,8 +56,6 @@ class Choice:
 
     def require(self, subset: Path | None) -> None:
         """Refuse options that do not go together."""
-        from lipt.trainer.resampling.redrawing import redraw_options
-
         ways = {"--subset": subset, "--strategy": self.strategy, "--redraw": self.redraw}
         given = [name for name, value in ways.items() if value]
         if len(given) > 1:
@@ -67,15 +63,12 @@ class Choice:
         if self.strategy or self.redraw:
             shared.require_size(self.fraction, self.budget)
         for names, way, is_given in (
-            ("fraction budget option", "--strategy or --redraw", self.strategy or self.redraw),
-            ("preset proxy every", "--strategy", self.strategy),
+            ("fraction budget", "--strategy or --redraw", self.strategy or self.redraw),
+            ("option preset proxy every", "--strategy", self.strategy),
         ):
             for name in names.split():
                 if getattr(self, name) and not is_given:
                     raise BadParameter(f"--{name} was given without {way}. Give both, or none.")
-        if self.redraw:
-            with shared.refusing_as_usage():
-                redraw_options(self.redraw, shared.parse_options(self.option))
 
     def request(self, run: str, *, soft_labels: bool) -> SelectionOptions:
         """The coordinator's part of the choice."""
@@ -96,11 +89,11 @@ class Choice:
         from lipt.common.subsets import resolve_budget
         from lipt.trainer.resampling.redrawing import Redrawn
 
-        if self.redraw is None:
+        if not self.redraw:
             return None
         size = len(train)
         budget = resolve_budget(fraction=self.fraction, budget=self.budget, num_examples=size)
-        return Redrawn(self.redraw, train, budget, seed, shared.parse_options(self.option))
+        return Redrawn(train, budget, seed)
 
 
 def _reselecting(
@@ -249,7 +242,7 @@ def train(
         except TrainingPaused as paused:
             complain("lipt", str(paused))
             raise Exit(75) from None  # EX_TEMPFAIL: the same command is worth another start
-    _finish(trained, files.out, made, redrawn=choice.redraw is not None, json=json)
+    _finish(trained, files.out, made, redrawn=choice.redraw, json=json)
 
 
 def _run_of(client: Client, run: str, model: str) -> str:
