@@ -27,6 +27,12 @@ def random() -> RedrawingSampler:
     return RedrawingSampler(NUM_EXAMPLES, budget=8)
 
 
+def random_epoch(epoch: int) -> list[int]:
+    sampler = random()
+    sampler.set_epoch(epoch)
+    return list(sampler)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_every_epoch_is_shown_the_subset_of_its_time(
     loop: Loop, make_sampler: MakeSampler, fake_client: FakeClient, workers: int
@@ -50,10 +56,13 @@ def test_checkpoints_resume(loop: Loop, make_sampler: MakeSampler, fake_client: 
     assert fake_client.asked[-1]["previous"] == subset_of(1)
 
 
-def test_a_checkpoint_keeps_the_order(loop: Loop) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_checkpoint_keeps_the_order(loop: Loop, workers: int) -> None:
     whole, again = Model(), Model()
-    loop(whole, random(), 8)
-    loop(again, random(), 8, resume=6)
+    loop(whole, random(), 8, workers=workers)
+    # Every epoch has examples of its own.
+    assert [sorted(random_epoch(epoch)) for epoch in range(8)] == whole.epochs()
+    loop(again, random(), 8, resume=6, workers=workers)
     assert again.seen == whole.seen[48:]
     torch.testing.assert_close(again.net.state_dict(), whole.net.state_dict())
 

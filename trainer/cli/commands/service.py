@@ -161,26 +161,16 @@ def _day(moment: datetime | None) -> str:
 @shared.grouped
 def dashboard(
     *,
-    open_browser: bool = Option(False, "--open", help="Open it in this machine's browser, too."),
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
     """Print a link to the page to watch; it signs one browser in as you, within a minute."""
-    from lipt.common.errors import ConfigError
-
     with coordinator.connect() as client:
         link = client.open_page()
         called = client.address
     print_result(link, [link.url], as_json=json)
     if hint := tunnel_hint(link.url, called):
         say(hint, err=True)
-    if open_browser:
-        # A coordinator's link is opened by a browser, and by no other program of this machine.
-        if urlsplit(link.url).scheme not in {"http", "https"}:
-            raise ConfigError(f"{link.url!r} is no address of a page. It is not opened.")
-        import webbrowser
-
-        webbrowser.open(link.url)
 
 
 def tunnel_hint(url: str, called: str) -> str:
