@@ -14,7 +14,7 @@ from lipt.common.access.roles import Role
 from lipt.common.access.tokens import TokenSource
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.transfer import OnBytes, Transfers
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.values import overrides_to_proto
 from lipt.common.errors import (
     InvalidRequestError,
@@ -324,17 +324,16 @@ class Client(AbstractContextManager["Client"]):
         answer = self._connection.unary(lambda of: of.subsets.ListStrategies, request)
         return [view_of(views.StrategyView, item) for item in answer.strategies]
 
-    def upload_weights(self, weights: Source, *, on_bytes: OnBytes | None = None) -> views.BlobView:
+    def upload_weights(self, weights: Source) -> views.BlobView:
         """Store weights at the coordinator, unless it has them.
 
         Args:
             weights: a safetensors file, its content, or a state dict file of `torch.save`.
-            on_bytes: called, in another thread, with each number of bytes sent.
 
         Raises:
             WeightsError, BlobTooLargeError: not such a file, or over the coordinator's limit.
         """
-        return views.BlobView(**asdict(self._upload(weights_source(weights), on_bytes)))
+        return view_of(views.BlobView, self._stored(weights_source(weights)))
 
     def weights(self, run: str = "latest", kind: str = WeightsKind.PRETRAINED) -> bytes:
         """Return a run's weights as the content of a safetensors file.
@@ -354,21 +353,14 @@ class Client(AbstractContextManager["Client"]):
         )
 
     def save_weights(
-        self,
-        path: str | Path,
-        run: str = "latest",
-        kind: str = WeightsKind.PRETRAINED,
-        *,
-        on_bytes: OnBytes | None = None,
+        self, path: str | Path, run: str = "latest", kind: str = WeightsKind.PRETRAINED
     ) -> views.BlobView:
         """Write a run's weights to a safetensors file atomically, else as `weights`."""
         name, target = self._find_weights(run, kind), Path(path)
         # Beside the file, so that the last step is a rename.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".lipt-") as folder:
             store = BlobStore(Path(folder), max_blob_bytes=_MAX_BYTES)
-            part = self._connection.transfer(
-                lambda blobs: Transfers(blobs, on_bytes=on_bytes).download(name, store)
-            )
+            part = self._connection.transfer(lambda blobs: Transfers(blobs).download(name, store))
             place(part, target)
         return views.BlobView(**asdict(name))
 
@@ -436,11 +428,7 @@ class Client(AbstractContextManager["Client"]):
         return blob_from_proto(answer.weights)
 
     def _stored(self, source: Path | bytes) -> blob_pb2.BlobRef:
-        return blob_to_proto(self._upload(source))
-
-    def _upload(self, source: Path | bytes, on_bytes: OnBytes | None = None) -> BlobName:
         # A transfer retries for long; this call fails at once without a coordinator.
         self.info()
-        return self._connection.transfer(
-            lambda blobs: Transfers(blobs, on_bytes=on_bytes).upload(source)
-        )
+        name = self._connection.transfer(lambda blobs: Transfers(blobs).upload(source))
+        return blob_to_proto(name)
