@@ -40,7 +40,7 @@ def with_draws(digits: Dataset) -> Callable[..., Trained]:
 
 def with_weights(digits: Dataset) -> Callable[..., Trained]:
     def run(**options: Any) -> Trained:
-        make = partial(ByWeights, digits)
+        make: Any = partial(ByWeights, digits)
         return fit(linear_net(), digits, recipe=SIX_EPOCHS, reselect=make, **options)
 
     return run
@@ -170,7 +170,6 @@ class ByWeights:
     """Every second epoch another 40 examples: which ones, the model's weights decide."""
 
     num_epochs: int | None = None
-    losses = None
 
     def __init__(self, dataset: Dataset, model: nn.Module, first: Subset | None) -> None:
         self.model, self.dataset = model, dataset
@@ -206,13 +205,13 @@ def linear_net() -> nn.Module:
 def test_a_source_is_told_the_number_of_epochs(
     digits: Dataset, recipe: Recipe, num_epochs: int
 ) -> None:
-    source = ByWeights(digits, linear_net(), None)
+    source: Any = ByWeights(digits, linear_net(), None)
     fit(source.model, digits, recipe=recipe, reselect=source)
     assert source.told == [num_epochs] * num_epochs
 
 
 def test_a_later_subset_of_other_data_is_refused(digits: Dataset, digits_test: Dataset) -> None:
-    source = ByWeights(digits, linear_net(), None)
+    source: Any = ByWeights(digits, linear_net(), None)
     source.dataset = digits_test
     with pytest.raises(SubsetError, match=r"digits-train has"):
         fit(source.model, digits, recipe=SIX_EPOCHS, reselect=source)

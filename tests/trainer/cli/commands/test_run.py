@@ -69,18 +69,6 @@ def test_starting_sends_flags_and_settings(relay: Relay, lipt: Any, tmp_path: Pa
     )
 
 
-def test_a_preset_is_sent_under_the_settings_given(relay: Relay, lipt: Any) -> None:
-    lipt("run", "start", "--preset", "paper", "--batch-size", "16", "--set", "soup.num_alphas=2")
-    (request,) = relay.requests_of(run_pb2.CreateRunRequest)
-    assert request.config.soup == config_pb2.SoupConfig(
-        method=config_pb2.SOUP_METHOD_GREEDY, num_alphas=2, search=config_pb2.SOUP_SEARCH_GRID
-    )
-    learners = config_pb2.LearnersConfig(
-        num_learners=10, num_minibatches=1, num_steps=10, batch_size=16
-    )
-    assert request.config.learners == learners
-
-
 def test_starting_says_what_was_lowered_to_fit_the_data(relay: Relay, lipt: Any) -> None:
     # The default is ten learners of ten batches of 128, and the digits are 1,442.
     first, fitted, last = lipt("run", "start").stdout.splitlines()
