@@ -245,12 +245,9 @@ def read_diagnosis(
     findings = _parse(file.metadata.get("diagnosis", ""))
     if findings.num_examples != num_examples:
         raise _refused(f"{num_examples} examples were announced, it has {findings.num_examples}")
-    columns: dict[str, NDArray[Any]] = {}
-    for name in COLUMNS:
-        spec = file.specs.get(name)
-        if spec is None or spec.shape != (num_examples,):
-            raise _refused(f"{name} is missing or has other than {num_examples} values")
-        columns[name] = file.tensor(name).numpy()
+    if missing := COLUMNS.keys() - file.specs.keys():
+        raise _refused(f"it has no {min(missing)}")
+    columns: dict[str, NDArray[Any]] = {name: file.tensor(name).numpy() for name in COLUMNS}
     return Diagnosis(
         findings, **columns, fingerprint=fingerprint, run_id=run_id, manifest=dict(manifest or {})
     )

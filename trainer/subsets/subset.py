@@ -166,8 +166,8 @@ class Subset:
         """Whether its examples have different loss weights."""
         return bool(len(self)) and bool(self.weights.min() != self.weights.max())
 
-    def dataset(self, data: Any, *, check: bool = True, normalized: bool = True) -> WeightedData:
-        """Return the selected examples with their weights: (image, label, weight).
+    def dataset(self, data: Any, *, check: bool = True) -> WeightedData:
+        """Return the selected examples with their weights, of mean 1: (image, label, weight).
 
         Soft labels, if any, come last: (image, label, weight, soft label). A dictionary example
         gets them under "weight" and "soft_label". `WeightedSubsetLoss` and `SoftTargetLoss` take
@@ -176,8 +176,6 @@ class Subset:
         Args:
             data: the data that the subset was selected from, in any form that `lipt.select` takes.
             check: as in `apply`; raises the same errors.
-            normalized: whether to scale weights to mean 1, which preserves the learning rate's
-                scale.
         """
         import torch  # noqa: PLC0415 - slow
 
@@ -185,8 +183,7 @@ class Subset:
 
         rows = rows_of(data, self.manifest)
         require_same_data(rows, self, check=check)
-        weights_K = torch.from_numpy(self.weights.copy())
-        weights_K = normalized_weights(weights_K) if normalized else weights_K
+        weights_K = normalized_weights(torch.from_numpy(self.weights.copy()))
         soft_labels_KC = None
         if self.soft_labels is not None:
             soft_labels_KC = torch.from_numpy(self.soft_labels.astype(np.float32))

@@ -286,8 +286,6 @@ def test_examples_come_with_their_weights() -> None:
     assert np.array_equal(image, IMAGES[4])
     # Of mean 1: 1 and 3 are half and one and a half.
     assert (label, float(weight)) == (0, 1.5)
-    raw = subset_of(1, 3).dataset((IMAGES, LABELS), check=False, normalized=False)
-    assert [float(raw[place][2]) for place in (0, 1)] == [1.0, 3.0]
     table = datasets.Dataset.from_dict({"text": list("abcde"), "label": LABELS.tolist()})
     row = subset_of(1, 3).dataset(table, check=False)[0]
     assert (row["text"], row["label"], float(row["weight"])) == ("b", 1, 0.5)
