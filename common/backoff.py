@@ -23,7 +23,6 @@ class Backoff:
     jitter: Callable[[], float] = field(default=lambda: 1.0)
 
     def pause_seconds(self, num_failures: int) -> float:
-        """The pause after consecutive failures."""
         doubled = self.first_seconds * 2.0 ** min(num_failures - 1, 60)
         return min(self.max_seconds, doubled) * (1 + self.jitter()) / 2
 

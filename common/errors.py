@@ -287,18 +287,15 @@ class TooManyCallsError(UnavailableError, reason="TOO_MANY_CALLS", code="RESOURC
 
 
 def error_classes(cls: type[LiptError] = LiptError) -> list[type[LiptError]]:
-    """A class and all its subclasses."""
     return [cls, *(below for sub in cls.__subclasses__() for below in error_classes(sub))]
 
 
 def error_class(reason: str) -> type[LiptError]:
-    """The class with this `reason`; LiptError for an unknown one."""
     own = {cls.reason: cls for cls in error_classes() if "reason" in vars(cls)}
     return own.get(reason, LiptError)
 
 
 def to_status(error: LiptError) -> status_pb2.Status:
-    """An error as a status with its code, message and reason."""
     details = [_packed(error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN))]
     if error.retry_after_seconds is not None:
         retry = error_details_pb2.RetryInfo()
@@ -324,7 +321,6 @@ def _shortened(sentence: str) -> str:
 
 
 def from_rpc_error(error: grpc.RpcError) -> LiptError:
-    """The error that the server raised, or the class for another status."""
     call = cast("grpc.Call", error)
     code, details = call.code(), printable(call.details() or "")
     try:

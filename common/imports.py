@@ -44,7 +44,6 @@ def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> M
 
 
 def is_factory_spec(spec: str) -> bool:
-    """Whether `spec` has the form `package.module:factory`."""
     return _SPEC.fullmatch(spec) is not None
 
 
@@ -104,7 +103,6 @@ def call_factory(spec: str, factory: Callable[..., Any], **arguments: int) -> An
 
 
 def require_importable(modules: Collection[str]) -> None:
-    """Import the modules that `--allow-module` names."""
     for name in modules:
         _import(f"--allow-module {name}", name)
 

@@ -62,7 +62,6 @@ class Part:
 
     @property
     def cost(self) -> int:
-        """The part's total cost."""
         return self.value * self.each
 
 
@@ -76,7 +75,6 @@ class Cost:
 
     @property
     def total(self) -> int:
-        """The sum of the parts."""
         return sum(part.cost for part in self.parts)
 
 
@@ -103,7 +101,6 @@ class Violation:
 
 
 def violation(cost: Cost, limit: Limit) -> Violation | None:
-    """The violation of a limit by a cost, or None."""
     if cost.total <= limit.at_most:
         return None
     blamable = [part for part in cost.parts if part.knob and part.cost] or cost.parts
@@ -140,7 +137,6 @@ def training_bytes_per_example(figures: ModelFigures, example_bytes: int) -> int
 
 
 def learner_threads(learners: LearnersConfig) -> Cost:
-    """A worker's threads."""
     part = Part("learners.cpu_threads", learners.cpu_threads, 1, "training")
     return Cost("training of a learner", Unit.THREADS, (part,))
 
@@ -155,7 +151,6 @@ def learner_images(learners: LearnersConfig) -> Cost:
 def learner_memory(
     learners: LearnersConfig, model: str, figures: ModelFigures, *, example_bytes: int
 ) -> Cost:
-    """A worker's memory while it trains a learner."""
     sent = figures.sent_bytes
     copy = figures.weights_bytes - figures.frozen_bytes * _TRAINED_COPIES // MODEL_COPIES
     shard = learners.num_minibatches, learners.batch_size * example_bytes * _SHARD_COPIES

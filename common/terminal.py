@@ -25,7 +25,6 @@ def say_document(text: str) -> None:
 
 
 def complain(program: str, sentence: str) -> None:
-    """Print a program's final error to standard error."""
     typer.echo(f"{program}: {printable_lines(sentence)}", err=True)
 
 

@@ -63,7 +63,6 @@ class Transfers:
         return self._retried(attempt, lambda: store.committed_offset(name))
 
     def download_bytes(self, name: BlobName, *, max_bytes: int) -> bytes:
-        """Download a blob to memory."""
         if name.size_bytes > max_bytes:
             raise BlobTooLargeError(
                 f"blob {name} is larger than the {max_bytes} bytes that are taken here. Raise the "

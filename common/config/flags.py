@@ -30,7 +30,6 @@ PrintConfig = Annotated[
 
 
 def service_app() -> typer.Typer:
-    """A service's command line, without its command."""
     return typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,

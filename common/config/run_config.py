@@ -80,7 +80,6 @@ class FingerprintKind(StrEnum):
 
     @classmethod
     def of(cls, fingerprint: str) -> FingerprintKind:
-        """The kind of a fingerprint."""
         return cls.FULL if fingerprint.startswith(FULL_PREFIX) else cls.SAMPLED
 
 

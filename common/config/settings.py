@@ -58,7 +58,6 @@ def example_file(name: str) -> str:
 def load_settings(
     model: type[SectionT], *, config: Path | None, flags: Mapping[str, Any]
 ) -> SectionT:
-    """Settings of all three layers, validated together."""
     from lipt.common.config.values import explain
     from lipt.common.errors import ConfigError
 
@@ -77,7 +76,6 @@ def load_settings(
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
     from lipt.common.errors import ConfigError
 
     try:

@@ -44,12 +44,10 @@ class ModelTask:
 
     @property
     def target(self) -> Target:
-        """The target of the model's outputs."""
         return self.other_target or SingleLabel(self.num_classes)
 
     @property
     def inputs(self) -> InputFormat:
-        """The format of the model's inputs."""
         inputs = self.image or self.columns
         assert inputs is not None  # noqa: S101 - one of them is set
         return inputs

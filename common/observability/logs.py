@@ -42,7 +42,6 @@ def log_about(**ids: object) -> Token[Mapping[str, str]]:
 
 @contextmanager
 def logging_about(**ids: object) -> Iterator[None]:
-    """Add ids to the block's log."""
     token = log_about(**ids)
     try:
         yield
@@ -64,7 +63,6 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record's line."""
         time = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, Any] = {
             "time": f"{time:%Y-%m-%dT%H:%M:%S.%f}Z",
@@ -93,15 +91,12 @@ class PrintableFormatter(logging.Formatter):
     """A record on one line, with any traceback indented below."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line without its traceback."""
         return printable(super().formatMessage(record))
 
     def formatException(self, ei: ExcInfo) -> str:
-        """The traceback, which may contain a peer's text."""
         return printable_lines(super().formatException(ei))
 
     def formatStack(self, stack_info: str) -> str:
-        """The stack of the logging call."""
         return printable_lines(super().formatStack(stack_info))
 
 
@@ -189,7 +184,6 @@ class Events:
         logger.log(level, " ".join(pairs), extra={_EVENT: {"kind": kind.value, **given}})
 
     def count(self, kind: EventKind, detail: str | None = None) -> int:
-        """The number of events of a kind, by default of all details."""
         return sum(
             number
             for (counted, under), number in self.counts().items()
@@ -197,7 +191,6 @@ class Events:
         )
 
     def counts(self) -> dict[tuple[EventKind, str], int]:
-        """All counters, by kind and detail."""
         return dict(self._counts)
 
 

@@ -95,11 +95,9 @@ class Meters:
         self._seen: dict[tuple[Instrument, str], set[str]] = defaultdict(set)
 
     def add(self, counter: Counter | Gauge, *labels: str, by: float = 1.0) -> None:
-        """Add `by` to a counter."""
         self._series(counter, labels).inc(by)
 
     def observe(self, histogram: Histogram, value: float, *labels: str) -> None:
-        """Add one observation."""
         self._series(histogram, labels).observe(value)
 
     def families(self, instrument: Instrument) -> list[Any]:
@@ -150,12 +148,10 @@ class Phases:
         self._current, self._since = phases[0], clock()
 
     def enter(self, phase: str) -> None:
-        """Begin a phase."""
         self.seconds()
         self._current = phase
 
     def seconds(self) -> dict[Labels, float]:
-        """The seconds of each phase."""
         with self._lock:
             now = self._clock()
             self._seconds[self._current] += now - self._since

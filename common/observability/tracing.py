@@ -57,13 +57,11 @@ class Span:
         self.begun.set_attributes(_own(attributes))
 
     def fail(self, error_type: str) -> None:
-        """Mark the span as failed."""
         self.begun.set_status(trace.StatusCode.ERROR)
         self.begun.set_attribute("error.type", error_type)
 
     @property
     def traceparent(self) -> str:
-        """The span's `traceparent`."""
         return _written(self.begun)
 
 
@@ -102,7 +100,6 @@ def is_spanless(method: str) -> bool:
 
 
 def begin_call(method: str, kind: trace.SpanKind) -> Span:
-    """The span of a call, at its client or its server."""
     service, _, name = method.removeprefix("/").partition("/")
     named = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
     tracer = trace.get_tracer("lipt")

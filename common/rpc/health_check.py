@@ -20,7 +20,6 @@ _ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - not listened on
 
 
 def address_to_ask(environment: Mapping[str, str]) -> str:
-    """The health address of a coordinator with this environment."""
     listen = environment.get("LIPT_HEALTH_LISTEN") or environment.get("LIPT_LISTEN") or _DEFAULT
     host, _, port = listen.rpartition(":")
     return f"{_ANY.get(host, host)}:{port}"

@@ -144,7 +144,6 @@ def enum_number(enum: EnumDescriptor, value: str, name: str) -> int:
 
 
 def enum_to_proto(enum: EnumDescriptor, value: StrEnum) -> str:
-    """A member's wire name, as message constructors take it."""
     name: str = enum.values_by_number[enum_number(enum, value.value, enum.name)].name
     return name
 

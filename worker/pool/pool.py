@@ -59,7 +59,6 @@ class DemandSource:
         return call.result() if call else known or Demand()
 
     def interrupt(self) -> None:
-        """End the current wait, and every later one; for signal handlers."""
         self._polls.interrupt()
 
 
@@ -85,7 +84,6 @@ class Pool:
         self._complained_of: type[LiptError] | None = None
 
     def stop(self) -> None:
-        """Return from `run` soon; for signal handlers."""
         self._stopping.set()
         self.source.interrupt()
 
