@@ -8,9 +8,7 @@ to 1.0 times the plan (MobileNet 1.8 times). Evaluation takes 1.0 to 1.4 times t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 
 from lipt.common.config.run_config import LearnersConfig
 from lipt.common.models.footprint import ModelFigures
@@ -32,17 +30,6 @@ _AHEAD_BYTES = 3
 STEP_IMAGES = 64
 # A shard's file and its examples.
 _SHARD_COPIES = 2
-
-
-class Unit(Enum):
-    """Unit of a cost, with its text."""
-
-    BYTES = (format_bytes,)
-    THREADS = ("{} threads".format,)
-    IMAGES = ("{} images".format,)
-
-    def __init__(self, written: Callable[[int], str]) -> None:
-        self.written = written
 
 
 @dataclass(frozen=True)
@@ -67,15 +54,18 @@ class Part:
 
 @dataclass(frozen=True)
 class Cost:
-    """A total cost; `where` is a noun, as "memory of a worker"."""
+    """A total cost in "bytes", "threads" or "images"; `where` is a noun: "memory of a worker"."""
 
     where: str
-    unit: Unit
+    unit: str
     parts: tuple[Part, ...]
 
     @property
     def total(self) -> int:
         return sum(part.cost for part in self.parts)
+
+    def written(self, amount: int) -> str:
+        return format_bytes(amount) if self.unit == "bytes" else f"{amount} {self.unit}"
 
 
 @dataclass(frozen=True)
@@ -105,7 +95,7 @@ def violation(cost: Cost, limit: Limit) -> Violation | None:
         return None
     blamable = [part for part in cost.parts if part.knob and part.cost] or cost.parts
     part = max(blamable, key=lambda part: part.cost)
-    written = cost.unit.written
+    written = cost.written
     value = part.name or str(part.value)
     blamed = f"{part.knob} = {value}: " if part.knob else ""
     most = f", {written(part.cost)} of it for {part.what}" if len(cost.parts) > 1 else ""
@@ -138,14 +128,14 @@ def training_bytes_per_example(figures: ModelFigures, example_bytes: int) -> int
 
 def learner_threads(learners: LearnersConfig) -> Cost:
     part = Part("learners.cpu_threads", learners.cpu_threads, 1, "training")
-    return Cost("training of a learner", Unit.THREADS, (part,))
+    return Cost("training of a learner", "threads", (part,))
 
 
 def learner_images(learners: LearnersConfig) -> Cost:
     """Images that pass a learner's model in all attempts."""
     each = learners.num_minibatches * max(learners.batch_size, STEP_IMAGES) * learners.max_attempts
     part = Part("learners.num_steps", learners.num_steps, each, "its steps, in every attempt")
-    return Cost("training of a learner", Unit.IMAGES, (part,))
+    return Cost("training of a learner", "images", (part,))
 
 
 def learner_memory(
@@ -156,7 +146,7 @@ def learner_memory(
     shard = learners.num_minibatches, learners.batch_size * example_bytes * _SHARD_COPIES
     return Cost(
         "memory of a worker",
-        Unit.BYTES,
+        "bytes",
         (
             Part("", 1, PROCESS_BYTES, "its process"),
             Part("model", MODEL_COPIES, copy, "copies of the weights", None, model),

@@ -3,8 +3,6 @@
 Shapes: N images, B examples or texts, C classes, D features.
 """
 
-
-
 from __future__ import annotations
 
 import difflib

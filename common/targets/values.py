@@ -9,8 +9,6 @@ the quantile of the first, labels by each example's rarest label.
 Shapes: N examples, B of a batch, T outputs, C classes or labels, Q edges.
 """
 
-
-
 from __future__ import annotations
 
 import itertools

@@ -359,7 +359,7 @@ def test_data_is_opened_at_the_size_that_the_model_sees(scorer: Scorer) -> None:
         ({"fingerprint": "0" * 64}, "data has 0000.*--worker-data"),
         ({"fingerprint": "full-" + "0" * 64}, "data has full-0000.*--worker-data"),
         ({"image": ImageFormat(3, 8, 8, mean=(0.5,) * 3, std=(0.25,) * 3)}, "and 3x8x8 images"),
-        ({"threads": 13}, "asks for 13 threads"),
+        ({"threads": 13}, "comes to 13 threads"),
     ],
     ids=["sampled", "full", "colours", "threads"],
 )
