@@ -126,10 +126,6 @@ class PoolSettings(Section):
     """PEM file of the authority that signed the coordinator's certificate."""
     log_level: LogLevel = "INFO"
 
-    @property
-    def where(self) -> str:
-        return "on this machine" if self.ray is None else f"on Ray at {self.ray}"
-
     @model_validator(mode="after")
     def _fewest_are_no_more_than_most(self) -> Self:
         if self.min_workers > self.workers:

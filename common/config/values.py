@@ -51,23 +51,12 @@ def explain(
         if item["type"] == "value_error":
             clauses += [f"{field}: {message}" if field else message] if rules else []
         elif item["type"] == "extra_forbidden":
-            known = ", ".join(_fields_beside(item["loc"], model))
-            listed = f"there are {known}" if known else ""
             meant = did_you_mean(field, model) if model is not None else ""
-            parts = (f"{field}: there is no such setting", listed, meant)
-            clauses.append("; ".join(filter(None, parts)))
+            clauses.append(f"{field}: there is no such setting{f'; {meant}' if meant else ''}")
         else:
             value = "" if item["type"] == "missing" else f" = {item['input']!r}"
             clauses.append(f"{field}{value}: {message[:1].lower()}{message[1:]}")
     return "; ".join(clauses)
-
-
-def _fields_beside(loc: tuple[int | str, ...], model: type[BaseModel] | None) -> list[str]:
-    for part in loc[:-1]:
-        field = model.model_fields.get(str(part)) if model is not None else None
-        inner = field.annotation if field is not None else None
-        model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
-    return [] if model is None else list(model.model_fields)
 
 
 def did_you_mean(name: str, model: type[BaseModel]) -> str:

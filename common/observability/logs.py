@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from enum import StrEnum
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Literal
 
 from opentelemetry.trace import get_current_span
@@ -84,16 +84,13 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
-
-
 class PrintableFormatter(logging.Formatter):
     """A record on one line, with any traceback indented below."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(super().formatMessage(record))
 
-    def formatException(self, ei: ExcInfo) -> str:
+    def formatException(self, ei: Any) -> str:
         return printable_lines(super().formatException(ei))
 
     def formatStack(self, stack_info: str) -> str:

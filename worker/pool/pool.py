@@ -80,7 +80,7 @@ class Pool:
         self._leaving: set[int] = set()
         self._num_failed, self._not_before = 0, -math.inf
         self._demand: Demand | None = None
-        self._changed_at = self._quiet_since = self.clock()
+        self._quiet_since = self.clock()
         self._complained_of: type[LiptError] | None = None
 
     def stop(self) -> None:
@@ -109,16 +109,15 @@ class Pool:
         now, settings = self.clock(), self.settings
         num_open = demand.num_queued + demand.num_leased + demand.num_coming
         num_open += demand.num_ranges if self.has_data else 0
-        if demand != self._demand:
-            self._demand, self._changed_at = demand, now
+        self._demand = demand
         if num_open:
             self._quiet_since = now
         for ended in self.engine.ended():
-            self._say_goodbye(ended, demand, now)
+            self._say_goodbye(ended, now)
         wanted = max(settings.min_workers, min(settings.workers, num_open))
         missing = wanted - (len(self._workers) - len(self._leaving))
         if missing > 0 and now >= self._not_before:
-            logger.info("starting %s: learners: %s", _workers(missing), _counts(demand))
+            logger.info("starting %s for %d learners and ranges", _workers(missing), num_open)
             self._start(missing, now)
         elif not num_open and now - self._quiet_since >= settings.idle_seconds:
             idle = {number for number in self._workers if number >= settings.min_workers}
@@ -138,7 +137,7 @@ class Pool:
             self.engine.start(number, [*own, *self.arguments])
             self._workers[number] = now
 
-    def _say_goodbye(self, ended: Ended, demand: Demand, now: float) -> None:
+    def _say_goodbye(self, ended: Ended, now: float) -> None:
         age_seconds = now - self._workers.pop(ended.number)
         if ended.number in self._leaving:
             self._leaving.discard(ended.number)
@@ -148,14 +147,6 @@ class Pool:
             raise ProcessEndedError(f"{name} does not take its arguments:\n{ended.tail}")
         if ended.status == 0:
             logger.info("%s is done; %s left", name, _workers(len(self._workers)))
-            unchanged_seconds = now - self._changed_at
-            if demand.num_queued and unchanged_seconds >= self.settings.idle_seconds:
-                logger.warning(
-                    "%s left without a learner, and %d wait: lipt doctor and lipt run watch say "
-                    "what keeps workers from them",
-                    name,
-                    demand.num_queued,
-                )
             return
         if ended.status is not None:
             if age_seconds >= _YOUNG_SECONDS:
@@ -170,16 +161,6 @@ class Pool:
 
 def _workers(number: int) -> str:
     return f"{number} worker{'' if number == 1 else 's'}"
-
-
-def _counts(demand: Demand) -> str:
-    words = {
-        "waiting": demand.num_queued,
-        "with a worker": demand.num_leased,
-        "about to come": demand.num_coming,
-        "ranges of a pass over the data": demand.num_ranges,
-    }
-    return ", ".join(f"{count} {word}" for word, count in words.items() if count) or "none"
 
 
 @contextmanager

@@ -65,9 +65,9 @@ def test_flags_then_environment_then_file(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("lisen = 'x'", "lisen: there is no such setting; there are listen, state_dir, "),
-        ("[lease]\nseconds = 5", r"lease\.seconds: there is .*; there are duration_seconds$"),
-        ("[run.learners]\ndensity = 1", r"run\.learners\.density: .* num_learners, num_minibat"),
+        ("lisen = 'x'", "lisen: there is no such setting; did you mean listen"),
+        ("[lease]\nseconds = 5", r"lease\.seconds: there is no such setting$"),
+        ("[run.learners]\ndensity = 1", r"run\.learners\.density: .*mean run\.pruning\.density_m"),
         ("[lease]\nduration_seconds = nan", r"lease\.duration_seconds = nan: .*finite"),
         ("[lease]\nduration_seconds = 1e9", r"duration_seconds = 1000000000\.0: .*equal to 3600"),
         ("[lease]\nduration_seconds = 'x'", r"lease\.duration_seconds = 'x': .*valid number"),
@@ -152,7 +152,7 @@ def test_run_config_has_the_same_fields_on_the_wire() -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"nonsense": 1}, "nonsense: there is no such setting; there are model"),
+        ({"nonsense": 1}, "nonsense: there is no such setting"),
         ({"learners": {"steps": 1}}, r"learners\.steps: there is no such setting"),
         ({"learners": 3}, "learners = 3: input should be a valid dictionary"),
         ({"pruning": {"method": "axe"}}, "input should be 'magnitude', 'snip', 'random' or 'none'"),

@@ -110,15 +110,6 @@ def test_arguments_that_no_worker_takes_end_the_pool() -> None:
         bench.tend(Demand(num_queued=1))
 
 
-def test_worker_that_left_what_waits_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    waiting = Demand(num_queued=1)
-    bench = Bench()
-    bench.tend(waiting)
-    bench.end(0, 0)
-    assert bench.tend(waiting, after_seconds=IDLE_SECONDS + 5.0) == [0]
-    assert "worker 0 left without a learner, and 1 wait" in caplog.text
-
-
 def test_coordinator_that_is_away_is_waited_for_and_takes_no_worker_along(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
