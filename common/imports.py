@@ -43,10 +43,6 @@ def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> M
         raise MissingExtraError(package, extra=extra, needed_for=needed_for) from None
 
 
-def is_factory_spec(spec: str) -> bool:
-    return _SPEC.fullmatch(spec) is not None
-
-
 def module_of(spec: str) -> str:
     """The module in `package.module:factory`; empty for another form."""
     match = _SPEC.fullmatch(spec)

@@ -126,23 +126,12 @@ class PoolSettings(Section):
     """PEM file of the authority that signed the coordinator's certificate."""
     log_level: LogLevel = "INFO"
 
-    @model_validator(mode="after")
-    def _fewest_are_no_more_than_most(self) -> Self:
-        if self.min_workers > self.workers:
-            raise ValueError(
-                f"min_workers {self.min_workers} is more than workers {self.workers}, which is the "
-                "most that there may be. Raise workers."
-            )
-        return self
+    ordered = (("min_workers", "workers"),)
 
     @model_validator(mode="after")
     def _what_is_ray_s_comes_with_ray(self) -> Self:
-        ray_s = {
-            "resources": self.resources,
-            "runtime_env": self.runtime_env,
-            "working_dir": self.working_dir,
-        }
-        given = [name for name, value in ray_s.items() if value]
+        ray_s = ("resources", "runtime_env", "working_dir")
+        given = [name for name in ray_s if getattr(self, name)]
         if given and self.ray is None:
             raise ValueError(f"{given[0]} is for a pool on Ray, and there is no ray. Give --ray.")
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, TypeVar
 
@@ -13,10 +12,8 @@ from lipt.common.config.knobs import sections
 from lipt.common.config.run_config import RunConfig, merge
 from lipt.common.errors import ConfigError
 from lipt.common.rpc.messages import fill_message, message_to_dict
+from lipt.common.text import did_you_mean
 from lipt.v1 import config_pb2
-
-# Minimum difflib ratio of similar names.
-_ALIKE = 0.75
 
 ValueT = TypeVar("ValueT")
 
@@ -51,25 +48,16 @@ def explain(
         if item["type"] == "value_error":
             clauses += [f"{field}: {message}" if field else message] if rules else []
         elif item["type"] == "extra_forbidden":
-            meant = did_you_mean(field, model) if model is not None else ""
-            clauses.append(f"{field}: there is no such setting{f'; {meant}' if meant else ''}")
+            known = [
+                f"{section.name}.{knob.name}".lstrip(".")
+                for section in (sections(model) if model else ())
+                for knob in section.knobs
+            ]
+            clauses.append(f"{field}: there is no such setting.{did_you_mean(field, known)}")
         else:
             value = "" if item["type"] == "missing" else f" = {item['input']!r}"
             clauses.append(f"{field}{value}: {message[:1].lower()}{message[1:]}")
     return "; ".join(clauses)
-
-
-def did_you_mean(name: str, model: type[BaseModel]) -> str:
-    """A question with the closest settings of a model, dotted, or ""."""
-    known = [
-        f"{section.name}.{knob.name}".lstrip(".")
-        for section in sections(model)
-        for knob in section.knobs
-    ]
-    leaves = {full.rpartition(".")[2] for full in known}
-    alike = get_close_matches(name.rpartition(".")[2], leaves, n=1, cutoff=_ALIKE)
-    found = [full for full in known if full.rpartition(".")[2] in alike]
-    return f"did you mean {' or '.join(found)}?" if found else ""
 
 
 def run_config_to_proto(config: RunConfig) -> config_pb2.RunConfig:

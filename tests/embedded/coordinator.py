@@ -19,14 +19,7 @@ from tests.embedded.compute import ThreadQueue
 
 
 class EmbeddedCoordinator(AbstractContextManager[str]):
-    """Serves during a `with` block, which is given its address.
-
-    Args:
-        settings: what the coordinator is told.
-
-    Raises:
-        LiptError: on entering: the state, the data or the model cannot be used.
-    """
+    """Serves during a `with` block, which is given its address."""
 
     def __init__(self, settings: CoordinatorSettings) -> None:
         self._settings = settings

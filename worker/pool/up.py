@@ -216,7 +216,7 @@ def _reachable(listening: str, host: str | None, *, here: bool) -> str:
 def _tell(data: str, listening: str, settings: PoolSettings) -> None:
     flag = "" if listening == _DEFAULT_ADDRESS else f" --coordinator {settings.coordinator}"
     say(
-        f"lipt serves {data} on {listening}. Its workers, at most {settings.workers}, come with "
+        f"lipt serves {data} on {listening}, for up to {settings.workers} workers, which come with "
         "the first run. In another terminal:"
     )
     say(f"    lipt run start --watch{flag}")
