@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ from lipt.common.backoff import RetryPolicy
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
-from lipt.common.config.run_config import WeightEncoding
 from lipt.common.config.tasks import LearnerTask, ScoringTask
 from lipt.common.data import (
     Bearable,
@@ -59,9 +58,6 @@ from lipt.worker.client import Assignment, CoordinatorClient, LeaseKeeper
 from lipt.worker.instruments import (
     BLOB_BYTES,
     EXAMPLES,
-    LEARNER,
-    RESULT_BYTES,
-    SCORED,
     STEPS,
     WAITED,
     Metering,
@@ -154,13 +150,15 @@ class Worker:
         meters.add(WAITED, by=learner.waited_seconds)
         phases.enter(Phase.SUBMITTING)
         lease.report(worker_pb2.LEARNER_PHASE_SUBMITTING, task.learners.num_steps, learner.loss)
-        # Snapshots first: a stored learner then has all of them.
-        results = (*learner.snapshots, learner.weights)
-        exchange.hand_in(
-            lambda: (self._encoded(weights, task.learners.encoding) for weights in results),
-            loss=learner.loss,
-            train_seconds=learner.train_seconds,
-        )
+
+        def encoded() -> Iterator[bytes]:
+            # Snapshots first: a stored learner then has all of them.
+            for weights in (*learner.snapshots, learner.weights):
+                with span("encode", encoding=task.learners.encoding.value):
+                    content = encode_weights(weights, task.learners.encoding)
+                yield content
+
+        exchange.hand_in(encoded, loss=learner.loss, train_seconds=learner.train_seconds)
         seconds = perf_counter() - started
         logger.info(
             "%s is in: loss %.3f, %.1f s; of %.1f s of training it waited %.1f s for data",
@@ -170,7 +168,6 @@ class Worker:
             learner.train_seconds,
             learner.waited_seconds,
         )
-        meters.observe(LEARNER, seconds)
 
     def _initial_weights(self, task: LearnerTask, source: Path | bytes) -> Weights:
         model = build_model(
@@ -182,12 +179,6 @@ class Worker:
         )
         like, max_bytes = specs_of(model.state_dict()), self.settings.max_blob_bytes
         return read_weights(source, like=like, max_bytes=max_bytes)
-
-    def _encoded(self, weights: Weights, encoding: WeightEncoding) -> bytes:
-        with span("encode", encoding=encoding.value):
-            content = encode_weights(weights, encoding)
-        self.metering.meters.add(RESULT_BYTES, encoding.value, by=len(content))
-        return content
 
     def _score(self, assignment: Assignment, task: ScoringTask, exchange: Exchange) -> None:
         started, phases = perf_counter(), self.metering.phases
@@ -215,7 +206,6 @@ class Worker:
             exchange.hand_in(lambda: [content], train_seconds=seconds)
         except ForeignBlobError as error:
             raise StaleLeaseError(f"{assignment}: somebody was quicker. {error}") from error
-        self.metering.meters.add(SCORED, by=len(task))
         logger.info("%s is in: %d examples, %.1f s", assignment, len(task), seconds)
 
     def dataset(self, task: ScoringTask) -> Dataset:

@@ -97,9 +97,7 @@ def _worked(settings: WorkerSettings) -> int:
         stack.enter_context(exporting("lipt-worker", instance=settings.name))
         if listen is not None:
             meters = metering.meters
-            metrics = serving_metrics(
-                listen, tls, events, meters, WORKER, lambda: metering.readings(device)
-            )
+            metrics = serving_metrics(listen, tls, events, meters, WORKER, metering.readings)
             say.info("metrics on %s/metrics", stack.enter_context(metrics))
         channel = stack.enter_context(open_channel(settings.coordinator, tls, token))
         client = CoordinatorClient(channel)

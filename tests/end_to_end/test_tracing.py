@@ -22,8 +22,6 @@ from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
 from tests.collector import Collector, Spanned, collecting, tree
 from tests.prometheus import OBSERVABILITY, Prometheus, prometheus, promtool, tool
 
-# Where a value comes from what a CPU does not have.
-EMPTY_ON_CPUS = {"Memory of CUDA devices"}
 DASHBOARD = OBSERVABILITY / "grafana" / "dashboards" / "lipt.json"
 PANELS: dict[str, list[str]] = {
     panel["title"]: [target["expr"] for target in panel["targets"]]
@@ -160,8 +158,6 @@ def test_alert_rules_can_be_evaluated_on_what_is_scraped(scraped: Scraped) -> No
 
 @pytest.mark.parametrize("panel", PANELS)
 def test_no_line_of_a_panel_is_empty_after_a_run(scraped: Scraped, panel: str) -> None:
-    if panel in EMPTY_ON_CPUS:
-        pytest.skip("it shows what a CPU does not have")
     for expression in PANELS[panel]:
         for variable, value in (
             ("$coordinator", ".*"),
