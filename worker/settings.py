@@ -98,8 +98,6 @@ class PoolSettings(Section):
     """Address of the coordinator, host:port, as the workers reach it."""
     workers: int = Field(default=1, ge=1, le=10_000)
     """Most workers; there are as many as open learners, up to so many."""
-    min_workers: int = Field(default=0, ge=0)
-    """Workers that stay when nothing is to do."""
     idle_seconds: float = Field(default=60.0, gt=0.0)
     """Seconds without a learner after which a worker leaves."""
     ray: str | None = Field(default=None, examples=["auto"])
@@ -125,8 +123,6 @@ class PoolSettings(Section):
     tls_ca: Path | None = None
     """PEM file of the authority that signed the coordinator's certificate."""
     log_level: LogLevel = "INFO"
-
-    ordered = (("min_workers", "workers"),)
 
     @model_validator(mode="after")
     def _what_is_ray_s_comes_with_ray(self) -> Self:

@@ -114,28 +114,20 @@ class Pool:
             self._quiet_since = now
         for ended in self.engine.ended():
             self._say_goodbye(ended, now)
-        wanted = max(settings.min_workers, min(settings.workers, num_open))
-        missing = wanted - (len(self._workers) - len(self._leaving))
+        missing = min(settings.workers, num_open) - len(self._workers) + len(self._leaving)
         if missing > 0 and now >= self._not_before:
             logger.info("starting %s for %d learners and ranges", _workers(missing), num_open)
-            self._start(missing, now)
-        elif not num_open and now - self._quiet_since >= settings.idle_seconds:
-            idle = {number for number in self._workers if number >= settings.min_workers}
-            if idle := idle - self._leaving:
-                logger.info("ending %s: there is no learner", _workers(len(idle)))
-                self.engine.stop(idle)
-                self._leaving |= idle
-
-    def _start(self, count: int, now: float) -> None:
-        settings, number = self.settings, 0
-        for _ in range(count):
-            while number in self._workers:
-                number += 1
-            # The minimum stays; others leave when idle.
             leaves = ["--max-idle-seconds", f"{settings.idle_seconds:g}"]
-            own = leaves if number >= settings.min_workers else []
-            self.engine.start(number, [*own, *self.arguments])
-            self._workers[number] = now
+            for _ in range(missing):
+                number = min(set(range(len(self._workers) + 1)) - self._workers.keys())
+                self.engine.start(number, [*leaves, *self.arguments])
+                self._workers[number] = now
+            return
+        idle = self._workers.keys() - self._leaving
+        if idle and now - self._quiet_since >= settings.idle_seconds:
+            logger.info("ending %s: there is no learner", _workers(len(idle)))
+            self.engine.stop(idle)
+            self._leaving |= idle
 
     def _say_goodbye(self, ended: Ended, now: float) -> None:
         age_seconds = now - self._workers.pop(ended.number)

@@ -70,10 +70,10 @@ class FakeSource:
 
 
 class Bench:
-    def __init__(self, *answers: Demand | LiptError, fewest: int = 0, most: int = 4) -> None:
+    def __init__(self, *answers: Demand | LiptError, most: int = 4) -> None:
         self.clock, self.engine, self.source = Clock(100.0), FakeEngine(), FakeSource(*answers)
         self.pool = Pool(
-            settings(min_workers=fewest, workers=most, idle_seconds=IDLE_SECONDS),
+            settings(workers=most, idle_seconds=IDLE_SECONDS),
             ["--coordinator", "head:1"],
             cast("Any", self.source),
             cast("Any", self.engine),
@@ -169,7 +169,6 @@ def open_pool(**flags: Any) -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ({"min_workers": 3, "workers": 2}, "min_workers 3 is more than workers 2"),
         ({"workers": 0}, "workers = 0"),
         ({"working_dir": Path()}, "working_dir is for a pool on Ray"),
         ({"resources": ("gpu=1",)}, "resources is for a pool on Ray"),
@@ -234,18 +233,18 @@ def test_workers_of_this_machine_share_its_gpus_as_they_are_told(
 @pytest.mark.parametrize(
     ("demand", "num_workers"),
     [
-        (Demand(), 1),
+        (Demand(), 0),
         (Demand(num_queued=3), 3),
         (Demand(num_queued=1, num_leased=1, num_coming=1), 3),
         (Demand(num_queued=9), 4),
         # These workers have no data.
-        (Demand(num_ranges=3), 1),
+        (Demand(num_ranges=3), 0),
     ],
 )
 def test_there_is_a_worker_for_every_open_learner_within_bounds(
     demand: Demand, num_workers: int
 ) -> None:
-    assert len(Bench(fewest=1).tend(demand)) == num_workers
+    assert len(Bench().tend(demand)) == num_workers
 
 
 def test_workers_that_fail_when_young_are_started_again_after_growing_pauses() -> None:
@@ -261,18 +260,14 @@ def test_workers_that_fail_when_young_are_started_again_after_growing_pauses() -
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
 
 
-BOUNDED = st.tuples(st.integers(0, 5), st.integers(1, 10)).map(sorted)
-
-
-@given(BOUNDED, st.lists(st.integers(0, 15), min_size=1, max_size=120))
-def test_there_are_never_fewer_or_more_than_may_be_and_the_fewest_when_idle(
-    bounds: list[int], demands: list[int]
+@given(st.integers(1, 10), st.lists(st.integers(0, 15), min_size=1, max_size=120))
+def test_there_are_never_fewer_or_more_than_may_be_and_none_when_idle(
+    most: int, demands: list[int]
 ) -> None:
-    fewest, most = bounds
-    bench = Bench(fewest=fewest, most=most)
+    bench = Bench(most=most)
     for num_open in demands:
         present = len(bench.tend(Demand(num_queued=num_open), after_seconds=10.0))
-        assert max(fewest, min(num_open, most)) <= present <= most
+        assert min(num_open, most) <= present <= most
     for _ in range(3):
         bench.tend(Demand(), after_seconds=IDLE_SECONDS)
-    assert len(bench.engine.running) == fewest
+    assert bench.engine.running == {}
