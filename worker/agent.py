@@ -76,7 +76,12 @@ class Agent:
     def run(self) -> None:
         while not self._finished():
             try:
-                self._register()
+                self._worker.metering.phases.enter(Phase.JOINING)
+                settings, device = self._settings, self._worker.device
+                self._client.register(self._instance_id, settings, device)
+                named = f"{settings.name} ({self._client.worker_id})"
+                where = device_name(device)
+                logger.info("joined %s as %s on %s", settings.coordinator, named, where)
                 self._complained_of = None
                 with logging_about(worker=self._client.worker_id):
                     while not self._finished():
@@ -114,13 +119,6 @@ class Agent:
         if self._settings.max_idle_seconds is None:
             return math.inf
         return self._idle_since + self._settings.max_idle_seconds - self._clock()
-
-    def _register(self) -> None:
-        self._worker.metering.phases.enter(Phase.JOINING)
-        settings, device = self._settings, self._worker.device
-        self._client.register(self._instance_id, settings, device)
-        named = f"{settings.name} ({self._client.worker_id})"
-        logger.info("joined %s as %s on %s", settings.coordinator, named, device_name(device))
 
     def _work(self) -> None:
         self._worker.metering.phases.enter(Phase.WAITING)

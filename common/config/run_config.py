@@ -143,15 +143,6 @@ class InitializationConfig(Section):
     learning_rate: float = Field(default=0.1, gt=0.0)
     """Constant learning rate of theta*'s training."""
 
-    @model_validator(mode="after")
-    def _new_head_is_of_given_weights(self) -> Self:
-        if self.new_head and self.weights_sha256 is None:
-            raise ValueError(
-                "new_head is for weights that a run starts from, and none are given: random ones "
-                "have a new head anyway. Give them (--initial-weights FILE), or leave it out."
-            )
-        return self
-
 
 class LearnersConfig(Section):
     """What every learner does with its shard: K passes over M minibatches of B examples."""

@@ -81,14 +81,8 @@ def kind_of(device: str, versions: Mapping[str, str]) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of python, lipt, torch and torchvision, read from metadata without imports."""
-    return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
+    installed = {name: metadata.version(name) for name in _PACKAGES}
+    return {"python": platform.python_version()} | installed
 
 
 def limit_memory(num_bytes: int) -> None:
