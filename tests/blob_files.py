@@ -15,10 +15,10 @@ def blob_file(store: Path, sha256: str) -> Path:
     return store / "blobs" / sha256[:2] / sha256
 
 
-def flip_a_bit(path: Path, byte: int, bit: int = 0) -> None:
+def flip_a_bit(path: Path, byte: int) -> None:
     """Change one bit of a file; a negative `byte` counts from the end."""
     content = bytearray(path.read_bytes())
-    content[byte] ^= 1 << bit
+    content[byte] ^= 1
     path.write_bytes(content)
 
 

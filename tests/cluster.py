@@ -40,9 +40,8 @@ class LoggedProcess:
         environment: Mapping[str, str],
         *,
         program: str = "",
-        fresh: bool = False,
     ) -> None:
-        """Start Python, or `program`; `fresh` takes a new interpreter and its imports' seconds."""
+        """Start Python, or `program`."""
         self.log = log
         self._lines: list[str] = []
         self._news = threading.Condition()
@@ -58,9 +57,7 @@ class LoggedProcess:
                 env=dict(environment),
             )
         else:
-            self.process = processes.start(
-                arguments, environment, output=theirs, errors=theirs, fresh=fresh
-            )
+            self.process = processes.start(arguments, environment, output=theirs, errors=theirs)
         os.close(theirs)
         self._output = os.fdopen(output, encoding="utf-8", errors="replace")
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -156,15 +153,12 @@ class Cluster:
         name: str,
         arguments: Sequence[str],
         environment: Mapping[str, str] | None = None,
-        *,
-        fresh: bool = False,
     ) -> LoggedProcess:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("LIPT_")}
         process = LoggedProcess(
             arguments,
             self.directory / f"{name}-{len(self._processes)}.log",
             clean | dict(environment or {}),
-            fresh=fresh,
         )
         self._processes.append(process)
         return process
@@ -205,11 +199,10 @@ class Cluster:
         *flags: str,
         program: Sequence[str] = WORKER,
         environment: Mapping[str, str] | None = None,
-        fresh: bool = False,
     ) -> LoggedProcess:
         own = ["--coordinator", self.address, "--device", "cpu", "--name", name]
         own += ["--cache-dir", str(self.directory / f"cache-{name}")]
-        return self.start(name, [*program, *own, *flags], environment, fresh=fresh)
+        return self.start(name, [*program, *own, *flags], environment)
 
     def play_worker(self, name: str, *, has_data: bool = False) -> PlayedWorker:
         """A worker that the test plays, on a connection of its own."""

@@ -32,11 +32,11 @@ def tool(name: str) -> str:
     return found
 
 
-def promtool(*arguments: str, given: str | None = None, folder: Path = OBSERVABILITY) -> str:
+def promtool(*arguments: str, given: str | None = None) -> str:
     """What `promtool ARGUMENTS` says when nothing is wrong, with `given` on its standard input."""
     done = subprocess.run(
         [tool("promtool"), *arguments],
-        cwd=folder,
+        cwd=OBSERVABILITY,
         input=given,
         capture_output=True,
         text=True,
