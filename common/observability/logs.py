@@ -50,17 +50,7 @@ def logging_about(**ids: object) -> Iterator[None]:
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one JSON object a line; ASCII, so that no character can end a line.
-
-    time        RFC 3339, UTC, to the microsecond
-    level       DEBUG, INFO, WARNING or ERROR
-    logger      the part of the program
-    message     the text log's message
-    event       of a counted event: its kind, its detail and its fields
-    run, assignment, learner, worker    ids of the line's context
-    trace_id, span_id                   if the process traces
-    exception, stack                    a traceback, as one string
-    """
+    """A record as one JSON object a line; ASCII, so that no character can end a line."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC)
@@ -115,37 +105,22 @@ def configure_logging(level: str, log_format: Literal["text", "json"] = "text") 
 
 
 class EventKind(StrEnum):
-    """Kinds of counted events, some divided by `detail`."""
+    """Kinds of counted events, some divided by `detail`: docs/operations.md explains each."""
 
-    # A call ended with an error; detail: its reason.
     CALL_REFUSED = "call_refused"
-    # A worker was silent longer than its lease.
     LEASE_EXPIRED = "lease_expired"
-    # A learner was assigned to a worker again.
     LEARNER_REASSIGNED = "learner_reassigned"
-    # A learner's attempt failed: by its worker, or by a refused result.
     LEARNER_FAILED = "learner_failed"
-    # A learner's stored result is damaged or lost: it is trained again.
     LEARNER_DAMAGED = "learner_damaged"
-    # Workers returned different results for one learner; detail: settled if two others agree.
     LEARNER_DISPUTED = "learner_disputed"
-    # A worker released its learner undone.
     LEARNER_RETURNED = "learner_returned"
-    # A job lost its last waiter; detail: whether it had begun.
     JOB_DROPPED = "job_dropped"
-    # A worker released a learner that exceeds its limits.
     LEARNER_DECLINED = "learner_declined"
-    # A learner, or its run, seems to have crashed several workers in a row: others go first.
     LEARNER_QUARANTINED = "learner_quarantined"
-    # Unused files were removed; detail: whole blobs, cut uploads, or ended runs.
     EXPIRED = "expired"
-    # This process was suspended: all leases restart.
     PAUSED = "paused"
-    # An operation is retried; detail: which.
     RETRIED = "retried"
-    # A run waits because the coordinator has different data now.
     RUN_HELD = "run_held"
-    # A run has ended; detail: its state.
     RUN_ENDED = "run_ended"
 
 

@@ -1,4 +1,4 @@
-"""Process: service managers, early exit and activity reports; light to import."""
+"""Process: service managers and early exit; light to import."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ import logging
 import os
 import signal
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 _VARIABLE = "NOTIFY_SOCKET"
 
@@ -45,26 +41,3 @@ def end_at_signals(program: str, *, status_variable: str = "") -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-
-
-_SILENCE_SECONDS = 9.0
-
-
-@contextmanager
-def talking(
-    activity: str, say: Callable[[str], object], *, silence_seconds: float = _SILENCE_SECONDS
-) -> Iterator[None]:
-    """Report the block's activity from another thread, every `silence_seconds`."""
-    done, began = threading.Event(), time.monotonic()
-
-    def talk() -> None:
-        while not done.wait(silence_seconds):
-            say(f"{activity} (for {time.monotonic() - began:.0f} s now)")
-
-    thread = threading.Thread(target=talk, name="lipt-talking", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
