@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import re
 import sys
@@ -24,12 +23,6 @@ SCHEMES = frozenset(
 )
 # Options of pairs that name code.
 TOWERS = ("image_tower", "text_tower")
-
-
-def require_extra(module: str, *, package: str, extra: str, needed_for: str) -> None:
-    """Require an optional package without a slow import."""
-    if sys.modules.get(module) is None and importlib.util.find_spec(module) is None:
-        raise MissingExtraError(package, extra=extra, needed_for=needed_for)
 
 
 def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> ModuleType:
