@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import socket
+from importlib import import_module
 
 _VARIABLE = "NOTIFY_SOCKET"
 
@@ -27,8 +28,8 @@ def tell_manager(**state: str) -> None:
         logger.warning("the service manager at %s was not told %s: %s", path, message, error)
 
 
-def end_at_signals(program: str, *, status_variable: str = "") -> None:
-    """Let SIGTERM and SIGINT end this process at once until other handlers are set.
+def run_program(program: str, module: str, *, status_variable: str = "") -> None:
+    """Call `main` of a module; until it sets handlers, SIGTERM and SIGINT end the process at once.
 
     Imports take seconds, and an imported module could catch an exception.
     """
@@ -41,3 +42,4 @@ def end_at_signals(program: str, *, status_variable: str = "") -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
+    import_module(module).main()
