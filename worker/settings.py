@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from platformdirs import user_cache_path
 from pydantic import ByteSize, Field, model_validator
@@ -107,7 +107,7 @@ class PoolSettings(Section):
     """GPUs for each worker: 0 for the CPU, 1 for one of its own, 0.5 for two workers on one."""
     cpus_per_worker: float = Field(default=1.0, ge=0.0)
     """CPUs that Ray sets aside for each worker."""
-    resources: tuple[str, ...] = ()
+    resources: tuple[Annotated[str, Field(pattern=r"^[^=]+=\d+(\.\d+)?$")], ...] = ()
     """Further resource of Ray's nodes that each worker takes, as NAME=AMOUNT."""
     runtime_env: Path | None = Field(default=None, examples=["runtime-env.yaml"])
     """File with the environment that Ray makes on its nodes, as `ray job submit --runtime-env`

@@ -33,7 +33,8 @@ class RayEngine:
     """Runs workers on the Ray cluster that the settings name."""
 
     def __init__(self, settings: PoolSettings) -> None:
-        resources = dict(map(_resource, settings.resources))
+        amounts = (each.partition("=") for each in settings.resources)
+        resources = {name: float(amount) for name, _, amount in amounts}
         runtime_env = _runtime_env(settings.runtime_env, settings.working_dir)
         self._ray: Any = import_extra(
             "ray", package="ray", extra="ray", needed_for="a worker pool on Ray"
@@ -113,16 +114,6 @@ class RayEngine:
             self._ray.wait(tasks, num_returns=len(tasks), timeout=_CLOSE_SECONDS)
         self._tasks.clear()
         self._ray.shutdown()
-
-
-def _resource(text: str) -> tuple[str, float]:
-    name, _, amount = text.partition("=")
-    try:
-        return name, float(amount)
-    except ValueError:
-        raise ConfigError(
-            f"--resource {text!r} is not NAME=AMOUNT. Example: --resource accelerator=1"
-        ) from None
 
 
 def _runtime_env(path: Path | None, working_dir: Path | None) -> dict[str, Any]:

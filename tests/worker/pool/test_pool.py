@@ -173,7 +173,7 @@ def open_pool(**flags: Any) -> None:
         ({"working_dir": Path()}, "working_dir is for a pool on Ray"),
         ({"resources": ("gpu=1",)}, "resources is for a pool on Ray"),
         ({"coordinator": "head"}, "address 'head' is not host:port"),
-        ({"ray": "auto", "resources": ("gpu",)}, "--resource 'gpu' is not NAME=AMOUNT"),
+        ({"ray": "auto", "resources": ("gpu",)}, "resources.0 = 'gpu': string should match"),
         ({"ray": "auto", "runtime_env": Path("none.yaml")}, "--runtime-env none.yaml cannot be"),
     ],
 )
