@@ -23,7 +23,6 @@ def flip_a_bit(path: Path, byte: int) -> None:
 
 
 def files_of(store: BlobStore) -> list[str]:
-    """All files of a store, by their paths in it."""
     return sorted(
         str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file()
     )

@@ -31,8 +31,6 @@ _SHOWN_CHARACTERS = 8_000
 
 
 class LoggedProcess:
-    """A process whose output is kept, and can be waited for line by line."""
-
     def __init__(
         self,
         arguments: Sequence[str],
@@ -41,7 +39,6 @@ class LoggedProcess:
         *,
         program: str = "",
     ) -> None:
-        """Start Python, or `program`."""
         self.log = log
         self._lines: list[str] = []
         self._news = threading.Condition()
@@ -180,7 +177,6 @@ class Cluster:
         return self.start("coordinator", [*program, *missing, *flags], environment)
 
     def start_coordinator(self, *flags: str, **options: Any) -> LoggedProcess:
-        """`launch_coordinator`, and wait until it serves."""
         process = self.launch_coordinator(*flags, **options)
         self.address = process.wait_for(r"lipt-coordinator on (\S+)")[1]
         return process
@@ -213,12 +209,10 @@ class Cluster:
         return Client(self.address)
 
     def lipt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`lipt ARGUMENTS` for this coordinator, run to its end."""
         return processes.run(["-m", "lipt.trainer.cli", *arguments, "--coordinator", self.address])
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process has started, in any thread; none where it has ended."""
     found: list[int] = []
     with suppress(OSError):
         for children in Path(f"/proc/{pid}/task").glob("*/children"):

@@ -16,6 +16,5 @@ def in_memory(
     fingerprint: str,
     images_NCHW: Tensor,
 ) -> Dataset:
-    """Pixels at the size that the model sees, uint8."""
     rows = ArrayRows(source, class_names, labels_N, images_NCHW.numpy())
     return Dataset(rows, fingerprint, ImageSpec(*images_NCHW.shape[1:]))

@@ -52,7 +52,6 @@ class PlayedWorker:
         self.client.commit(assignment, [name], REPORT)
 
     def learner(self, assignment: Assignment, factor: float = 1.0) -> Weights:
-        """A learner that is as good as any: theta*, pruned as its task says and scaled."""
         assert isinstance(assignment.task, LearnerTask)
         return pruned(self.weights(assignment), assignment.task.density, factor)
 
@@ -63,13 +62,11 @@ class PlayedWorker:
         self.client.commit(assignment, [result], REPORT)
 
     def submit(self, assignment: Assignment, weights: Weights | None = None) -> None:
-        """Upload and hand in these weights, or a learner as good as any."""
         learner = self.learner(assignment) if weights is None else weights
         self.commit(assignment, self.upload(learner))
 
 
 def pruned(weights: Weights, density: float, factor: float = 1.0) -> Weights:
-    """A learner as good as any, by its names, shapes and density."""
     scores = {name: tensor.abs() for name, tensor in weights.items() if tensor.ndim >= 2}
     masks = masks_of_largest(scores, density)
     return weights | {name: weights[name] * mask * factor for name, mask in masks.items()}

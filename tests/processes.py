@@ -51,7 +51,6 @@ def start(
     errors: int,
     folder: Path | None = None,
 ) -> Process:
-    """Start `python ARGUMENTS` with these descriptors as its standard output and error."""
     if not _is_forkable(arguments):
         return subprocess.Popen(
             [sys.executable, *arguments],
@@ -76,7 +75,6 @@ def run(
     folder: Path | None = None,
     timeout: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python ARGUMENTS` to its end, as `subprocess.run` with `capture_output` does."""
     taken = os.environ if environment is None else environment
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         given = {"output": output.fileno(), "errors": errors.fileno()}
@@ -101,8 +99,6 @@ def _is_forkable(arguments: Sequence[str]) -> bool:
 
 
 class ForkedProcess:
-    """A fork of the template, with the methods of `subprocess.Popen` that tests use."""
-
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid = pid
         self._connection = connection
@@ -301,7 +297,6 @@ def _ended(request: dict[str, Any]) -> int:
 
 
 def main() -> None:
-    """The template process: argument 1 is the descriptor of the tests' socket."""
     for name in _LOADED:
         importlib.import_module(name)
     gc.freeze()  # what is loaded is not collected, so that forks share its memory

@@ -25,7 +25,6 @@ _PATIENCE_SECONDS = 120.0
 
 
 def tool(name: str) -> str:
-    """The path of `prometheus` or `promtool`; the test is skipped where it is not there."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"no {name}: install Debian's package prometheus")
@@ -33,7 +32,6 @@ def tool(name: str) -> str:
 
 
 def promtool(*arguments: str, given: str | None = None) -> str:
-    """What `promtool ARGUMENTS` says when nothing is wrong, with `given` on its standard input."""
     done = subprocess.run(
         [tool("promtool"), *arguments],
         cwd=OBSERVABILITY,
@@ -57,7 +55,6 @@ class Prometheus:
             return json.load(answer)["data"]
 
     def values(self, expression: str) -> list[float]:
-        """What an expression comes to now; what is not a number is left out."""
         found = [float(it["value"][1]) for it in self.get("query", query=expression)["result"]]
         return [value for value in found if value == value]  # noqa: PLR0124 - as NaN is told
 

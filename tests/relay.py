@@ -37,8 +37,6 @@ Fault = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 class RefusalError(Exception):
-    """The call ends with this status."""
-
     def __init__(self, status: Any) -> None:
         super().__init__(status.details)
         self.status = status
@@ -113,8 +111,6 @@ def _ending(status: Any, after: int = 0) -> Fault:
 
 @dataclass(frozen=True)
 class Call:
-    """A call that has come, its metadata `authorization`, and an event for its end."""
-
     request: Any
     authorization: str | None
     ended: threading.Event = field(default_factory=threading.Event)

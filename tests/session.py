@@ -50,8 +50,6 @@ def model(*, num_classes: int) -> Any:
 
 
 class Session(AbstractContextManager["Session"]):
-    """A coordinator on the caller's data, and workers for it; arguments as of `lipt.pretrain`."""
-
     client: Client
 
     def __init__(
@@ -90,7 +88,6 @@ class Session(AbstractContextManager["Session"]):
         self._stack.close()
 
     def pretrain(self, overrides: Mapping[str, Any] | None = None, *, seed: int = 0) -> RunView:
-        """Train and merge learners; the run, when it is ready."""
         settings: dict[str, Any] = {"model": self._model, "seed": seed}
         # The workers, from the first run on: a diagnosis needs none.
         if self._check is None:

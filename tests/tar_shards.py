@@ -21,7 +21,6 @@ def write_shard(path: Path, members: Members, *, format: int = tarfile.PAX_FORMA
 
 
 def samples(images: Sequence[bytes], labels: Sequence[int]) -> Members:
-    """A .cls and a .png for each."""
     return [
         member
         for number, (image, label) in enumerate(zip(images, labels, strict=True))

@@ -13,7 +13,6 @@ PLENTY = Quota(2**50, 2**50, 10_000, 10_000)
 
 
 def uploads_into(store: BlobStore) -> Uploads:
-    """Uploads of trainers alone."""
     accounts = Accounts(PLENTY, clock=Clock(), is_live=lambda _: False)
     return Uploads(store, accounts)
 

@@ -19,8 +19,6 @@ from tests.embedded.compute import ThreadQueue
 
 
 class EmbeddedCoordinator(AbstractContextManager[str]):
-    """Serves during a `with` block, which is given its address."""
-
     def __init__(self, settings: CoordinatorSettings) -> None:
         self._settings = settings
         self._loop = asyncio.new_event_loop()

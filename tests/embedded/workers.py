@@ -28,7 +28,6 @@ Check = Callable[[], None]
 def worker_thread(
     address: str, folder: Path, *, device: str, allowed_modules: Sequence[str]
 ) -> Iterator[Check]:
-    """A worker in a thread during the block; at its end the learner in hand is given up."""
     settings = load_settings(
         WorkerSettings,
         config=None,

@@ -143,8 +143,6 @@ _WINDOWS_PER_BLOB = 200
 
 @dataclass(frozen=True)
 class Recording:
-    """A run as the wire saw it, theta* and theta_p as files, and all of the coordinator's blobs."""
-
     wire: list[bytes]
     weights: list[bytes]
     blobs: list[bytes]
@@ -182,7 +180,6 @@ def record(
 
 
 def windows(text: bytes) -> list[bytes]:
-    """Pieces of a text, here and there, that hold something."""
     draw = random.Random(0)
     starts = (draw.randrange(max(1, len(text) - _WINDOW_BYTES)) for _ in range(_WINDOWS_PER_BLOB))
     pieces = (text[start : start + _WINDOW_BYTES] for start in starts)

@@ -28,7 +28,6 @@ class RayNodes:
         self.address = str(self.cluster.address)
 
     def processes_of_the_doomed(self) -> set[int]:
-        """Its raylet, Ray's workers, and ours, by their ids."""
         (raylet,) = self.doomed.all_processes["raylet"]
         return with_descendants(raylet.process.pid)
 
@@ -41,7 +40,6 @@ class RayNodes:
 
 
 def with_descendants(pid: int) -> set[int]:
-    """A process and all that it has started, directly or not."""
     return {pid}.union(*map(with_descendants, children_of(pid)))
 
 

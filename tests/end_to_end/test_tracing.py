@@ -31,8 +31,6 @@ PANELS: dict[str, list[str]] = {
 
 
 class Scraped(NamedTuple):
-    """What was run, who has scraped it, and what it says by itself."""
-
     prometheus: Prometheus
     runs: list[RunView]
     texts: list[str]
@@ -218,8 +216,6 @@ lipt subset get (lipt)
 
 @dataclass(frozen=True)
 class Traced:
-    """What came of it, with the logs of the two coordinators and the worker."""
-
     run_id: str
     spans: list[Spanned]
     logs: list[LoggedProcess]

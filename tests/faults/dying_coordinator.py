@@ -82,8 +82,6 @@ _HANGING_SECONDS = 1.0
 
 
 class Death:
-    """Counts events, and ends the process at the one that was ordered."""
-
     def __init__(self, kind: str, number: int) -> None:
         self.counts: Counter[str] = Counter()
         self._ordered = (kind, number)
@@ -98,7 +96,6 @@ class Death:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def before(self, target: Any, name: str, kind: str) -> None:
-        """Make each call of a function an event."""
         original = getattr(target, name)
 
         def counted(*arguments: Any, **options: Any) -> Any:
@@ -152,7 +149,6 @@ class Death:
 
 
 def journal_syncs() -> None:
-    """Write down what is synced from here on, where the test asks for it."""
     journal = os.environ.get("SYNC_JOURNAL")
     if journal is not None:
         record_syncs(Path(journal))

@@ -39,7 +39,6 @@ class Proxy:
         self.address = "{}:{}".format(*self._listener.getsockname())
 
     def freeze(self) -> None:
-        """Forward nothing any more, and tell nobody: the machine behind it is gone."""
         self._frozen.set()
 
     def __enter__(self) -> Self:

@@ -53,7 +53,6 @@ _TEXTS = (
 
 
 def mutate(draw: random.Random, content: bytes) -> bytes:
-    """One to four edits: flipped, overwritten, removed, doubled or inserted bytes."""
     data = bytearray(content)
     for _ in range(draw.randint(1, 4)):
         at = draw.randrange(len(data) + 1)

@@ -173,7 +173,6 @@ class FakeClient:
 
 @contextmanager
 def serving(servicer: Any) -> Iterator[grpc.Channel]:
-    """A channel to this servicer of workers' calls."""
     server = grpc.server(ThreadPoolExecutor(2))
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")

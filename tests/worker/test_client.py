@@ -29,8 +29,6 @@ from tests.worker.fake_client import TASK, FakeClient, make_assignment, serving
 
 
 class Fake(worker_pb2_grpc.WorkerServiceServicer):
-    """Hands out one assignment, and keeps what is given back."""
-
     def __init__(self) -> None:
         self.assignment = worker_pb2.Assignment(
             assignment_id="r/0",

@@ -183,7 +183,6 @@ def test_chart_and_overlay_come_to_the_same(name: str) -> None:
 
 
 def plain(given: list[Object]) -> dict[tuple[str, str], Any]:
-    """By kind and name, without what differs for a reason, and in an order of its own."""
     found = {}
     for each in copy.deepcopy(given):
         if each["kind"] == "Namespace":  # Helm is told it

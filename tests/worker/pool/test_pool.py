@@ -27,8 +27,6 @@ def settings(**flags: Any) -> PoolSettings:
 
 
 class FakeEngine:
-    """Keeps what it is told; `over` is what it tells of next."""
-
     def __init__(self) -> None:
         self.running: dict[int, Sequence[str]] = {}
         self.over: list[Ended] = []
@@ -50,8 +48,6 @@ class FakeEngine:
 
 
 class FakeSource:
-    """Answers with these demands and errors in turn, and stops the pool after them."""
-
     def __init__(self, *answers: Demand | LiptError) -> None:
         self.answers = list(answers)
         self.known: list[Demand | None] = []
@@ -126,8 +122,6 @@ def test_coordinator_that_is_away_is_waited_for_and_takes_no_worker_along(
 
 
 class Fake(worker_pb2_grpc.WorkerServiceServicer):
-    """`GetDemand` is answered once `may_answer` is set."""
-
     def __init__(self) -> None:
         self.asked: list[worker_pb2.GetDemandRequest] = []
         self.may_answer = threading.Event()
