@@ -26,7 +26,6 @@ TOWERS = ("image_tower", "text_tower")
 
 
 def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> ModuleType:
-    """Import `module` of an optional package."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -122,7 +122,6 @@ def _remedy(cost: Cost, part: Part, limit: Limit) -> str:
 
 
 def training_bytes_per_example(figures: ModelFigures, example_bytes: int) -> int:
-    """The training memory of a batch's example, by its stored bytes."""
     return figures.training_bytes + INPUT_BYTES * example_bytes
 
 
@@ -132,7 +131,6 @@ def learner_threads(learners: LearnersConfig) -> Cost:
 
 
 def learner_images(learners: LearnersConfig) -> Cost:
-    """Images that pass a learner's model in all attempts."""
     each = learners.num_minibatches * max(learners.batch_size, STEP_IMAGES) * learners.max_attempts
     part = Part("learners.num_steps", learners.num_steps, each, "its steps, in every attempt")
     return Cost("training of a learner", "images", (part,))

@@ -20,7 +20,6 @@ def say_json(document: str) -> None:
 
 
 def say_document(text: str) -> None:
-    """Print a text of several lines, for a file."""
     typer.echo(escaped(text, keep="\n"), nl=False)
 
 

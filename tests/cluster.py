@@ -201,7 +201,6 @@ class Cluster:
         return self.start(name, [*program, *own, *flags], environment)
 
     def play_worker(self, name: str, *, has_data: bool = False) -> PlayedWorker:
-        """A worker that the test plays, on a connection of its own."""
         channel = self._channels.enter_context(open_channel(self.address))
         return PlayedWorker(self.directory, channel, name, has_data=has_data)
 

@@ -68,7 +68,6 @@ class Prometheus:
 
 @contextmanager
 def prometheus(folder: Path, scrape_configs: str) -> Iterator[Prometheus]:
-    """One with the alerts of deploy/ that scrapes every second, until the block ends."""
     shutil.copy(OBSERVABILITY / "alerts.yml", folder)
     settings = "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
     config = folder / "prometheus.yml"

@@ -193,7 +193,6 @@ class BlobStore:
         return True
 
     def put_bytes(self, data: bytes) -> BlobName:
-        """Store content durably; replaces a damaged blob."""
         name = BlobName.of(data)
         self._check_size(name)
         if self.use(name) and self.is_whole(name):

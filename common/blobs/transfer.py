@@ -51,7 +51,6 @@ class Transfers:
     idle_seconds: float = 30.0
 
     def download(self, name: BlobName, store: BlobStore) -> Path:
-        """Download a blob to a local store, unless it is there."""
 
         def attempt() -> Path:
             if not store.has(name):
@@ -83,7 +82,6 @@ class Transfers:
         return self._retried(attempt, lambda: len(content))
 
     def upload(self, data: bytes | Path) -> BlobName:
-        """Store content durably at the coordinator, unless it is there."""
         name = BlobName.of(data) if isinstance(data, bytes) else BlobName.of_file(data)
         committed = 0
 

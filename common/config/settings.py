@@ -51,7 +51,6 @@ TlsKey = Annotated[Path | None, Field(description="PEM file of the certificate's
 
 
 def example_file(name: str) -> str:
-    """A file of deploy/, such as "run.example.toml"."""
     return files("lipt.deploy").joinpath(name).read_text(encoding="utf-8")
 
 

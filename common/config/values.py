@@ -32,7 +32,6 @@ def validate(kind: type[ValueT], values: Mapping[str, Any]) -> ValueT:
 
 
 def dump(value: Any) -> dict[str, Any]:
-    """The nested values of a model or dataclass, as `validate` takes them."""
     values: dict[str, Any] = _adapter(type(value)).dump_python(value)
     return values
 

@@ -30,7 +30,6 @@ _PLAIN = re.compile(r"[\w./:+-]+\Z", re.ASCII)
 
 
 def log_context() -> Mapping[str, str]:
-    """The ids on lines logged now: `run`, `assignment` and so on."""
     return _context.get()
 
 

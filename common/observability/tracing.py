@@ -107,12 +107,10 @@ def begin_call(method: str, kind: trace.SpanKind) -> Span:
 
 
 def is_tracing() -> bool:
-    """Whether this process has a tracer provider, its own or this package's."""
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 def current_traceparent() -> str:
-    """The `traceparent` for outgoing calls; empty outside of a trace."""
     return _written(trace.get_current_span())
 
 

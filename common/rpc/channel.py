@@ -266,7 +266,6 @@ class RenewingChannel:
         )
 
     def close(self) -> None:
-        """End every call, on the previous channel as well."""
         with self._lock:
             self._closed = True
         for channel in filter(None, (self._previous, self._newest)):

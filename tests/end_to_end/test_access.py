@@ -69,7 +69,6 @@ def test_an_authority_is_exchanged_under_a_coordinator_that_serves(
 
 
 def elsewhere(directory: Path) -> dict[str, str]:
-    """The environment of a client that looks for local tokens where there are none."""
     directory.mkdir(exist_ok=True)
     return {"TMPDIR": str(directory), "XDG_RUNTIME_DIR": str(directory)}
 

@@ -44,7 +44,6 @@ def train(cluster: Cluster, data: str, test: str, model: str, *flags: str) -> fl
 
 
 def write_table(path: Path, part: str) -> Path:
-    """The tumours, with words for their labels, a column of categories and some gaps."""
     rows = open_dataset(f"breast_cancer-{part}").rows
     assert isinstance(rows, ColumnRows)
     with path.open("w", newline="") as file:

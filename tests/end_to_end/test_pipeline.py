@@ -152,7 +152,6 @@ HIGH = ("--data", "tests.other_digits:high")
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a training script leaves behind: a wrapped model's state dict, by `torch.save`."""
     digits = open_dataset("tests.other_digits:low", allowed_modules=["tests"])
     recipe = Recipe(steps=60, batch_size=64, learning_rate=0.1, augmentation="none")
     weights = fit("resnet8", digits, recipe=recipe, device="cpu").weights

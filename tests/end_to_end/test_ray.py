@@ -111,7 +111,6 @@ def test_node_that_vanishes_with_its_learners_costs_nothing_but_time(
 
 
 def trained_on(views: Iterator[Any], processes: Callable[[], set[int]]) -> str:
-    """A worker that has a learner, by its name, as soon as one is among these processes."""
     for view in views:
         for learner in view.learners:
             # Workers without a name are called after their host and process.

@@ -38,7 +38,6 @@ class Scraped(NamedTuple):
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
-    """Two runs of four learners on two workers, one subset, and two questions that are refused."""
     tool("prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     certificates = Certificates.made(folder / "certificates")

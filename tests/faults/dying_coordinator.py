@@ -105,7 +105,6 @@ class Death:
         setattr(target, name, counted)
 
     def watch_stages(self) -> None:
-        """Make each progress report of the compute process an event of its stage."""
         original = ComputeProcess._in_thread
 
         async def counted(self_: ComputeProcess, action: Any) -> Any:
@@ -117,7 +116,6 @@ class Death:
         ComputeProcess._in_thread = counted  # type: ignore[method-assign]
 
     def watch_database(self) -> None:
-        """Make the moments before and after each commit events; a learner's result has its own."""
         death = self
         commit_seconds = float(os.environ.get("COMMIT_SECONDS", "0"))
 

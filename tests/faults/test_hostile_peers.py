@@ -73,7 +73,6 @@ def mutate(draw: random.Random, content: bytes) -> bytes:
 
 
 def mutate_header(draw: random.Random, content: bytes) -> bytes:
-    """A safetensors file whose JSON says something else; its length is that of the new JSON."""
     (length,) = struct.unpack_from("<Q", content)
     header, values = content[8 : 8 + length], content[8 + length :]
     if draw.random() < 0.5:

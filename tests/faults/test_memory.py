@@ -177,7 +177,6 @@ class Held(nn.Module):
 
 
 def main() -> None:
-    """Make a soup of one file read n times, and print how much memory that took at most."""
     method, path, num_learners = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     specs = specs_of(learner())
     scores = iter(range(10**9))

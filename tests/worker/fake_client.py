@@ -183,7 +183,6 @@ def serving(servicer: Any) -> Iterator[grpc.Channel]:
 
 
 def make_worker(fake: FakeClient, cache: BlobStore, **settings: Any) -> Worker:
-    """A worker on the CPU, with the settings given by name, that calls `fake` and never waits."""
     flags = {"allow_modules": ("tests.tiny",), **settings}
     made = load_settings(WorkerSettings, config=None, flags=flags)
     cpu = torch.device("cpu")

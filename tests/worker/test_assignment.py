@@ -119,8 +119,6 @@ class NotedLease(LeaseKeeper):
 
 
 class World:
-    """A worker, and the coordinator that the test plays; `assignment` can be fetched."""
-
     def __init__(self, directory: Path, shard: bytes) -> None:
         self.fake = FakeClient(directory / "coordinator")
         self.cache = BlobStore(directory / "cache", max_blob_bytes=2**24)

@@ -125,7 +125,6 @@ def files(tmp_path: Path, authority: trustme.CA) -> TlsFiles:
 
 @pytest.fixture
 def server(listener: Listener, authority: trustme.CA, tmp_path: Path) -> Iterator[Bound]:
-    """One that is yet to be started, and its ports: without TLS, and with client certificates."""
     server = grpc.server(ThreadPoolExecutor(max_workers=4))
     server.add_generic_rpc_handlers((listener,))
     credentials = server_credentials(write_files(tmp_path / "server", authority))
@@ -136,7 +135,6 @@ def server(listener: Listener, authority: trustme.CA, tmp_path: Path) -> Iterato
 
 
 def call_each_kind(channel: grpc.Channel) -> list[bytes]:
-    """What five calls have answered, two of them twice."""
     unary = channel.unary_unary("/x.X/unary_unary")
     return [
         unary(b"", timeout=30),

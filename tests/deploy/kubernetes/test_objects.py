@@ -43,7 +43,6 @@ def _built(overlay: str) -> str:
 
 @cache
 def charted(name: str) -> str:
-    """The chart with a values file of its folder ci, as release `lipt` in the namespace `lipt`."""
     values = yaml.safe_load((CHART / "ci" / f"{name}-values.yaml").read_text())
     return "---\n".join(rendered(values))
 
