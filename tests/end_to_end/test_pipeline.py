@@ -17,7 +17,7 @@ from lipt.common.errors import RunNotReadyError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.states import RunState
-from lipt.common.weights.files import pack, read_specs
+from lipt.common.weights.files import read_specs
 from lipt.common.weights.specs import specs_of
 from lipt.trainer import Client, Recipe, ReselectingSampler, fit
 from tests import processes
@@ -103,18 +103,6 @@ def test_user_s_own_data_and_model_from_one_short_file(cluster: Cluster, tmp_pat
         assert {learner.worker for learner in run.learners} == {"friend"}
         assert len(client.subset(run.run_id, "grand", budget=20)) == 20
     assert friend.stop() == 0
-
-
-def test_the_command_line_takes_a_file_of_features(ready: Cluster, tmp_path: Path) -> None:
-    pixels_ND = open_dataset("digits").images(torch.arange(1797)).flatten(1).float() / 255
-    path, out = tmp_path / "f.safetensors", tmp_path / "s.npy"
-    path.write_bytes(pack({"features": pixels_ND}))
-    got = ready.lipt(
-        *("subset", "get", "--run", "first", "--strategy", "herding", "--budget", "30"),
-        *("--features", str(path), "--out", str(out)),
-    )
-    assert got.returncode == 0, got.stderr
-    assert len(np.load(out)) == 30
 
 
 @pytest.mark.smoke

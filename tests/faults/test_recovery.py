@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -10,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from lipt.common.states import RunState
 from tests.blob_files import blob_file, flip_a_bit
-from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
+from tests.cluster import Cluster, LoggedProcess
 from tests.faults.conftest import Record
 from tests.faults.proxy import Proxy
 
@@ -103,25 +101,6 @@ def test_run_goes_on_when_its_stage_loses_its_process(cluster: Cluster, stage: s
         undisturbed = client.wait(client.start_run(run_config).run_id)
     coordinator.wait_for("event=retried detail=compute .*SIGKILL")
     assert final.pretrained_weights == undisturbed.pretrained_weights
-
-
-def test_control_calls_are_answered_while_the_compute_process_stands_still(
-    cluster: Cluster,
-) -> None:
-    coordinator = cluster.start_coordinator()
-    pids = coordinator.computing()
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        with cluster.client() as client:
-            run = client.start_run(SMALL_RUN)
-            cluster.play_worker("w")
-            assert client.run(run.run_id).state in (RunState.PENDING, RunState.INITIALIZING)
-            assert [worker.name for worker in client.info().workers] == ["w"]
-            assert client.cancel(run.run_id).state is RunState.CANCELLED
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 LEASE_SECONDS = 1.5

@@ -8,7 +8,6 @@ from pydantic import BaseModel, Field, ValidationError
 from docs.make.configuration import markdown_tables
 from lipt.common.config.knobs import option_help, sections
 from lipt.common.config.run_config import (
-    PRESETS,
     AugmentationConfig,
     FingerprintKind,
     LearnersConfig,
@@ -16,7 +15,6 @@ from lipt.common.config.run_config import (
     PruningConfig,
     PruningMethod,
     RunConfig,
-    SoupSearch,
 )
 from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import LearnerTask
@@ -98,15 +96,6 @@ def test_own_factories_are_allowed_and_others_are_not() -> None:
     assert load(limits={"compute_memory": "1.5GiB"}).limits.compute_memory == 3 * 2**29
     worker = load_settings(WorkerSettings, config=None, flags={"max_memory": "2000000000"})
     assert worker.max_memory == 2 * 10**9
-
-
-@pytest.mark.parametrize(
-    ("size", "words"),
-    [("5 MB", "greater than or equal to 1073741824"), ("much", "could not parse value and unit")],
-)
-def test_size_that_nothing_could_run_in_is_refused(size: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=f"max_memory = '{size}': .*{words}"):
-        load_settings(WorkerSettings, config=None, flags={"max_memory": size})
 
 
 TASK = LearnerTask(
@@ -319,11 +308,3 @@ def test_figure_that_no_record_could_hold_is_refused(path: str, value: float) ->
 def test_kind_is_told_from_the_value() -> None:
     assert FingerprintKind.of("f" * 64) is FingerprintKind.of("") is FingerprintKind.SAMPLED
     assert FingerprintKind.of("full-" + "f" * 64) is FingerprintKind.FULL
-
-
-def test_the_papers_preset_has_its_learners_and_its_search() -> None:
-    config = validate(RunConfig, PRESETS["paper"])
-    learners = config.learners
-    sizes = (learners.num_learners, learners.num_minibatches, learners.num_steps)
-    assert (*sizes, learners.batch_size) == (10, 1, 10, 256)
-    assert (config.soup.search, config.soup.num_alphas) == (SoupSearch.GRID, 10)
