@@ -47,19 +47,14 @@ class DemandSource:
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._workers = worker_pb2_grpc.WorkerServiceStub(channel)
-        self._polls = LongPoll()
+        self.polls = LongPoll()
 
     def wait(self, known: Demand | None, *, wait_seconds: float) -> Demand:
         """The demand once it differs from `known`, at the time-out, or when interrupted."""
         request = worker_pb2.GetDemandRequest(wait_seconds=wait_seconds, known=known)
         timeout = wait_seconds + _CALL_SECONDS
-        call = self._polls.answered(
-            lambda: self._workers.GetDemand.future(request, timeout=timeout)
-        )
+        call = self.polls.answered(lambda: self._workers.GetDemand.future(request, timeout=timeout))
         return call.result() if call else known or Demand()
-
-    def interrupt(self) -> None:
-        self._polls.interrupt()
 
 
 @dataclass(eq=False)
@@ -85,7 +80,7 @@ class Pool:
 
     def stop(self) -> None:
         self._stopping.set()
-        self.source.interrupt()
+        self.source.polls.interrupt()
 
     def run(self, check: Callable[[], object] = lambda: None) -> None:
         """Work until `stop`, an error of `check`, or a worker that refuses its arguments."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lipt.common.config.settings import load_settings
 from lipt.common.errors import ConfigError, LiptError, ProcessEndedError, UnreachableError
+from lipt.common.rpc.channel import LongPoll
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.pool import Ended, LocalEngine, ray_engine
 from lipt.worker.pool.pool import Demand, DemandSource, Pool, opened, own_arguments
@@ -52,6 +53,7 @@ class FakeSource:
         self.answers = list(answers)
         self.known: list[Demand | None] = []
         self.pool: Pool | None = None
+        self.polls = LongPoll()
 
     def wait(self, known: Demand | None, *, wait_seconds: float) -> Demand:
         self.known.append(known)
@@ -61,8 +63,6 @@ class FakeSource:
         if isinstance(answer := self.answers.pop(0), LiptError):
             raise answer
         return answer
-
-    def interrupt(self) -> None: ...
 
 
 class Bench:
@@ -146,7 +146,7 @@ def test_demand_is_asked_for_with_what_is_known_until_that_is_interrupted() -> N
         assert not without.HasField("known")
         assert having.known == first
         fake.may_answer.clear()
-        fake.when_asked = source.interrupt
+        fake.when_asked = source.polls.interrupt
         assert source.wait(Demand(num_queued=4), wait_seconds=60.0) == Demand(num_queued=4)
         assert source.wait(None, wait_seconds=60.0) == Demand()
         fake.may_answer.set()
