@@ -111,9 +111,7 @@ class PoolSettings(Section):
     """Further resource of Ray's nodes that each worker takes, as NAME=AMOUNT."""
     runtime_env: Path | None = Field(default=None, examples=["runtime-env.yaml"])
     """File with the environment that Ray makes on its nodes, as `ray job submit --runtime-env`
-    takes it (YAML or JSON)."""
-    working_dir: Path | None = Field(default=None, examples=["."])
-    """Folder that Ray copies to its nodes, with your own modules in it."""
+    takes it (YAML or JSON): `working_dir: /FOLDER` copies a folder with your own modules."""
     token_file: TokenFile = None
     token: TokenText = None
     tls_cert: Path | None = None
@@ -126,7 +124,7 @@ class PoolSettings(Section):
 
     @model_validator(mode="after")
     def _what_is_ray_s_comes_with_ray(self) -> Self:
-        ray_s = ("resources", "runtime_env", "working_dir")
+        ray_s = ("resources", "runtime_env")
         given = [name for name in ray_s if getattr(self, name)]
         if given and self.ray is None:
             raise ValueError(f"{given[0]} is for a pool on Ray, and there is no ray. Give --ray.")

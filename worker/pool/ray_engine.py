@@ -35,7 +35,7 @@ class RayEngine:
     def __init__(self, settings: PoolSettings) -> None:
         amounts = (each.partition("=") for each in settings.resources)
         resources = {name: float(amount) for name, _, amount in amounts}
-        runtime_env = _runtime_env(settings.runtime_env, settings.working_dir)
+        runtime_env = _runtime_env(settings.runtime_env)
         self._ray: Any = import_extra(
             "ray", package="ray", extra="ray", needed_for="a worker pool on Ray"
         )
@@ -116,17 +116,15 @@ class RayEngine:
         self._ray.shutdown()
 
 
-def _runtime_env(path: Path | None, working_dir: Path | None) -> dict[str, Any]:
-    made: Any = {}
-    if path is not None:
-        # Ray installs PyYAML; JSON is YAML.
-        yaml = import_extra("yaml", package="pyyaml", extra="ray", needed_for="--runtime-env")
-        try:
-            made = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise ConfigError(f"--runtime-env {path} cannot be read: {error}.") from None
-    folder = {} if working_dir is None else {"working_dir": str(working_dir.absolute())}
-    return {**made, **folder}
+def _runtime_env(path: Path | None) -> Any:
+    if path is None:
+        return {}
+    # Ray installs PyYAML; JSON is YAML.
+    yaml = import_extra("yaml", package="pyyaml", extra="ray", needed_for="--runtime-env")
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"--runtime-env {path} cannot be read: {error}.") from None
 
 
 def _connect(ray: Any, address: str, runtime_env: dict[str, Any]) -> None:
