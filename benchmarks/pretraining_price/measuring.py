@@ -227,10 +227,9 @@ def _cluster(scale: Scale, place: Path, num_workers: int) -> Iterator[_Cluster]:
         serving(place, scale.source, scale.model, num_workers=num_workers) as service,
         Client(service.address) as client,
     ):
-        for view in client.watch_service(interval_seconds=0.2):
+        while len(client.info().workers) < num_workers:
             service.children.check()
-            if len(view.workers) == num_workers:
-                break
+            time.sleep(0.2)
         yield _Cluster(client, time.perf_counter() - started, service.process_ids)
 
 
