@@ -52,7 +52,6 @@ async def open_app(
     *,
     make_compute: Callable[[CoordinatorSettings, Events, Meters], ComputeQueue] = ComputeQueue,
 ) -> AsyncIterator[App]:
-    """Open the state and the data, and resume unfinished work."""
     async with AsyncExitStack() as stack:
         app = App(settings, stack)
         app.compute = make_compute(settings, app.events, app.meters)
@@ -153,7 +152,6 @@ class App:
         stack.callback(self.intake.stop)
 
     async def _keep_storage(self) -> None:
-        """Remove unused blobs and old runs from now on."""
         self.storage = await open_storage(
             self.settings.state_dir,
             self.blobs,

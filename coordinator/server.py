@@ -160,7 +160,7 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
         try:
             if page is not None:
                 by_name = {type(one).__name__: one for _, one in services}
-                await open_page(app, by_name, sessions, page, tls, limits=limits, address=address)
+                await open_page(app, by_name, sessions, page, tls, limits=limits)
             await _announce(app, address, tls, admitted)
             if page is not None:
                 logger.info("the page is at %s: `lipt dashboard` opens it", page.url)
@@ -204,7 +204,6 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
 
 @contextmanager
 def _local_token(app: App, address: str, admitted: Admission) -> Iterator[None]:
-    """Publish the local token for clients of this user."""
     if admitted is not Admission.OWN_USER:
         yield
         return

@@ -233,7 +233,6 @@ class Context(Workspace):
 
     @cached_property
     def scratch(self) -> Path | None:
-        """The folder of arrays too large for memory."""
         return self.signals_dir
 
     @property

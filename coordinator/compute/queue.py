@@ -170,7 +170,6 @@ class ComputeQueue:
         self._executors = [_Executor(HEAVY, self._process(open_context, "lipt-compute"))]
 
     def open_light(self, known: DataDescription) -> None:
-        """Compute light jobs in a second process from now on."""
         open_context = partial(LightContext, self._settings, known=known)
         process = self._process(open_context, "lipt-compute-light")
         self._executors.append(_Executor(LIGHT, process))

@@ -30,7 +30,6 @@ class Waiting(NamedTuple):
     indices: Sequence[int]
 
     def learners(self) -> Iterator[LearnerRecord]:
-        """The queued learners."""
         return (self.run.learners[index] for index in self.indices)
 
 
@@ -42,7 +41,6 @@ class Opening(NamedTuple):
 
     @property
     def key(self) -> AssignmentKey:
-        """The learner's key."""
         return AssignmentKey(self.run.run_id, self.learner.index)
 
 
@@ -126,7 +124,6 @@ class Offers:
         return any(True for _ in self)
 
     def take(self, opening: Opening) -> None:
-        """Remove an opening."""
         del self._seen[opening.key]
 
 

@@ -106,18 +106,15 @@ class Dispatcher:
         store.listen(lambda *_: self._on_change())
 
     def restore(self) -> None:
-        """Renew the leases that were active when the previous process ended."""
         for run in self._store.live():
             self.leases.follow(run, run.learners)
             for learner in run.learners:
                 self._silent.update(end.worker_id for end in learner.silent_ends)
 
     def alive(self) -> tuple[WorkerRecord, ...]:
-        """The workers that wait for work, hold a lease or called recently."""
         return self.workers.alive(self.leases.holders() | self._polls.keys())
 
     def num_waiting(self) -> int:
-        """The number of workers that wait for work."""
         return len(self._polls)
 
     def seconds_since_heard(self, worker: WorkerRecord) -> float:
@@ -126,7 +123,6 @@ class Dispatcher:
         return 0.0 if waits else self.workers.seconds_since_heard(worker)
 
     def held_by(self, worker_id: str) -> Held | None:
-        """The learner that a worker has leased, with its run."""
         key = self.leases.held_by(worker_id)
         return None if key is None else self._learner(key)
 

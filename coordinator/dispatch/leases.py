@@ -52,7 +52,6 @@ class AssignmentKey(NamedTuple):
 
     @property
     def is_range(self) -> bool:
-        """Whether it names a range of a scan, open or not."""
         return self.run_id.startswith(SCAN)
 
 
@@ -145,34 +144,27 @@ class LeaseTable:
             del self._held[lease.worker_id]
 
     def end_all(self, run_id: str) -> None:
-        """End all leases of a run or scan."""
         for key in [key for key in self._leases if key.run_id == run_id]:
             self.end(key)
 
     def find(self, key: AssignmentKey) -> Lease | None:
-        """The current lease of a learner or range."""
         return self._leases.get(key)
 
     def held_by(self, worker_id: str, *, ranges: bool = False) -> AssignmentKey | None:
-        """The learner, or the range, that the worker has leased."""
         held = self._held.get(worker_id, ())
         return next((key for key in held if key.is_range is ranges), None)
 
     def has(self, key: AssignmentKey, epoch: int) -> bool:
-        """Whether the current lease of a learner or range has this epoch."""
         lease = self._leases.get(key)
         return lease is not None and lease.epoch == epoch
 
     def num_learners(self) -> int:
-        """The number of leased learners."""
         return sum(not key.is_range for key in self._leases)
 
     def holders(self) -> AbstractSet[str]:
-        """The workers that hold a lease."""
         return self._held.keys()
 
     def expired(self) -> tuple[tuple[AssignmentKey, Lease], ...]:
-        """The leases whose end has passed."""
         now = self._clock()
         return tuple(item for item in self._leases.items() if item[1].expires_at <= now)
 
@@ -211,7 +203,6 @@ class RangeGrant:
 
     @property
     def task(self) -> ScoringTask:
-        """The range's task."""
         return self.scan.task(self.key.learner)
 
     def __str__(self) -> str:
@@ -254,7 +245,6 @@ class Scans:
         self._on_change = on_change
 
     def note(self, news: ScanNews) -> None:
-        """Handle a job's message about its scan."""
         opened = self._open.get(news.scan_id)
         match news:
             case ScanOpened(scan=scan, present=present):
@@ -275,7 +265,6 @@ class Scans:
         self._on_change()
 
     def take(self, worker: WorkerRecord) -> RangeGrant | None:
-        """The worker's leased range, or else its next one."""
         held = self.held_by(worker.worker_id)
         if held is not None:
             return held
@@ -296,7 +285,6 @@ class Scans:
         return sum(opened.num_wanted for opened in self._open.values() if opened.free)
 
     def held_by(self, worker_id: str) -> RangeGrant | None:
-        """The range that a worker has leased."""
         key = self._leases.held_by(worker_id, ranges=True)
         lease = None if key is None else self._leases.find(key)
         if key is None or lease is None:
@@ -314,7 +302,6 @@ class Scans:
         return RangeGrant(opened.scan, key, worker_id, epoch)
 
     def is_done(self, key: AssignmentKey) -> bool:
-        """Whether a range of an open scan is done."""
         opened = self._open.get(key.run_id)
         return opened is not None and key.learner in opened.done
 
@@ -327,7 +314,6 @@ class Scans:
         return False
 
     def finish(self, grant: RangeGrant) -> None:
-        """Mark a worker's stored range as done."""
         opened = self._open.get(grant.key.run_id)
         if opened is not None:
             self._finish(opened, grant.key.learner, "workers")

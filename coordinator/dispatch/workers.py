@@ -53,7 +53,6 @@ class WorkerRecord:
 
     @property
     def party(self) -> str:
-        """The worker's certificate or token, or else its own id."""
         return party_of(self.binding.caller, self.worker_id)
 
     @property
@@ -164,7 +163,6 @@ class WorkerRegistry:
         return bool(reason)
 
     def decline(self, worker_id: str, run_id: str) -> None:
-        """Give the worker no more learners of this run."""
         worker = self._workers.get(worker_id)
         if worker is not None:
             declined = worker.declined | {run_id}
@@ -194,11 +192,9 @@ class WorkerRegistry:
         )
 
     def seconds_since_heard(self, worker: WorkerRecord) -> float:
-        """Seconds since the worker's last call."""
         return self._clock() - worker.heard_at
 
     def seconds_since_joined(self, worker: WorkerRecord) -> float:
-        """Seconds since the worker registered."""
         return self._clock() - worker.joined_at
 
     def _forget(self) -> None:

@@ -61,8 +61,6 @@ class Page:
     limits: PeerLimits
     # The page's host names.
     names: set[str]
-    # The gRPC server's.
-    address: str
     # The name of the session's cookie.
     cookie: str
     encrypted: bool
@@ -77,11 +75,9 @@ class PageRequest:
     session: Session
 
     def peer(self) -> str:
-        """The peer for turns, quotas and limits."""
         return self.session.peer
 
     def invocation_metadata(self) -> tuple[()]:
-        """No metadata, as of a call."""
         return ()
 
 
@@ -89,7 +85,6 @@ Handler: TypeAlias = Callable[..., Awaitable[object]]
 
 
 def address_of(request: Request) -> str:
-    """The network address that a request comes from."""
     return request.client.host if request.client is not None else "somewhere"
 
 
@@ -102,7 +97,6 @@ def require_json(content_type: str | None) -> None:
 
 
 async def read_body(request: Request) -> bytes:
-    """The body of a request, which may be neither too long nor too late."""
     body = bytearray()
     try:
         async with asyncio.timeout(_BODY_SECONDS):
@@ -160,12 +154,10 @@ def as_json(value: object) -> bytes:
 def answer(
     value: object, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """A value as an answer."""
     return Response(as_json(value), status, headers, media_type="application/json")
 
 
 def refuse(page: Page, error: Exception, request: Request) -> Response:
-    """Count and log an error that ends a request, and answer with the status of its code."""
     method = f"{request.method} {request.url.path[:200]}"
     refused = count_refusal(page.app.events, error, method=method, peer=address_of(request))
     status = 413 if isinstance(refused, BlobTooLargeError) else _STATUS.get(refused.code, 500)
@@ -178,8 +170,6 @@ class Streaming(StreamingResponse):
     """A stream whose source is closed when it ends, also where its reader takes nothing more."""
 
     async def stream_response(self, send: Send) -> None:
-        """Send all parts."""
-
         async def timely(message: Sent) -> None:
             async with asyncio.timeout(_UNREAD_SECONDS):
                 await send(message)

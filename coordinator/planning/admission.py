@@ -83,7 +83,6 @@ class DataFigures:
 
     @classmethod
     def of(cls, dataset: Dataset) -> Self:
-        """The figures of an open data set."""
         targets = dataset.rows.targets
         counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
         other_target = None if targets is None else targets.target
@@ -91,17 +90,14 @@ class DataFigures:
 
     @property
     def target(self) -> Target:
-        """The models' target."""
         return self.other_target or SingleLabel(len(self.class_counts))
 
     @property
     def num_examples(self) -> int:
-        """N."""
         return sum(self.class_counts)
 
     @property
     def example_bytes(self) -> int:
-        """Bytes of a stored example."""
         return self.inputs.num_bytes
 
     @property
@@ -293,7 +289,6 @@ def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -
 
 
 def violations(plan: RunPlan, ceilings: Mapping[str, Limit]) -> tuple[Violation, ...]:
-    """All costs over their limit, in the order of the plan."""
     return tuple(
         found
         for place in fields(RunPlan)

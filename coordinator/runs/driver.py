@@ -83,11 +83,9 @@ class RunDriver:
         self.store.listen(self._on_change)
 
     def start(self, run_id: str) -> None:
-        """Start or resume a run."""
         _begin(self._tasks, run_id, self._drive(run_id))
 
     def resume_all(self) -> None:
-        """Resume every run that an earlier process left unfinished."""
         for run in self.store.live():
             # A held run waits in its task.
             self.start(run.run_id)

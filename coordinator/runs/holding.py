@@ -21,7 +21,6 @@ from lipt.coordinator.state.records import DataRecord, RunRecord, RunSummary
 
 
 def record_held(run: RunRecord | RunSummary, reason: str, events: Events) -> None:
-    """Log and count a held run."""
     with logging_about(run=run.run_id):
         events.record(EventKind.RUN_HELD, level=logging.ERROR, run=run.name, reason=reason)
 

@@ -206,7 +206,6 @@ class RunStore:
         )
 
     def find_request(self, request_id: str) -> RunRecord | None:
-        """The run that a request id started."""
         ids = (run.run_id for run in self.runs() if run.request_id == request_id)
         run_id = next(ids, None)
         return None if run_id is None else self.record(run_id)
@@ -216,7 +215,6 @@ class RunStore:
         self._listeners.append(listener)
 
     async def add(self, run: RunRecord) -> None:
-        """Store a new run."""
         await self._database.save_run(run, run.learners)
         self._note(RunSummary.of(run))
         self._make_live(run)
@@ -232,7 +230,6 @@ class RunStore:
             self._retire(run.run_id)
 
     async def remove(self, run_id: str) -> None:
-        """Remove an ended run with its learners, subsets and diagnoses."""
         entry = self._entries.get(run_id)
         if entry is None:
             raise UnknownRunError(f"there is no run {run_id!r}.")
@@ -248,11 +245,9 @@ class RunStore:
         self._kept.pop(run_id, None)
 
     def idle_seconds(self, run_id: str) -> float:
-        """Seconds since the last request for the run."""
         return self._clock() - self._entries[run_id].used_at
 
     def activity(self, run_id: str) -> Progressed:
-        """The run's current activity."""
         live = self._live.get(run_id)
         return live.activity if live else Progressed()
 
@@ -273,7 +268,6 @@ class RunStore:
             self._turn(run_id)
 
     def release(self, run_id: str) -> None:
-        """End the hold of the run."""
         if self._entries[run_id].held:
             self._entries[run_id].held = ""
             self._announce(self.record(run_id), ())
@@ -284,12 +278,10 @@ class RunStore:
         return RunState.HELD if waits else run.state
 
     def progress(self, run_id: str, index: int) -> LearnerProgress:
-        """The last progress report of a learner in training."""
         live = self._live.get(run_id)
         return live.progress.get(index, LearnerProgress()) if live else LearnerProgress()
 
     def set_progress(self, run_id: str, index: int, progress: LearnerProgress) -> None:
-        """Store a worker's progress report of its learner."""
         live = self._live.get(run_id)
         if live and live.progress.get(index) != progress:
             live.progress[index] = progress
@@ -302,7 +294,6 @@ class RunStore:
         return learner.ingredient or making
 
     def set_ingredient(self, run_id: str, index: int, ingredient: Ingredient) -> None:
-        """Store a learner's part in the soup being made."""
         if live := self._live.get(run_id):
             live.ingredients[index] = ingredient
             self._touch(run_id)
@@ -318,7 +309,6 @@ class RunStore:
         return entry.revision
 
     async def wait_for_turn(self, run_id: str, after: int, *, timeout_seconds: float) -> None:
-        """Wait for a change of the record or of its hold, ignoring progress."""
         live = self._live.get(run_id)
         await self._wait(run_id, lambda: live is not None and live.turn > after, timeout_seconds)
 

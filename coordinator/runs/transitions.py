@@ -105,7 +105,6 @@ def leased(
     kind: str = "",
     at: float | None = None,
 ) -> LearnerRecord:
-    """The learner leased to a worker, under a new epoch."""
     return learner.changed(
         state=LearnerState.LEASED,
         epoch=learner.epoch + 1,
@@ -166,7 +165,6 @@ class LearnerResult:
 
 
 def done(learner: LearnerRecord, result: LearnerResult) -> LearnerRecord:
-    """The learner with its result committed."""
     return learner.changed(
         state=LearnerState.DONE,
         result=result.blob,
@@ -231,7 +229,6 @@ def judge(earlier: Sequence[CopyRecord], newest: CopyRecord, *, redundancy: int)
 def handed_in(
     learner: LearnerRecord, result: LearnerResult, *, redundancy: int, max_attempts: int
 ) -> tuple[LearnerRecord, Judgement]:
-    """The learner after its worker handed in a result, and the judgement."""
     copy = CopyRecord(
         epoch=learner.epoch,
         worker_id=learner.worker_id,
@@ -266,7 +263,6 @@ def _names(copies: Sequence[CopyRecord]) -> str:
 
 
 def is_in(learner: LearnerRecord, result: BlobName, worker_id: str, epoch: int) -> bool:
-    """Whether this result was committed, or is held back, under this lease."""
     handed_in = [(copy.worker_id, copy.epoch, copy.result) for copy in learner.copies]
     if learner.state is LearnerState.DONE and learner.result is not None:
         handed_in.append((learner.worker_id, learner.epoch, learner.result))

@@ -87,7 +87,6 @@ def require_schema(found: int, what: str) -> None:
 
 
 def write(connection: sqlite3.Connection, record: BaseModel) -> None:
-    """Insert or update a record that is neither a run nor a learner."""
     kind, key = KINDS[type(record)]
     connection.execute(
         "INSERT INTO records (kind, key, run_id, body) VALUES (?, ?, ?, ?) "
@@ -105,7 +104,6 @@ def write(connection: sqlite3.Connection, record: BaseModel) -> None:
 def write_run(
     connection: sqlite3.Connection, run: RunRecord, learners: Iterable[LearnerRecord]
 ) -> None:
-    """Insert or update a run and some of its learners."""
     connection.execute(
         "INSERT INTO runs (run_id, name, request_id, created_at, body) VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT (run_id) DO UPDATE SET body = excluded.body",
@@ -253,7 +251,6 @@ class Database:
             ) from None
 
     async def close(self) -> None:
-        """Finish all writes and close the file."""
         self._reader.close()
         await self._do(self._connection.close)
         self._thread.shutdown()
@@ -289,7 +286,6 @@ class Database:
         return runs[0] if runs else None
 
     async def save_run(self, run: RunRecord, learners: Iterable[LearnerRecord] = ()) -> None:
-        """Write a run and its changed learners."""
         await self._write(lambda connection: write_run(connection, run, learners))
 
     async def remove_run(self, run_id: str) -> None:

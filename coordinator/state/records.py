@@ -55,7 +55,6 @@ class CopyRecord(_Record):
 
     @property
     def files(self) -> tuple[BlobName, ...]:
-        """Snapshots and result."""
         return (*self.snapshots, self.result)
 
 
@@ -154,18 +153,15 @@ class RunRecord(_Record):
     traceparent: str = ""
 
     def with_learner(self, learner: LearnerRecord) -> RunRecord:
-        """This run with one learner replaced."""
         learners = list(self.learners)
         learners[learner.index] = learner
         return self.changed(learners=tuple(learners))
 
     def count(self) -> Counter[LearnerState]:
-        """Number of learners per state."""
         return Counter(learner.state for learner in self.learners)
 
     @property
     def all_costs(self) -> dict[str, Any]:
-        """Seconds per stage, and bytes to and from workers."""
         sent = (
             blob.size_bytes
             for learner in self.learners
@@ -203,7 +199,6 @@ class RunRecord(_Record):
 
     @property
     def num_failures(self) -> int:
-        """Number of failed attempts of all learners."""
         return sum(learner.failures for learner in self.learners)
 
     def task(self, learner: LearnerRecord) -> LearnerTask:
@@ -236,7 +231,6 @@ class RunSummary:
 
     @classmethod
     def of(cls, run: RunRecord) -> Self:
-        """The summary of a run's current record."""
         return cls(*(getattr(run, name) for name in cls.__slots__))
 
 

@@ -52,7 +52,6 @@ class Allowance:
 
     @classmethod
     def of_learner(cls, lease: LeaseId, run: RunRecord) -> Allowance:
-        """The allowance for a learner of the run."""
         initial_bytes = run.initial_weights.size_bytes if run.initial_weights else 0
         return cls(
             lease,
@@ -155,15 +154,12 @@ class Accounts:
                 del self._entries[sha256]
 
     def digests(self) -> frozenset[str]:
-        """The digests of all uploads."""
         return frozenset(self._entries)
 
     def num_unfinished(self) -> int:
-        """The number of unfinished uploads."""
         return sum(not entry.finished for entry in self._entries.values())
 
     def num_bytes(self, *, finished: bool) -> int:
-        """Bytes of finished uploads, or bytes reserved for unfinished ones."""
         return sum(it.size_bytes for it in self._entries.values() if it.finished is finished)
 
     def _require_allowed(self, name: BlobName, allowance: Allowance) -> None:

@@ -49,7 +49,6 @@ class Storage:
         self.latest = Collected()
 
     def forget_named(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
-        """Stop counting the blobs of a run and of the given learners as uploads."""
         blobs = [run.initial_weights, run.pretrained_weights]
         for learner in learners:
             blobs += [learner.shard, learner.result, *learner.snapshots]
@@ -152,7 +151,6 @@ async def open_storage(
     wall_clock: Callable[[], float],
     clock: Callable[[], float],
 ) -> Storage:
-    """Open the storage of a state directory, with the uploads of an earlier process."""
     finished, unfinished = await asyncio.to_thread(_left_behind, directory, blobs)
     usable = free_bytes(directory) + sum(finished.values()) + sum(unfinished.values())
     quota = resolve_quota(settings, usable_bytes=usable)
@@ -172,7 +170,6 @@ async def open_storage(
 
 
 def _left_behind(directory: Path, blobs: BlobStore) -> tuple[dict[str, int], dict[str, int]]:
-    """Sizes of the blobs that no record names, and of partial uploads."""
     named = set(named_digests(directory))
     left = (blobs.expiry.blob(digest) for digest in blobs.expiry.digests() if digest not in named)
     finished = {blob.sha256: blob.size_bytes for blob in left if blob is not None}

@@ -124,7 +124,6 @@ class Answers:
     async def diagnosis(
         self, query: DiagnosisQuery, on_progress: OnProgress, caller: str
     ) -> DiagnosisRecord:
-        """The diagnosis for a query, stored or computed now."""
         callers = _always(caller)
         with self._holding(query.features):
             run = None
@@ -200,7 +199,6 @@ class Answers:
         )
 
     async def stop(self) -> None:
-        """Drop all computations."""
         await self._flights.stop()
 
     def _holding(self, *uploaded: BlobName | None) -> contextlib.AbstractContextManager[None]:
@@ -210,7 +208,6 @@ class Answers:
     def _job(
         self, run: RunRecord, query: SubsetQuery, num_examples: int
     ) -> tuple[str, SelectSubset]:
-        """The job for a query, and the key of its answer."""
         question = question_of(
             run.outcome,
             query,
@@ -393,7 +390,6 @@ def request_key(question: Sources, run: RunRecord | None, **besides: object) -> 
 
 
 def origin_of(run: RunRecord | None, fingerprint: str, data: DataDescription) -> dict[str, Any]:
-    """The part of a manifest on the run and the data."""
     return {
         "run_id": run.run_id if run else "",
         "run_name": run.name if run else "",

@@ -69,7 +69,6 @@ class SingleFlight:
             self._look_after(key, flight)
 
     async def stop(self) -> None:
-        """Drop all computations."""
         flights = tuple(self._flights.items())
         for key, flight in flights:
             self._give_up(key, flight)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import FingerprintKind, RunConfig
@@ -64,6 +65,10 @@ class DataDescription:
     @property
     def fingerprints(self) -> tuple[str, ...]:
         return tuple(filter(None, (self.fingerprint, self.sampled_fingerprint)))
+
+    @property
+    def labels_N(self) -> NDArray[np.int64]:
+        return np.frombuffer(self.labels, "<i4").astype(np.int64)
 
     def fingerprint_like(self, other: str) -> str:
         """The fingerprint of the same kind as `other`; empty if there is none."""

@@ -163,7 +163,7 @@ _MAX_VALUES, _MAX_CHARACTERS = 12, 300
 class ShownExample:
     """An example: a data URL of an image, or else its first values as text."""
 
-    picture: str | None
+    png: str | None
     text: str
 
 

@@ -1,6 +1,6 @@
-// One run: how far it is, its soup, its learners on a timeline and in a table, its costs and settings.
+// One run: how far it is, its soup, its learners, its costs and settings.
 
-import { soupChart, soupLegend, timeline } from "./charts.js";
+import { soupChart, soupLegend } from "./charts.js";
 import { alphaOf, bytes, count, duration, fateOf, fixed, hasEnded, keptOf, MISSING, number, percent, plural, secondsOf, settingsOf, standingOf, tally, trainSeconds, tried } from "./format.js";
 import { badge, bar, button, commands, empty, head, html, moment, problem, section, table, tile, tiles, waiting } from "./parts.js";
 import { call } from "./service.js";
@@ -89,13 +89,13 @@ function soup(run) {
     ${soupChart(run)} ${soupLegend()}`);
 }
 
-const COLUMNS = [["learner"], ["phase", "lead"], ["worker"], ["step", "grow"], ["loss", "numeric"], ["accuracy", "numeric"],
+const COLUMNS = [["learner"], ["phase"], ["worker"], ["step"], ["loss", "numeric"], ["accuracy", "numeric"],
   ["density", "numeric"], ["alpha", "numeric"], ["soup after", "numeric"], ["took", "numeric"]];
 
 function learners(run) {
   const { done, leased, queued, all } = tally(run);
   if (all === 0) return null;
-  return section("learners", "Learners", html`${timeline(run)} ${table("Learners", COLUMNS, run.learners.map(learnerRow))}`,
+  return section("learners", "Learners", table("Learners", COLUMNS, run.learners.map(learnerRow)),
     `${done} in, ${leased} at work, ${queued} waiting`);
 }
 
