@@ -25,7 +25,7 @@ from lipt.coordinator.compute.scan import scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import steady_clock
-from lipt.coordinator.planning.admission import Admission, DataFigures
+from lipt.coordinator.planning.admission import Admission, log_all
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.holding import hold_runs_of_other_data
 from lipt.coordinator.runs.repair import restore_inputs
@@ -119,14 +119,14 @@ class App:
         stack.push_async_callback(driver.stop)
         admission = Admission(
             blobs,
-            DataFigures(data.class_counts, data.inputs, data.other_target),
+            data,
             limits=settings.limits,
             machine=this_machine(),
             allowed_modules=settings.allow_modules,
             evaluation_batch_size=batch_size_for(data.inputs, resolve_device(settings.device)),
         )
         stack.callback(admission.stop)
-        await admission.look_at(settings.run)
+        await admission.require(settings.run, log_all)
         await self._keep_storage()
         self.dispatcher.restore()
         driver.resume_all()

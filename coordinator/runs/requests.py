@@ -19,7 +19,7 @@ from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord, RunSummary
-from lipt.core.sharding import fit_defaults, num_validation_examples
+from lipt.core.sharding import fit_defaults, num_validation_examples, require_shards_fit
 from lipt.v1 import config_pb2
 
 _NUMBERED = re.compile(r"run-([1-9][0-9]{0,8})")
@@ -57,8 +57,10 @@ class RunRequests:
         config = run_config_from_proto(overrides, self.defaults)
         held_out = num_validation_examples(self.data.class_counts, config.validation)
         asked = {field.name for field, _ in overrides.learners.ListFields()}
-        fitted = fit_defaults(config.learners, self.data.num_examples - held_out, asked=asked)
+        num_train = self.data.num_examples - held_out
+        fitted = fit_defaults(config.learners, num_train, asked=asked)
         config = config.model_copy(update={"learners": fitted.learners})
+        require_shards_fit(num_train, config.learners)
         given = config.initialization.weights_sha256
         # Until the record names them, they are an upload that may expire.
         with self.blobs.expiry.holding(*([given] if given else [])):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 from pathlib import Path
@@ -15,7 +15,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import ImageSpec
+from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
@@ -41,7 +41,14 @@ from lipt.core.results import Ingredient
 from lipt.core.selection.selection import Selection
 from lipt.core.stages.choice import Chosen
 
-DATA = DataDescription("fake", tuple("0123456789"), (50,) * 10, ImageSpec(1, 8, 8), "f" * 64)
+
+def described(class_counts: Sequence[int], inputs: InputSpec) -> DataDescription:
+    """Data with these classes, which are named by their numbers."""
+    names = tuple(map(str, range(len(class_counts))))
+    return DataDescription("fake", names, tuple(class_counts), inputs, "f" * 64)
+
+
+DATA = described((50,) * 10, ImageSpec(1, 8, 8))
 BY_ITSELF = Asked()
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 # What `tests.tiny:linear` has.
