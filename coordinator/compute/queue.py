@@ -32,11 +32,11 @@ from lipt.coordinator.compute.messages import (
     Job,
     News,
     OnProgress,
+    Order,
     Progressed,
     ScanClosed,
     ScanNews,
     TooDearError,
-    WithOrigin,
     name_of,
 )
 from lipt.coordinator.compute.process import ComputeProcess, OpenContext, Resident, resident
@@ -186,7 +186,7 @@ class ComputeQueue:
         asked: Asked = _BY_ITSELF,
     ) -> ResultT:
         """Return the job's result (QueueFullError if too many wait); cancelling drops the job."""
-        job = WithOrigin(job, dict(log_context()), current_traceparent())
+        job = Order(job, asked.fingerprint, dict(log_context()), current_traceparent())
         open_scan = ""
 
         def hear(news: News) -> None:
@@ -329,6 +329,7 @@ class ComputeQueue:
         finally:
             seconds = self._clock() - executor.began
             self._meters.observe(JOB, seconds, executor.name, name_of(entry.job))
+            entry.asked.took(seconds)
             executor.present = None
             self._proceed(executor)
 

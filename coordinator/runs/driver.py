@@ -24,15 +24,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     Offered,
 )
-from lipt.coordinator.compute.messages import (
-    Asked,
-    Job,
-    OnData,
-    OnProgress,
-    Progressed,
-    Timed,
-    Took,
-)
+from lipt.coordinator.compute.messages import Asked, Job, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.holding import record_held
 from lipt.coordinator.runs.store import RunStore
@@ -190,18 +182,24 @@ class RunDriver:
             if num_held:
                 self.store.release(run_id)
 
-    async def _computed(self, run: RunRecord, job: Job[ResultT]) -> Took[ResultT]:
+    async def _computed(self, run: RunRecord, job: Job[ResultT]) -> tuple[ResultT, float]:
+        """A job's result, and the seconds that it took."""
+        seconds = 0.0
+
         def take(part: object) -> None:
             if isinstance(part, Offered):
                 self.store.set_ingredient(run.run_id, part.index, part.ingredient)
 
-        bound = OnData(run.fingerprint, Timed(job))
-        asked = Asked(run.run_id, on_part=take)
-        return await self._patiently(
-            run.run_id,
-            lambda: self.compute.run(bound, self._report(run.run_id), asked),
-            stage="stage",
+        def note(took: float) -> None:
+            nonlocal seconds
+            seconds = took
+
+        asked = Asked(run.run_id, fingerprint=run.fingerprint, on_part=take, took=note)
+        report = self._report(run.run_id)
+        made = await self._patiently(
+            run.run_id, lambda: self.compute.run(job, report, asked), stage="stage"
         )
+        return made, seconds
 
     async def _restored(self, run: RunRecord) -> None:
         report = self._report(run.run_id)
@@ -235,13 +233,13 @@ class RunDriver:
         return partial(self.store.set_activity, run_id)
 
     async def _initialize(self, run: RunRecord) -> None:
-        took = await self._computed(run, InitializeWeights(run.config))
-        made = {"initial_weights": took.made.weights, "inputs": took.made.inputs}
-        await self._finish(run, RunState.SHARDING, took.seconds, **made)
+        made, seconds = await self._computed(run, InitializeWeights(run.config))
+        stored = {"initial_weights": made.weights, "inputs": made.inputs}
+        await self._finish(run, RunState.SHARDING, seconds, **stored)
 
     async def _shard(self, run: RunRecord) -> None:
-        took = await self._computed(run, CutShards(run.config))
-        await self._finish(run, RunState.TRAINING, took.seconds, learners=took.made)
+        learners, seconds = await self._computed(run, CutShards(run.config))
+        await self._finish(run, RunState.TRAINING, seconds, learners=learners)
 
     async def _train(self, run: RunRecord) -> None:
         num_failures = run.num_failures
@@ -276,10 +274,8 @@ class RunDriver:
         if run.inputs is None or run.initial_weights is None:
             raise RunFailedError(f"run {run.name} has no initial weights to merge on.")
         await self._restored(run)
-        took = await self._computed(
-            run, MakeSoup(run.config, run.inputs, run.initial_weights, run.results)
-        )
-        made = took.made
+        job = MakeSoup(run.config, run.inputs, run.initial_weights, run.results)
+        made, seconds = await self._computed(run, job)
         if isinstance(made, DamagedLearners):
             # Back to training, for committed learners with damaged results.
             lost = made.indices
@@ -299,7 +295,7 @@ class RunDriver:
         await self._finish(
             run,
             RunState.READY,
-            took.seconds,
+            seconds,
             ended_at=self.wall_clock(),
             learners=tuple(
                 learner.changed(ingredient=made.ingredients.get(learner.index))

@@ -31,7 +31,7 @@ from lipt.coordinator.compute.jobs.selecting import (
     Selected,
     SelectSubset,
 )
-from lipt.coordinator.compute.messages import Asked, OnData, OnProgress
+from lipt.coordinator.compute.messages import Asked, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.instruments import SELECTION
 from lipt.coordinator.runs.holding import find_named, find_ready, not_ready
@@ -248,9 +248,7 @@ class Answers:
         with self.blobs.expiry.holding(anchor.sha256):
             checked = await self._flights.run(
                 f"recheck {previous.key} {job.weights.sha256}",
-                lambda report, waiting: self.compute.run(
-                    OnData(run.fingerprint, recheck), report, Asked(run.run_id, waiting)
-                ),
+                lambda report, waiting: self.compute.run(recheck, report, _asked(run, waiting)),
                 on_progress,
                 callers,
             )
@@ -276,14 +274,14 @@ class Answers:
         self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress, callers: Callers
     ) -> SubsetRecord:
         started = monotonic()
-        asked = Asked(run.run_id, callers, job.cost)
+        asked = replace(_asked(run, callers), cost=job.cost)
         # A span in the caller's trace, linked to the run's.
         with span("selection", link=run.traceparent, run_id=run.run_id) as selection:
             selection.note(run_name=run.name, strategy=job.strategy, budget=job.budget)
             if job.weights == run.pretrained_weights:
                 await self._restore(run, job.weights, report, callers)
             await self._restore(run, job.initial, report, callers)
-            selected = await self.compute.run(OnData(run.fingerprint, job), report, asked)
+            selected = await self.compute.run(job, report, asked)
             selection.note(num_examples=selected.num_examples, digest=selected.digest)
         # Warm-up time is counted apart: a warm-up serves all later selections.
         seconds = monotonic() - started - selected.warming_seconds
@@ -320,10 +318,10 @@ class Answers:
             await self._restore(run, job.sources.initial, report, callers)
         fingerprint = run.fingerprint if run else self.data.fingerprint
         proxy, features = str(job.proxy), job.sources.features
-        asked = Asked(run.run_id if run else "", callers)
+        asked = Asked(run.run_id if run else "", callers, fingerprint=fingerprint)
         link = run.traceparent if run else ""
         with span("diagnosis", link=link, run_id=asked.run, proxy=proxy):
-            diagnosed = await self.compute.run(OnData(fingerprint, job), report, asked)
+            diagnosed = await self.compute.run(job, report, asked)
         diagnosis = DiagnosisRecord(
             key=key,
             run_id=asked.run,
@@ -354,7 +352,7 @@ class Answers:
             await self._flights.run(
                 f"restore {blob}",
                 lambda report, waiting: restore(
-                    run, [blob], self.blobs, self.compute, report, Asked(run.run_id, waiting)
+                    run, [blob], self.blobs, self.compute, report, _asked(run, waiting)
                 ),
                 report,
                 callers,
@@ -376,6 +374,10 @@ class Answers:
 
     async def _is_whole(self, blob: BlobName) -> bool:
         return await asyncio.to_thread(self.blobs.is_whole, blob)
+
+
+def _asked(run: RunRecord, callers: Callers) -> Asked:
+    return Asked(run.run_id, callers, fingerprint=run.fingerprint)
 
 
 def _always(caller: str) -> Callers:

@@ -30,7 +30,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.messages import Asked, OnData, OnProgress, Progressed, Timed, Took
+from lipt.coordinator.compute.messages import Asked, OnProgress, Progressed
 from lipt.coordinator.compute.process import Resident
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.dispatch.leases import AssignmentKey
@@ -87,11 +87,8 @@ class FakeCompute:
     async def run(
         self, job: Any, on_progress: OnProgress = lambda _: None, asked: Asked = BY_ITSELF
     ) -> Any:
-        if isinstance(job, OnData):
-            self.fingerprints.append(job.fingerprint)
-            job = job.job
-        if timed := isinstance(job, Timed):
-            job = job.job
+        if asked.fingerprint:
+            self.fingerprints.append(asked.fingerprint)
         self.jobs.append(job)
         self.asked.append(asked)
         on_progress(Progressed("computing", 1, 2))
@@ -101,7 +98,8 @@ class FakeCompute:
         if isinstance(answer, Exception):
             raise answer
         made = await answer if isawaitable(answer) else answer
-        return Took(made, seconds=1.0) if timed else made
+        asked.took(1.0)
+        return made
 
     memory_limit_bytes = 2**30
 

@@ -151,7 +151,7 @@ class PlayedQueue(ComputeQueue):
         callers = (lambda: frozenset({caller})) if isinstance(caller, str) else caller
         heard: list[Progressed] = []
         parts: list[object] = []
-        asked = Asked(run, callers, cost, parts.append)
+        asked = Asked(run, callers, cost, on_part=parts.append)
         job_: Any = job
         return Request(asyncio.create_task(self.run(job_, heard.append, asked)), heard, parts)
 
