@@ -16,7 +16,6 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.process import talking
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
-from lipt.common.states import RunState
 from lipt.coordinator.access.tokens import Tokens, keep_own_token
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
 from lipt.coordinator.compute.messages import OnProgress, Progressed
@@ -34,7 +33,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
-from lipt.coordinator.state.records import DataRecord, RunRecord, RunSummary
+from lipt.coordinator.state.records import DataRecord
 from lipt.coordinator.storage.storage import open_storage
 from lipt.coordinator.subsets.answers import Answers
 from lipt.core.evaluation import batch_size_for
@@ -96,7 +95,6 @@ class App:
         """Open the other parts, and let unfinished runs go on."""
         settings, stack, store, blobs = self.settings, self._stack, self.store, self.blobs
         compute, data = self.compute, self.data
-        _warm_for_subsets(store, compute)
         # Dispatcher and driver count the same deadline.
         deadline_clock = steady_clock(time, monotonic)
         self.dispatcher = Dispatcher(
@@ -207,15 +205,3 @@ async def _note_served(data: DataDescription, database: Database) -> None:
     except StateError as error:
         # A full disk does not prevent serving.
         logger.warning("which data is served now is not noted: %s", error)
-
-
-def _warm_for_subsets(store: RunStore, compute: ComputeQueue) -> None:
-    """Start the light process before the first ready run."""
-
-    def warm(run: RunRecord | RunSummary) -> None:
-        if run.state in {RunState.TRAINING, RunState.MERGING, RunState.READY}:
-            compute.warm()
-
-    store.listen(lambda run, _: warm(run))
-    for run in store.runs():
-        warm(run)

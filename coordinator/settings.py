@@ -108,11 +108,9 @@ class StorageSettings(Section):
     """An upload that got no byte for so long is removed."""
     unused_hours: float = Field(default=24.0, gt=0.0)
     """What no record needs, and nobody has used for so long, is removed."""
-    keep_runs: int | None = Field(default=None, ge=0, examples=[1000])
-    """How many ended runs are kept, the newest; others are removed with their subsets, unless
-    something is computed for them or they were asked for in the last hour. Default: all."""
     keep_days: float | None = Field(default=None, gt=0.0, examples=[90])
-    """How long after its end a run is removed likewise. Default: never."""
+    """How long after its end a run is removed with its subsets, unless something is computed for it
+    or it was asked for in the last hour. Default: never."""
     collect_every_seconds: float = Field(default=900.0, gt=0.0, le=86_400.0)
     """How often the coordinator looks for what is to be removed; first after so long."""
 

@@ -113,7 +113,17 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
     try:
         kept = _IDS.validate_json(path.read_bytes(), strict=True)
     except FileNotFoundError:
-        _keep_quarantine(path, dataset)
+        try:
+            make_directory(path.parent)
+            write_durably(path, json.dumps(dataset.quarantined).encode())
+        except OSError as error:
+            if dataset.quarantined:
+                raise StateError(
+                    f"the excluded images of {dataset.source} cannot be stored in {path}: {error}. "
+                    "Make room, and start again."
+                ) from error
+            # A full disk does not prevent serving the readable data.
+            logger.warning("%s is not written: %s", path, error)
         return dataset
     except (OSError, ValueError) as error:
         raise StateError(
@@ -127,20 +137,6 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
             f"state directory were made: {named}. Restore them, or take another state directory."
         )
     return replace(dataset, quarantined=kept)
-
-
-def _keep_quarantine(path: Path, dataset: Dataset) -> None:
-    try:
-        make_directory(path.parent)
-        write_durably(path, json.dumps(dataset.quarantined).encode())
-    except OSError as error:
-        if dataset.quarantined:
-            raise StateError(
-                f"the excluded images of {dataset.source} cannot be stored in {path}: {error}. "
-                "Make room, and start again."
-            ) from error
-        # A full disk does not prevent serving the readable data.
-        logger.warning("%s is not written: %s", path, error)
 
 
 @dataclass(frozen=True)

@@ -174,11 +174,6 @@ class ComputeQueue:
         process = self._process(open_context, "lipt-compute-light")
         self._executors.append(_Executor(LIGHT, process))
 
-    def warm(self) -> None:
-        """Start the light process before its first job."""
-        for light in self._executors[1:]:
-            light.process.start()
-
     async def run(
         self,
         job: Job[ResultT],
@@ -279,14 +274,12 @@ class ComputeQueue:
         # A job that has run for long will probably run about as long again.
         elapsed = 0.0 if executor.present is None else self._clock() - executor.began
         retry_after_seconds = min(max(elapsed, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS)
-        waiting = f"{len(of_trainers)} requests wait to be computed, {limits.max_waiting} may"
+        number, most, whose = len(of_trainers), limits.max_waiting, ""
         if num_own >= limits.max_waiting_per_caller:
-            waiting = (
-                f"{num_own} requests of this caller wait to be computed, "
-                f"{limits.max_waiting_per_caller} may"
-            )
+            number, most, whose = num_own, limits.max_waiting_per_caller, " of this caller"
         raise QueueFullError(
-            f"{waiting}. Ask again in {retry_after_seconds:.0f} s.",
+            f"{number} requests{whose} wait to be computed, {most} may. Ask again in "
+            f"{retry_after_seconds:.0f} s.",
             retry_after_seconds=retry_after_seconds,
         )
 

@@ -146,30 +146,19 @@ def _why_not(worker: WorkerRecord, waiting: Waiting) -> str:
 
 
 def why_waiting(
-    waiting: Waiting,
-    *,
-    alive: Collection[WorkerRecord],
-    busy: Collection[str] = (),
-    silent: Collection[str] = (),
+    waiting: Waiting, *, alive: Collection[WorkerRecord], silent: Collection[str] = ()
 ) -> str:
     """Why no worker trains a run's queued learners, as a clause; empty if one can."""
-    if not waiting.indices:
-        return ""
     if suspects := why_quarantined(waiting, silent):
         return suspects
-    if not alive:
-        return ""
     run = waiting.run
     if able := [worker for worker in alive if worker.can_run(run)]:
         return _why_unconfirmed(run, waiting.learners(), able)
-    shown = sorted(alive, key=lambda worker: (worker.worker_id in busy, worker.name))
-    first = shown[0]
-    others = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
-    idle = "" if first.worker_id in busy else (" are idle, but" if others else " is idle, but")
-    return (
-        f"worker{'s' if others else ''} {first.name}{others}{idle} "
-        f"{'do' if others else 'does'} not {first.refusal(run)}"
-    )
+    if not alive:
+        return ""
+    first = min(alive, key=lambda worker: worker.name)
+    others = f", and {len(alive) - 1} more cannot train it either" if len(alive) > 1 else ""
+    return f"worker {first.name} does not {first.refusal(run)}{others}"
 
 
 def why_quarantined(waiting: Waiting, silent: Collection[str]) -> str:
@@ -250,16 +239,11 @@ def _why_unconfirmed(
     lacking = [learner for learner in waiting if lacks(learner)]
     if not lacking:
         return ""
-    names = sorted(worker.name for worker in able)
-    there = f"worker {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
     kinds = sorted({copy.kind for learner in lacking for copy in learner.copies})
     device = f", on such a device: {' or '.join(kinds)}" if kinds else ""
-    num_held = sum(bool(learner.copies) for learner in lacking)
-    held = f"; {num_held} of its learners held back for it" if num_held else ""
     return (
-        f"{there} {'is' if len(names) == 1 else 'are'} not enough: learners.redundancy = {wanted} "
-        f"wants another, with a certificate or token of its own where workers have some"
-        f"{device}{held}"
+        f"learners.redundancy = {wanted} wants another worker for {len(lacking)} learners, with a "
+        f"certificate or token of its own where workers have some{device}"
     )
 
 

@@ -138,9 +138,7 @@ class Dispatcher:
         # Most runs have no queued learner, and there may be thousands of workers to check.
         if not waiting.indices:
             return ""
-        return why_waiting(
-            waiting, alive=self.alive(), busy=self.leases.holders(), silent=self._silent
-        )
+        return why_waiting(waiting, alive=self.alive(), silent=self._silent)
 
     def demand(self) -> Demand:
         """The current demand for workers; held runs have none."""

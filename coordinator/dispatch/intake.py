@@ -78,11 +78,9 @@ class Intake:
         run, already = self.dispatcher.check_commit(worker_id, key, epoch, result.blob)
         if already:
             return
-        workers = self.dispatcher.workers
-        version = workers.version(worker_id) or "of an unknown version"
         remedy = (
-            f"Worker {workers.name(worker_id)} runs lipt {version}: install the coordinator's "
-            "version there, or start a run with learners.num_snapshots=0."
+            f"Install the coordinator's lipt on worker {self.dispatcher.workers.name(worker_id)}, "
+            "or start a run with learners.num_snapshots=0."
         )
         check = partial(self._check_learner, run, key.learner, result, remedy)
         loop = asyncio.get_running_loop()

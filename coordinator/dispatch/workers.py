@@ -177,11 +177,6 @@ class WorkerRegistry:
         worker = self._workers.get(worker_id)
         return worker.name if worker else worker_id
 
-    def version(self, worker_id: str) -> str:
-        """The worker's LiPT version; empty if it is unknown."""
-        worker = self._workers.get(worker_id)
-        return worker.versions.get("lipt", "") if worker else ""
-
     def alive(self, present: Collection[str]) -> tuple[WorkerRecord, ...]:
         """The workers heard recently, or whose ids are in `present`."""
         since = self._clock() - _ALIVE_SECONDS

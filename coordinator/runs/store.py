@@ -25,9 +25,6 @@ OnDurable: TypeAlias = Callable[[RunRecord, Sequence[LearnerRecord]], None]
 
 # Name that finds the newest run.
 LATEST = "latest"
-# Bounds the records of ended runs in memory. A learner takes about 3 KB, a run without learners 20
-# times as much.
-_MOST_LEARNERS, _LEARNERS_PER_RUN = 5_000, 20
 
 
 @dataclass(frozen=True)
@@ -149,8 +146,6 @@ class RunStore:
         self._entries: dict[str, _Entry] = {}
         # In the same order; an ended run stays until its end is written.
         self._live: dict[str, LiveRun] = {}
-        # Records of ended runs, by last use.
-        self._kept: dict[str, RunRecord] = {}
         self._listeners: list[OnDurable] = []
 
     async def load(self) -> None:
@@ -176,21 +171,10 @@ class RunStore:
         live = self._live.get(run_id)
         if live is not None:
             return live.shown
-        run = self._kept.get(run_id)
-        if run is None and run_id in self._entries:
-            run = self._database.read_run(run_id)
+        run = self._database.read_run(run_id) if run_id in self._entries else None
         if run is None:
             raise UnknownRunError(f"there is no run {run_id!r}.")
-        self._keep(run)
         return run
-
-    def _keep(self, run: RunRecord) -> None:
-        self._kept.pop(run.run_id, None)
-        self._kept[run.run_id] = run
-        size = sum(_LEARNERS_PER_RUN + len(kept.learners) for kept in self._kept.values())
-        while len(self._kept) > 1 and size > _MOST_LEARNERS:
-            dropped = self._kept.pop(next(iter(self._kept)))
-            size -= _LEARNERS_PER_RUN + len(dropped.learners)
 
     def find(self, key: str) -> RunRecord:
         """A run by id or name; "latest" is the newest. Raises like `record`."""
@@ -242,7 +226,6 @@ class RunStore:
         await self._database.remove_run(run_id)
         self._entries.pop(run_id, None)
         self._live.pop(run_id, None)
-        self._kept.pop(run_id, None)
 
     def idle_seconds(self, run_id: str) -> float:
         return self._clock() - self._entries[run_id].used_at
@@ -339,7 +322,6 @@ class RunStore:
         live = self._live.get(run_id)
         if live and live.settled and live.shown.state.ended:
             del self._live[run_id]
-            self._keep(live.shown)
 
     def _announce(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         self._entries[run.run_id].summary = RunSummary.of(run)

@@ -81,18 +81,11 @@ def with_deadline_running(run: RunRecord, *, now: float) -> RunRecord:
 
 
 def _why_missing(missing: Iterable[LearnerRecord]) -> str:
-    names = (f"learner {learner.index} ({_whereabouts(learner)})" for learner in missing)
+    names = (
+        f"learner {learner.index} ({': '.join(filter(None, (learner.state, learner.account)))})"
+        for learner in missing
+    )
     return f"Missing: {'; '.join(names)}."
-
-
-def _whereabouts(learner: LearnerRecord) -> str:
-    if learner.state is LearnerState.LEASED:
-        where = f"at worker {learner.worker_name}"
-    elif learner.state is LearnerState.QUEUED:
-        where = "waiting for a worker"
-    else:
-        where = learner.state.value
-    return f"{where}: {learner.account}" if learner.account else where
 
 
 def leased(

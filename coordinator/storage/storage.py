@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.files import collection_allowed
 from lipt.coordinator.state.maintenance import Collected, collect, named_digests
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.coordinator.storage.accounts import Accounts, LeaseId, Uploads, free_bytes, resolve_quota
 
 logger = logging.getLogger(__name__)
@@ -78,8 +79,11 @@ class Storage:
 
     async def remove_overdue_runs(self) -> None:
         """Remove overdue runs that are not in use; their blobs are then no longer needed."""
-        for run in overdue(self.store.runs(), self.settings, now=self.wall_clock()):
-            if self._in_use(run.run_id):
+        days = math.inf if self.settings.keep_days is None else self.settings.keep_days
+        before = self.wall_clock() - days * _DAY
+        for run in self.store.runs():
+            overdue = run.ended_at is not None and run.ended_at < before
+            if not overdue or self._in_use(run.run_id):
                 continue
             try:
                 await self.store.remove(run.run_id)
@@ -174,23 +178,3 @@ def _left_behind(directory: Path, blobs: BlobStore) -> tuple[dict[str, int], dic
     left = (blobs.expiry.blob(digest) for digest in blobs.expiry.digests() if digest not in named)
     finished = {blob.sha256: blob.size_bytes for blob in left if blob is not None}
     return finished, {part.sha256: part.size_bytes for part in blobs.expiry.parts()}
-
-
-def overdue(
-    runs: Iterable[RunSummary], settings: StorageSettings, *, now: float
-) -> Sequence[RunSummary]:
-    """The ended runs past `keep_days` or `keep_runs` (None: no limit), oldest end first."""
-    days, most = settings.keep_days, settings.keep_runs
-    ended = sorted(
-        (run for run in runs if run.state.ended), key=lambda run: (_end(run), run.run_id)
-    )
-    too_many = 0 if most is None else max(0, len(ended) - most)
-    return [
-        run
-        for place, run in enumerate(ended)
-        if place < too_many or (days is not None and now - _end(run) > days * _DAY)
-    ]
-
-
-def _end(run: RunSummary) -> float:
-    return run.created_at if run.ended_at is None else run.ended_at

@@ -73,7 +73,7 @@ class FakeCompute:
         self.fingerprints: list[str] = []
         self.asked: list[Asked] = []
         self.known: object = None
-        self.warmed = self.stopped = False
+        self.stopped = False
 
     @property
     def queue(self) -> ComputeQueue:
@@ -108,9 +108,6 @@ class FakeCompute:
 
     def open_light(self, known: object) -> None:
         self.known = known
-
-    def warm(self) -> None:
-        self.warmed = True
 
     def computations(self) -> tuple[Computation, ...]:
         return ()

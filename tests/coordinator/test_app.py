@@ -66,13 +66,9 @@ async def test_run_goes_from_its_request_to_its_soup_and_subset(tmp_path: Path) 
     compute = pretraining(settings.state_dir)
     async with opened(settings, compute) as app:
         assert compute.known == DATA
-        assert not compute.warmed
         run = await app.requests.create("q", "mine", NOTHING)
-        # What cheap subsets need is there before the run is ready.
-        await until(app, run.run_id, lambda run: run.state is RunState.TRAINING)
-        assert compute.warmed
         final = await complete(app, "mine")
-        assert compute.asked[1:] == [Asked(run.run_id)] * 3
+        assert compute.asked[1:] == [Asked(run.run_id, fingerprint=DATA.fingerprint)] * 3
         await app.answers.subset(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
         asked = compute.asked[-1]
     assert [learner.state for learner in final.learners] == [LearnerState.DONE] * 2
@@ -80,9 +76,6 @@ async def test_run_goes_from_its_request_to_its_soup_and_subset(tmp_path: Path) 
     assert compute.kinds == [*stages, "SelectSubset"]
     assert (asked.run, asked.cost) == (run.run_id, Cost.LABELS)
     assert asked.callers is not None
-    compute = pretraining(settings.state_dir)
-    async with opened(settings, compute):
-        assert compute.warmed
 
 
 async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> None:
