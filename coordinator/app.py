@@ -78,7 +78,6 @@ class App:
         self.store = RunStore(self.database)
 
     async def open_data(self) -> None:
-        """Describe the data, and hold the runs of other data."""
         await self.tokens.load()
         source, backbone = self.settings.dataset.source, self.settings.backbone
         with talking(f"reading the backbone {backbone}", logger.info):
@@ -165,7 +164,6 @@ class App:
 
 
 def _begin(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> None:
-    """Run a background task until the stack is closed."""
     task = asyncio.create_task(work, name=name)
 
     async def end() -> None:

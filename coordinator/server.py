@@ -67,7 +67,6 @@ _MOST_NAMED = 20
 
 
 def notes_on(data: DataDescription) -> Iterator[tuple[int, str]]:
-    """Yield notes on the data: a level of `logging`, and a sentence."""
     if ids := data.quarantined:
         named = ", ".join(map(str, ids[:_MOST_NAMED]))
         more = " and more" if len(ids) > _MOST_NAMED else ""

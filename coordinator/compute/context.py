@@ -148,7 +148,6 @@ class Context(Workspace):
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The coordinator's data set, without excluded examples."""
         settings = self.settings
         opened = open_dataset(
             settings.dataset.source,
@@ -180,7 +179,6 @@ class Context(Workspace):
             )
 
     def find(self, key: Key[KeptT]) -> KeptT | None:
-        """A cached value, if there is one."""
         kept = find_cached(self._folder(key.models), key.kind, self.on_data(key.depends_on))
         return None if kept is None else key.of.load(kept)
 
@@ -243,7 +241,6 @@ class Context(Workspace):
         self.send(Progressed(activity, done, total))
 
     def user_features(self, features: BlobName) -> UserFeatures:
-        """A user's uploaded features of the examples in `dataset`."""
         keep = self.dataset.numbering.kept
         read = read_user_features(
             self.blobs.verified_path(features),

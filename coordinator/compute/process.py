@@ -172,7 +172,6 @@ class ComputeProcess:
             self._killing = later(self.patience_seconds, child.kill)
 
     def start(self) -> Connection:
-        """Start a child if there is none, and return its pipe."""
         if self._stopped:
             raise ComputeError("nothing is computed any more: the coordinator is stopping.")
         if self._pipe is None or self._child is None or not self._child.is_alive():

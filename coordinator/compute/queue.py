@@ -86,7 +86,6 @@ class Entry:
     latest: Progressed = _NOTHING_YET
 
     def report(self, news: News) -> None:
-        """Forward a message while the caller still waits."""
         if isinstance(news, Progressed):
             self.latest = news
         if not self.outcome.done():
@@ -205,7 +204,6 @@ class ComputeQueue:
                 self.on_scan(ScanClosed(open_scan))
 
     def computations(self) -> tuple[Computation, ...]:
-        """Running jobs, then waiting ones in order, queue by queue."""
         now = self._clock()
         return tuple(
             Computation(

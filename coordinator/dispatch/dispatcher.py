@@ -127,13 +127,11 @@ class Dispatcher:
         return None if key is None else self._learner(key)
 
     def why_idle(self, worker: WorkerRecord) -> str:
-        """Why a free worker gets none of the queued learners; empty if it can get one."""
         if worker.worker_id in self.leases.holders():
             return ""
         return why_idle(worker, self._waiting_learners())
 
     def why_waiting(self, run: RunRecord) -> str:
-        """Why no worker trains a run's queued learners; empty if one can."""
         waiting = Waiting(run, self.leases.queued(run.run_id))
         # Most runs have no queued learner, and there may be thousands of workers to check.
         if not waiting.indices:
@@ -141,7 +139,6 @@ class Dispatcher:
         return why_waiting(waiting, alive=self.alive(), silent=self._silent)
 
     def demand(self) -> Demand:
-        """The current demand for workers; held runs have none."""
         learners: Counter[LearnerState] = Counter()
         num_coming = 0
         for run in self._store.live():
@@ -159,7 +156,6 @@ class Dispatcher:
         )
 
     async def wait_for_demand(self, known: Demand | None, *, wait_seconds: float) -> Demand:
-        """Return the demand once it differs from `known`, or at the timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_seconds):
                 while self.demand() == known:
@@ -348,8 +344,6 @@ class Dispatcher:
         return run, False
 
     async def fail(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
-        """Count a failed attempt of the learner, and queue it for another worker."""
-
         def failed(run: RunRecord, learner: LearnerRecord) -> LearnerRecord:
             most = run.config.learners.max_attempts
             return after_failure(learner, worker_id=worker_id, reason=reason, max_attempts=most)
@@ -375,7 +369,6 @@ class Dispatcher:
             )
 
     async def expire_leases(self) -> None:
-        """Requeue learners and ranges of silent workers, until cancelled."""
         while True:
             # Expired together, so that they share transactions: a whole rack may be down.
             expired = self.leases.expired()

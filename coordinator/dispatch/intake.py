@@ -67,7 +67,6 @@ class Intake:
         self._range_thread = ThreadPoolExecutor(1, thread_name_prefix="range-check")
 
     def stop(self) -> None:
-        """Stop the threads that check results."""
         self._learner_thread.shutdown()
         self._range_thread.shutdown()
 
@@ -104,7 +103,6 @@ class Intake:
     async def take_range(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName
     ) -> None:
-        """Check a range's file and keep it in its scan's folder, unless the range is done."""
         scans = self.dispatcher.scans
         if scans.is_done(key):
             return
@@ -177,7 +175,6 @@ class Intake:
 
 
 def require_report(result: LearnerResult, num_snapshots: int, remedy: str) -> None:
-    """Refuse another number of snapshots than the run's, and impossible figures."""
     if len(result.snapshots) != num_snapshots:
         raise LearnerRejectedError(
             f"the learner came with {len(result.snapshots)} snapshots, but learners.num_snapshots "

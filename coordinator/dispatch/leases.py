@@ -44,7 +44,6 @@ class AssignmentKey(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse an assignment id; an InvalidRequestError if it is not RUN/INDEX."""
         run_id, _, index = text.rpartition("/")
         if not run_id or not index.isdecimal() or len(index) > _MAX_INDEX_DIGITS:
             raise InvalidRequestError(f"assignment id {text!r} is not RUN/INDEX.")
@@ -67,7 +66,6 @@ class Lease:
 
 
 def require_lease(run: RunRecord, key: AssignmentKey, worker_id: str, epoch: int) -> None:
-    """Refuse a worker without the learner's current lease, with a StaleLeaseError."""
     learner = run.learners[key.learner]
     is_out = _is_out(run, learner)
     if not is_out or learner.worker_id != worker_id or learner.epoch != epoch:
@@ -117,24 +115,20 @@ class LeaseTable:
                 self.renew(key, learner.worker_id, learner.epoch)
 
     def queued(self, run_id: str) -> Sequence[int]:
-        """The indices of a run's queued learners, ascending."""
         return self._queued.get(run_id, ())
 
     def renew(self, key: AssignmentKey, worker_id: str, epoch: int) -> None:
-        """Start a lease, or extend it by its full duration from now."""
         if not self._leases:
             self._added.set()
         self._leases[key] = Lease(worker_id, epoch, self._clock() + self.duration_seconds)
         self._held.setdefault(worker_id, {})[key] = None
 
     def extend(self, key: AssignmentKey, seconds: float) -> None:
-        """Set a lease, if it exists, to end `seconds` from now."""
         lease = self._leases.get(key)
         if lease is not None:
             self._leases[key] = replace(lease, expires_at=self._clock() + seconds)
 
     def end(self, key: AssignmentKey) -> None:
-        """End a lease, if it exists."""
         lease = self._leases.pop(key, None)
         if lease is None:
             return
@@ -292,7 +286,6 @@ class Scans:
         return RangeGrant(self._open[key.run_id].scan, key, worker_id, lease.epoch)
 
     def require(self, worker_id: str, key: AssignmentKey, epoch: int) -> RangeGrant:
-        """The range that a worker claims; a StaleLeaseError if the lease is over."""
         opened, lease = self._open.get(key.run_id), self._leases.find(key)
         if opened is None or lease is None or (lease.worker_id, lease.epoch) != (worker_id, epoch):
             why = f"the lease with epoch {epoch} is over" if opened else "nobody needs it any more"

@@ -169,16 +169,13 @@ class WorkerRegistry:
             self._workers[worker_id] = replace(worker, declined=declined)
 
     def find(self, worker_id: str) -> WorkerRecord | None:
-        """The worker; None if it is unknown."""
         return self._workers.get(worker_id)
 
     def name(self, worker_id: str) -> str:
-        """The worker's display name; its id if it is unknown."""
         worker = self._workers.get(worker_id)
         return worker.name if worker else worker_id
 
     def alive(self, present: Collection[str]) -> tuple[WorkerRecord, ...]:
-        """The workers heard recently, or whose ids are in `present`."""
         since = self._clock() - _ALIVE_SECONDS
         return tuple(
             worker
@@ -193,7 +190,6 @@ class WorkerRegistry:
         return self._clock() - worker.joined_at
 
     def _forget(self) -> None:
-        """Drop old workers: restarted ones return under new ids."""
         now = self._clock()
         if now - self._swept_at >= _SWEEP_SECONDS:
             self._swept_at = now

@@ -122,7 +122,6 @@ async def start_run(
     name: Annotated[str, Field(max_length=200)] = "",
     settings: str = "",
 ) -> object:
-    """Start a run; `settings` are TOML, as in a file's table [run]."""
     try:
         overrides = tomllib.loads(settings)
     except (ValueError, RecursionError) as error:
@@ -164,7 +163,6 @@ async def show_diagnosis(request: PageRequest, sha256: str) -> object:
 
 
 async def list_subsets(request: PageRequest, run: str) -> object:
-    """A run's subsets without their examples, newest first."""
     found = await request.page.app.answers.subsets_of(run)
     return {"subsets": [_listed(subset, request.page) for subset in found]}
 

@@ -146,7 +146,6 @@ def plan_run(
 
 
 def result_bytes(figures: ModelFigures) -> int:
-    """Maximum bytes of a learner's result: all of its weights, and a mask."""
     return figures.sent_bytes + figures.sent_bytes // _MASK_SHARE
 
 
@@ -159,7 +158,6 @@ def _compute_memory(
     num_scored: tuple[int, int],
     evaluation_batch_size: int,
 ) -> tuple[Cost, ...]:
-    """Memory of the stages, by the examples of a training batch and those that score models."""
     size, soup, weights = data.inputs.num_bytes, config.soup, figures.weights_bytes
     number, split = str(config.initialization.batch_size), f"{config.validation.fraction:g}"
     norm, most = str(soup.batch_norm_examples), config.learners.num_minibatches
@@ -241,7 +239,6 @@ def _disk(config: RunConfig, figures: ModelFigures, minibatch_bytes: int) -> Cos
 
 
 def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -> dict[str, Limit]:
-    """The limit for each place of a `RunPlan`; by default the machine's."""
     at_most = {
         "worker_threads": limits.worker_threads,
         "worker_memory": limits.worker_memory,
@@ -268,7 +265,6 @@ def violations(plan: RunPlan, ceilings: Mapping[str, Limit]) -> tuple[Violation,
 
 
 def require_none(found: Sequence[Violation]) -> None:
-    """Refuse a plan with violations: an OverLimitError names the worst of each setting."""
     worst: dict[str, Violation] = {}
     for item in found:
         if item.knob not in worst or item.times > worst[item.knob].times:
@@ -292,7 +288,6 @@ class Examined:
 
     @classmethod
     def of(cls, model: nn.Module, spec: str, inputs: InputSpec) -> Self:
-        """Measure the model of a spec, on the CPU or without values."""
         figures = measure_model(model, spec, inputs=inputs)
         return cls(model, figures, specs_of(model.state_dict()))
 
@@ -305,7 +300,6 @@ class Examined:
 
 
 def require_augmentation(config: RunConfig, inputs: InputSpec) -> None:
-    """Refuse image augmentation for data without images."""
     method = config.augmentation.method
     if method is AugmentationMethod.CROP_FLIP and not isinstance(inputs, ImageSpec):
         raise ConfigError(
@@ -349,7 +343,6 @@ class Admission:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="model-check")
 
     def stop(self) -> None:
-        """Stop the thread that measures models."""
         self._threads.shutdown()
 
     async def require(

@@ -87,7 +87,6 @@ class RunDriver:
                     self._look_after(run)
 
     async def cancel(self, run_id: str) -> RunRecord:
-        """Cancel a run and its computations; an ended one is unchanged."""
         log_about(run=run_id)
 
         def change(run: RunRecord) -> RunRecord:
@@ -100,7 +99,6 @@ class RunDriver:
         return run
 
     async def stop(self) -> None:
-        """Stop all tasks; the next process resumes the runs."""
         tasks = (*self._tasks.values(), *self._restoring.values())
         for task in tasks:
             task.cancel()
@@ -183,7 +181,6 @@ class RunDriver:
                 self.store.release(run_id)
 
     async def _computed(self, run: RunRecord, job: Job[ResultT]) -> tuple[ResultT, float]:
-        """A job's result, and the seconds that it took."""
         seconds = 0.0
 
         def take(part: object) -> None:

@@ -49,14 +49,12 @@ def find_ready(
 
 
 def not_ready(store: RunStore, run: RunRecord) -> LiptError:
-    """The error for a run that lacks the wanted weights: it is held, under way or has ended."""
     if store.shown_state(run) is RunState.HELD:
         return OtherDataError(store.held(run.run_id))
     return RunNotReadyError(how_far(run, store.activity(run.run_id).activity))
 
 
 def how_far(run: RunRecord, activity: str) -> str:
-    """A sentence on a run that is not ready, or never will be."""
     if run.state.ended and run.state is not RunState.READY:
         verb = "was" if run.state is RunState.CANCELLED else "has"
         why = "" if run.message in {"", run.state} else f": {run.message.removesuffix('.')}"
@@ -94,7 +92,6 @@ def why_held(
 async def hold_runs_of_other_data(
     store: RunStore, data: DataDescription, database: Database, events: Events
 ) -> None:
-    """Hold every run of other data until this process ends."""
     # Thousands of runs share a few data sets.
     sources: dict[str, str] = {}
     for run in store.runs():

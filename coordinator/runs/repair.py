@@ -20,7 +20,6 @@ logger = logging.getLogger(__name__)
 async def restore_inputs(
     run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress
 ) -> None:
-    """Recompute what the run's open learners and soup need: damaged theta* and shards."""
     if run.initial_weights is not None:
         shards = {learner.shard for learner in run.learners if learner.state.open}
         wanted = {run.initial_weights, *shards}

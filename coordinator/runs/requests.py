@@ -49,7 +49,6 @@ class RunRequests:
         overrides: config_pb2.RunConfig,
         traceparent: str = "",
     ) -> RunRecord:
-        """Start a run, or return the one that this request id already started."""
         request_id = request_id or uuid.uuid4().hex
         earlier = self.store.find_request(request_id)
         if earlier is not None:
@@ -94,7 +93,6 @@ class RunRequests:
         return run
 
     async def cancel(self, key: str) -> RunRecord:
-        """Cancel a run by id or name; an ended one is unchanged."""
         return await self.driver.cancel(self.store.find(key).run_id)
 
     def _free_name(self, wanted: str) -> str:

@@ -117,7 +117,6 @@ class LiveRun:
 
 
 def changed_learners(old: RunRecord, new: RunRecord) -> list[LearnerRecord]:
-    """The learners of `new` that differ from those of `old`."""
     # Nearly all are the same objects; comparing their fields is slow.
     before = old.learners + (None,) * (len(new.learners) - len(old.learners))
     return [
@@ -158,11 +157,9 @@ class RunStore:
             self._make_live(run)
 
     def runs(self) -> tuple[RunSummary, ...]:
-        """Summaries of all runs, oldest first."""
         return tuple(entry.summary for entry in self._entries.values())
 
     def live(self) -> tuple[RunRecord, ...]:
-        """The runs that have not ended, oldest first."""
         shown = (live.shown for live in self._live.values())
         return tuple(run for run in shown if not run.state.ended)
 
@@ -205,7 +202,6 @@ class RunStore:
         self._announce(run, run.learners)
 
     async def update(self, run_id: str, change: Change) -> RunRecord:
-        """Apply a change durably, and return the record; if it raises, nothing changes."""
         run = self.find(run_id)
         live = self._live.get(run.run_id) or self._make_live(run)
         try:
@@ -235,7 +231,6 @@ class RunStore:
         return live.activity if live else Progressed()
 
     def set_activity(self, run_id: str, activity: Progressed) -> None:
-        """Set the run's activity, unless it has ended."""
         if live := self._live.get(run_id):
             live.activity = activity
             self._touch(run_id)
@@ -245,7 +240,6 @@ class RunStore:
         return self._entries[run_id].held
 
     def hold(self, run_id: str, reason: str) -> None:
-        """Hold the run, in memory only."""
         if self._entries[run_id].held != reason:
             self._entries[run_id].held = reason
             self._turn(run_id)
@@ -286,7 +280,6 @@ class RunStore:
         return self._entries[run_id].revision
 
     async def wait_for_change(self, run_id: str, after: int, *, timeout_seconds: float) -> int:
-        """The run's revision once it is above `after`, or at the timeout."""
         entry = self._entries[run_id]
         await self._wait(run_id, lambda: entry.revision > after, timeout_seconds)
         return entry.revision

@@ -263,7 +263,6 @@ def is_in(learner: LearnerRecord, result: BlobName, worker_id: str, epoch: int) 
 
 
 def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
-    """The closed run: its open learners are dropped with this reason."""
     learners = tuple(
         learner.changed(state=LearnerState.DROPPED, message=reason)
         if learner.state.open
@@ -274,7 +273,6 @@ def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
 
 
 def without_results(run: RunRecord, indices: tuple[int, ...]) -> RunRecord:
-    """The run with these learners requeued, without their damaged results."""
     for index in indices:
         learner = requeued(run.learners[index], DAMAGED)
         run = run.with_learner(learner.changed(result=None, snapshots=(), copies=()))

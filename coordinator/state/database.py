@@ -68,7 +68,6 @@ KINDS: dict[type[BaseModel], tuple[str, str]] = {
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create the tables of an empty database in one transaction; refuse other schemas."""
     found = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if found == 0:
         statements = [*_TABLES.split(";\n"), f"PRAGMA user_version = {SCHEMA}"]
@@ -78,7 +77,6 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def require_schema(found: int, what: str) -> None:
-    """Refuse a database with another schema, with a StateError."""
     if found != SCHEMA:
         raise StateError(
             f"{what} has schema {found}, and this version knows {SCHEMA}. Use the lipt that wrote "
@@ -144,7 +142,6 @@ def read(
 def read_runs(
     connection: sqlite3.Connection, problems: list[str], ids: Collection[str] | None = None
 ) -> Iterator[RunRecord]:
-    """Yield runs (those of `ids`, or all) with their learners, oldest first; see `read`."""
     which = ""
     values: tuple[str, ...] = ()
     if ids is not None:
@@ -256,19 +253,15 @@ class Database:
         self._thread.shutdown()
 
     async def load_runs(self, ids: Collection[str] | None = None) -> tuple[RunRecord, ...]:
-        """All runs, or those of these ids, with their learners, oldest first."""
         return await self._load(partial(read_runs, ids=ids))
 
     async def load_summaries(self) -> tuple[RunSummary, ...]:
-        """The summaries of all runs, oldest first."""
         return await self._load(read_summaries)
 
     async def load(self, kind: type[RecordT]) -> tuple[RecordT, ...]:
-        """All records of a kind, by key."""
         return await self._load(lambda *given: read(given[0], kind, given[1]))
 
     def read_run(self, run_id: str) -> RunRecord | None:
-        """The stored run with its learners; blocks for the read."""
         problems: list[str] = []
         try:
             # One consistent view of the run and its learners.
@@ -289,15 +282,12 @@ class Database:
         await self._write(lambda connection: write_run(connection, run, learners))
 
     async def remove_run(self, run_id: str) -> None:
-        """Remove a run, if it exists, with its learners, subsets and diagnoses."""
         # Dependent rows are removed with it: ON DELETE CASCADE.
         await self._write(
             lambda connection: connection.execute("DELETE FROM runs WHERE run_id = ?", (run_id,))
         )
 
     async def save(self, *records: BaseModel) -> None:
-        """Write records, all or none."""
-
         def save(connection: sqlite3.Connection) -> None:
             for record in records:
                 write(connection, record)
@@ -305,7 +295,6 @@ class Database:
         await self._write(save)
 
     async def find(self, kind: type[RecordT], key: str) -> RecordT | None:
-        """The record with this key, if it exists."""
         found = await self._find(kind, "AND key = ?", key)
         return found[0] if found else None
 

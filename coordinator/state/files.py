@@ -66,7 +66,6 @@ class StateLock:
     """One coordinator per state directory: a lock that the kernel releases with the process."""
 
     def __init__(self, directory: Path) -> None:
-        """Create the directory and lock it; a StateError if another process holds the lock."""
         path = directory / "coordinator.lock"
         try:
             make_private_directory(directory)

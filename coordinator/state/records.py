@@ -22,7 +22,6 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def changed(self, **values: Any) -> Self:
-        """This record with some fields replaced; unknown names raise an error."""
         unknown = values.keys() - type(self).model_fields.keys()
         if unknown:
             raise TypeError(f"{type(self).__name__} has no fields {sorted(unknown)}")
@@ -177,7 +176,6 @@ class RunRecord(_Record):
 
     @property
     def outcome(self) -> Outcome:
-        """The results of its stages so far, for `lipt.core`."""
         committed = tuple(
             CommittedLearner(learner.index, learner.snapshots, learner.result)
             for learner in self.learners
@@ -202,7 +200,6 @@ class RunRecord(_Record):
         return sum(learner.failures for learner in self.learners)
 
     def task(self, learner: LearnerRecord) -> LearnerTask:
-        """A learner's task; the same for every attempt."""
         inputs = self.inputs
         if inputs is None:
             raise ValueError(f"run {self.run_id} is {self.state}: it has no learners yet")

@@ -111,7 +111,6 @@ class Accounts:
         self._entries: dict[str, _Entry] = {}
 
     def restore(self, finished: Mapping[str, int], unfinished: Mapping[str, int]) -> None:
-        """Add the uploads of an earlier process, sizes by digest."""
         now = self._clock()
         for sizes, whole in ((finished, True), (unfinished, False)):
             for sha256, size_bytes in sizes.items():
@@ -284,7 +283,6 @@ class WorkerBlobs:
         self._dispatcher = dispatcher
 
     def require_readable(self, name: BlobName, shown: Evidence) -> None:
-        """Refuse a blob outside the worker's assignment, with a ForeignBlobError."""
         worker_id = self._dispatcher.workers.behind(shown)
         if worker_id is None:
             return

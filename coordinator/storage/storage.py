@@ -56,7 +56,6 @@ class Storage:
         self.accounts.forget(blob.sha256 for blob in blobs if blob is not None)
 
     def readings(self) -> Readings:
-        """Stored bytes by kind, and the number of unfinished uploads."""
         return {
             STORAGE: {
                 ("needed",): self.latest.needed_bytes,

@@ -97,7 +97,6 @@ class Answers:
         self._flights = SingleFlight(linger_seconds=self.linger_seconds)
 
     async def subset(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
-        """The subset for a query: stored, the previous one, or computed now."""
         callers = _always(caller)
         with self._holding(query.weights, query.features):
             run = find_named(self.store, query.run)
@@ -160,7 +159,6 @@ class Answers:
             )
 
     async def weights(self, name: str, what: Literal["theta*", "theta_p"], caller: str) -> BlobName:
-        """The blob of a run's theta* or theta_p; recomputed if damaged."""
         run = find_named(self.store, name)
         blob = run.initial_weights if what == "theta*" else run.pretrained_weights
         if blob is None:
@@ -176,12 +174,10 @@ class Answers:
         return blob
 
     async def subsets_of(self, name: str) -> tuple[SubsetRecord, ...]:
-        """The newest subsets of a run (by id, name or "latest"), newest first."""
         run = find_named(self.store, name)
         return await self.database.find_subsets(run.run_id, most=_MOST_LISTED)
 
     async def find_subset(self, name: str, digest: str) -> SubsetRecord:
-        """A run's subset with this digest; an UnknownBlobError if it has none."""
         run = find_named(self.store, name)
         found = await self.database.find_subsets(run.run_id, digest)
         if not found:
@@ -191,7 +187,6 @@ class Answers:
         return found[0]
 
     async def examples(self, subset: SubsetRecord) -> Examples:
-        """A subset's examples, ascending, with their weights; a LiptError if damaged."""
         return await asyncio.to_thread(
             lambda: unpack(
                 self.blobs.read_bytes(subset.blob), subset.num_examples, subset.num_classes
@@ -406,7 +401,6 @@ def origin_of(run: RunRecord | None, fingerprint: str, data: DataDescription) ->
 def manifest_of(
     run: RunRecord, job: SelectSubset, selected: Selected, data: DataDescription
 ) -> dict[str, object]:
-    """The manifest stored with a subset: run, data, selection and costs."""
     # All selections with a warm-up share it, so its seconds stand apart.
     costs = {"selection_seconds": selected.seconds - selected.warming_seconds}
     if selected.warm_up_seconds is not None:
