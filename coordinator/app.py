@@ -140,7 +140,6 @@ class App:
             data,
             defaults=settings.run,
             wall_clock=time,
-            linger_seconds=settings.compute.linger_seconds,
             backbone=self._backbone,
             max_warm_up_epochs=settings.limits.warm_up_epochs,
             meters=self.meters,

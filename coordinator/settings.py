@@ -140,9 +140,6 @@ class ComputeSettings(Section):
     """Requests that may wait for each process; more are refused, and told when to come again."""
     max_waiting_per_caller: int = Field(default=32, ge=1)
     """Of these one caller's: those of one certificate's name, or else of one connection."""
-    linger_seconds: float = Field(default=10.0, ge=0.0, le=3600.0)
-    """What nobody waits for any more is computed for so long in case somebody comes back for it,
-    after a cut, say; then it is dropped. What has not begun is dropped at once."""
     scoring_workers: ScoringWorkers = ScoringWorkers.SAME
     """Which workers with the data before them (`--worker-data`) share passes over it: those of the
     `same` device, processor and versions, with the same bits; `any`; or `none`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum, auto
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from lipt.common.observability.logs import logging_about
@@ -67,28 +66,19 @@ class Job(Protocol[ResultT_co]):
     def run(self, context: Any) -> ResultT_co: ...
 
 
-class Cost(IntEnum):
-    """A job's needs, ascending."""
-
-    LABELS = auto()
-    # One look at every example's stored signals; heavy if they are not stored.
-    SIGNALS = auto()
-    # Images, a model, or more than one look at every example.
-    DEAR = auto()
-
-
 @dataclass(frozen=True)
 class Asked:
     """A job's circumstances.
 
-    `callers` wait for it (None: a run's own job). It fails with OtherDataError unless the data
+    `callers` wait for it (None: a run's own job). A `light` one may need labels and stored signals
+    alone. It fails with OtherDataError unless the data
     keeps its `fingerprint` throughout; empty for any data. `on_part` receives early parts of the
     result, `took` its seconds without the wait in the queue.
     """
 
     run: str = ""
     callers: Callable[[], frozenset[str]] | None = None
-    cost: Cost = Cost.DEAR
+    light: bool = False
     fingerprint: str = ""
     on_part: Callable[[object], None] = field(default=lambda _: None, compare=False)
     took: Callable[[float], None] = field(default=lambda _: None, compare=False)

@@ -27,7 +27,6 @@ from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.light import LightContext
 from lipt.coordinator.compute.messages import (
     Asked,
-    Cost,
     DroppedError,
     Job,
     News,
@@ -194,7 +193,7 @@ class ComputeQueue:
                 asked.on_part(news)
 
         heavy, *light = self._executors
-        if light and asked.cost < Cost.DEAR:
+        if light and asked.light:
             with suppress(TooDearError):
                 return await self._wait(light[0], job, hear, asked)
         try:

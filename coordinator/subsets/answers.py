@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import logging
 import math
 from collections.abc import Callable, Coroutine
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
@@ -51,8 +50,6 @@ from lipt.core.stages.question import (
     training_for,
 )
 
-logger = logging.getLogger(__name__)
-
 RecordT = TypeVar("RecordT", SubsetRecord, DiagnosisRecord)
 
 _MOST_LISTED = 100
@@ -88,13 +85,12 @@ class Answers:
     _: KW_ONLY
     defaults: RunConfig
     wall_clock: Callable[[], float]
-    linger_seconds: float
     backbone: str | None = None
     max_warm_up_epochs: float = math.inf
     meters: Meters = field(default_factory=Meters)
 
     def __post_init__(self) -> None:
-        self._flights = SingleFlight(linger_seconds=self.linger_seconds)
+        self._flights = SingleFlight()
 
     async def subset(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
         callers = _always(caller)
@@ -247,13 +243,6 @@ class Answers:
                 on_progress,
                 callers,
             )
-        logger.info(
-            "subset %s %s: its weights foretold a loss of %.4g, which is %.4g",
-            previous.digest[:12],
-            "is kept" if checked.still_serves else "is selected anew",
-            checked.predicted_loss,
-            checked.actual_loss,
-        )
         return checked.still_serves
 
     async def _num_examples(self, run: RunRecord, held: str) -> int:
@@ -269,7 +258,7 @@ class Answers:
         self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress, callers: Callers
     ) -> SubsetRecord:
         started = monotonic()
-        asked = replace(_asked(run, callers), cost=job.cost)
+        asked = replace(_asked(run, callers), light=job.is_light)
         # A span in the caller's trace, linked to the run's.
         with span("selection", link=run.traceparent, run_id=run.run_id) as selection:
             selection.note(run_name=run.name, strategy=job.strategy, budget=job.budget)

@@ -22,7 +22,7 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import logging_progress
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
-from lipt.coordinator.compute.messages import Asked, Cost, Progressed
+from lipt.coordinator.compute.messages import Asked, Progressed
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.instruments import (
     COMPUTE_LIMIT,
@@ -74,7 +74,7 @@ async def test_run_goes_from_its_request_to_its_soup_and_subset(tmp_path: Path) 
     assert [learner.state for learner in final.learners] == [LearnerState.DONE] * 2
     stages = ["DescribeData", "InitializeWeights", "CutShards", "MakeSoup"]
     assert compute.kinds == [*stages, "SelectSubset"]
-    assert (asked.run, asked.cost) == (run.run_id, Cost.LABELS)
+    assert (asked.run, asked.light) == (run.run_id, True)
     assert asked.callers is not None
 
 

@@ -21,7 +21,7 @@ from lipt.common.maps import placed, principal_components
 from lipt.common.process.devices import device_name
 from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, Cost
+from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES
 from lipt.coordinator.compute.scan import scanned_signals
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.options import WarmUp
@@ -78,18 +78,13 @@ class SelectSubset(Question):
         return cls(**vars(question))
 
     @property
-    def cost(self) -> Cost:
-        strategy = find_strategy(self.strategy)
+    def is_light(self) -> bool:
+        """Whether labels and one look at every example's stored signals are enough."""
         large = self.features is not None and self.features.size_bytes > MAX_CHEAP_BYTES
-        if large or not strategy.is_linear or WarmUp.among(dict(self.options)) is not None:
-            return Cost.DEAR
-        needs = self.needs
-        if self.teacher is not None:
-            needs |= {Need.SIGNALS}
-        if Need.PAIRED_FEATURES in needs and self.features is None:
-            # The data set's own features.
-            return Cost.DEAR
-        return Cost.SIGNALS if needs or self.features is not None else Cost.LABELS
+        warms_up = WarmUp.among(dict(self.options)) is not None
+        # Paired features are the data set's own where none are given.
+        reads_data = Need.PAIRED_FEATURES in self.needs and self.features is None
+        return find_strategy(self.strategy).is_linear and not (large or warms_up or reads_data)
 
     def run(self, context: Context) -> Selected:
         started = monotonic()

@@ -25,7 +25,6 @@ from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.light import LightContext
 from lipt.coordinator.compute.messages import (
     MAX_CHEAP_BYTES,
-    Cost,
     Order,
     TooDearError,
 )
@@ -278,7 +277,7 @@ def test_subsets_of_labels_and_of_kept_signals_are_the_same(
     expected = job.run(dear)
     assert job.run(light) == expected
     monkeypatch.setattr(lights, "MAX_CHEAP_BYTES", 1000)
-    if job.cost is Cost.SIGNALS:
+    if "uniform" not in strategy:
         with pytest.raises(TooDearError):
             job.run(light)
 
@@ -316,21 +315,21 @@ SMALL, LARGE = BlobName("0" * 64, 1000), BlobName("0" * 64, MAX_CHEAP_BYTES + 1)
 
 
 @pytest.mark.parametrize(
-    ("strategy", "features", "cost"),
+    ("strategy", "features", "light"),
     [
-        ("uniform", None, Cost.LABELS),
-        ("uniform", SMALL, Cost.SIGNALS),
-        ("grand", None, Cost.SIGNALS),
-        ("moderate", SMALL, Cost.SIGNALS),
-        ("moderate", LARGE, Cost.DEAR),
-        ("facility_location", None, Cost.DEAR),
+        ("uniform", None, True),
+        ("uniform", SMALL, True),
+        ("grand", None, True),
+        ("moderate", SMALL, True),
+        ("moderate", LARGE, False),
+        ("facility_location", None, False),
         # Pairs are the data set's own where nobody has given others.
-        ("clip_score", None, Cost.DEAR),
-        ("clip_score", SMALL, Cost.SIGNALS),
-        ("auto", None, Cost.DEAR),
+        ("clip_score", None, False),
+        ("clip_score", SMALL, True),
+        ("auto", None, False),
     ],
 )
-def test_cost_follows_from_the_strategy_and_from_what_is_read(
-    select: Callable[..., SelectSubset], strategy: str, features: BlobName | None, cost: Cost
+def test_lightness_follows_from_the_strategy_and_from_what_is_read(
+    select: Callable[..., SelectSubset], strategy: str, features: BlobName | None, light: bool
 ) -> None:
-    assert select(strategy, features=features).cost is cost
+    assert select(strategy, features=features).is_light is light
