@@ -10,14 +10,13 @@ from time import monotonic, time
 from typing import Any
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.errors import StateError
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import Meters
 from lipt.common.process import talking
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.coordinator.access.tokens import Tokens, keep_own_token
-from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
+from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.scan import scans_dir
@@ -33,7 +32,6 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
-from lipt.coordinator.state.records import DataRecord
 from lipt.coordinator.storage.storage import open_storage
 from lipt.coordinator.subsets.answers import Answers
 from lipt.core.evaluation import batch_size_for
@@ -87,8 +85,7 @@ class App:
             self.data = await self.compute.run(DescribeData(), progress)
         self.compute.open_light(self.data)
         await self.store.load()
-        await hold_runs_of_other_data(self.store, self.data, self.database, self.events)
-        await _note_served(self.data, self.database)
+        hold_runs_of_other_data(self.store, self.data, self.events)
 
     async def resume(self) -> None:
         """Open the other parts, and let unfinished runs go on."""
@@ -184,21 +181,3 @@ def logging_progress(*, clock: Callable[[], float]) -> OnProgress:
             logger.info("%s: %d of %d", now.activity, now.done, now.total)
 
     return log
-
-
-async def _note_served(data: DataDescription, database: Database) -> None:
-    served_at = time()
-    records = [
-        DataRecord(
-            fingerprint=fingerprint,
-            source=data.source,
-            num_examples=data.num_examples,
-            served_at=served_at,
-        )
-        for fingerprint in data.fingerprints
-    ]
-    try:
-        await database.save(*records)
-    except StateError as error:
-        # A full disk does not prevent serving.
-        logger.warning("which data is served now is not noted: %s", error)

@@ -15,8 +15,7 @@ from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.runs.store import LATEST, RunStore
-from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import DataRecord, RunRecord, RunSummary
+from lipt.coordinator.state.records import RunRecord, RunSummary
 
 
 def record_held(run: RunRecord | RunSummary, reason: str, events: Events) -> None:
@@ -65,13 +64,11 @@ def how_far(run: RunRecord, activity: str) -> str:
     return f"run {run.name} is {run.state}{where}. Follow it with: lipt run watch {run.name}"
 
 
-def why_held(
-    run: RunRecord | RunSummary, data: DataDescription, *, source: str = "", or_else: str = ""
-) -> str:
+def why_held(run: RunRecord | RunSummary, data: DataDescription, *, or_else: str = "") -> str:
     """Why a run is held, and the remedy (then `or_else`); empty if its data is served."""
     found = data.fingerprint_like(run.fingerprint)
     if found != run.fingerprint:
-        own = f"{run.fingerprint} ({source})" if source else run.fingerprint
+        own = f"{run.fingerprint} ({run.source})" if run.source else run.fingerprint
         kind = FingerprintKind.of(run.fingerprint)
         remedy = "with the run's own data" if found else f"with --fingerprint {kind}"
         return (
@@ -89,18 +86,9 @@ def why_held(
     )
 
 
-async def hold_runs_of_other_data(
-    store: RunStore, data: DataDescription, database: Database, events: Events
-) -> None:
-    # Thousands of runs share a few data sets.
-    sources: dict[str, str] = {}
+def hold_runs_of_other_data(store: RunStore, data: DataDescription, events: Events) -> None:
     for run in store.runs():
-        if not why_held(run, data):
-            continue
-        if run.fingerprint not in sources:
-            known = await database.find(DataRecord, run.fingerprint)
-            sources[run.fingerprint] = known.source if known else ""
-        reason = why_held(run, data, source=sources[run.fingerprint])
-        store.hold(run.run_id, reason)
-        if not run.state.ended:
-            record_held(run, reason, events)
+        if reason := why_held(run, data):
+            store.hold(run.run_id, reason)
+            if not run.state.ended:
+                record_held(run, reason, events)

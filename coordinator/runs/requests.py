@@ -76,6 +76,8 @@ class RunRequests:
                         request_id=request_id,
                         created_at=self.wall_clock(),
                         config=config,
+                        source=self.data.source,
+                        num_examples=self.data.num_examples,
                         fingerprint=self.data.fingerprint,
                         num_classes=self.data.target.num_outputs,
                         other_target=self.data.other_target,

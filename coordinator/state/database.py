@@ -20,7 +20,6 @@ from lipt.common.inputs.specs import InputFormat
 from lipt.common.states import RunState
 from lipt.coordinator.state.files import make_private_file
 from lipt.coordinator.state.records import (
-    DataRecord,
     DiagnosisRecord,
     LearnerRecord,
     RunRecord,
@@ -62,7 +61,6 @@ RecordT = TypeVar("RecordT", bound=BaseModel)
 KINDS: dict[type[BaseModel], tuple[str, str]] = {
     SubsetRecord: ("subset", "key"),
     DiagnosisRecord: ("diagnosis", "key"),
-    DataRecord: ("data", "fingerprint"),
     TokenRecord: ("token", "token_id"),
 }
 
@@ -171,7 +169,9 @@ def read_summaries(connection: sqlite3.Connection, problems: list[str]) -> Itera
     # Most runs share a few kinds of inputs, so each is parsed and stored once.
     same = cache(str)
     inputs_of = cache(_INPUTS.validate_json)
-    for run_id, *names, state, ended_at, fingerprint, inputs in connection.execute(_SUMMARIES):
+    for run_id, *names, state, ended_at, source, fingerprint, inputs in connection.execute(
+        _SUMMARIES
+    ):
         name, request_id, created_at = names
         try:
             yield RunSummary(
@@ -181,6 +181,7 @@ def read_summaries(connection: sqlite3.Connection, problems: list[str]) -> Itera
                 created_at,
                 RunState(state),
                 ended_at,
+                same(source),
                 same(fingerprint),
                 None if inputs is None else inputs_of(inputs),
             )
@@ -192,7 +193,8 @@ _INPUTS: TypeAdapter[InputFormat] = TypeAdapter(InputFormat)
 _SUMMARIES = """
     SELECT run_id, name, request_id, created_at,
         json_extract(body, '$.state'), json_extract(body, '$.ended_at'),
-        json_extract(body, '$.fingerprint'), json_extract(body, '$.inputs')
+        json_extract(body, '$.source'), json_extract(body, '$.fingerprint'),
+        json_extract(body, '$.inputs')
     FROM (
         SELECT run_id, name, request_id, created_at,
             CASE WHEN json_valid(body) THEN body ELSE '{}' END AS body

@@ -127,6 +127,9 @@ class RunRecord(_Record):
     request_id: str
     created_at: float
     config: RunConfig
+    # The data: its name, its usable examples, and what binds the run to it.
+    source: str = ""
+    num_examples: int = 0
     fingerprint: str
     # The number of model outputs.
     num_classes: int
@@ -223,22 +226,13 @@ class RunSummary:
     created_at: float
     state: RunState
     ended_at: float | None
+    source: str
     fingerprint: str
     inputs: InputFormat | None
 
     @classmethod
     def of(cls, run: RunRecord) -> Self:
         return cls(*(getattr(run, name) for name in cls.__slots__))
-
-
-class DataRecord(_Record):
-    """A data set that this directory was served with, under one of its fingerprints."""
-
-    fingerprint: str
-    source: str
-    num_examples: int
-    # Wall clock of the latest start of a coordinator with it.
-    served_at: float
 
 
 class TokenRecord(_Record):

@@ -37,7 +37,7 @@ from lipt.coordinator.runs.holding import find_named, find_ready, not_ready
 from lipt.coordinator.runs.repair import restore
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import DataRecord, DiagnosisRecord, RunRecord, SubsetRecord
+from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.selection.registry import find_strategy
@@ -98,7 +98,7 @@ class Answers:
             run = find_named(self.store, query.run)
             log_about(run=run.run_id)
             held = self.store.held(run.run_id)
-            num_examples = await self._num_examples(run, held)
+            num_examples = run.num_examples if held else self.data.num_examples
             waits = training_for(query, num_examples) is Training.LEARNERS
             if run.state is not RunState.READY if waits else run.initial_weights is None:
                 raise not_ready(self.store, run)
@@ -244,15 +244,6 @@ class Answers:
                 callers,
             )
         return checked.still_serves
-
-    async def _num_examples(self, run: RunRecord, held: str) -> int:
-        """The number of examples of the run's data, recorded earlier if the run is held."""
-        if not held:
-            return self.data.num_examples
-        known = await self.database.find(DataRecord, run.fingerprint)
-        if known is None:
-            raise OtherDataError(held)
-        return known.num_examples
 
     async def _select(
         self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress, callers: Callers

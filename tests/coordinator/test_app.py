@@ -13,7 +13,6 @@ from lipt.common.errors import (
     ConfigError,
     DataError,
     LiptError,
-    StateError,
     UnknownNameError,
     UnknownWorkerError,
 )
@@ -150,18 +149,6 @@ async def test_what_cannot_be_served_is_refused_and_leaves_the_state_to_the_next
     assert compute.stopped
     async with opened(make_settings(tmp_path)) as app:
         assert app.store.runs() == ()
-
-
-async def test_coordinator_serves_also_where_it_cannot_note_what_it_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def full(*_: object) -> None:
-        raise StateError("/state cannot be used: No space left on device.")
-
-    monkeypatch.setattr(Database, "save", full)
-    async with opened(make_settings(tmp_path)) as app:
-        assert app.data == DATA
-    assert "is not noted: /state cannot be used: No space left" in caplog.text
 
 
 def test_what_is_reported_is_said_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:

@@ -48,7 +48,6 @@ from lipt.coordinator.runs.transitions import (
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import (
     CopyRecord,
-    DataRecord,
     LearnerRecord,
     RunRecord,
     SilentEnd,
@@ -354,7 +353,7 @@ def test_a_run_of_other_data_is_told_both_fingerprints_both_sources_and_the_reme
         f"serves other with {'e' * 64}. Start the coordinator with the run's own data"
     )
     for or_else in ("", ", or leave the run out"):
-        reason = why_held(made_up_run(), OTHER, source="mine:data", or_else=or_else)
+        reason = why_held(made_up_run().changed(source="mine:data"), OTHER, or_else=or_else)
         assert reason == f"{told}{or_else}."
 
 
@@ -363,11 +362,9 @@ async def test_runs_of_other_data_are_held_and_counted_unless_ended(database: Da
     for run_id, state in (("r", RunState.MERGING), ("done", RunState.READY)):
         await store.add(made_up_run(run_id, state=state))
     await store.add(made_up_run("own").changed(fingerprint=OTHER.fingerprint))
-    known = DataRecord(fingerprint=OWN, source="mine:data", num_examples=9, served_at=1.0)
-    await database.save(known)
-    await hold_runs_of_other_data(store, OTHER, database, events)
-    assert "(mine:data)" in store.held("r")
-    assert "(mine:data)" in store.held("done")
+    hold_runs_of_other_data(store, OTHER, events)
+    assert store.held("r")
+    assert store.held("done")
     assert store.held("own") == ""
     shown = [store.shown_state(run) for run in store.runs()]
     assert shown == [RunState.HELD, RunState.READY, RunState.TRAINING]
