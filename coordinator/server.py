@@ -173,10 +173,7 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
         yield
         return
     state = from_other_threads(
-        lambda: {
-            **of_the_state(app.store, app.dispatcher, app.compute),
-            **app.storage.readings(),
-        }
+        lambda: {**of_the_state(app.store, app.dispatcher, app.compute), **app.storage.readings()}
     )
     with serving_metrics(
         listen,
@@ -210,9 +207,7 @@ def _local_token(app: App, address: str, admitted: Admission) -> Iterator[None]:
 def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.Server:
     identification = partial(identify, admitted=admitted, tokens=app.tokens)
     return grpc.aio.server(
-        interceptors=[
-            CallInterceptor(identification, app.events, app.meters, limits),
-        ],
+        interceptors=[CallInterceptor(identification, app.events, app.meters, limits)],
         # gRPC's own limit would refuse health checks as well.
         maximum_concurrent_rpcs=app.settings.limits.max_concurrent_calls + _SPARE_CALLS,
         options=(

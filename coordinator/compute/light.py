@@ -33,11 +33,7 @@ class LightContext(Context):
         labels_N = torch.from_numpy(known.labels_N)
         rows = _LabelRows(known.source, known.class_names, labels_N, known.fingerprints)
         return _WithoutExamples(
-            rows,
-            rows.fingerprint(),
-            known.inputs,
-            quarantined=known.quarantined,
-            excludes=True,
+            rows, rows.fingerprint(), known.inputs, quarantined=known.quarantined, excludes=True
         )
 
     def require_data(self, fingerprint: str) -> None:

@@ -173,10 +173,7 @@ class ComputeQueue:
         self._executors.append(_Executor(LIGHT, process))
 
     async def run(
-        self,
-        job: Job[ResultT],
-        on_progress: OnProgress = lambda _: None,
-        asked: Asked = _BY_ITSELF,
+        self, job: Job[ResultT], on_progress: OnProgress = lambda _: None, asked: Asked = _BY_ITSELF
     ) -> ResultT:
         """Return the job's result (QueueFullError if too many wait); cancelling drops the job."""
         job = Order(job, asked.fingerprint, dict(log_context()), current_traceparent())

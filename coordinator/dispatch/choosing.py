@@ -208,11 +208,7 @@ def choose_learner(
 
 
 def may_train(
-    worker: WorkerRecord,
-    run: RunRecord,
-    learner: LearnerRecord,
-    *,
-    alive: Collection[WorkerRecord],
+    worker: WorkerRecord, run: RunRecord, learner: LearnerRecord, *, alive: Collection[WorkerRecord]
 ) -> bool:
     """Whether a worker may confirm a learner: once per party, best on a device that can."""
     if not _is_another(worker, learner):

@@ -316,10 +316,7 @@ class Dispatcher:
             require_lease(run, key, worker_id, epoch)
             learners = run.config.learners
             learner, judged = handed_in(
-                learner,
-                result,
-                redundancy=learners.redundancy,
-                max_attempts=learners.max_attempts,
+                learner, result, redundancy=learners.redundancy, max_attempts=learners.max_attempts
             )
             if judged.verdict is Verdict.TAKE:
                 learner = learner.changed(committed_at=self._wall_clock())

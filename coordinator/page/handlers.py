@@ -21,11 +21,7 @@ from starlette.responses import RedirectResponse, Response
 
 from lipt.common.config.values import overrides_to_proto
 from lipt.common.determinism import derive_seed
-from lipt.common.errors import (
-    InvalidRequestError,
-    LiptError,
-    UnauthenticatedError,
-)
+from lipt.common.errors import InvalidRequestError, LiptError, UnauthenticatedError
 from lipt.common.maps import rows_to_draw
 from lipt.common.rpc.messages import require_lengths
 from lipt.common.subsets import Examples, overlap
@@ -117,9 +113,7 @@ def calling(call: str) -> tuple[Handler, bool]:
 
 
 async def start_run(
-    request: PageRequest,
-    name: Annotated[str, Field(max_length=200)] = "",
-    settings: str = "",
+    request: PageRequest, name: Annotated[str, Field(max_length=200)] = "", settings: str = ""
 ) -> object:
     try:
         overrides = tomllib.loads(settings)
@@ -183,9 +177,7 @@ async def show_subsets(request: PageRequest, run: str, digest: str, other: str =
 
 
 async def draw_map(
-    request: PageRequest,
-    run: str,
-    digests: Annotated[list[str], Field(min_length=1, max_length=2)],
+    request: PageRequest, run: str, digests: Annotated[list[str], Field(min_length=1, max_length=2)]
 ) -> object:
     app = request.page.app
     found = find_ready(app.store, run, app.data)

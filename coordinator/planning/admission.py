@@ -17,12 +17,7 @@ from typing import Self
 from torch import nn
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.run_config import (
-    AugmentationMethod,
-    RunConfig,
-    SoupMethod,
-    SoupSearch,
-)
+from lipt.common.config.run_config import AugmentationMethod, RunConfig, SoupMethod, SoupSearch
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES
 from lipt.common.errors import ConfigError, LiptError, OverLimitError, WeightsError
 from lipt.common.inputs.specs import ImageSpec, InputSpec

@@ -262,8 +262,7 @@ class RunDriver:
         await self._advance(
             run.run_id,
             lambda now: without_open_learners(now, decision.reason).changed(
-                state=RunState.MERGING,
-                costs=now.costs.changed(training_seconds=seconds),
+                state=RunState.MERGING, costs=now.costs.changed(training_seconds=seconds)
             ),
         )
 
@@ -285,8 +284,7 @@ class RunDriver:
                     reason=DAMAGED,
                 )
             await self._advance(
-                run.run_id,
-                lambda now: without_results(now, lost).changed(state=RunState.TRAINING),
+                run.run_id, lambda now: without_results(now, lost).changed(state=RunState.TRAINING)
             )
             return
         await self._finish(

@@ -43,11 +43,7 @@ class RunRequests:
     _creating: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def create(
-        self,
-        request_id: str,
-        name: str,
-        overrides: config_pb2.RunConfig,
-        traceparent: str = "",
+        self, request_id: str, name: str, overrides: config_pb2.RunConfig, traceparent: str = ""
     ) -> RunRecord:
         request_id = request_id or uuid.uuid4().hex
         earlier = self.store.find_request(request_id)

@@ -53,8 +53,7 @@ def check(state_dir: StateDir) -> None:
 def gc(
     state_dir: StateDir,
     min_age_hours: Annotated[
-        float,
-        typer.Option(min=0.0, help="Spare what is younger: its sender may still want it."),
+        float, typer.Option(min=0.0, help="Spare what is younger: its sender may still want it.")
     ] = 24.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would go, and leave it.")
@@ -83,8 +82,7 @@ def backup(
     ],
     state_dir: StateDir,
     copy: Annotated[
-        bool,
-        typer.Option("--copy", help="Copy blobs also where a hard link would do."),
+        bool, typer.Option("--copy", help="Copy blobs also where a hard link would do.")
     ] = False,
 ) -> None:
     """Copy a state directory, also while it is served; a coordinator can start on the copy."""

@@ -223,10 +223,7 @@ class Database:
     """
 
     def __init__(
-        self,
-        connection: sqlite3.Connection,
-        thread: ThreadPoolExecutor,
-        reader: sqlite3.Connection,
+        self, connection: sqlite3.Connection, thread: ThreadPoolExecutor, reader: sqlite3.Connection
     ) -> None:
         self._connection = connection
         self._thread = thread

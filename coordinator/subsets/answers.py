@@ -370,11 +370,7 @@ def origin_of(run: RunRecord | None, fingerprint: str, data: DataDescription) ->
     return {
         "run_id": run.run_id if run else "",
         "run_name": run.name if run else "",
-        "data": {
-            "source": data.source,
-            "fingerprint": fingerprint,
-            "num_examples": data.num_rows,
-        },
+        "data": {"source": data.source, "fingerprint": fingerprint, "num_examples": data.num_rows},
     }
 
 
