@@ -39,7 +39,6 @@ from lipt.core.proxies.features import backbone_identity
 
 logger = logging.getLogger(__name__)
 
-# Interval of progress messages while the data is opened.
 _REPORT_EVERY_SECONDS = 5.0
 
 

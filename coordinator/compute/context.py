@@ -40,7 +40,6 @@ _DIGEST_CHARS = 32
 _MOST_NAMED = 20
 _IDS = TypeAdapter(tuple[int, ...])
 
-# Sends a job's messages while it runs.
 Report = Callable[[News], None]
 
 

@@ -44,7 +44,6 @@ from lipt.coordinator.settings import CoordinatorSettings, compute_memory_bytes
 
 ResultT = TypeVar("ResultT")
 
-# The queues' names in messages and metrics.
 HEAVY, LIGHT = "dear", "cheap"
 
 _PIPELINE = frozenset({""})

@@ -49,14 +49,12 @@ from lipt.coordinator.runs.transitions import (
     after_failure,
     handed_in,
     is_in,
-    leased,
     requeued,
 )
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
 logger = logging.getLogger(__name__)
 
-# Pause after the end of a lease could not be written.
 _RETRY_SECONDS = 1.0
 _BEFORE_TRAINING = frozenset({RunState.PENDING, RunState.INITIALIZING, RunState.SHARDING})
 
@@ -214,14 +212,16 @@ class Dispatcher:
             if not queued or self._store.held(run.run_id):
                 return run
             now = self._wall_clock()
-            granted = leased(
-                learner,
+            granted = learner.changed(
+                state=LearnerState.LEASED,
+                epoch=learner.epoch + 1,
                 worker_id=worker_id,
                 worker_name=worker.name,
                 device=worker.device,
                 party=worker.party,
                 kind=worker.kind,
-                at=now,
+                leased_at=now,
+                committed_at=None,
             )
             started = run.training_started_at or now
             return run.changed(training_started_at=started).with_learner(granted)

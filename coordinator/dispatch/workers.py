@@ -26,7 +26,6 @@ _ALIVE_SECONDS = 90.0
 # Forgotten after this time; a worker that returns registers again.
 _REMEMBERED_SECONDS = 3600.0
 _SWEEP_SECONDS = 60.0
-# Bounds the memory that peers can use.
 _MAX_WORKERS = 10_000
 
 
@@ -40,7 +39,6 @@ class WorkerRecord:
     versions: dict[str, str]
     allowed_modules: tuple[str, ...]
     heard_at: float
-    # Last idle reason sent to the worker.
     idle_reason: str = ""
     # Runs whose learners it has declined as too large.
     declined: frozenset[str] = frozenset()

@@ -54,14 +54,11 @@ class Page:
     """What the page's handlers use."""
 
     app: App
-    # The servicers of `lipt.v1` by name.
     services: Mapping[str, Any]
     sessions: Sessions
     attempts: Attempts
     limits: PeerLimits
-    # The page's host names.
     names: set[str]
-    # The name of the session's cookie.
     cookie: str
     encrypted: bool
 

@@ -111,7 +111,6 @@ def plan_run(
     )
     size = data.inputs.num_bytes
     model = Part("model", 1, figures.weights_bytes, "its weights", None, config.model)
-    # A minibatch's examples.
     minibatch = learners.batch_size * size
     shard = Part("learners.num_minibatches", learners.num_minibatches, minibatch, "its examples")
     memory = learner_memory(learners, config.model, figures, example_bytes=size)

@@ -41,7 +41,6 @@ from lipt.coordinator.state.records import RunRecord
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
-# Recomputes damaged theta* and shards.
 Restore = Callable[[RunRecord, OnProgress], Awaitable[None]]
 
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=30.0)
@@ -273,7 +272,6 @@ class RunDriver:
         job = MakeSoup(run.config, run.inputs, run.initial_weights, run.results)
         made, seconds = await self._computed(run, job)
         if isinstance(made, DamagedLearners):
-            # Back to training, for committed learners with damaged results.
             lost = made.indices
             for index in lost:
                 self.events.record(

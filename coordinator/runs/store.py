@@ -23,7 +23,6 @@ Change: TypeAlias = Callable[[RunRecord], RunRecord]
 # Called with a run and its changed learners once they are durable and visible.
 OnDurable: TypeAlias = Callable[[RunRecord, Sequence[LearnerRecord]], None]
 
-# Name that finds the newest run.
 LATEST = "latest"
 
 
@@ -59,7 +58,6 @@ class LiveRun:
         self.changed = asyncio.Event()
         self._database = database
         self._on_durable = on_durable
-        # The record with all changes so far.
         self._latest = run
         # Futures of the current write, and of the next one.
         self._writing: asyncio.Future[None] | None = None
@@ -132,7 +130,6 @@ class _Entry:
 
     summary: RunSummary
     revision: int
-    # Time of the last request for it.
     used_at: float
     held: str = ""
 

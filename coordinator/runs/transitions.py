@@ -88,29 +88,6 @@ def _why_missing(missing: Iterable[LearnerRecord]) -> str:
     return f"Missing: {'; '.join(names)}."
 
 
-def leased(
-    learner: LearnerRecord,
-    *,
-    worker_id: str,
-    worker_name: str,
-    device: str,
-    party: str = "",
-    kind: str = "",
-    at: float | None = None,
-) -> LearnerRecord:
-    return learner.changed(
-        state=LearnerState.LEASED,
-        epoch=learner.epoch + 1,
-        worker_id=worker_id,
-        worker_name=worker_name,
-        device=device,
-        party=party,
-        kind=kind,
-        leased_at=at,
-        committed_at=None,
-    )
-
-
 def after_failure(
     learner: LearnerRecord, *, worker_id: str, reason: str, max_attempts: int
 ) -> LearnerRecord:

@@ -57,7 +57,6 @@ CREATE INDEX records_by_run ON records (run_id);
 
 RecordT = TypeVar("RecordT", bound=BaseModel)
 
-# The kind of each record, and its field that is the key.
 KINDS: dict[type[BaseModel], tuple[str, str]] = {
     SubsetRecord: ("subset", "key"),
     DiagnosisRecord: ("diagnosis", "key"),

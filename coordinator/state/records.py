@@ -33,7 +33,6 @@ class SilentEnd(_Record):
 
     worker_id: str
     worker_name: str
-    # The last step that the worker reported.
     step: int
     # Seconds, on the clock of `training_started_at`.
     at: float
@@ -70,7 +69,6 @@ class LearnerRecord(_Record):
     worker_id: str = ""
     worker_name: str = ""
     device: str = ""
-    # Party and kind of that worker.
     party: str = ""
     kind: str = ""
     # With redundancy: results that await confirmation, oldest first.
@@ -78,7 +76,6 @@ class LearnerRecord(_Record):
     # Workers on which it failed: others go first.
     failed_on: tuple[str, ...] = ()
     result: BlobName | None = None
-    # In the order of training.
     snapshots: tuple[BlobName, ...] = ()
     loss: float = 0.0
     train_seconds: float = 0.0
@@ -131,7 +128,6 @@ class RunRecord(_Record):
     source: str = ""
     num_examples: int = 0
     fingerprint: str
-    # The number of model outputs.
     num_classes: int
     # Set if the outputs are not classes.
     other_target: OtherTarget | None = None

@@ -30,7 +30,6 @@ _SHARE_OF_DISK = 3
 NOBODY = ""
 # An unfinished upload that is silent for longer is removed if room is needed.
 _GRACE_SECONDS = 120.0
-# Retry delay sent with a refusal.
 _RETRY_SECONDS = 10.0
 
 

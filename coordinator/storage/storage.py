@@ -26,7 +26,6 @@ from lipt.coordinator.storage.accounts import Accounts, LeaseId, Uploads, free_b
 logger = logging.getLogger(__name__)
 
 _HOUR, _DAY = 3600.0, 86_400.0
-# A run requested within this time is in use.
 _IN_USE_SECONDS = 3600.0
 
 

@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 
 ResultT = TypeVar("ResultT")
-# Returns the current callers.
 Callers = Callable[[], frozenset[str]]
 Compute = Callable[[OnProgress, Callers], Coroutine[Any, Any, ResultT]]
 
@@ -50,7 +49,6 @@ class SingleFlight:
         finally:
             flight.waiters.remove(waiter)
             if not flight.waiters:
-                # Later callers start a new computation.
                 self._forget(key, flight)
                 flight.task.cancel()
 

@@ -102,7 +102,6 @@ class RecheckSubset:
 
     config: RunConfig
     inputs: InputFormat
-    # The weights of the earlier selection.
     anchor: BlobName
     weights: BlobName
 
@@ -149,7 +148,6 @@ class MapExamples:
         return tuple((x, y) for x, y in square_M2.tolist())
 
 
-# Larger images are scaled down to this.
 _MAX_PIXELS = 224
 _MAX_VALUES, _MAX_CHARACTERS = 12, 300
 

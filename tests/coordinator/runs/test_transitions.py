@@ -39,7 +39,6 @@ from lipt.coordinator.runs.transitions import (
     decide_closing,
     done,
     is_in,
-    leased,
     requeued,
     with_deadline_running,
     without_open_learners,
@@ -53,7 +52,7 @@ from lipt.coordinator.state.records import (
     SilentEnd,
 )
 from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
-from tests.coordinator.made_up_runs import having, made_up_run
+from tests.coordinator.made_up_runs import having, leased, made_up_run
 
 
 def test_closes_once_every_learner_has_ended_where_there_is_no_deadline() -> None:
@@ -148,7 +147,7 @@ def silent_end(step: int) -> SilentEnd:
 
 
 def handed_in(learner: LearnerRecord, content: bytes = b"x") -> LearnerRecord:
-    out = leased(learner, worker_id="w", worker_name="box", device="cpu")
+    out = leased(learner, "box")
     return done(out, LearnerResult(BlobName.of(content), 1.0, 1.0, bytes_received=0))
 
 
@@ -175,10 +174,10 @@ def test_only_the_same_result_of_the_same_lease_is_in_already() -> None:
     learner, x = handed_in(made_up_run().learners[0]), BlobName.of(b"x")
     held_back = requeued(learner, "").changed(copies=(copy_of(learner),), result=None)
     for there in (learner, held_back):
-        assert is_in(there, x, "w", 1)
-        assert not is_in(there, x, "w", 2)
+        assert is_in(there, x, "box", 1)
+        assert not is_in(there, x, "box", 2)
         assert not is_in(there, x, "other", 1)
-        assert not is_in(there, BlobName.of(b"y"), "w", 1)
+        assert not is_in(there, BlobName.of(b"y"), "box", 1)
 
 
 def test_only_open_learners_are_dropped_when_a_run_closes() -> None:
