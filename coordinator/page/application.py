@@ -81,7 +81,7 @@ ROUTES = (
     Route.of_call("SubsetService/ListStrategies"),
     Route.of_call(_GET_SUBSET),
     Route("POST", "/api/runs", handlers.start_run, "RunService/CreateRun", admins_only=True),
-    Route("POST", "/api/pictures", handlers.pictures, _GET_SUBSET),
+    Route("POST", "/api/pictures", handlers.show_pictures, _GET_SUBSET),
     Route("POST", "/api/runs/{run}/map", handlers.draw_map, _GET_SUBSET, streams=True),
     Route("GET", _SUBSETS, handlers.list_subsets, _GET_SUBSET),
     Route("GET", _ONE_SUBSET, handlers.show_subsets, _GET_SUBSET),
