@@ -32,7 +32,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
-from lipt.coordinator.storage.storage import open_storage
+from lipt.coordinator.storage.storage import Storage, open_accounts
 from lipt.coordinator.subsets.answers import Answers
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import backbone_identity
@@ -144,17 +144,17 @@ class App:
         stack.callback(self.intake.stop)
 
     async def _keep_storage(self) -> None:
-        self.storage = await open_storage(
-            self.settings.state_dir,
+        settings = self.settings
+        accounts = await asyncio.to_thread(
+            open_accounts,
+            settings.state_dir,
             self.blobs,
-            self.settings.storage,
-            self.events,
-            self.store,
-            self.compute,
+            settings.storage,
             is_live=lambda lease: self.dispatcher.leases.has(*lease),
-            wall_clock=time,
             clock=monotonic,
         )
+        kept = (settings.state_dir, self.blobs, accounts, settings.storage, self.events)
+        self.storage = Storage(*kept, self.store, self.compute, wall_clock=time)
         _begin(self._stack, self.storage.run(), "collection")
 
 

@@ -56,6 +56,10 @@ CREATE INDEX records_by_run ON records (run_id);
 """
 
 RecordT = TypeVar("RecordT", bound=BaseModel)
+_REMEDY = (
+    "Free some space or mend the disk, then ask again: nothing acknowledged was lost. If the file "
+    "is damaged, start on a copy that lipt state backup made."
+)
 
 KINDS: dict[type[BaseModel], tuple[str, str]] = {
     SubsetRecord: ("subset", "key"),
@@ -240,10 +244,7 @@ class Database:
             return cls(connection, thread, reader)
         except sqlite3.Error as error:
             thread.shutdown()
-            remedy = "Check that the directory is writable, or give another --state-dir."
-            raise StateError(
-                f"{path} cannot be opened: {error}. {_remedy(error, remedy)}"
-            ) from None
+            raise StateError(f"{path} cannot be opened: {error}. {_REMEDY}") from None
 
     async def close(self) -> None:
         self._reader.close()
@@ -269,10 +270,7 @@ class Database:
             finally:
                 self._reader.execute("ROLLBACK")
         except sqlite3.Error as error:
-            raise StateError(
-                f"run {run_id} could not be read: {error}. Run lipt state check; if it finds "
-                "the database damaged, restore a backup."
-            ) from error
+            raise StateError(f"run {run_id} could not be read: {error}. {_REMEDY}") from error
         require_readable(problems)
         return runs[0] if runs else None
 
@@ -329,12 +327,7 @@ class Database:
             # A cancelled caller does not cancel its action.
             return await asyncio.shield(loop.run_in_executor(self._thread, action))
         except sqlite3.Error as error:
-            remedy = (
-                "Nothing acknowledged was lost; free some space or mend the disk, then ask again."
-            )
-            raise StateError(
-                f"the state could not be used: {error}. {_remedy(error, remedy)}"
-            ) from error
+            raise StateError(f"the state could not be used: {error}. {_REMEDY}") from error
 
 
 def _commit(connection: sqlite3.Connection, action: Callable[[sqlite3.Connection], object]) -> None:
@@ -359,15 +352,6 @@ def _require_not_lost(path: Path) -> None:
             f"{path} is missing or empty, but there are blobs beside it, {blob} for one. Start on "
             f"a copy that lipt state backup made; to forget the runs, delete {blob.parents[1]}."
         )
-
-
-def _remedy(error: sqlite3.Error, otherwise: str) -> str:
-    # An OperationalError means a disk problem, any other DatabaseError a damaged file.
-    damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(
-        error, sqlite3.OperationalError | sqlite3.IntegrityError
-    )
-    restore = "It is damaged: start on a copy that lipt state backup made."
-    return restore if damaged else otherwise
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -47,6 +47,7 @@ class Storage:
     def __post_init__(self) -> None:
         self.uploads = Uploads(self.blobs, self.accounts)
         self.latest = Collected()
+        self.store.listen(self.forget_named)
 
     def forget_named(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         blobs = [run.initial_weights, run.pretrained_weights]
@@ -141,38 +142,23 @@ class Storage:
             return done, uploads - left.difference(named_digests(self.directory))
 
 
-async def open_storage(
+def open_accounts(
     directory: Path,
     blobs: BlobStore,
     settings: StorageSettings,
-    events: Events,
-    store: RunStore,
-    compute: ComputeQueue,
-    *,
     is_live: Callable[[LeaseId], bool],
-    wall_clock: Callable[[], float],
     clock: Callable[[], float],
-) -> Storage:
-    finished, unfinished = await asyncio.to_thread(_left_behind, directory, blobs)
-    usable = free_bytes(directory) + sum(finished.values()) + sum(unfinished.values())
-    quota = resolve_quota(settings, usable_bytes=usable)
-    logger.info(
-        "uploads may take %d bytes, %d of one peer; they take %d now",
-        quota.max_bytes,
-        quota.max_bytes_per_peer,
-        sum(finished.values()),
-    )
-    accounts = Accounts(quota, clock=clock, is_live=is_live)
-    accounts.restore(finished, unfinished)
-    storage = Storage(
-        directory, blobs, accounts, settings, events, store, compute, wall_clock=wall_clock
-    )
-    store.listen(storage.forget_named)
-    return storage
-
-
-def _left_behind(directory: Path, blobs: BlobStore) -> tuple[dict[str, int], dict[str, int]]:
+) -> Accounts:
+    """The accounts, with the uploads of an earlier process; reads the disk."""
     named = set(named_digests(directory))
     left = (blobs.expiry.blob(digest) for digest in blobs.expiry.digests() if digest not in named)
     finished = {blob.sha256: blob.size_bytes for blob in left if blob is not None}
-    return finished, {part.sha256: part.size_bytes for part in blobs.expiry.parts()}
+    unfinished = {part.sha256: part.size_bytes for part in blobs.expiry.parts()}
+    taken = sum(finished.values())
+    usable = free_bytes(directory) + taken + sum(unfinished.values())
+    quota = resolve_quota(settings, usable_bytes=usable)
+    most, most_of_one = quota.max_bytes, quota.max_bytes_per_peer
+    logger.info("uploads may take %d bytes, %d of one peer; %d are taken", most, most_of_one, taken)
+    accounts = Accounts(quota, clock=clock, is_live=is_live)
+    accounts.restore(finished, unfinished)
+    return accounts
