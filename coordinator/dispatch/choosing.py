@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
+from operator import attrgetter
 from typing import NamedTuple
 
 from lipt.common.states import LearnerState
@@ -54,15 +55,11 @@ def ends_of_run(run: RunRecord, silent: Collection[str]) -> tuple[SilentEnd, ...
     if not silent or any(learner.state is LearnerState.DONE for learner in run.learners):
         return ()
     ends = (end for learner in run.learners for end in learner.silent_ends)
-    return _in_a_row(sorted((end for end in ends if end.worker_id in silent), key=_time_of))
+    return _in_a_row(sorted((end for end in ends if end.worker_id in silent), key=attrgetter("at")))
 
 
 def _in_a_row(ends: Sequence[SilentEnd]) -> tuple[SilentEnd, ...]:
     return tuple(takewhile(lambda end: end.step == ends[-1].step, reversed(ends)))
-
-
-def _time_of(end: SilentEnd) -> float:
-    return end.at
 
 
 def tried_again_at(ends: Sequence[SilentEnd]) -> float | None:
