@@ -104,10 +104,7 @@ def _file_name(name: str, path: Path) -> str:
 
 
 def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
-    """The data set with the examples excluded at its first opening in this state directory.
-
-    A repaired image stays excluded: positions must not shift. New damage is refused (DataError).
-    """
+    """The data set without what its first opening here excluded; a DataError on new damage."""
     path = folder / f"{dataset.fingerprint}.json"
     try:
         kept = _IDS.validate_json(path.read_bytes(), strict=True)

@@ -70,10 +70,9 @@ class Job(Protocol[ResultT_co]):
 class Asked:
     """A job's circumstances.
 
-    `callers` wait for it (None: a run's own job). A `light` one may need labels and stored signals
-    alone. It fails with OtherDataError unless the data
-    keeps its `fingerprint` throughout; empty for any data. `on_part` receives early parts of the
-    result, `took` its seconds without the wait in the queue.
+    `callers` wait for it (None: a run's own job). Labels and stored signals may be enough for a
+    `light` one. It fails with OtherDataError unless the data keeps its `fingerprint` (empty: any).
+    `on_part` receives early parts of the result, `took` its seconds without the queue.
     """
 
     run: str = ""

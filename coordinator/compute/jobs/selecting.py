@@ -38,10 +38,7 @@ from lipt.core.workspace import Workspace
 
 @dataclass(frozen=True)
 class Selected:
-    """A stored subset; `told` is the manifest's account of the selection.
-
-    `seconds` exclude the queue; `warming_seconds` of them trained a warm-up.
-    """
+    """A stored subset; `seconds` have `warming_seconds` of a warm-up, and no wait in the queue."""
 
     blob: BlobName
     digest: str
