@@ -48,10 +48,7 @@ _KILLED = f"by {signal.SIGKILL.name}"
 
 
 def serve(pipe: Connection, memory_bytes: int) -> None:
-    """Run jobs in the child until the parent is gone or closes the pipe.
-
-    The parent sends an `OpenContext`, then jobs; None drops the current job.
-    """
+    """Run jobs in the child: the parent sends an `OpenContext`, then jobs, and None drops one."""
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     # Blocked since before the fork; children of this process must not inherit that.
@@ -220,10 +217,7 @@ class ComputeProcess:
             on_news(message)
 
     async def _in_thread(self, action: Callable[[], MessageT]) -> MessageT:
-        """Use the pipe in the thread; on cancellation, end the child first.
-
-        The thread then reads end-of-file; a closed pipe's descriptor might be another file's.
-        """
+        """Use the pipe in the thread; a cancelled caller ends the child, and so the thread."""
         acting = asyncio.get_running_loop().run_in_executor(self._thread, action)
         try:
             return await asyncio.shield(acting)

@@ -68,10 +68,7 @@ class Computation:
 
 @dataclass(eq=False)
 class Entry:
-    """A queued or running job.
-
-    `turn` jobs had started when it was queued, at `since` seconds; numbers ascend by arrival.
-    """
+    """A job queued at `since` seconds, when `turn` jobs had started; numbers ascend by arrival."""
 
     number: int
     turn: int

@@ -182,10 +182,7 @@ def choose_learner(
     *,
     alive: Callable[[], Collection[WorkerRecord]],
 ) -> Opening | None:
-    """The first learner that a free worker may train.
-
-    Learners that failed on it, or that its party trained, go to others that can take them.
-    """
+    """The first learner for a free worker; others come first for those that it failed."""
     # One run may have thousands of them in a row.
     able: dict[str, bool] = {}
     for opening in openings:

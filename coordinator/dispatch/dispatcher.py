@@ -350,10 +350,7 @@ class Dispatcher:
     async def give_back(
         self, worker_id: str, key: AssignmentKey, epoch: int, *, too_large: str = ""
     ) -> None:
-        """Requeue a learner that its worker returns untrained; a stale call has no effect.
-
-        After `too_large`, the reason, the worker gets no more of this run.
-        """
+        """Requeue an untrained learner; after `too_large` the worker gets no more of its run."""
         why, message = EventKind.LEARNER_RETURNED, "its worker gave it back"
         if too_large:
             self.workers.decline(worker_id, key.run_id)

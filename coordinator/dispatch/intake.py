@@ -66,10 +66,7 @@ class Reference:
 
 @dataclass(eq=False)
 class Intake:
-    """Checks results and keeps those that pass: learners in their runs, ranges in scans' folders.
-
-    One learner and one range are checked at a time: a check takes the memory of two dense models.
-    """
+    """Checks one learner and one range at a time: it takes the memory of two dense models."""
 
     dispatcher: Dispatcher
     blobs: BlobStore
@@ -175,10 +172,7 @@ def require_report(result: LearnerResult, num_snapshots: int) -> None:
 
 
 def check_learner(path: Path, theta: Reference, *, density: float | None = None) -> None:
-    """Refuse a learner's result or snapshot that does not match its task.
-
-    Norm 0 and density None turn their checks off.
-    """
+    """Refuse a file that does not match its task; norm 0 and density None are not compared."""
     try:
         weights = dict(open_weights(path, like=theta.specs))
     except (WeightsError, BlobTooLargeError) as error:

@@ -235,10 +235,7 @@ def examined(
     class_names: Sequence[str],
     quarantined: Sequence[int],
 ) -> dict[str, Any]:
-    """A subset's classes, weights, and examples of both ends.
-
-    `labels_N` is empty where the subset was chosen of other data; `quarantined` are excluded ids.
-    """
+    """A subset's weights, examples of both ends, and classes, if its data is served."""
     indices_K, weights_K = examples.indices_K, examples.weights_K
     heaviest_K = indices_K[np.argsort(-weights_K, kind="stable")]
     rest = np.setdiff1d(np.arange(len(labels_N)), [*quarantined, *indices_K])

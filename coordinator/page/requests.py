@@ -134,10 +134,7 @@ def by_fields(handler: Handler) -> Handler:
 
 
 def as_json(value: object) -> bytes:
-    """A message by all its fields, or a value of dicts and lists.
-
-    Numbers that are not finite become texts, and so does an int64 of a message.
-    """
+    """A message by all its fields, or a value; infinite numbers and NaN become texts."""
     if not isinstance(value, Message):
         return to_json(value, inf_nan_mode="strings")
     return MessageToJson(

@@ -76,11 +76,7 @@ def resident_bytes(data: DataDescription) -> int:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The costs of a run by place, each with a limit of its own.
-
-    A worker's costs are per learner, the compute process's per stage. `max_blob_bytes` are of
-    single files, in the state directory and on the wire.
-    """
+    """The costs of a run by place: per learner on workers, per stage here, and per file."""
 
     worker_threads: tuple[Cost, ...]
     worker_memory: tuple[Cost, ...]
@@ -305,10 +301,7 @@ def require_augmentation(config: RunConfig, inputs: InputSpec) -> None:
 def plan_here(
     config: RunConfig, model: nn.Module, data: DataDescription, *, evaluation_batch_size: int
 ) -> tuple[ModelFigures, RunPlan, tuple[Violation, ...]]:
-    """Plan a run, and list violations of this machine's default limits.
-
-    A ConfigError says that the run does not fit the data or the model, whatever the limits.
-    """
+    """Plan a run, and list what exceeds this machine; a ConfigError if it fits nowhere."""
     held_out = num_validation_examples(data.class_counts, config.validation)
     require_shards_fit(data.num_examples - held_out, config.learners)
     require_augmentation(config, data.inputs)

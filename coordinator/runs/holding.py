@@ -24,10 +24,7 @@ def record_held(run: RunRecord | RunSummary, reason: str, events: Events) -> Non
 
 
 def find_named(store: RunStore, name: str) -> RunRecord:
-    """A run by id or name, in any state; an UnknownRunError if there is none.
-
-    "latest" is the newest ready run, preferably of the served data, or else the newest run.
-    """
+    """A run by id or name; "latest" is the newest ready one, preferably of the served data."""
     newest_first = store.runs()[::-1]
     ready = [run for run in newest_first if name == LATEST and run.state is RunState.READY]
     served = [run for run in ready if not store.held(run.run_id)]

@@ -41,10 +41,7 @@ class ClosingDecision:
 
 
 def decide_closing(run: RunRecord, *, now: float) -> ClosingDecision:
-    """Decide whether a run in training continues to its soup, waits or fails.
-
-    Closes when all learners ended or at the deadline; `now` is on `training_started_at`'s clock.
-    """
+    """Whether a run in training merges, waits or fails; `now` is on its deadline's clock."""
     settings = run.config.learners
     done = run.count()[LearnerState.DONE]
     missing = [learner for learner in run.learners if learner.state is not LearnerState.DONE]

@@ -220,10 +220,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Database:
-    """The open database; each write is one durable transaction.
-
-    One thread writes, so an fsync never blocks the event loop. Single runs are read at once.
-    """
+    """The open database: one thread writes in durable transactions; one run is read at once."""
 
     def __init__(
         self, connection: sqlite3.Connection, thread: ThreadPoolExecutor, reader: sqlite3.Connection

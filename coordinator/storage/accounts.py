@@ -118,10 +118,7 @@ class Accounts:
     def begin(
         self, name: BlobName, peer: str, allowance: Allowance | None = None
     ) -> tuple[str, ...]:
-        """Reserve an upload's declared size; return the silent uploads to remove for it.
-
-        Raises UploadInProgressError, ForeignBlobError or StorageFullError; `end` has to follow.
-        """
+        """Reserve a declared size, and return the silent uploads to remove; `end` has to follow."""
         before = self._entries.get(name.sha256)
         if before is not None and before.sending:
             raise UploadInProgressError(f"blob {name} is being sent by someone else. Try again.")

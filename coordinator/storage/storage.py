@@ -67,10 +67,7 @@ class Storage:
         }
 
     async def run(self) -> None:
-        """Remove old runs and unused files until cancelled.
-
-        Starts after a pause in which peers reconnect and resume their uploads.
-        """
+        """Remove old runs and unused files, first after a pause in which peers reconnect."""
         while True:
             await self.sleep(self.settings.collect_every_seconds)
             await self.remove_overdue_runs()
