@@ -264,7 +264,8 @@ def resident(pid: int, *, proc: Path = _PROC) -> Resident | None:
         status = (proc / str(pid) / "status").read_text()
     except OSError:
         return None
-    return Resident(_kilobytes("VmRSS", status), _kilobytes("VmHWM", status))
+    found = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB", status, re.MULTILINE))
+    return Resident(*(int(found.get(name, 0)) * 1024 for name in ("VmRSS", "VmHWM")))
 
 
 def system_kills(*, proc: Path = _PROC) -> int:
@@ -273,8 +274,3 @@ def system_kills(*, proc: Path = _PROC) -> int:
         if found := re.search(r"^oom_kill (\d+)", (proc / "vmstat").read_text(), re.MULTILINE):
             return int(found[1])
     return 0
-
-
-def _kilobytes(name: str, status: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0

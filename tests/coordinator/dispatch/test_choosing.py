@@ -461,11 +461,3 @@ async def test_a_learner_that_no_two_agree_on_fails_as_often_as_one_may(bench: B
         await train(bench, name, name)
     # The first contradicted nobody, the second is why there was a third; max_attempts is 3.
     assert (learner_of(bench).state, learner_of(bench).failures) == (LearnerState.FAILED, 3)
-
-
-async def test_a_copy_is_kept_with_its_snapshots(bench: Bench) -> None:
-    taken = await take(bench, "a")
-    assert taken is not None
-    handed_in = replace(result("x"), snapshots=(BlobName.of(b"s"),))
-    await bench.dispatcher.commit(bench.join("a"), *taken, handed_in)
-    assert learner_of(bench).copies[0].files == (BlobName.of(b"s"), result("x").blob)

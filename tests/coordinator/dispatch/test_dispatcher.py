@@ -115,16 +115,6 @@ async def test_released_learner_is_there_for_the_next_worker_at_once(bench: Benc
     assert bench.state() is LearnerState.LEASED
 
 
-async def test_rejected_learner_is_done_again_elsewhere(bench: Bench) -> None:
-    await bench.store.add(made_up_run(num_learners=1))
-    bad, good = bench.join("bad"), bench.join("good")
-    key, epoch = await bench.take(bad)
-    await bench.dispatcher.fail(bad, key, epoch, "3 values are not finite")
-    assert await bench.acquire(bad, wait_seconds=0.0) is None
-    assert (await bench.take(good))[0] == key
-    assert "3 values are not finite" in bench.store.find("r").learners[0].message
-
-
 async def test_worker_of_an_ended_run_is_told_to_stop(bench: Bench) -> None:
     lease = await bench.leased(made_up_run())
     await bench.store.update("r", lambda run: run.changed(state=RunState.CANCELLED))
