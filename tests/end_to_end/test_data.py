@@ -281,7 +281,7 @@ def test_what_is_chosen_is_what_is_chosen_where_broken_images_were_removed(
         "train", "--data", source, "--model", "resnet8", "--subset", file, "--steps", "2"
     )
     assert trained.returncode == 0, trained.stderr
-    written = ("--to", "webdataset", "--out", str(tmp_path / "shards"))
+    written = ("--out", str(tmp_path / "shards"))
     export = ("-m", "lipt.trainer.cli", "subset", "export", file, "--data", source, *written)
     cluster.start("export", export).wait_for("40 examples")
 

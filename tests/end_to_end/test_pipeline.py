@@ -121,9 +121,7 @@ def test_the_command_line_takes_a_file_of_features(ready: Cluster, tmp_path: Pat
 def test_training_with_workers_gets_new_subsets_as_it_goes(client: Client) -> None:
     digits = open_dataset("digits")
     model = build_model("resnet8", num_classes=10, inputs=digits.inputs, seed=0)
-    sampler = ReselectingSampler(
-        client, model, "grand", run="first", fraction=0.1, every=1, prefetch=True
-    )
+    sampler = ReselectingSampler(client, model, "grand", run="first", fraction=0.1, every=1)
     reselection = sampler.reselection
     for persistent in (True, False):  # forks once, and before every epoch
         loader = DataLoader(
@@ -136,7 +134,7 @@ def test_training_with_workers_gets_new_subsets_as_it_goes(client: Client) -> No
             multiprocessing_context="fork",
         )
         for epoch in (0, 1, 2) if persistent else (3, 4):
-            sampler.set_epoch(epoch)  # the next one is asked for while the workers fork
+            sampler.set_epoch(epoch)
             seen = [int(label) for batch in loader for label in batch["label"]]
             expected = digits.labels_N[torch.from_numpy(reselection.subset.indices.copy())]
             assert sorted(seen) == sorted(expected.tolist())
