@@ -12,11 +12,11 @@ from typing import Any
 from lipt.common.blobs.store import BlobStore
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import Meters
-from lipt.common.process import talking
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.coordinator.access.tokens import Tokens, keep_own_token
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
+from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.scan import scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -37,6 +37,7 @@ from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import backbone_identity
 
 logger = logging.getLogger(__name__)
+_REPORT_EVERY_SECONDS = 5.0
 
 
 @asynccontextmanager
@@ -74,10 +75,9 @@ class App:
     async def open_data(self) -> None:
         await self.tokens.load()
         source, backbone = self.settings.dataset.source, self.settings.backbone
-        with talking(f"reading the backbone {backbone}", logger.info):
-            self._backbone = backbone and await asyncio.to_thread(backbone_identity, backbone)
-        with talking(f"opening {source}", logger.info):
-            self.data = await self.compute.run(DescribeData())
+        logger.info("opening %s%s", source, backbone and f" and the backbone {backbone}")
+        self._backbone = backbone and await asyncio.to_thread(backbone_identity, backbone)
+        self.data = await self.compute.run(DescribeData(), logging_progress(clock=monotonic))
         self.compute.open_light(self.data)
         await self.store.load()
         hold_runs_of_other_data(self.store, self.data, self.events)
@@ -163,3 +163,16 @@ def _begin(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) ->
             await task
 
     stack.push_async_callback(end)
+
+
+def logging_progress(*, clock: Callable[[], float]) -> OnProgress:
+    """Log a job's progress every few seconds; `clock` is in seconds."""
+    said = clock()
+
+    def log(now: Progressed) -> None:
+        nonlocal said
+        if now.total and clock() - said >= _REPORT_EVERY_SECONDS:
+            said = clock()
+            logger.info("%s: %d of %d", now.activity, now.done, now.total)
+
+    return log

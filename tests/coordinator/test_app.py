@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,10 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.metrics import Gauge, Meters
 from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.app import logging_progress
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
-from lipt.coordinator.compute.messages import Asked
+from lipt.coordinator.compute.messages import Asked, Progressed
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.instruments import (
     COMPUTE_LIMIT,
@@ -40,6 +42,7 @@ from lipt.coordinator.state.records import CostRecord
 from lipt.coordinator.subsets.answers import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import config_pb2
+from tests.clock import Clock
 from tests.coordinator.fakes import (
     DATA,
     SOUP_RECORD,
@@ -146,6 +149,16 @@ async def test_what_cannot_be_served_is_refused_and_leaves_the_state_to_the_next
     assert compute.stopped
     async with opened(make_settings(tmp_path)) as app:
         assert app.store.runs() == ()
+
+
+def test_what_is_reported_is_said_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    clock = Clock()
+    report = logging_progress(clock=clock)
+    for clock.now in (1.0, 5.0, 6.0, 10.0):
+        report(Progressed("reading x", round(clock.now), 10))
+    said = [record.message for record in caplog.records]
+    assert said == ["reading x: 5 of 10", "reading x: 10 of 10"]
 
 
 def dispatcher_of(store: RunStore) -> Dispatcher:
