@@ -8,20 +8,20 @@ from time import monotonic
 from typing import Any, Self
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import data_url
-from lipt.common.inputs.model_input import columns_in, images_in
+from lipt.common.inputs.model_input import images_in
 from lipt.common.inputs.specs import ImageSpec, InputFormat
 from lipt.common.maps import placed, principal_components
 from lipt.common.process.devices import device_name
 from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, Cost
+from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES
 from lipt.coordinator.compute.scan import scanned_signals
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.options import WarmUp
@@ -38,10 +38,7 @@ from lipt.core.workspace import Workspace
 
 @dataclass(frozen=True)
 class Selected:
-    """A stored subset; `told` is the manifest's account of the selection.
-
-    `seconds` exclude the queue; `warming_seconds` of them trained a warm-up.
-    """
+    """A stored subset; `seconds` have `warming_seconds` of a warm-up, and no wait in the queue."""
 
     blob: BlobName
     digest: str
@@ -78,18 +75,13 @@ class SelectSubset(Question):
         return cls(**vars(question))
 
     @property
-    def cost(self) -> Cost:
-        strategy = find_strategy(self.strategy)
+    def is_light(self) -> bool:
+        """Whether labels and one look at every example's stored signals are enough."""
         large = self.features is not None and self.features.size_bytes > MAX_CHEAP_BYTES
-        if large or not strategy.is_linear or WarmUp.among(dict(self.options)) is not None:
-            return Cost.DEAR
-        needs = self.needs
-        if self.teacher is not None:
-            needs |= {Need.SIGNALS}
-        if Need.PAIRED_FEATURES in needs and self.features is None:
-            # The data set's own features.
-            return Cost.DEAR
-        return Cost.SIGNALS if needs or self.features is not None else Cost.LABELS
+        warms_up = WarmUp.among(dict(self.options)) is not None
+        # Paired features are the data set's own where none are given.
+        reads_data = Need.PAIRED_FEATURES in self.needs and self.features is None
+        return find_strategy(self.strategy).is_linear and not (large or warms_up or reads_data)
 
     def run(self, context: Context) -> Selected:
         started = monotonic()
@@ -107,7 +99,6 @@ class RecheckSubset:
 
     config: RunConfig
     inputs: InputFormat
-    # The weights of the earlier selection.
     anchor: BlobName
     weights: BlobName
 
@@ -154,49 +145,19 @@ class MapExamples:
         return tuple((x, y) for x, y in square_M2.tolist())
 
 
-# Larger images are scaled down to this.
 _MAX_PIXELS = 224
-_MAX_VALUES, _MAX_CHARACTERS = 12, 300
-
-
-@dataclass(frozen=True)
-class ShownExample:
-    """An example: a data URL of an image, or else its first values as text."""
-
-    picture: str | None
-    text: str
 
 
 @dataclass(frozen=True)
 class ShowExamples:
-    """Show some examples, in the given order."""
+    """Show images as data URLs, in the given order, and other examples as None."""
 
     ids: tuple[int, ...]
 
-    def run(self, context: Context) -> tuple[ShownExample, ...]:
+    def run(self, context: Context) -> tuple[str | None, ...]:
         dataset = context.dataset
-        if not self.ids:
-            return ()
+        if not self.ids or not isinstance(dataset.inputs, ImageSpec):
+            return (None,) * len(self.ids)
         context.report("reading examples", 0, len(self.ids))
         stored_B = dataset.examples(dataset.numbering.places(torch.tensor(self.ids)))
-        if isinstance(dataset.inputs, ImageSpec):
-            return tuple(
-                ShownExample(data_url(image_CHW, _MAX_PIXELS), "")
-                for image_CHW in images_in(stored_B)
-            )
-        columns = columns_in(stored_B)
-        return tuple(
-            ShownExample(None, _text({name: values[row] for name, values in columns.items()}))
-            for row in range(len(self.ids))
-        )
-
-
-def _text(values: dict[str, Tensor]) -> str:
-    parts = (f"{name}: {_values(one)}" if name else _values(one) for name, one in values.items())
-    return "; ".join(parts)[:_MAX_CHARACTERS]
-
-
-def _values(tensor: Tensor) -> str:
-    first = tensor.flatten()[:_MAX_VALUES].tolist()
-    texts = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in first]
-    return ", ".join(texts + ["..."] * (tensor.numel() > _MAX_VALUES))
+        return tuple(data_url(image_CHW, _MAX_PIXELS) for image_CHW in images_in(stored_B))

@@ -1,18 +1,17 @@
 // The page: signing in, the frame around every view, and drawing it whenever the state has changed.
 
 import { relative, word } from "./format.js";
-import { button, commands, field, html, problem, retryPictures, submit } from "./parts.js";
+import { button, commands, field, html, problem, submit } from "./parts.js";
 import { call, follow, post, unfollow } from "./service.js";
 import { changed, closeDialog, perform, readRoute, runById, say, state, task, to } from "./store.js";
 import { render, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
-import { diagnosisView } from "./view_diagnosis.js";
 import { runView } from "./view_run.js";
 import { compareView, runsView } from "./view_runs.js";
 import { queueView, workersView } from "./view_service.js";
 import { subsetsView } from "./view_subsets.js";
 
 const place = (id) => document.getElementById(id);
-const VIEWS = { runs: "Runs", workers: "Workers", queue: "Queue", diagnosis: "Diagnosis" };
+const VIEWS = { runs: "Runs", workers: "Workers", queue: "Queue" };
 
 /** The view of the route and its title. */
 function viewHere() {
@@ -21,7 +20,7 @@ function viewHere() {
     const name = runById(id)?.name ?? "Run";
     return part === "subsets" ? [subsetsView, `Subsets of ${name}`] : [runView, name];
   }
-  const views = { workers: workersView, queue: queueView, diagnosis: diagnosisView, compare: compareView };
+  const views = { workers: workersView, queue: queueView, compare: compareView };
   return [views[first] ?? runsView, first === "compare" ? "Two runs" : VIEWS[first] ?? "Runs"];
 }
 
@@ -136,7 +135,6 @@ addEventListener("draw", draw);
 addEventListener("session-ended", needSignIn);
 addEventListener("coordinator-back", () => {
   say("The coordinator is back.", "good");
-  retryPictures();
   void loadInfo();
 });
 addEventListener("hashchange", () => {

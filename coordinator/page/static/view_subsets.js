@@ -4,7 +4,7 @@ import { ExampleMap, histogram } from "./charts.js";
 import { count, duration, number, percent } from "./format.js";
 import { button, empty, field, gallery, html, moment, problem, progressLine, submit, table, tile, tiles } from "./parts.js";
 import { call, compute, get, ofRun } from "./service.js";
-import { changed, fetched, mayAct, perform, runById, say, state, task, to } from "./store.js";
+import { changed, fetched, mayAct, perform, runById, state, task, to } from "./store.js";
 import { noRun, runHead } from "./view_run.js";
 
 export function subsetsView() {
@@ -47,35 +47,19 @@ function subsetForm(run) {
       <div class="field submit">${submit("Choose", ready ? choosing.busy : "not ready", "Choosing…")}</div>
     </div>
     ${strategy && html`<p class="dim">${strategy.name}: ${strategy.summary}. ${strategy.paper}</p>`}
-    ${strategy?.options.length > 0 && html`<details key=${strategy.name}>
-      <summary>Options of ${strategy.name}</summary>
-      <div class="fields">${strategy.options.map((option) => optionField(strategy, option))}</div>
-    </details>`}
     ${!ready && html`<p class="note">Subsets can be chosen once the run is ready.</p>`}
     ${choosing.busy && progressLine(choosing.progress)}
     ${problem(choosing.error)}
   </form>`;
 }
 
-function optionField(strategy, { name, default_value: preset, allowed_values: allowed, help }) {
-  // Values are listed by name, or described: "integer >= 1", "epochs:N".
-  const isListed = allowed.length > 1 && allowed.every((value) => /^[\w.-]+$/.test(value));
-  return field(`option-${strategy.name}-${name}`, name, (props) => (isListed
-    ? html`<select ...${props} name="option ${name}"><option value="">${preset} (default)</option>
-        ${allowed.filter((value) => value !== preset).map((value) => html`<option key=${value} value=${value}>${value}</option>`)}</select>`
-    : html`<input ...${props} name="option ${name}" type="text" autocomplete="off" spellcheck=${false} placeholder=${preset} />`), help);
-}
-
 async function choose(event, run) {
   event.preventDefault();
-  const form = [...new FormData(event.target)];
-  const { strategy, size, unit } = Object.fromEntries(form);
-  const options = Object.fromEntries(form.filter(([name, value]) => name.startsWith("option ") && value !== "")
-    .map(([name, value]) => [name.slice("option ".length), value]));
+  const { strategy, size, unit } = Object.fromEntries(new FormData(event.target));
   // Rounded: 7 percent are 0.07 and not 0.07000000000000001.
   const amount = unit === "percent" ? { fraction: Number((size / 100).toPrecision(12)) } : { budget: Math.round(size) };
   const answer = await perform(`choose of ${run.run_id}`, (onProgress) =>
-    compute("/api/SubsetService/GetSubset", { run_id: run.run_id, strategy, options, ...amount }, onProgress));
+    compute("/api/SubsetService/GetSubset", { run_id: run.run_id, strategy, ...amount }, onProgress));
   if (!answer) return;
   const { digest } = answer.subset;
   await perform(`subsets ${run.run_id}`, () => get(ofRun(run, "subsets")));
@@ -134,26 +118,13 @@ const samples = (subset, name) => [
   <h3>${title} <span class="dim">${order}</span></h3>
   ${gallery(title, ids)}`);
 
-function facts({ num_examples: size, fraction, weights, manifest, code }) {
+function facts({ num_examples: size, fraction, weights, manifest }) {
   const costs = manifest?.costs ?? {};
   const words = manifest?.findings?.words ?? [];
-  const copy = async () => {
-    try {
-      await navigator.clipboard.writeText(code);
-      say("Copied.", "good");
-    } catch {
-      // Without TLS, other than on this machine, a page may not write to the clipboard.
-      say("This browser does not let the page copy: select the lines and copy them.", "bad");
-    }
-  };
   return html`
     ${tiles(tile("examples", `${count(size)} · ${percent(fraction)}`),
       tile("weights", weights.weighted ? `${number(weights.min).toPrecision(3)} to ${number(weights.max).toPrecision(3)}` : "all equal"),
       costs.selection_seconds !== undefined && tile("chosen in", duration(costs.selection_seconds)))}
     ${words.length > 0 && html`<ul class="words">${words.map((text) => html`<li>${String(text)}</li>`)}</ul>`}
-    ${manifest?.stopped_early && html`<p class="note">${String(manifest.stopped_early)}</p>`}
-    <div class="code">
-      <pre tabindex="0" aria-label="The lines that use this subset"><code>${code}</code></pre>
-      ${button("Copy", copy, { "aria-label": "Copy the lines that use this subset" })}
-    </div>`;
+    ${manifest?.stopped_early && html`<p class="note">${String(manifest.stopped_early)}</p>`}`;
 }
