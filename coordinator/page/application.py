@@ -67,7 +67,7 @@ class Route:
         return cls("POST", f"/api/{call}", handler, call, admins_only, streams)
 
 
-_GET_SUBSET = "SubsetService/GetSubset"
+_GET_SUBSET, _DIAGNOSE = "SubsetService/GetSubset", "DiagnosisService/Diagnose"
 _SUBSETS = "/api/runs/{run}/subsets"
 _ONE_SUBSET = f"{_SUBSETS}/{{digest}}"
 ROUTES = (
@@ -80,9 +80,11 @@ ROUTES = (
     Route.of_call("RunService/CancelRun", admins_only=True),
     Route.of_call("SubsetService/ListStrategies"),
     Route.of_call(_GET_SUBSET),
+    Route.of_call(_DIAGNOSE),
     Route("POST", "/api/runs", handlers.start_run, "RunService/CreateRun", admins_only=True),
     Route("POST", "/api/pictures", handlers.show_pictures, _GET_SUBSET),
     Route("POST", "/api/runs/{run}/map", handlers.draw_map, _GET_SUBSET, streams=True),
+    Route("GET", "/api/diagnoses/{sha256}", handlers.show_diagnosis, _DIAGNOSE),
     Route("GET", _SUBSETS, handlers.list_subsets, _GET_SUBSET),
     Route("GET", _ONE_SUBSET, handlers.show_subsets, _GET_SUBSET),
     Route("GET", f"{_ONE_SUBSET}/beside/{{other}}", handlers.show_subsets, _GET_SUBSET),

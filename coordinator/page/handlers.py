@@ -35,6 +35,7 @@ from lipt.coordinator.rpc.subsets import Answering
 from lipt.coordinator.runs.holding import find_ready
 from lipt.coordinator.runs.repair import restore
 from lipt.coordinator.state.records import SubsetRecord
+from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.v1 import run_pb2
 
 # The call whose roles may see the page at all.
@@ -144,6 +145,15 @@ async def show_pictures(
         for row, picture in zip(ids, pictures, strict=True)
     ]
     return {"pictures": shown}
+
+
+async def show_diagnosis(request: PageRequest, sha256: str) -> object:
+    blobs = request.page.app.blobs
+
+    def load() -> Diagnosis:
+        return Diagnosis.load(blobs.verified_path(blobs.find(sha256)))
+
+    return (await asyncio.to_thread(load)).summary
 
 
 async def list_subsets(request: PageRequest, run: str) -> object:

@@ -5,13 +5,14 @@ import { button, commands, field, html, problem, submit } from "./parts.js";
 import { call, follow, post, unfollow } from "./service.js";
 import { changed, closeDialog, perform, readRoute, runById, say, state, task, to } from "./store.js";
 import { render, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
+import { diagnosisView } from "./view_diagnosis.js";
 import { runView } from "./view_run.js";
 import { compareView, runsView } from "./view_runs.js";
 import { queueView, workersView } from "./view_service.js";
 import { subsetsView } from "./view_subsets.js";
 
 const place = (id) => document.getElementById(id);
-const VIEWS = { runs: "Runs", workers: "Workers", queue: "Queue" };
+const VIEWS = { runs: "Runs", workers: "Workers", queue: "Queue", diagnosis: "Diagnosis" };
 
 /** The view of the route and its title. */
 function viewHere() {
@@ -20,7 +21,7 @@ function viewHere() {
     const name = runById(id)?.name ?? "Run";
     return part === "subsets" ? [subsetsView, `Subsets of ${name}`] : [runView, name];
   }
-  const views = { workers: workersView, queue: queueView, compare: compareView };
+  const views = { workers: workersView, queue: queueView, diagnosis: diagnosisView, compare: compareView };
   return [views[first] ?? runsView, first === "compare" ? "Two runs" : VIEWS[first] ?? "Runs"];
 }
 

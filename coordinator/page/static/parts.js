@@ -101,8 +101,8 @@ addEventListener("coordinator-back", () => {
   for (const [id, picture] of pictures) if (picture === null) pictures.delete(id);
 });
 
-/** Pictures of examples with their ids and classes. */
-export function gallery(label, ids) {
+/** Pictures of examples with their ids and captions: their class where none is given. */
+export function gallery(label, ids, caption = (_, picture) => picture.class_name) {
   const wanted = ids.map(Number);
   const missing = wanted.filter((id) => !pictures.has(id));
   if (missing.length > 0) void fetchPictures(missing);
@@ -111,7 +111,7 @@ export function gallery(label, ids) {
       const picture = pictures.get(id);
       return html`<li key=${id}><figure>
         ${thumbnail(id, picture)}
-        <figcaption><span class="dim">${id}</span> ${picture?.class_name}</figcaption>
+        <figcaption><span class="dim">${id}</span> ${picture && caption(id, picture)}</figcaption>
       </figure></li>`;
     })}</ul>`;
 }

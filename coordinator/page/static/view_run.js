@@ -23,6 +23,7 @@ export function runHead(run, part) {
   const mayCancel = mayAct("admin") && !hasEnded(run);
   return head(html`${part ?? run.name} ${badge(standingOf(run))}`, html`
     ${mayCancel && button("Cancel the run", () => confirmCancel(run), { class: "danger" })}
+    ${!part && html`<a class="button" href=${to(["diagnosis"], { run: run.run_id })}>Diagnosis</a>`}
     ${!part && html`<a class="button main" href=${to(["runs", run.run_id, "subsets"])}>Subsets</a>`}`,
   html`<a href=${to(["runs"])}>Runs</a>${part && html` / <a href=${to(["runs", run.run_id])}>${run.name}</a>`}`);
 }

@@ -8,17 +8,21 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import torch
 
 from lipt.common.access.roles import Role
 from lipt.common.errors import SignalsError
 from lipt.common.subsets import Examples
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.selecting import (
+    Diagnosed,
+    DiagnoseData,
     MapExamples,
     SelectSubset,
     ShowExamples,
 )
 from lipt.coordinator.page.handlers import examined
+from lipt.core.diagnosis.diagnosis import Diagnosis
 from tests.coordinator.fakes import FakeCompute, Hanging, complete, pretraining
 from tests.coordinator.page.conftest import LABELS as LABELS_OF_DATA
 from tests.coordinator.page.conftest import ServedPage, lines_of, page_served
@@ -207,6 +211,19 @@ async def test_subsets_of_other_data_are_not_compared(
     shown = (await trainer.get(f"/api/runs/mine/subsets/{digest}/beside/{digest}")).json()
     assert shown["overlap"] is None
     assert [len(subset["chosen"]) for subset in shown["subsets"]] == [10, 10]
+
+
+async def test_diagnosis_is_computed_and_shown(
+    page: ServedPage, browser: httpx.AsyncClient, compute: FakeCompute
+) -> None:
+    summary = {"label_errors": {"num_suspects": 3}}
+    made = Diagnosis(summary, {"suspect": torch.zeros(500)}).pack()
+    compute.answers[DiagnoseData] = Diagnosed(page.app.blobs.put_bytes(made), "cpu")
+    answer = await browser.post("/api/DiagnosisService/Diagnose", json={})
+    sha256 = lines_of(answer)[-1]["diagnosis"]["file"]["sha256"]
+    assert (await browser.get(f"/api/diagnoses/{sha256}")).json() == summary
+    refused = await browser.get(f"/api/diagnoses/{'0' * 64}")
+    assert (refused.status_code, refused.json()["error"]["reason"]) == (404, "UNKNOWN_BLOB")
 
 
 async def test_examples_are_shown_by_id_with_their_labels(

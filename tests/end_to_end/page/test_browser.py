@@ -24,6 +24,7 @@ VIEWS = (
     "compare/{run}/{run}",
     "workers",
     "queue",
+    "diagnosis",
 )
 # A run that is at work for as long as a test looks at it.
 LONG_RUN = {"model": "resnet8", "learners": {"num_learners": 4, "num_steps": 5000, "batch_size": 8}}
@@ -129,7 +130,7 @@ def test_what_an_admin_alone_may_do_is_not_offered_to_a_trainer(
     assert page.get_by_role("button", name="Start a run").count() == 0
 
 
-def test_runs_and_subsets_are_compared_and_drawn(
+def test_runs_subsets_and_faults_of_the_data_are_compared_and_drawn(
     watcher: Watcher, service: Watched, ready: str
 ) -> None:
     with service.cluster.client() as client:
@@ -140,6 +141,10 @@ def test_runs_and_subsets_are_compared_and_drawn(
     expect(page.get_by_text("in both by chance")).to_be_visible()
     page.get_by_role("button", name="Draw the map").click()
     expect(page.get_by_role("img", name=re.compile("^Map of"))).to_have_count(2)
+
+    page.get_by_role("link", name="Diagnosis").click()
+    page.get_by_role("button", name="Look at the data").click()
+    expect(page.get_by_text("wrong labels, estimated")).to_be_visible()
 
     page.get_by_role("link", name="Runs", exact=True).first.click()
     for name in ("first", "second"):
@@ -209,14 +214,14 @@ def test_a_session_that_has_ended_leads_to_signing_in_and_back(
 def test_the_keyboard_reaches_everything_in_order(page: Page, ready: str) -> None:
     expect(page.get_by_role("link", name="first")).to_be_visible()
     reached = []
-    for _ in range(6):
+    for _ in range(7):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.textContent"))
     assert reached[0] == "Skip to the content"
-    assert [re.sub(r"\d+$", "", text) for text in reached[1:5]] == [
-        "lipt", "Runs", "Workers", "Queue",
+    assert [re.sub(r"\d+$", "", text) for text in reached[1:6]] == [
+        "lipt", "Runs", "Workers", "Queue", "Diagnosis",
     ]  # fmt: skip
-    assert reached[5] == "Sign out"
+    assert reached[6] == "Sign out"
     page.get_by_role("link", name="Skip to the content").focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
