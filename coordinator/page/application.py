@@ -82,7 +82,7 @@ ROUTES = (
     Route.of_call(_GET_SUBSET),
     Route.of_call(_DIAGNOSE),
     Route("POST", "/api/runs", handlers.start_run, "RunService/CreateRun", admins_only=True),
-    Route("POST", "/api/pictures", handlers.show_pictures, _GET_SUBSET),
+    Route("POST", "/api/pictures", handlers.pictures, _GET_SUBSET),
     Route("POST", "/api/runs/{run}/map", handlers.draw_map, _GET_SUBSET, streams=True),
     Route("GET", "/api/diagnoses/{sha256}", handlers.show_diagnosis, _DIAGNOSE),
     Route("GET", _SUBSETS, handlers.list_subsets, _GET_SUBSET),

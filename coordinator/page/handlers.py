@@ -127,7 +127,7 @@ async def start_run(
     return await request.page.services["RunService"].CreateRun(message, request)
 
 
-async def show_pictures(
+async def pictures(
     request: PageRequest, ids: Annotated[list[int], Field(max_length=MAX_PICTURES)]
 ) -> object:
     app = request.page.app
@@ -138,11 +138,11 @@ async def show_pictures(
                 f"{app.data.num_rows}, counted from 0."
             )
     asked = _asked_by(request, app.data.fingerprint)
-    pictures = await app.compute.run(ShowExamples(tuple(ids)), asked=asked)
+    examples = await app.compute.run(ShowExamples(tuple(ids)), asked=asked)
     labels_N, names = app.data.labels_N, app.data.class_names
     shown = [
-        {"id": row, "class_name": names[labels_N[row]], "png": picture}
-        for row, picture in zip(ids, pictures, strict=True)
+        {"id": row, "class_name": names[labels_N[row]]} | asdict(example)
+        for row, example in zip(ids, examples, strict=True)
     ]
     return {"pictures": shown}
 

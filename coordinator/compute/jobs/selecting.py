@@ -8,14 +8,14 @@ from time import monotonic
 from typing import Any, Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import data_url
-from lipt.common.inputs.model_input import images_in
+from lipt.common.inputs.model_input import columns_in, images_in
 from lipt.common.inputs.specs import ImageSpec, InputFormat
 from lipt.common.maps import placed, principal_components
 from lipt.common.process.devices import device_name
@@ -146,18 +146,47 @@ class MapExamples:
 
 
 _MAX_PIXELS = 224
+_MAX_VALUES, _MAX_CHARACTERS = 12, 300
+
+
+@dataclass(frozen=True)
+class ShownExample:
+    """An example: a data URL of an image, or else its first values as text."""
+
+    png: str | None
+    text: str
 
 
 @dataclass(frozen=True)
 class ShowExamples:
-    """Show images as data URLs, in the given order, and other examples as None."""
+    """Show some examples, in the given order."""
 
     ids: tuple[int, ...]
 
-    def run(self, context: Context) -> tuple[str | None, ...]:
+    def run(self, context: Context) -> tuple[ShownExample, ...]:
         dataset = context.dataset
-        if not self.ids or not isinstance(dataset.inputs, ImageSpec):
-            return (None,) * len(self.ids)
+        if not self.ids:
+            return ()
         context.report("reading examples", 0, len(self.ids))
         stored_B = dataset.examples(dataset.numbering.places(torch.tensor(self.ids)))
-        return tuple(data_url(image_CHW, _MAX_PIXELS) for image_CHW in images_in(stored_B))
+        if isinstance(dataset.inputs, ImageSpec):
+            return tuple(
+                ShownExample(data_url(image_CHW, _MAX_PIXELS), "")
+                for image_CHW in images_in(stored_B)
+            )
+        columns = columns_in(stored_B)
+        return tuple(
+            ShownExample(None, _text({name: values[row] for name, values in columns.items()}))
+            for row in range(len(self.ids))
+        )
+
+
+def _text(values: dict[str, Tensor]) -> str:
+    parts = (f"{name}: {_values(one)}" if name else _values(one) for name, one in values.items())
+    return "; ".join(parts)[:_MAX_CHARACTERS]
+
+
+def _values(tensor: Tensor) -> str:
+    first = tensor.flatten()[:_MAX_VALUES].tolist()
+    texts = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in first]
+    return ", ".join(texts + ["..."] * (tensor.numel() > _MAX_VALUES))

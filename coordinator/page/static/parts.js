@@ -122,5 +122,5 @@ function thumbnail(id, picture) {
   if (picture.png?.startsWith("data:image/png;base64,")) {
     return html`<img src=${picture.png} alt="example ${id}, labelled ${picture.class_name}" />`;
   }
-  return html`<div class="no-picture">no picture</div>`;
+  return html`<div class="no-picture text">${picture.text ?? "no picture"}</div>`;
 }

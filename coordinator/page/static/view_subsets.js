@@ -47,19 +47,35 @@ function subsetForm(run) {
       <div class="field submit">${submit("Choose", ready ? choosing.busy : "not ready", "Choosing…")}</div>
     </div>
     ${strategy && html`<p class="dim">${strategy.name}: ${strategy.summary}. ${strategy.paper}</p>`}
+    ${strategy?.options.length > 0 && html`<details key=${strategy.name}>
+      <summary>Options of ${strategy.name}</summary>
+      <div class="fields">${strategy.options.map((option) => optionField(strategy, option))}</div>
+    </details>`}
     ${!ready && html`<p class="note">Subsets can be chosen once the run is ready.</p>`}
     ${choosing.busy && progressLine(choosing.progress)}
     ${problem(choosing.error)}
   </form>`;
 }
 
+function optionField(strategy, { name, default_value: preset, allowed_values: allowed, help }) {
+  // Values are listed by name, or described: "integer >= 1", "epochs:N".
+  const isListed = allowed.length > 1 && allowed.every((value) => /^[\w.-]+$/.test(value));
+  return field(`option-${strategy.name}-${name}`, name, (props) => (isListed
+    ? html`<select ...${props} name="option ${name}"><option value="">${preset} (default)</option>
+        ${allowed.filter((value) => value !== preset).map((value) => html`<option key=${value} value=${value}>${value}</option>`)}</select>`
+    : html`<input ...${props} name="option ${name}" type="text" autocomplete="off" spellcheck=${false} placeholder=${preset} />`), help);
+}
+
 async function choose(event, run) {
   event.preventDefault();
-  const { strategy, size, unit } = Object.fromEntries(new FormData(event.target));
+  const form = [...new FormData(event.target)];
+  const { strategy, size, unit } = Object.fromEntries(form);
+  const options = Object.fromEntries(form.filter(([name, value]) => name.startsWith("option ") && value !== "")
+    .map(([name, value]) => [name.slice("option ".length), value]));
   // Rounded: 7 percent are 0.07 and not 0.07000000000000001.
   const amount = unit === "percent" ? { fraction: Number((size / 100).toPrecision(12)) } : { budget: Math.round(size) };
   const answer = await perform(`choose of ${run.run_id}`, (onProgress) =>
-    compute("/api/SubsetService/GetSubset", { run_id: run.run_id, strategy, ...amount }, onProgress));
+    compute("/api/SubsetService/GetSubset", { run_id: run.run_id, strategy, options, ...amount }, onProgress));
   if (!answer) return;
   const { digest } = answer.subset;
   await perform(`subsets ${run.run_id}`, () => get(ofRun(run, "subsets")));

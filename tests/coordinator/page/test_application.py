@@ -28,7 +28,7 @@ from lipt.coordinator.page.application import (
     require_own_host,
     require_own_origin,
 )
-from lipt.coordinator.page.handlers import show_pictures
+from lipt.coordinator.page.handlers import pictures
 from lipt.coordinator.page.requests import MAX_BODY_BYTES, PageRequest, by_fields, require_json
 from tests.coordinator.page.conftest import ServedPage, page_served
 
@@ -371,12 +371,12 @@ REQUEST = Mock(PageRequest, http=Mock(path_params={}))
 )
 async def test_a_body_is_json_of_what_is_asked_for(body: bytes) -> None:
     with pytest.raises(InvalidRequestError):
-        await by_fields(show_pictures)(REQUEST, body)
+        await by_fields(pictures)(REQUEST, body)
 
 
 async def test_refusal_names_the_place_and_not_the_content() -> None:
     with pytest.raises(InvalidRequestError, match=r"^ids\.1 cannot be: "):
-        await by_fields(show_pictures)(REQUEST, b'{"ids": [1, "<script>"]}')
+        await by_fields(pictures)(REQUEST, b'{"ids": [1, "<script>"]}')
 
 
 @pytest.mark.parametrize("kind", [None, "", "text/plain", "application/x-www-form-urlencoded"])

@@ -20,6 +20,7 @@ from lipt.coordinator.compute.jobs.selecting import (
     MapExamples,
     SelectSubset,
     ShowExamples,
+    ShownExample,
 )
 from lipt.coordinator.page.handlers import examined
 from lipt.core.diagnosis.diagnosis import Diagnosis
@@ -32,7 +33,9 @@ from tests.coordinator.state.conftest import subset_of
 @pytest.fixture
 def compute(tmp_path: Path) -> FakeCompute:
     played = pretraining(tmp_path / "state")
-    played.answers[ShowExamples] = lambda job: tuple(f"<b>{row}" for row in job.ids)
+    played.answers[ShowExamples] = lambda job: tuple(
+        ShownExample(None, f"<b>{row}") for row in job.ids
+    )
     return played
 
 
@@ -231,8 +234,8 @@ async def test_examples_are_shown_by_id_with_their_labels(
 ) -> None:
     answer = await browser.post("/api/pictures", json={"ids": [499, 0]})
     assert answer.json()["pictures"] == [
-        {"id": 499, "class_name": "9", "png": "<b>499"},
-        {"id": 0, "class_name": "0", "png": "<b>0"},
+        {"id": 499, "class_name": "9", "png": None, "text": "<b>499"},
+        {"id": 0, "class_name": "0", "png": None, "text": "<b>0"},
     ]
     assert answer.headers["content-type"] == "application/json"
 

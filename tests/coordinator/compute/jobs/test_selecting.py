@@ -15,8 +15,10 @@ from torch import Tensor
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data.dataset import Dataset
+from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import ProxyError, SignalsError, UnknownBlobError, WeightsError
 from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType
 from lipt.common.subsets import subset_digest
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
@@ -361,12 +363,24 @@ def test_proxies_that_cannot_diagnose_are_refused(flipped: Context, proxy: str, 
 def test_pictures_come_in_the_order_that_was_asked_for(small: Context) -> None:
     found = ShowExamples((7, 2)).run(small)
     images = small.dataset.images(torch.tensor([7, 2]))
-    for url, image_CHW in zip(found, images, strict=True):
-        assert url is not None
-        content = base64.b64decode(url.partition(",")[2])
+    for shown, image_CHW in zip(found, images, strict=True):
+        assert shown.text == ""
+        assert shown.png is not None
+        content = base64.b64decode(shown.png.partition(",")[2])
         pixels = list(Image.open(io.BytesIO(content)).tobytes())
         assert pixels == image_CHW.flatten().tolist()
     assert ShowExamples(()).run(small) == ()
+
+
+def test_of_other_examples_the_first_values_are_told(small: Context) -> None:
+    columns = (Column("age", ColumnType.FLOAT32, ()), Column("text", ColumnType.INT64, (20,)))
+    tensors = {"age": torch.tensor([0.5, 1.25]), "text": torch.arange(40).view(2, 20)}
+    rows = ColumnRows("made up", ("a", "b"), torch.tensor([0, 1]), columns, tensors)
+    columned = holding(small, Dataset(rows, "print", ColumnsSpec(columns)))
+    (shown,) = ShowExamples((1,)).run(columned)
+    assert shown.png is None
+    values = ", ".join(map(str, range(20, 32)))
+    assert shown.text == f"age: 1.25; text: {values}, ..."
 
 
 def test_a_map_has_equal_examples_at_one_place_in_the_unit_square(small: Context) -> None:
