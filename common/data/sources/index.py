@@ -12,10 +12,9 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import torch
 from platformdirs import user_cache_path
@@ -23,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lipt.common.data.sources.storage import is_url, stat_remote
+from lipt.common.data.sources.storage import is_url, versions_of
 from lipt.common.text import format_bytes
 from lipt.common.weights.files import write_packed
 
@@ -63,7 +62,7 @@ class Stamp:
 def _digest(paths: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     urls = [path for path in paths if is_url(path)]
-    remote = dict(zip(urls, stat_remote(urls), strict=True)) if urls else {}
+    remote = dict(zip(urls, versions_of(urls), strict=True)) if urls else {}
     for path in paths:
         seen: tuple[object, ...] = remote.get(path, ())
         try:
@@ -74,31 +73,6 @@ def _digest(paths: tuple[str, ...]) -> str:
             seen = (error.errno,)
         digest.update(repr((path, seen)).encode(errors="surrogateescape"))
     return digest.hexdigest()
-
-
-@dataclass(frozen=True)
-class PackedNames:
-    """Many texts in one mappable block: UTF-8 `letters`, uint8, and their `ends_N`, int64."""
-
-    letters: Tensor
-    ends_N: Tensor
-
-    @classmethod
-    def of(cls, names: Iterable[str]) -> Self:
-        """Pack texts, including file names that are not UTF-8."""
-        encoded = [name.encode(errors="surrogateescape") for name in names]
-        lengths_N = torch.tensor([len(name) for name in encoded], dtype=torch.int64)
-        joined = bytearray(b"".join(encoded))
-        letters = torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.empty(0).byte()
-        return cls(letters, lengths_N.cumsum(0))
-
-    def __getitem__(self, row: int) -> str:
-        start = int(self.ends_N[row - 1]) if row else 0
-        letters = self.letters[start : int(self.ends_N[row])].numpy().tobytes()
-        return str(letters, "utf-8", "surrogateescape")
-
-    def __len__(self) -> int:
-        return len(self.ends_N)
 
 
 def _folder() -> Path:

@@ -9,7 +9,7 @@ import torch
 
 from lipt.common.data import open_dataset
 from lipt.common.data.loading import open_rows
-from lipt.common.data.sources.storage import RemoteFiles
+from lipt.common.data.sources.storage import Storage
 from lipt.common.data.sources.webdataset import webdataset_rows
 from tests.tar_shards import samples, write_shard
 
@@ -64,14 +64,14 @@ def bucket(
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
-    fetch = RemoteFiles.fetch
+    fetch = Storage.fetch
 
-    def counted(remote: RemoteFiles, url: str, start: int, end: int) -> bytes:
+    def counted(remote: Storage, url: str, start: int, end: int) -> bytes:
         content = fetch(remote, url, start, end)
         sizes.append(len(content))
         return content
 
-    monkeypatch.setattr(RemoteFiles, "fetch", counted)
+    monkeypatch.setattr(Storage, "fetch", counted)
     return sizes
 
 
