@@ -26,19 +26,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lipt.common.data.sources.feature_file import read_tensors
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ImageRows, is_texts, require_labels
-from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
+from lipt.common.errors import DataError
 from lipt.common.images.formats import Header, check_file, decode_file
-from lipt.common.weights.files import read_container
 
 FILE_NAME = "synthetic.safetensors"
 IMAGES, LABELS, STAGES = "images_NCHW", "labels_N", "stages_N"
 CLASS_NAMES, MANIFEST = "class_names", "manifest"
-
-# The file may have any size, its header may not.
-_MAX_BYTES = 2**40
-_MAX_METADATA_BYTES = 2**22
 
 # torchvision's.
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -166,18 +162,16 @@ def read_distilled(folder: Path) -> DistilledFile:
     """The synthetic images of a folder."""
     path = folder / FILE_NAME
 
-    def refused(problem: object) -> DataError:
-        return DataError(f"{path} is no distilled set: {problem}. Name a folder of 'lipt distill'.")
+    remedy = "Name a folder of 'lipt distill'."
 
+    def refused(problem: object) -> DataError:
+        return DataError(f"{path} is no distilled set: {problem}. {remedy}")
+
+    container = read_tensors(path, remedy)
     try:
-        container = read_container(
-            path, max_bytes=_MAX_BYTES, max_tensors=3, max_metadata_bytes=_MAX_METADATA_BYTES
-        )
         names = json.loads(container.metadata[CLASS_NAMES])
         manifest = json.loads(container.metadata[MANIFEST])
         images, labels, stages = (container.tensor(name) for name in (IMAGES, LABELS, STAGES))
-    except (WeightsError, BlobTooLargeError) as error:
-        raise refused(error.problem) from error
     except (KeyError, ValueError, RecursionError) as error:
         raise refused(f"it lacks a part, or its metadata is not JSON ({error})") from error
     if not is_texts(names) or not isinstance(manifest, dict):

@@ -33,7 +33,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeGuard
 
 import numpy as np
 import torch
@@ -271,7 +271,7 @@ def impute(values_ND: Tensor) -> str:
     )
 
 
-def is_texts(names: object) -> bool:
+def is_texts(names: object) -> TypeGuard[list[str]]:
     """Whether names from a file are a list of texts."""
     return isinstance(names, list) and all(isinstance(name, str) for name in names)
 

@@ -347,5 +347,6 @@ def test_a_table_has_numbers_in_the_columns_that_are_named(write: Callable[..., 
     ],
 )
 def test_labels_of_a_feature_file(tmp_path: Path, labels: np.ndarray, target: object) -> None:
-    np.savez(tmp_path / "f.npz", X=VECTORS.numpy(), y=labels)
-    assert open_dataset(f"features:{tmp_path / 'f.npz'}").target == target
+    write = {"X": VECTORS, "y": torch.from_numpy(labels)}
+    (tmp_path / "f").write_bytes(pack(write))
+    assert open_dataset(f"features:{tmp_path / 'f'}").target == target
