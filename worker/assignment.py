@@ -19,7 +19,6 @@ from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.config.tasks import LearnerTask, ScoringTask
 from lipt.common.data import (
-    Bearable,
     Dataset,
     open_dataset,
     open_shard,
@@ -258,7 +257,7 @@ class Worker:
             self.settings.worker_data,
             image_size=self._image_size,
             allowed_modules=self.settings.allow_modules,
-            bearable=Bearable(known=task.quarantined),
+            quarantined=task.quarantined,
         )
         self._dataset = without_quarantined(dataset)
         return self._dataset

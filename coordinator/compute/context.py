@@ -20,7 +20,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, write_durably
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import FingerprintKind
-from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
+from lipt.common.data import Dataset, open_dataset, without_quarantined
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device
 from lipt.coordinator.compute.messages import News, Progressed
@@ -159,7 +159,7 @@ class Context(Workspace):
             image_size=settings.dataset.image_size,
             allowed_modules=settings.allow_modules,
             progress=self.progress(f"reading {settings.dataset.source}"),
-            bearable=Bearable(settings.dataset.max_corrupt),
+            max_corrupt=settings.dataset.max_corrupt,
         )
         return without_quarantined(with_kept_quarantine(opened, settings.state_dir / "quarantine"))
 
