@@ -191,8 +191,7 @@ def test_values_that_are_not_finite_name_their_ids(path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (pickle.dumps({"features": [1.0]}), "is a pickle, which is never opened here"),
-        (b"\x93NUMPY\x01\x00" + bytes(100), "numpy file, not safetensors. Write"),
+        (pickle.dumps({"features": [1.0]}), "is not a safetensors file"),
         (b"", "is not a safetensors file"),
         (b"\xff" * 100, "is not a safetensors file"),
         (bytes(200_000), "200000 bytes; at most 100000"),
