@@ -194,18 +194,14 @@ def logging_progress(*, clock: Callable[[], float]) -> OnProgress:
 
 
 async def _note_served(data: DataDescription, database: Database) -> None:
-    served_at = time()
-    records = [
-        DataRecord(
-            fingerprint=fingerprint,
-            source=data.source,
-            num_examples=data.num_examples,
-            served_at=served_at,
-        )
-        for fingerprint in data.fingerprints
-    ]
+    record = DataRecord(
+        fingerprint=data.fingerprint,
+        source=data.source,
+        num_examples=data.num_examples,
+        served_at=time(),
+    )
     try:
-        await database.save(*records)
+        await database.save(record)
     except StateError as error:
         # A full disk does not prevent serving.
         logger.warning("which data is served now is not noted: %s", error)

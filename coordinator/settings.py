@@ -9,7 +9,7 @@ from typing import Self
 from platformdirs import user_state_path
 from pydantic import ByteSize, Field, model_validator
 
-from lipt.common.config.run_config import FingerprintKind, RunConfig, Section
+from lipt.common.config.run_config import RunConfig, Section
 from lipt.common.config.settings import (
     LogFormat,
     LogLevel,
@@ -29,9 +29,6 @@ class DatasetSettings(Section):
     image_size: int | None = Field(default=None, ge=1, le=4096, examples=[224])
     """Pixels a side that images are scaled to. Default: their own size where all share one of at
     most 64, else 224."""
-    fingerprint: FingerprintKind = FingerprintKind.SAMPLED
-    """How closely new runs are bound to their data: by every label and the bytes of 64 examples, or
-    by every label and the bytes of every example, which are all read at the start."""
     max_corrupt: int = Field(default=0, ge=0, le=10_000)
     """Image files that may be broken: they are left out and named. With more of them, the data is
     refused. Above 0, every image is decoded at the first opening."""

@@ -241,7 +241,7 @@ class Worker:
         if isinstance(wanted, ImageFormat) and dataset.inputs != spec_of(wanted):
             self._image_size = wanted.height
             dataset = self._opened(task)
-        found = dataset.fingerprint_like(task.fingerprint)
+        found = dataset.fingerprint
         if found != task.fingerprint or dataset.inputs != spec_of(wanted):
             raise OverLimitError(
                 f"{dataset.source} has the fingerprint {found} and examples of {dataset.inputs}; "

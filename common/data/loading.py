@@ -159,7 +159,7 @@ def open_dataset(
     takes 224. Images with more than `memory_budget_bytes` of decoded RGB pixels stay encoded, and
     only their headers and ends are checked; with `max_corrupt` all are decoded once, and so many
     may be broken. Images known to be `quarantined` are not read. `progress` is called with (done,
-    total) rows, also later for the full fingerprint, and with tar shards during indexing.
+    total) rows, and with tar shards during indexing.
     """
     modules = tuple(allowed_modules)
     found = open_rows(source, modules, progress)
@@ -204,7 +204,7 @@ def load(
 ) -> Dataset:
     """Check every row and build a data set; images get one channel if all are grayscale."""
     if isinstance(rows, ColumnRows):
-        return _load_columns(rows, image_size, again, progress)
+        return _load_columns(rows, image_size, again)
     _require_size(image_size)
     first = _first_header(rows, quarantined)
     own_size = image_size is None and max(first.height, first.width) <= _MAX_OWN_SIZE
@@ -257,7 +257,6 @@ def load(
         num_threads if loaded is rows else 1,
         stamp=rows.stamp,
         again=again,
-        progress=progress,
         note=_scaling_note(look["sizes"], inputs, len(rows), in_memory=loaded is not rows),
         quarantined=tuple(ids),
     )
@@ -396,10 +395,7 @@ def decode_all(
 
 
 def _load_columns(
-    rows: ColumnRows,
-    image_size: int | None,
-    again: Callable[[], Rows] | None,
-    progress: Progress | None,
+    rows: ColumnRows, image_size: int | None, again: Callable[[], Rows] | None
 ) -> Dataset:
     if image_size is not None:
         raise ConfigError(
@@ -417,7 +413,6 @@ def _load_columns(
         ColumnsSpec(rows.columns),
         stamp=rows.stamp,
         again=again,
-        progress=progress,
         note=rows.note,
     )
 

@@ -19,7 +19,6 @@ from safetensors import SafetensorError
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, write_durably
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.run_config import FingerprintKind
 from lipt.common.data import Dataset, open_dataset, without_quarantined
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device
@@ -172,7 +171,7 @@ class Context(Workspace):
             del vars(self)["dataset"]
         remedy = "Put the run's own data back; for other data start a coordinator anew, and a run."
         try:
-            found = self.dataset.fingerprint_like(fingerprint)
+            found = self.dataset.fingerprint
         except LiptError as error:
             raise OtherDataError(
                 f"{source}, which had the fingerprint {fingerprint}, cannot be read any more: "
@@ -185,7 +184,7 @@ class Context(Workspace):
 
     def find(self, key: Key[KeptT]) -> KeptT | None:
         """A cached value, if there is one."""
-        kept = find_cached(self._folder(key.models), key.kind, self.on_data(key.depends_on))
+        kept = find_cached(self._folder(key.models), key.kind, key.depends_on)
         return None if kept is None else key.of.load(kept)
 
     def keep(self, key: Key[KeptT], value: KeptT) -> KeptT:
@@ -193,20 +192,13 @@ class Context(Workspace):
         if self.dataset.has_changed():
             return value
         most_files = _FILES_PER_MODEL * key.models + _MORE_FILES if key.models else _MOST_FILES
-        folder, depends_on = self._folder(key.models), self.on_data(key.depends_on)
-        path = keep_cached(folder, key.kind, depends_on, value, most_files)
+        folder = self._folder(key.models)
+        path = keep_cached(folder, key.kind, key.depends_on, value, most_files)
         # Memory-mapped from now on, so that the computed value can be freed.
         return value if path is None else type(value).load(path)
 
     def _folder(self, models: int) -> Path:
         return self.warm_ups_dir if models else self.signals_dir
-
-    def on_data(self, depends_on: tuple[object, ...]) -> tuple[object, ...]:
-        """`depends_on`, with a full data fingerprint if the settings demand one."""
-        if self.settings.dataset.fingerprint is not FingerprintKind.FULL:
-            return depends_on
-        # Callers include the sampled fingerprint, which other data may share.
-        return (*depends_on, self.dataset.full_fingerprint)
 
     @cached_property
     def device(self) -> torch.device:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 
-from lipt.common.config.run_config import FingerprintKind
 from lipt.common.errors import LiptError, OtherDataError, RunNotReadyError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import spec_of
@@ -78,14 +77,7 @@ def why_held(
     run: RunRecord | RunSummary, data: DataDescription, *, source: str = "", or_else: str = ""
 ) -> str:
     """Why a run is held, and the remedy (then `or_else`); empty if its data is served."""
-    found = data.fingerprint_like(run.fingerprint)
-    if not found:
-        kind = FingerprintKind.of(run.fingerprint)
-        return (
-            f"run {run.name} is bound to its data by the {kind} fingerprint {run.fingerprint}, "
-            f"and this coordinator has none of that kind of {data.source}. "
-            f"Start the coordinator with --fingerprint {kind}{or_else}."
-        )
+    found = data.fingerprint
     if found != run.fingerprint:
         own = f"{run.fingerprint} ({source})" if source else run.fingerprint
         return (

@@ -357,11 +357,10 @@ def test_data_is_opened_at_the_size_that_the_model_sees(scorer: Scorer) -> None:
     ("changes", "words"),
     [
         ({"fingerprint": "0" * 64}, "data has 0000.*--worker-data"),
-        ({"fingerprint": "full-" + "0" * 64}, "data has full-0000.*--worker-data"),
         ({"image": ImageFormat(3, 8, 8, mean=(0.5,) * 3, std=(0.25,) * 3)}, "and 3x8x8 images"),
         ({"threads": 13}, "asks for 13 threads"),
     ],
-    ids=["sampled", "full", "colours", "threads"],
+    ids=["data", "colours", "threads"],
 )
 def test_a_range_of_other_data_or_beyond_a_limit_is_declined_before_anything_is_fetched(
     scorer: Scorer, changes: dict[str, Any], words: str

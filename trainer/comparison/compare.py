@@ -59,12 +59,11 @@ def run_of(client: Client, plan: Plan, seed: int) -> RunView:
 def require_served(client: Client, train: Dataset) -> None:
     """Refuse other data than the coordinator's."""
     dataset = client.info().dataset
-    ours = train.fingerprint_like("" if dataset is None else dataset.fingerprint)
-    if dataset is None or dataset.fingerprint != ours:
+    if dataset is None or dataset.fingerprint != train.fingerprint:
         served = "no data" if dataset is None else f"{dataset.source} ({dataset.fingerprint})"
         raise SubsetError(
             f"the coordinator serves {served}, but --data {train.source} has the fingerprint "
-            f"{ours}. Give the coordinator's own data."
+            f"{train.fingerprint}. Give the coordinator's own data."
         )
 
 

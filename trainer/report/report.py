@@ -180,7 +180,7 @@ def file_paths(dataset: Dataset) -> list[str] | None:
 
 
 def require_same(diagnosis: Diagnosis, dataset: Dataset) -> None:
-    own = dataset.fingerprint_like(diagnosis.fingerprint)
+    own = dataset.fingerprint
     if own != diagnosis.fingerprint or len(dataset) != len(diagnosis):
         raise errors.DiagnosisError(
             f"the diagnosis is of data with fingerprint {diagnosis.fingerprint} "
@@ -333,7 +333,7 @@ def gather(
     `requests` are the strategies and fractions of the subsets, `comparison` is the content of a
     file of trials, `allowed_modules` are those that the run's model may be imported from.
     """
-    own = dataset.fingerprint_like(run.fingerprint)
+    own = dataset.fingerprint
     if own != run.fingerprint:
         raise errors.SubsetError(
             f"run {run.label} was made on data with fingerprint {run.fingerprint}, but "

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.config.run_config import FingerprintKind, RunConfig
+from lipt.common.config.run_config import RunConfig
 from lipt.common.data import pack_shard
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.inputs.specs import InputFormat, InputSpec
@@ -31,8 +31,8 @@ from lipt.core.results import Ingredient, open_learner, pack_initial
 class DataDescription:
     """The data set's figures and labels, without its inputs.
 
-    Runs are bound to `fingerprint`, older ones perhaps to `sampled_fingerprint`. `labels` are
-    little-endian int32 of all ids, also excluded ones. With `other_target`, classes are strata.
+    `labels` are little-endian int32 of all ids, also excluded ones. With `other_target`, classes
+    are strata.
     """
 
     source: str
@@ -40,7 +40,6 @@ class DataDescription:
     class_counts: tuple[int, ...]
     inputs: InputSpec
     fingerprint: str
-    sampled_fingerprint: str = ""
     note: str = ""
     labels: bytes = field(default=b"", repr=False, compare=False)
     quarantined: tuple[int, ...] = ()
@@ -61,15 +60,6 @@ class DataDescription:
         """All examples of the source; ids are below this."""
         return self.num_examples + len(self.quarantined)
 
-    @property
-    def fingerprints(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.fingerprint, self.sampled_fingerprint)))
-
-    def fingerprint_like(self, other: str) -> str:
-        """The fingerprint of the same kind as `other`; empty if there is none."""
-        kind = FingerprintKind.of(other)
-        return next((own for own in self.fingerprints if FingerprintKind.of(own) is kind), "")
-
 
 @dataclass(frozen=True)
 class DescribeData:
@@ -79,15 +69,13 @@ class DescribeData:
         dataset = context.dataset
         targets = dataset.rows.targets
         counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
-        full = context.settings.dataset.fingerprint is FingerprintKind.FULL
         labels_N: np.ndarray = dataset.rows.labels_N.numpy()
         return DataDescription(
             source=dataset.source,
             class_names=dataset.class_names,
             class_counts=tuple(counts_C.tolist()),
             inputs=dataset.inputs,
-            fingerprint=dataset.full_fingerprint if full else dataset.fingerprint,
-            sampled_fingerprint=dataset.fingerprint if full else "",
+            fingerprint=dataset.fingerprint,
             note=dataset.note,
             labels=labels_N.astype("<i4").tobytes(),
             quarantined=dataset.quarantined,

@@ -10,7 +10,6 @@ from lipt.common.config.knobs import example_toml, option_help, sections
 from lipt.common.config.run_config import (
     PRESETS,
     AugmentationConfig,
-    FingerprintKind,
     LearnersConfig,
     Precision,
     PruningConfig,
@@ -395,11 +394,6 @@ def test_figure_that_no_record_could_hold_is_refused(path: str, value: float) ->
     section, _, field = path.partition(".")
     with pytest.raises(ConfigError, match=rf"{section}\.{field} = .*finite"):
         validate(RunConfig, {section: {field: value}})
-
-
-def test_kind_is_told_from_the_value() -> None:
-    assert FingerprintKind.of("f" * 64) is FingerprintKind.of("") is FingerprintKind.SAMPLED
-    assert FingerprintKind.of("full-" + "f" * 64) is FingerprintKind.FULL
 
 
 def test_the_papers_preset_has_its_learners_and_its_search() -> None:

@@ -177,21 +177,6 @@ def test_rows_of_a_user_s_own_that_are_read_when_asked_for_are_read_again(
     assert dataset.has_changed()
 
 
-def test_full_fingerprint_is_of_the_source_as_it_is_and_read_once(
-    write_module: Callable[[str, str], None],
-) -> None:
-    write_module("full", FACTORY)
-    dataset = open_dataset("full:data", allowed_modules=["full"])
-    before = dataset.full_fingerprint
-    assert dataset.fingerprint_like("full-" + "e" * 64) == before
-    assert dataset.fingerprint_like("e" * 64) == dataset.fingerprint != before
-    import full  # type: ignore[import-not-found]
-
-    full.rows.value = 8
-    assert dataset.full_fingerprint == before
-    assert open_dataset("full:data", allowed_modules=["full"]).full_fingerprint != before
-
-
 @st.composite
 def numberings(draw: st.DrawFn) -> tuple[int, Numbering]:
     size = draw(st.integers(1, 40))
@@ -259,7 +244,6 @@ def test_broken_images_are_named_and_left_out(
         opened.raw_bytes(row) for row in ids.tolist()
     ]
     assert dataset.fingerprint == opened.fingerprint
-    assert dataset.full_fingerprint == opened.full_fingerprint
     assert not dataset.has_changed()
 
 

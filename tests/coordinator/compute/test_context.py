@@ -71,11 +71,10 @@ def fingerprint_of(pets: Path) -> str:
     return open_dataset(f"imagefolder:{pets}").fingerprint
 
 
-@pytest.mark.parametrize("kind", ["", "full-"])
-def test_job_on_other_data_is_refused_before_it_begins(context: Context, kind: str) -> None:
+def test_job_on_other_data_is_refused_before_it_begins(context: Context) -> None:
     begun: list[bool] = []
-    with pytest.raises(OtherDataError, match=f"{kind}{'f' * 64} is needed. Put the run's own data"):
-        OnData(f"{kind}{'f' * 64}", Do(lambda: begun.append(True))).run(context)
+    with pytest.raises(OtherDataError, match=f"{'f' * 64} is needed. Put the run's own data"):
+        OnData("f" * 64, Do(lambda: begun.append(True))).run(context)
     assert begun == []
 
 
@@ -84,7 +83,6 @@ def test_data_that_was_replaced_is_opened_again_and_so_when_it_is_back(
 ) -> None:
     own = fingerprint_of(pets)
     assert OnData(own, Do()).run(context) == 0
-    assert OnData(context.dataset.full_fingerprint, Do()).run(context) == 0
     paint(pets / "cat" / "0.png", 200)
     other = fingerprint_of(pets)
     with pytest.raises(OtherDataError, match=f"has the fingerprint {other} now, and {own} is"):
@@ -130,17 +128,6 @@ def test_what_was_computed_on_data_that_changed_meanwhile_is_not_kept(
     context.require_data(fingerprint_of(pets))
     keep(context, made)
     keep(context, made)
-    assert len(made) == 2
-
-
-def test_what_is_kept_is_told_apart_by_the_full_fingerprint_where_that_is_asked_for(
-    tmp_path: Path, pets: Path
-) -> None:
-    settings = digits_settings(tmp_path, f"imagefolder:{pets}", fingerprint="full")
-    made: list[str] = []
-    for brightness in (0, 9, 0):
-        paint(pets / "cat" / "0.png", brightness)
-        keep(Context(settings, send=lambda _: None), made)
     assert len(made) == 2
 
 
