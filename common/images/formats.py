@@ -19,7 +19,7 @@ from typing import Annotated, BinaryIO
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
@@ -77,7 +77,7 @@ def fit_image(image: Image.Image, channels: int, size: tuple[int, int]) -> NDArr
     image = _to_channels(image, channels)
     height, width = size
     if image.size != (width, height):
-        image = image.resize((width, height), Image.Resampling.BILINEAR, box=_box(image, size))
+        image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
     pixels: NDArray[np.uint8] = np.asarray(image)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
@@ -119,18 +119,6 @@ def _to_channels(image: Image.Image, channels: int) -> Image.Image:
         image = image.convert("RGBA")
     mode = "L" if channels == 1 else "RGB"
     return image if image.mode == mode else image.convert(mode)
-
-
-def _box(image: Image.Image, size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """The largest centred box with the target's aspect ratio: left, top, right, bottom."""
-    height, width = size
-    scale = min(image.width / width, image.height / height)
-    left = (image.width - width * scale) / 2
-    top = (image.height - height * scale) / 2
-    # Rounding must not exceed the edge, which Pillow refuses.
-    right = min(left + width * scale, image.width)
-    bottom = min(top + height * scale, image.height)
-    return max(left, 0.0), max(top, 0.0), right, bottom
 
 
 def data_url(image_CHW: Tensor, max_pixels: int) -> str:

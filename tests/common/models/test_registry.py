@@ -66,7 +66,7 @@ def test_unknown_model_is_answered_with_the_list() -> None:
     with pytest.raises(UnknownNameError) as caught:
         build("resnet19")
     assert str(caught.value) == (
-        "there is no model 'resnet19'. Did you mean resnet18? There are: resnet8, resnet18, "
+        "there is no model 'resnet19'. Did you mean resnet8 or resnet18? There are: resnet8, resnet18, "
         "wrn28_10, convnet, linear, mlp, text:tiny, torchvision:NAME, package.module:factory."
     )
 
@@ -152,7 +152,7 @@ def test_models_of_columns_are_built_from_what_the_data_has(spec: str, column: C
     ("name", "error", "words"),
     [
         ("resnet5", UnknownNameError, r"no image classifier 'resnet5'\. Did you mean .*resnet50"),
-        ("@@@@", UnknownNameError, r"There are alexnet, .*wide_resnet50_2"),
+        ("@@@@", UnknownNameError, r"There are: alexnet, .*wide_resnet50_2"),
         ("raft_small", UnknownNameError, "has no image classifier 'raft_small'"),
         ("densenet121", ConfigError, r"'torchvision:densenet121' fails on 3x16x16 images"),
         ("squeezenet1_0", ConfigError, r"SqueezeNet has no nn\.Linear.* Let the model end in one"),
