@@ -66,8 +66,9 @@ def test_unknown_model_is_answered_with_the_list() -> None:
     with pytest.raises(UnknownNameError) as caught:
         build("resnet19")
     assert str(caught.value) == (
-        "there is no model 'resnet19'. Did you mean resnet8 or resnet18? There are: resnet8, resnet18, "
-        "wrn28_10, convnet, linear, mlp, text:tiny, torchvision:NAME, package.module:factory."
+        "there is no model 'resnet19'. Did you mean resnet8 or resnet18? There are: resnet8, "
+        "resnet18, wrn28_10, convnet, linear, mlp, text:tiny, torchvision:NAME, "
+        "package.module:factory."
     )
 
 
