@@ -60,7 +60,7 @@ _MOST_NAMED = 20
 # Values checked at a time, to bound memory.
 _BLOCK_VALUES = 2**24
 # Version of the cached image check; raise it whenever the check or its result changes.
-_FORMAT = 3
+_FORMAT = 4
 
 _Rows = ImageRows | ColumnRows
 

@@ -32,7 +32,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.rows import ColumnRows, PixelRows, impute, labels_of_names
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.images.formats import fit_image, is_grayscale
+from lipt.common.images.formats import fit_image, is_grayscale, oriented
 from lipt.common.inputs.specs import MAX_COLUMNS, MAX_DIMENSIONS, Column, ColumnsSpec, ColumnType
 from lipt.common.targets.kinds import ALL_KINDS, kinds_in_words
 from lipt.common.targets.values import TargetValues, label_values, number_values
@@ -326,6 +326,7 @@ def _pixels_of(image: Any, source: str, row: int) -> NDArray[np.uint8]:
     """C x H x W, of 1 or 3 channels."""
     if isinstance(image, Image.Image):
         try:
+            image = oriented(image)
             return fit_image(image, 1 if is_grayscale(image) else 3, (image.height, image.width))
         except (DataError, OSError, ValueError) as error:
             raise DataError(f"{source}: the image of row {row} cannot be used: {error}.") from error

@@ -93,7 +93,7 @@ def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
 @pytest.mark.parametrize("missing", ["fsspec", "s3fs"])
 def test_a_missing_extra_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(MissingExtraError, match=rf"'{missing}'.*pip install 'lipt\[remote\]'"):
+    with pytest.raises(MissingExtraError, match=rf"'{missing}'.*pip install '\.\[remote\]'"):
         open_dataset("webdataset:s3://bucket/x")
 
 
