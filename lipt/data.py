@@ -13,7 +13,7 @@ from torch import nn
 
 from lipt.common.data import Dataset, open_pairs
 from lipt.common.data import open_dataset as open_by_name
-from lipt.common.errors import ConfigError
+from lipt.common.data.loading import name_with_target
 from lipt.common.imports import call_by_name_or_place, modules_of
 from lipt.common.models.head import HEAD
 from lipt.trainer.subsets.data import open_data
@@ -72,8 +72,9 @@ def open_dataset(
             pandas, polars or pyarrow, texts with labels, a Hugging Face `datasets.Dataset`, or a
             name: `csv:train.csv?label=COLUMN`, `imagefolder:/data`, `package.module:factory`. A
             `Dataset` is returned unchanged.
-        target: a table's column of labels, or of numbers to predict; None for one called label.
-            "number" for regression on whole numbers, which are classes otherwise.
+        target: a table's column of labels, or of numbers to predict, also of a file: `train.csv`;
+            None for one called label. "number" for regression on whole numbers, which are classes
+            otherwise.
         image_size: pixels a side to scale images to; None keeps small images.
         allow_modules: more modules that a name may import.
 
@@ -85,10 +86,7 @@ def open_dataset(
     if isinstance(data, str | Path):
         data = str(data)
         if target is not None:
-            raise ConfigError(
-                f"target={target!r} was given together with the name {data!r}. Write it into the "
-                "name: csv:PATH?label=COLUMN, or ?target=COLUMN for numbers."
-            )
+            data = name_with_target(data, target)
         allowed = (*allow_modules, *modules_of(data))
         return open_by_name(data, image_size=image_size, allowed_modules=allowed)
     return open_data(data, target=target, image_size=image_size)

@@ -91,6 +91,8 @@ def _length(source: str, data: Any) -> int:
     what = type(data).__name__
     if hasattr(data, "dataset") and hasattr(data, "batch_size"):
         raise ConfigError(f"{source!r} is a {what} of batches. Give its data set: loader.dataset.")
+    if hasattr(data, "collect"):
+        raise ConfigError(f"a {what} is not in memory. Give what its collect() returns.")
     if hasattr(data, "__iter__"):
         raise ConfigError(
             f"{source!r} is a {what}, which can only be iterated over. Materialize it: list(data) "
