@@ -71,6 +71,7 @@ def select(
     fraction: float | None = None,
     *,
     target: str | None = None,
+    head: str | None = None,
     budget: int | None = None,
     strategy: str = "auto",
     seed: int = 0,
@@ -118,6 +119,7 @@ def select(
         data,
         model,
         target=target,
+        head=head,
         seed=seed,
         run=run,
         image_size=image_size,
@@ -171,6 +173,7 @@ def compare(
     model: str | nn.Module | Callable[..., nn.Module] | None = None,
     *,
     target: str | None = None,
+    head: str | None = None,
     strategies: Sequence[str] = ("auto",),
     fractions: Sequence[float] = (DEFAULT_FRACTION,),
     baselines: Sequence[str] | None = None,
@@ -215,7 +218,9 @@ def compare(
 
     @functools.cache
     def pretrain(seed: int) -> Pretrained:
-        return Pretrained(train, model, seed=seed, run=run, device=device, progress=False)
+        return Pretrained(
+            train, model, head=head, seed=seed, run=run, device=device, progress=False
+        )
 
     first = pretrain(0)
     with tempfile.TemporaryDirectory() as folder, showing(asked=progress) as show:

@@ -24,6 +24,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig, merge
 from lipt.common.config.values import dump, validate
 from lipt.common.data import Dataset
+from lipt.common.errors import ConfigError
 from lipt.common.imports import modules_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec, standardized_columns
 from lipt.common.process.devices import resolve_device
@@ -79,6 +80,7 @@ class Pretrained:
         model: str | nn.Module | Callable[..., nn.Module] | None = None,
         *,
         target: str | None = None,
+        head: str | None = None,
         seed: int = 0,
         run: Mapping[str, Any] | None = None,
         image_size: int | None = None,
@@ -93,7 +95,12 @@ class Pretrained:
         self._target = target
         model = model or default_model(self.data.inputs)
         # Kept, because the name is valid only while the object lives.
-        self._given = None if isinstance(model, str) else Given(model)
+        if isinstance(model, str) and head is not None:
+            raise ConfigError(
+                f"head={head!r} names a layer of your own module, and the model is {model!r}. "
+                "Leave the head out, or give the module."
+            )
+        self._given = None if isinstance(model, str) else Given(model, head)
         self.model = str(model) if self._given is None else self._given.name
         settings: dict[str, Any] = {"model": self.model, "seed": int(seed)}
         self._begins_with: bytes | None = None
@@ -282,6 +289,7 @@ def pretrain(
     model: str | nn.Module | Callable[..., nn.Module] | None = None,
     *,
     target: str | None = None,
+    head: str | None = None,
     seed: int = 0,
     run: Mapping[str, Any] | None = None,
     image_size: int | None = None,
@@ -297,6 +305,8 @@ def pretrain(
             `nn.Module`. A module's weights are the initial weights, and it is not modified. None
             for `default_model`.
         target: as in `open_dataset`.
+        head: name of the linear layer that gives the logits of your own module, such as
+            "classifier"; None for the last one.
         seed: seed of everything random.
         run: settings of the run, nested as in `RunConfig`. Defaults too large for the data are
             lowered.
@@ -314,6 +324,7 @@ def pretrain(
         data,
         model,
         target=target,
+        head=head,
         seed=seed,
         run=run,
         image_size=image_size,

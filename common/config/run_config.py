@@ -106,7 +106,7 @@ class InitializationConfig(Section):
     `--initial-weights FILE` of lipt run start uploads it."""
     new_head: bool = False
     """Whether those weights are of a model with other classes: its head is left out, and a new one
-    is drawn from the run's seed. `--new-head` of lipt run start."""
+    is drawn from the run's seed."""
     batch_size: int = Field(default=256, ge=1)
     """Examples per optimizer step of theta*'s training."""
     learning_rate: float = Field(default=0.1, gt=0.0)

@@ -25,7 +25,7 @@ from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.sources.bundled import BUNDLED, bundled_rows
 from lipt.common.data.sources.feature_file import features_rows
-from lipt.common.data.sources.frames import rows_in_memory
+from lipt.common.data.sources.frames import query_of, rows_in_memory
 from lipt.common.data.sources.image_files import (
     EncodedRows,
     cifar_rows,
@@ -36,7 +36,7 @@ from lipt.common.data.sources.index import kept
 from lipt.common.data.sources.pairs import pairs_rows
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows, require_labels
 from lipt.common.data.sources.storage import is_url
-from lipt.common.data.sources.table_files import parquet_rows
+from lipt.common.data.sources.table_files import open_table, parquet_rows
 from lipt.common.data.sources.tables import table_rows
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, UnknownNameError
@@ -129,6 +129,25 @@ def open_rows(
     raise UnknownNameError(
         f"there is no data set {source!r}.{_meant(source)} There are: {', '.join(known_sources())}."
     )
+
+
+def name_with_target(source: str, target: str) -> str:
+    """The name of a table file, `train.csv` or `csv:train.csv`, with its target's column."""
+    kind, colon, path = source.partition(":")
+    suffix = next((known for known in _BY_SUFFIX if source.lower().endswith(known)), "")
+    template = f"{kind}:{{}}?label=COLUMN"
+    if kind not in ("csv", "jsonl", "parquet") or not colon:
+        path, template = source, _BY_SUFFIX.get(suffix, "")
+    if "COLUMN" not in template or "?" in path:
+        raise ConfigError(
+            f"target={target!r} was given together with the name {source!r}, which is no table's "
+            "file alone. Give a file, such as train.csv, or write the target into the name: "
+            "csv:PATH?label=COLUMN."
+        )
+    path = str(Path(path).expanduser())
+    kind, delimiter = template.partition(":")[0], "\t" if "%09" in template else ","
+    query = query_of(open_table(source, path, kind, delimiter), target)
+    return template.format(path).replace("label=COLUMN", query)
 
 
 def _meant(source: str) -> str:

@@ -1,7 +1,7 @@
 """Images: decoded and fitted to a model's size, with the same pixels on every machine.
 
-The shorter side is scaled, the longer one cropped at the centre. Orientation tags are ignored, as
-in torchvision's data sets.
+The shorter side is scaled, the longer one cropped at the centre. A camera's orientation is applied,
+and transparent pixels are put on white.
 
 Shapes: B images, C channels, H height, W width.
 """
@@ -19,7 +19,7 @@ from typing import Annotated, BinaryIO
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
@@ -37,6 +37,10 @@ _TAIL_BYTES = 64
 _END_MARKERS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
 
 _JPEG_QUALITY = 85
+
+_WITH_ALPHA = frozenset(("LA", "La", "PA", "RGBA", "RGBa"))
+# Orientations that exchange width and height.
+_ON_ITS_SIDE = range(5, 9)
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class ImageFormat:
 
 def fit_image(image: Image.Image, channels: int, size: tuple[int, int]) -> NDArray[np.uint8]:
     """A Pillow image as uint8 `channels` x height x width; 16-bit gray keeps its upper 8 bits."""
-    image = _to_channels(image, channels)
+    image = _to_channels(oriented(image), channels)
     height, width = size
     if image.size != (width, height):
         image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
@@ -100,6 +104,11 @@ def to_image(pixels_CHW: NDArray[np.uint8]) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(pixels_CHW.transpose(1, 2, 0)))
 
 
+def oriented(image: Image.Image) -> Image.Image:
+    """The image as its camera was held. Pillow turns a TIFF by itself."""
+    return ImageOps.exif_transpose(image) if "exif" in image.info else image
+
+
 def is_grayscale(image: Image.Image) -> bool:
     """Whether the image's mode has brightness only."""
     return image.mode in {"1", "L", "LA", "La", "I"} or image.mode.startswith("I;16")
@@ -115,8 +124,9 @@ def _to_channels(image: Image.Image, channels: int) -> Image.Image:
         image = Image.fromarray((values >> 8).astype(np.uint8))
     elif image.mode == "F":
         raise DataError("it has floating-point values; save it with 8 bits a channel")
-    elif image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")
+    elif image.mode in _WITH_ALPHA or "transparency" in image.info:
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image.convert("RGBA"))
     mode = "L" if channels == 1 else "RGB"
     return image if image.mode == mode else image.convert(mode)
 
@@ -165,7 +175,12 @@ def _header_of(image: Image.Image) -> Header:
         raise DataError(
             f"it has {image.width} x {image.height} pixels, over the limit of {_MAX_PIXELS}"
         )
-    return Header(image.height, image.width, grayscale=is_grayscale(image))
+    size = image.height, image.width
+    # A PNG without orientation would be decoded to look for one.
+    exif = image.getexif() if "exif" in image.info else {}
+    if exif.get(ExifTags.Base.Orientation) in _ON_ITS_SIDE:
+        size = image.width, image.height
+    return Header(*size, grayscale=is_grayscale(image))
 
 
 def _has_end_marker(file: BinaryIO, image_format: str) -> bool:

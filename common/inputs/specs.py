@@ -167,7 +167,9 @@ def arguments_of(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """The logits, also in outputs of Hugging Face's models."""
+    """The logits, also in a dictionary or in outputs of Hugging Face's models."""
+    if isinstance(outputs, Mapping) and "logits" in outputs:
+        outputs = outputs["logits"]
     logits: Tensor = getattr(outputs, "logits", outputs)
     return logits
 

@@ -156,6 +156,30 @@ def test_a_model_is_found_by_its_name_as_long_as_it_is_kept() -> None:
         load_factory(name, allowed_modules=[MODULE])
 
 
+class TwoHeads(nn.Module):
+    """Its classifier is not its last linear layer, and its outputs are a dictionary."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.classifier, self.auxiliary = nn.Linear(8, width), nn.Linear(8, 1)
+
+    def forward(self, images_BCHW: torch.Tensor) -> dict[str, torch.Tensor]:
+        rows_BD = images_BCHW.mean(dim=(1, 2))
+        return {"logits": self.classifier(rows_BD), "other": self.auxiliary(rows_BD)}
+
+
+@pytest.mark.parametrize("model", [TwoHeads, TwoHeads(10)])
+def test_a_models_head_can_be_named(model: Any) -> None:
+    asked: dict[str, Any] = {"strategy": "el2n", "run": QUICK, "progress": False}
+    assert len(lipt.select(few_digits(), model, head="classifier", **asked)) == 24
+    with pytest.raises(ConfigError, match=r"layer 'auxiliary'.*name it: head=.NAME"):
+        lipt.select(few_digits(), model, **asked)
+    with pytest.raises(ConfigError, match=r"'classifer'\. Did you mean classifier\? Name one of"):
+        lipt.select(few_digits(), model, head="classifer", **asked)
+    with pytest.raises(ConfigError, match="names a layer of your own module"):
+        lipt.select(few_digits(), "resnet8", head="fc", **asked)
+
+
 def test_every_name_that_is_offered_is_there() -> None:
     assert [name for name in lipt.__all__ if not hasattr(lipt, name)] == []
     assert set(lipt.__all__) <= set(dir(lipt))

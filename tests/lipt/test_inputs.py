@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -145,6 +146,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: hugging_face(text=TEXTS).to_iterable_dataset(),
         r"Materialize it: list\(data\)",
     ),
+    "lazy frame": (lambda: SimpleNamespace(collect=list), r"Give what its collect\(\) returns"),
     "loader": (lambda: DataLoader(pairs(NUMBERS), 4), r"loader\.dataset"),  # type: ignore[arg-type]
     "file names": (lambda: [("cat.jpg", 0), ("dog.jpg", 1)], "imagefolder:PATH"),
     "nothing": (list, "holds no"),

@@ -1,7 +1,7 @@
 """Tables in memory: data frames, records, object arrays and texts, read as `csv:` reads a file.
 
     pandas                            by its columns
-    polars, pyarrow and others        by Arrow's stream; needs pyarrow
+    polars, pyarrow                   by their columns
     datasets.Dataset                  of single values: no image, no list
     {"a": [1, 2], "b": ["x", "y"]}    columns of single values
     [{"a": 1, "b": "x"}, ...]         rows of single values
@@ -40,7 +40,6 @@ from lipt.common.data.sources.tables import (
 )
 from lipt.common.data.sources.user_data import NUMBER, FactoryRows, labels_of_rows, rows_of_data
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.imports import import_extra
 from lipt.common.targets.values import TargetValues, number_values
 from lipt.common.text import did_you_mean
 
@@ -84,10 +83,6 @@ class FrameTable(Table):
 
     def __len__(self) -> int:
         return len(next(iter(self._cells.values()), ()))
-
-    def cells(self, name: str) -> Sequence[Any]:
-        """A column as it was given."""
-        return self._cells[name]
 
     def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
         columns = ([cell_of(one, self.name, name) for one in self._cells[name]] for name in names)
@@ -198,14 +193,8 @@ def _columns(data: Any) -> list[tuple[str, Sequence[Any]]]:
     if isinstance(data, list):
         names = dict.fromkeys(name for row in data for name in row)
         return [(str(name), [row.get(name) for row in data]) for name in names]
-    if hasattr(data, "with_format"):
-        found = data.with_format("arrow")[:]
-    else:
-        arrow = import_extra(
-            "pyarrow", package="pyarrow", extra="parquet", needed_for=f"a {type(data).__name__}"
-        )
-        found = arrow.table(data)
-    return [(name, found[name].to_pylist()) for name in found.column_names]
+    found = data.with_format("arrow")[:] if hasattr(data, "with_format") else data
+    return [(name, _listed(found[name])) for name in getattr(found, "column_names", found.columns)]
 
 
 def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
@@ -282,7 +271,7 @@ def _examples(examples: Any) -> list[tuple[str, Sequence[Any]]]:
     return [(f"{place:0{width}}", rows[:, place].tolist()) for place in range(rows.shape[1])]
 
 
-def _target_column(table: FrameTable, target: str | None) -> str:
+def _target_column(table: Table, target: str | None) -> str:
     if target is not None:
         if target not in table.columns:
             raise DataError(
@@ -302,7 +291,7 @@ def _target_column(table: FrameTable, target: str | None) -> str:
 
 
 def _targets(
-    table: FrameTable, column: str, *, as_numbers: bool
+    table: Table, column: str, *, as_numbers: bool
 ) -> tuple[Tensor, tuple[str, ...] | None, TargetValues | None]:
     """The labels, their names and, of numbers to predict, the targets."""
     require_columns(table, (column,), "target")
@@ -331,7 +320,7 @@ def _with_targets(
 ) -> ColumnRows:
     used = [name for name in table.columns if name != column]
     if texts := _texts(table, used):
-        query = Query(source, {"text": ",".join(quote(name, safe="") for name in texts)})
+        query = Query(source, {"text": _quoted(texts)})
         columns, tensors = token_columns(query, table, len(labels_N))
         note = ""
         if others := sorted(set(used) - set(texts)):
@@ -341,18 +330,34 @@ def _with_targets(
     return ColumnRows(source, names, labels_N, columns, tensors, targets=targets, note=note)
 
 
-def _texts(table: FrameTable, used: list[str]) -> list[str]:
+def _texts(table: Table, used: list[str]) -> list[str]:
     """The columns of texts; empty for a table of numbers and categories."""
-    wordy = [name for name in used if _is_wordy(table.cells(name))]
+    first = dict(zip(used, next(table.chunks(used), [[] for _ in used]), strict=True))
+    wordy = [name for name in used if _is_wordy(first[name])]
     if wordy and len(wordy) == len(used):
         return wordy
-    if used == ["text"] and are_texts(table.cells("text")):
+    if used == ["text"] and are_texts(first["text"]):
         return used
     return [name for name in _TEXTS if name in wordy]
 
 
-def _is_wordy(cells: Sequence[Any]) -> bool:
+def _is_wordy(cells: Sequence[Cell]) -> bool:
     sample = [cell for cell in cells[:_SAMPLED_TEXTS] if cell is not None]
-    if not sample or not all(isinstance(cell, str) for cell in sample):
+    texts = [cell for cell in sample if isinstance(cell, str)]
+    if not sample or len(texts) < len(sample):
         return False
-    return sum(len(cell.split()) for cell in sample) >= _WORDS * len(sample)
+    return sum(len(text.split()) for text in texts) >= _WORDS * len(texts)
+
+
+def query_of(table: Table, target: str) -> str:
+    """The options that open a file as a frame of the same columns is understood."""
+    as_numbers = target == NUMBER and NUMBER not in table.columns
+    column = _target_column(table, None if as_numbers else target)
+    *_, numbers = _targets(table, column, as_numbers=as_numbers)
+    options = f"{'label' if numbers is None else 'target'}={_quoted([column])}"
+    texts = _texts(table, [name for name in table.columns if name != column])
+    return f"{options}&text={_quoted(texts)}" if texts else options
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ",".join(quote(name, safe="") for name in names)

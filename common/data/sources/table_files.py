@@ -41,6 +41,8 @@ from lipt.common.text import did_you_mean
 Cell = str | int | float | None
 
 CHUNK_ROWS = 8192
+# In characters. A quote that is never closed would take the rest of the file.
+_LONGEST_CELL = 2**24
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
@@ -139,6 +141,7 @@ class CsvTable(Table):
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
+        csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
         with _text_file(self._path) as file:
             try:
                 yield csv.reader(file, delimiter=self._delimiter, strict=True)

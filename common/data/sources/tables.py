@@ -56,6 +56,8 @@ _DEFAULT_BUCKETS = 2**12
 
 # A column with more distinct fractions is a measurement, not a class.
 _MOST_FRACTIONS = 100
+# As pandas writes them, and as other files and frames have them.
+_TRUTH = {"True": "true", "False": "false"}
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -243,7 +245,7 @@ def categories_tensor(table: Table, columns: Sequence[str], buckets: int) -> Ten
         codes_NC = np.empty((len(chunk[0]), len(columns)), np.int64)
         for place, (name, cells) in enumerate(zip(columns, chunk, strict=True)):
             texts = ("" if is_missing(cell) else str(cell).strip() for cell in cells)
-            codes_NC[:, place] = [bucket(name, text, buckets) for text in texts]
+            codes_NC[:, place] = [bucket(name, _TRUTH.get(text, text), buckets) for text in texts]
         parts.append(codes_NC)
     return torch.from_numpy(np.concatenate(parts))
 

@@ -32,7 +32,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.rows import ColumnRows, PixelRows, impute, labels_of_names
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.images.formats import fit_image, is_grayscale
+from lipt.common.images.formats import fit_image, is_grayscale, oriented
 from lipt.common.inputs.specs import MAX_COLUMNS, MAX_DIMENSIONS, Column, ColumnsSpec, ColumnType
 from lipt.common.targets.kinds import ALL_KINDS, kinds_in_words
 from lipt.common.targets.values import TargetValues, label_values, number_values
@@ -91,6 +91,8 @@ def _length(source: str, data: Any) -> int:
     what = type(data).__name__
     if hasattr(data, "dataset") and hasattr(data, "batch_size"):
         raise ConfigError(f"{source!r} is a {what} of batches. Give its data set: loader.dataset.")
+    if hasattr(data, "collect"):
+        raise ConfigError(f"a {what} is not in memory. Give what its collect() returns.")
     if hasattr(data, "__iter__"):
         raise ConfigError(
             f"{source!r} is a {what}, which can only be iterated over. Materialize it: list(data) "
@@ -326,6 +328,7 @@ def _pixels_of(image: Any, source: str, row: int) -> NDArray[np.uint8]:
     """C x H x W, of 1 or 3 channels."""
     if isinstance(image, Image.Image):
         try:
+            image = oriented(image)
             return fit_image(image, 1 if is_grayscale(image) else 3, (image.height, image.width))
         except (DataError, OSError, ValueError) as error:
             raise DataError(f"{source}: the image of row {row} cannot be used: {error}.") from error

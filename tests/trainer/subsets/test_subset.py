@@ -109,7 +109,7 @@ def test_a_csv_is_a_plain_table_of_two_columns_with_its_manifest_beside_it(tmp_p
 
 def test_parquet_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'lipt\[parquet\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[parquet\]'"):
         made_up_subset([2]).save(tmp_path / "subset.parquet")
     assert list(tmp_path.iterdir()) == []
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -64,16 +65,22 @@ def test_truth_values_nullable_numbers_and_dates_are_those_of_a_parquet_file(
     file = open_dataset(f"parquet:{tmp_path / 't.parquet'}?label=grade")
     for data in (frame, table, _Polars(table)):
         assert dataset_of(data, target="grade").fingerprint == file.fingerprint
+    # Pandas writes True, Arrow and JSON true.
+    frame[["ok", "grade"]].to_csv(tmp_path / "t.csv", index=False)
+    file = open_dataset(f"csv:{tmp_path / 't.csv'}?label=grade")
+    assert dataset_of(frame[["ok", "grade"]], target="grade").fingerprint == file.fingerprint
 
 
 class _Polars:
-    """A frame that has no more in common with others than Arrow's stream."""
+    """A frame with no more than polars' have in common with pandas'."""
+
+    __arrow_c_stream__ = None
 
     def __init__(self, table: pa.Table) -> None:
         self._table, self.columns = table, table.column_names
 
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._table.__arrow_c_stream__(requested_schema)
+    def __getitem__(self, name: str) -> Any:
+        return SimpleNamespace(to_list=self._table[name].to_pylist)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
-    with pytest.raises(MissingExtraError, match=r"'s3fs'.*pip install 'lipt\[remote\]'"):
+    with pytest.raises(MissingExtraError, match=r"'s3fs'.*pip install '\.\[remote\]'"):
         open_dataset("webdataset:s3://bucket/x")
 
 

@@ -209,6 +209,11 @@ def test_other_delimiters_gzip_and_utf_8_alone_are_read(tmp_path: Path, write: W
         CsvTable(tmp_path / "none.csv", "||")
 
 
+def test_a_cell_of_half_a_million_characters_is_cut(write: Write) -> None:
+    path = write(f"text,label\n{'so long ' * 62_500},a\nshort,b\n")
+    assert opened(path, "text=text&max_length=4").tensors[""].shape == (2, 4)
+
+
 def test_lines_of_other_lengths_are_named_the_first_20_and_how_many(write: Write) -> None:
     table = CsvTable(write("a,b\n1,2\n" + "1\n" * 25))
     lines = ", ".join(map(str, range(3, 23)))
