@@ -27,7 +27,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeGuard
+from typing import ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -216,6 +216,14 @@ class ColumnRows(Rows):
         return b"".join(
             part.contiguous().flatten().view(torch.uint8).numpy().tobytes() for part in parts
         )
+
+
+class Labels(NamedTuple):
+    """Labels of rows, their names (None numbers them) and, without single classes, the targets."""
+
+    labels_N: Tensor
+    names: tuple[str, ...] | None
+    targets: TargetValues | None = None
 
 
 def impute(values_ND: Tensor) -> str:
