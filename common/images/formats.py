@@ -28,6 +28,7 @@ from lipt.common.errors import ConfigError, DataError
 
 # Pillow's other readers start programs (EPS) or are rarely used.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 
 # 200 MB as RGB; a tiny file can declare far more.
 _MAX_PIXELS = 2**26

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.rows import ColumnRows, is_texts, numbered_classes
+from lipt.common.data.sources.rows import ColumnRows, is_texts
 from lipt.common.data.sources.storage import split_query
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.inputs.specs import MAX_DIMENSIONS, Column, ColumnType
@@ -73,7 +73,7 @@ def features_rows(source: str, path: str) -> ColumnRows:
     column = Column("", ColumnType.FLOAT32, tuple(examples.shape[1:]), standardized=standardized)
     return ColumnRows(
         source=source,
-        names=names or numbered_classes(labels_N, source),
+        names=names or None,
         labels_N=labels_N,
         columns=(column,),
         tensors={"": examples},

@@ -33,6 +33,7 @@ from lipt.common.data.sources.table_files import Cell, Table, cell_of, require_c
 from lipt.common.data.sources.tables import are_too_many, read_numbers, rows_of_table
 from lipt.common.data.sources.user_data import NUMBER, FactoryRows, labels_of_rows, rows_of_data
 from lipt.common.errors import ConfigError, DataError
+from lipt.common.images.formats import SUFFIXES
 from lipt.common.text import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,6 @@ _SAMPLED_TEXTS = 100
 _WORDS = 3
 # Memory of a sparse matrix's numbers once they are dense.
 _DENSE_BYTES = 2 * 2**30
-_FILES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 
 
 class FrameTable(Table):
@@ -206,7 +206,7 @@ def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
         raise ConfigError(
             f"target={target!r} was given together with the labels of (X, y). Leave one out."
         )
-    if are_texts(examples) and str(_first(examples)).lower().endswith(_FILES):
+    if are_texts(examples) and str(_first(examples)).lower().endswith(SUFFIXES):
         raise DataError(
             f"{source}: row 0 is {_first(examples)!r:.60}, the name of a file. Give opened images, "
             "or the name of their folder: imagefolder:PATH."

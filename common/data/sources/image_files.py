@@ -30,14 +30,14 @@ from lipt.common.data.sources.feature_file import read_tensors
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ImageRows, is_texts, require_labels
 from lipt.common.errors import DataError
-from lipt.common.images.formats import Header, check_file, decode_file
+from lipt.common.images.formats import SUFFIXES, Header, check_file, decode_file
 
 FILE_NAME = "synthetic.safetensors"
 IMAGES, LABELS, STAGES = "images_NCHW", "labels_N", "stages_N"
 CLASS_NAMES, MANIFEST = "class_names", "manifest"
 
 # torchvision's.
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+_SUFFIXES = tuple(suffix for suffix in SUFFIXES if suffix != ".gif")
 _HOW = "It has to hold a directory for each class with at least one image in it."
 
 

@@ -39,11 +39,11 @@ from lipt.common.data.sources.storage import Query, read_lines, split_query
 from lipt.common.data.sources.table_files import named_rows, open_table, require_columns
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError, DataError
+from lipt.common.images.formats import SUFFIXES
 from lipt.common.imports import TOWERS, call_factory, load_factory, module_of
 from lipt.common.inputs.specs import Column, ColumnType
 
 _OPTIONS = (*TOWERS, "image", "caption", "classes", "clusters", "size", "batch", "weights")
-_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 # A table's format and delimiter by its suffix.
 _KINDS = {
     "csv": ("csv", ","),
@@ -116,7 +116,7 @@ def _pairs_of_folder(source: str, folder: Path) -> FoundPairs:
     for at, _, names in sorted(os.walk(folder, followlinks=True)):
         there = set(names)
         for name in sorted(names):
-            if name.lower().endswith(_IMAGES):
+            if name.lower().endswith(SUFFIXES):
                 (files if _caption_file(name) in there else lonely).append(f"{at}{os.sep}{name}")
     if lonely:
         raise DataError(

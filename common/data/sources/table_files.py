@@ -31,7 +31,7 @@ import torch
 
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.rows import is_texts, numbered_classes
+from lipt.common.data.sources.rows import is_texts
 from lipt.common.data.sources.storage import is_url, storage_of
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
@@ -337,7 +337,7 @@ def parquet_rows(source: str, path: str) -> EncodedRows:
     groups = RowGroups(table.readers, image_column)
     return EncodedRows(
         source=source,
-        names=table.class_names[label_column] or numbered_classes(labels_N, source),
+        names=table.class_names[label_column] or None,
         labels_N=labels_N,
         open=lambda row: io.BytesIO(groups.read(row)),
         where=groups.where,

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.sources.index import room_for
@@ -127,8 +126,12 @@ def text_columns(
             num_cut += cut
         tokens_NL[begin : begin + len(joined)] = torch.from_numpy(part_NL)
         begin += len(joined)
-    if name:
-        _log_lengths(name, sizes_N, num_cut, length)
+    if name and num_cut:
+        logger.warning(
+            "%s: %d of %d texts (%.1f%%) are longer than %d tokens and cut there; "
+            "max_length=%d would cut fewer",
+            *(name, num_cut, num_texts, 100 * num_cut / num_texts, length, 2 * length),
+        )
     kind, shape = ColumnType.INT64, (length,)
     if not huggingface:
         return (Column("", kind, shape, num_values=tokenizer.num_values),), {"": tokens_NL}
@@ -139,20 +142,3 @@ def text_columns(
     mask_NL = room_for((num_texts, length), torch.int64)
     torch.lt(torch.arange(length), torch.from_numpy(sizes_N)[:, None], out=mask_NL)
     return columns, {"input_ids": tokens_NL, "attention_mask": mask_NL}
-
-
-def _log_lengths(name: str, sizes_N: NDArray[np.int32], num_cut: int, length: int) -> None:
-    num_texts, longest = len(sizes_N), int(sizes_N.max())
-    if empty := int((sizes_N == 0).sum()):
-        logger.warning("%s: %d of %d texts are empty", name, empty, num_texts)
-    if num_cut:
-        logger.warning(
-            "%s: %d of %d texts (%.1f%%) are longer than %d tokens and cut there; "
-            "max_length=%d would cut fewer",
-            *(name, num_cut, num_texts, 100 * num_cut / num_texts, length, 2 * length),
-        )
-    elif longest <= length // 2:
-        logger.info(
-            "%s: no text is longer than %d tokens; max_length=%d would be faster",
-            *(name, longest, longest),
-        )

@@ -30,7 +30,7 @@ from torch import Tensor
 from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp, kept
-from lipt.common.data.sources.rows import labels_of_names, numbered_classes
+from lipt.common.data.sources.rows import labels_of_names
 from lipt.common.data.sources.storage import (
     Storage,
     Window,
@@ -40,6 +40,7 @@ from lipt.common.data.sources.storage import (
     storage_of,
 )
 from lipt.common.errors import ConfigError, DataError
+from lipt.common.images.formats import SUFFIXES
 
 _OPTIONS = ("image", "label")
 # File of class names beside the shards.
@@ -53,7 +54,6 @@ _MOST_SHARDS = 1_000_000
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _NAME = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<extension>[^/]+)", re.DOTALL)
-_IMAGES = frozenset(["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"])
 _MOST_LABEL_BYTES = 2**20
 _LARGEST_LABEL = 2**63 - 1
 # A header takes 512 bytes; long names and PAX records take more.
@@ -100,7 +100,7 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
 
     return EncodedRows(
         source=source,
-        names=names or classes or numbered_classes(labels_N, source),
+        names=names or classes or None,
         labels_N=labels_N,
         open=open_row,
         where=lambda row: f"{shard_of(row)}, member {_text(index['members'][row])}",
@@ -230,7 +230,7 @@ class _Shard:
         fitting = [
             extension
             for extension in members
-            if extension == wanted or (not wanted and extension.rpartition(".")[2] in _IMAGES)
+            if extension == wanted or (not wanted and f".{extension}".endswith(SUFFIXES))
         ]
         if len(fitting) != 1:
             raise self._refused(

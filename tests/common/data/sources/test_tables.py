@@ -78,11 +78,10 @@ def test_texts_are_tokens_padded_with_zeros(write: Write, caplog: pytest.LogCapt
     assert second == [*first[:2], 0, 0, 0, 0]
     assert first[5] == 0
     assert rows.raw(1) == torch.tensor(second).numpy().tobytes()
-    # What is cut and what is empty is told.
+    # What is cut is told.
     with caplog.at_level(logging.WARNING):
         opened(write('text,label\na b c,x\n"",y\na,y\na,y\n'), "text=text&max_length=2")
     assert [record.getMessage().partition(": ")[2] for record in caplog.records] == [
-        "1 of 4 texts are empty",
         "1 of 4 texts (25.0%) are longer than 2 tokens and cut there; max_length=4 would cut fewer",
     ]
 
