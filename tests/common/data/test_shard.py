@@ -282,16 +282,6 @@ def with_targets(targets: Sequence[object]) -> Dataset:
     return load(rows_of_data("mine:data", list(zip(VECTORS, targets, strict=True))))
 
 
-def test_lists_of_names_are_labels_of_images() -> None:
-    names = [["a", "b"], [], ["b"], ["a"], ["b"], ["b"]]
-    pairs = [(np.full((4, 4), row, np.uint8), has) for row, has in enumerate(names)]
-    rows = rows_of_data("mine:data", pairs)
-    assert rows.targets is not None
-    assert rows.targets.target == MultiLabel(2)
-    assert rows.class_names == ("a", "b", "none")
-    assert rows.labels_N.tolist() == [0, 2, 1, 0, 1, 1]
-
-
 def test_every_target_counts_in_the_fingerprint() -> None:
     changed = [*NUMBERS[:5], 61.0]
     first, again, other = map(with_targets, (list(NUMBERS), list(NUMBERS), list(changed)))
@@ -324,17 +314,6 @@ def test_a_shards_labels_have_to_be_0_or_1() -> None:
     assert packed.endswith(bytes([0, 1]))
     with pytest.raises(DataError, match="'targets' has values from 1 to 7, outside"):
         open_shard(packed[:-2] + b"\7\1", inputs, num_examples=1, target=data.target)
-
-
-def test_a_table_has_numbers_in_the_columns_that_are_named(write: Callable[..., Path]) -> None:
-    lines = [f"{row},{row % 3},{row * 1.5},{row % 2}" for row in range(10)]
-    path = write("\n".join(["a,b,price,odd", *lines]))
-    data = open_dataset(f"csv:{path}?target=price&drop=odd")
-    assert isinstance(data.target, Regression)
-    assert data.targets_N.flatten().tolist() == [row * 1.5 for row in range(10)]
-    # No part of what it is told by.
-    assert str(data.inputs) == "float32[2]"
-    assert data.class_names[0] == "price up to 0"
 
 
 @pytest.mark.parametrize(

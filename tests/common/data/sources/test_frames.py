@@ -169,13 +169,7 @@ def test_a_target_is_a_class_or_with_fractions_or_many_values_a_number() -> None
         ((FRAME, [0, 1] * 2), "grade", ConfigError, "together with the labels of .X, y."),
         ([([1.0], 0)], "grade", ConfigError, "names a column, and a list has none. Give a table"),
         (pd.concat([FRAME, FRAME], axis=1), "grade", DataError, "'age' more than once"),
-        (FRAME.iloc[:0], "grade", DataError, "has no rows"),
-        ([("cats/1.PNG", 0)], None, DataError, r"the name of a file.*imagefolder:PATH"),
         (([[1, "a"], [2]], [0, 1]), None, DataError, "rows of X differ in length"),
-        (
-            *(pd.DataFrame({"v": [np.zeros(2)] * 2, "label": [0, 1]}), None),
-            *(DataError, "the column v holds a ndarray. Give a text or a number"),
-        ),
     ],
 )
 def test_says_what_is_wrong_with_a_table(
