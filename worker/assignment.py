@@ -37,12 +37,11 @@ from lipt.common.errors import (
     UnknownBlobError,
     UnreachableError,
 )
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import spec_of
+from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.models import build_model
 from lipt.common.models.footprint import ModelFigures, measure_model
 from lipt.common.models.head import frozen_names
-from lipt.common.models.registry import build_without_values, is_users_own, load_model
+from lipt.common.models.registry import build_without_values, load_model
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import span
 from lipt.common.planning import Cost, Limit, learner_memory, learner_threads, violation
@@ -393,16 +392,12 @@ class WorkerLimits:
         inputs, number = spec_of(task.inputs), task.num_classes
         key = (task.model, number, inputs, task.learners.frozen)
         if key not in self._figures:
-            if is_users_own(task.model):
-                model = build_model(
-                    task.model,
-                    num_classes=number,
-                    inputs=inputs,
-                    seed=0,
-                    allowed_modules=self._allowed_modules,
-                )
-            else:
-                model = build_without_values(task.model, num_classes=number, inputs=inputs)
+            model = build_without_values(
+                task.model,
+                num_classes=number,
+                inputs=inputs,
+                allowed_modules=self._allowed_modules,
+            )
             state, frozen = model.state_dict(), frozen_names(model, task.learners.frozen)
             figures = measure_model(model, task.model, inputs=inputs)
             frozen_bytes = sum(state[name].nbytes for name in frozen)

@@ -32,9 +32,9 @@ from torch import Tensor
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import map_rows, threads_for
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
-from lipt.common.images.formats import ImageFormat, decode_image
+from lipt.common.images.formats import decode_image
 from lipt.common.inputs.model_input import Stored
-from lipt.common.inputs.specs import MAX_COLUMNS, ColumnsFormat, InputFormat, spec_of
+from lipt.common.inputs.specs import MAX_COLUMNS, ColumnsFormat, ImageFormat, InputFormat, spec_of
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.targets.values import Target
 from lipt.common.weights.files import Container, pack, read_container

@@ -14,17 +14,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.errors import ConfigError, DataError
+from lipt.common.errors import DataError
 
 # Pillow's other readers start programs (EPS) or are rarely used.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF")
@@ -51,30 +50,6 @@ class Header:
     height: int
     width: int
     grayscale: bool
-
-
-@dataclass(frozen=True)
-class ImageFormat:
-    """A model's images: C x H x W, scaled to [0, 1], then normalized per channel."""
-
-    channels: Annotated[int, Field(ge=1)]
-    height: Annotated[int, Field(ge=1)]
-    width: Annotated[int, Field(ge=1)]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        positive = all(deviation > 0 for deviation in self.std)
-        if not len(self.mean) == len(self.std) == self.channels or not positive:
-            raise ConfigError(
-                f"normalization mean {list(self.mean)}, std {list(self.std)} does not fit "
-                f"{self.channels} channels."
-            )
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        return self.channels, self.height, self.width
 
 
 def fit_image(image: Image.Image, channels: int, size: tuple[int, int]) -> NDArray[np.uint8]:

@@ -19,7 +19,6 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.errors import ConfigError
-from lipt.common.images.formats import ImageFormat
 
 # Limits on formats from a peer.
 MAX_COLUMNS = 64
@@ -112,6 +111,22 @@ class ImageSpec:
     def __str__(self) -> str:
         """For messages: `3x32x32 images`."""
         return f"{self.channels}x{self.height}x{self.width} images"
+
+
+@dataclass(frozen=True)
+class ImageFormat(ImageSpec):
+    """A model's images, scaled to [0, 1], then normalized per channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        positive = all(deviation > 0 for deviation in self.std)
+        if not len(self.mean) == len(self.std) == self.channels or not positive:
+            raise ConfigError(
+                f"normalization mean {list(self.mean)}, std {list(self.std)} does not fit "
+                f"{self.channels} channels."
+            )
 
 
 @dataclass(frozen=True)

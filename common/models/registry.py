@@ -66,11 +66,18 @@ def build_model(
     return model.train()
 
 
-def build_without_values(spec: str, *, num_classes: int, inputs: InputSpec) -> nn.Module:
+def build_without_values(
+    spec: str, *, num_classes: int, inputs: InputSpec, allowed_modules: Collection[str] = ()
+) -> nn.Module:
     """Like `build_model`, on the meta device, almost without memory.
 
-    Not for users' factories: one that caches its model would later return it without values.
+    A user's model has values: a factory that caches it would later return it without them.
     """
+    if is_users_own(spec):
+        modules = tuple(allowed_modules)
+        return build_model(
+            spec, num_classes=num_classes, inputs=inputs, seed=0, allowed_modules=modules
+        )
     with seeded_generators(0, torch.device("cpu")):
         with _LargeOnMeta():  # type: ignore[no-untyped-call]
             model = _construct(spec, num_classes, inputs, ())

@@ -27,8 +27,7 @@ from lipt.common.blobs.durable import make_directory, state_errors, write_durabl
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import LiptError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import ColumnsFormat, InputFormat
+from lipt.common.inputs.specs import ColumnsFormat, ImageFormat, InputFormat
 from lipt.common.models import find_head
 from lipt.common.process.devices import device_name, kind_of, versions_on
 from lipt.common.signals.passes import encode_range, read_range, score_range

@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 
 from lipt.common.errors import LiptError, OtherDataError, RunNotReadyError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import spec_of
+from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription

@@ -26,9 +26,8 @@ from lipt.common.errors import (
     UnreachableError,
     WeightsError,
 )
-from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import images_in
-from lipt.common.inputs.specs import spec_of
+from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.models import build_model
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Phases

@@ -28,8 +28,7 @@ from lipt.common.config.values import (
     validate,
 )
 from lipt.common.errors import ConfigError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType
+from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType, ImageFormat
 from lipt.common.rpc.messages import fill_message, message_to_dict
 from lipt.common.targets.values import MultiLabel, Regression, SingleLabel
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules

@@ -20,9 +20,9 @@ from lipt.common.data.shard import EncodedImages
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import DataError
-from lipt.common.images.formats import ImageFormat, decode_image
+from lipt.common.images.formats import decode_image
 from lipt.common.inputs.model_input import images_in
-from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType
+from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType, ImageFormat
 from lipt.common.targets.values import MultiLabel, Regression, SingleLabel
 from lipt.common.weights.files import pack
 from tests.common.data.columns import SIZES, TOKENS, column_rows

@@ -14,7 +14,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
 from lipt.common.errors import DataError, OtherDataError, StateError
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute import light as lights
 from lipt.coordinator.compute import messages

@@ -12,8 +12,8 @@ from torch.nn import functional
 from lipt.common.data import open_dataset
 from lipt.common.data.dataset import Dataset
 from lipt.common.errors import FeaturesError, SignalsError
-from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.signals.passes import Batches
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.files import pack

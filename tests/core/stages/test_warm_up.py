@@ -9,7 +9,7 @@ from lipt.common.blobs.kept import keep
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data.shard import Shard, open_shard
 from lipt.common.determinism import derive_seed
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.subsets import unpack
 from lipt.common.targets.values import SingleLabel

@@ -9,8 +9,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig
 from lipt.common.data import Dataset
 from lipt.common.errors import CorruptBlobError, DataError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import ImageSpec, InputFormat
+from lipt.common.inputs.specs import ImageFormat, ImageSpec, InputFormat
 from lipt.common.models import build_model
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
