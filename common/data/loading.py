@@ -81,7 +81,6 @@ _WITH_PATH: Mapping[str, Callable[[str, str], _Rows]] = MappingProxyType(
         "parquet": _parquet_rows,
     }
 )
-_WEBDATASET, _PAIRS = "webdataset", "pairs"
 # How files are named that were given as a path.
 _BY_SUFFIX: Mapping[str, str] = MappingProxyType(
     {
@@ -97,7 +96,7 @@ _BY_SUFFIX: Mapping[str, str] = MappingProxyType(
 
 def known_sources() -> tuple[str, ...]:
     """The names of data sets, for messages and listings."""
-    with_path = (f"{name}:PATH" for name in (*_WITH_PATH, _WEBDATASET))
+    with_path = (f"{name}:PATH" for name in (*_WITH_PATH, "webdataset"))
     pairs = "pairs:PATH?image_tower=package.module:factory&text_tower=package.module:factory"
     return (*BUNDLED, *with_path, pairs, "package.module:factory")
 
@@ -111,16 +110,16 @@ def open_rows(
         if colon:
             raise ConfigError(f"the data set {name} takes no path, not {path!r}. Write {name}.")
         return bundled_rows(source)
-    if name in _WITH_PATH or name in {_WEBDATASET, _PAIRS}:
+    if name in _WITH_PATH or name in {"webdataset", "pairs"}:
         if not path:
             raise ConfigError(
                 f"{source!r} does not say where the data is. Write {name}:PATH, for example "
                 f"{name}:/data."
             )
         path = path if is_url(path) else str(Path(path).expanduser())
-        if name == _WEBDATASET:
+        if name == "webdataset":
             return webdataset_rows(source, path, progress)
-        if name == _PAIRS:
+        if name == "pairs":
             return pairs_rows(source, path, allowed_modules, progress)
         return _WITH_PATH[name](source, path)
     if is_factory_spec(source):
@@ -156,7 +155,7 @@ def _meant(source: str) -> str:
         if source.lower().endswith(suffix):
             return f" Did you mean {name.format(source)}?"
     if "/" not in source.partition(":")[0] and ":" in source:
-        return did_you_mean(source.partition(":")[0], (*_WITH_PATH, _WEBDATASET, _PAIRS))
+        return did_you_mean(source.partition(":")[0], (*_WITH_PATH, "webdataset", "pairs"))
     if source and Path(source).expanduser().is_dir():
         return f" Did you mean imagefolder:{source}?"
     return did_you_mean(source, BUNDLED)

@@ -158,10 +158,7 @@ class Storage:
 
     def open(self, name: str) -> Window:
         """A seekable file."""
-        return Window(partial(self._slice, name), 0, self.size(name))
-
-    def _slice(self, name: str, start: int, size: int) -> bytes:
-        return self.fetch(name, start, start + size)
+        return Window(lambda at, size: self.fetch(name, at, at + size), 0, self.size(name))
 
     def version(self, name: str) -> tuple[str, ...]:
         """A file's size and version, for comparison."""
