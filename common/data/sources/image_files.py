@@ -15,7 +15,7 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,22 +49,6 @@ class EncodedRows(ImageRows):
     where: Callable[[int], str]
     encoded: ClassVar[bool] = True
 
-    @classmethod
-    def of_files(
-        cls,
-        source: str,
-        names: tuple[str, ...],
-        labels_N: Tensor,
-        files: Sequence[str],
-        stamp: Stamp,
-    ) -> EncodedRows:
-        """A file for each image."""
-
-        def open_file(row: int) -> BinaryIO:
-            return Path(files[row]).open("rb")
-
-        return cls(source, names, labels_N, open_file, files.__getitem__, stamp=stamp)
-
     def raw(self, row: int) -> bytes:
         with self._file(row) as file:
             return file.read()
@@ -90,6 +74,11 @@ class EncodedRows(ImageRows):
                 f"image {row} of {self.source} ({self.where(row)}) cannot be used: "
                 f"{error}. Replace it, or remove it and open the data again."
             ) from error
+
+
+def open_file(path: str) -> BinaryIO:
+    """An image file."""
+    return Path(path).open("rb")
 
 
 def cifar_rows(source: str, path: str) -> ArrayRows:
@@ -135,7 +124,12 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
     counts_C = torch.tensor([len(of_class) for of_class in by_class])
     labels_N = torch.arange(len(classes)).repeat_interleave(counts_C)
     stamp = Stamp.of(files, sorted({str(Path(file).parent) for file in files}))
-    return EncodedRows.of_files(source, tuple(classes), labels_N, files, stamp)
+    return EncodedRows(
+        *(source, tuple(classes), labels_N),
+        open=lambda row: open_file(files[row]),
+        where=files.__getitem__,
+        stamp=stamp,
+    )
 
 
 def _images_in(folder: Path) -> list[str]:

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.data.parallel import Progress, threads_for
-from lipt.common.data.sources.image_files import EncodedRows
+from lipt.common.data.sources.image_files import EncodedRows, open_file
 from lipt.common.data.sources.index import Stamp, kept, room_for
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.storage import Query, read_lines, split_query
@@ -240,8 +240,11 @@ def _embedded(
     progress: Progress | None,
 ) -> dict[str, Tensor]:
     rows: dict[str, Tensor] = {}
-    labels_N = torch.zeros(len(pairs), dtype=torch.int64)
-    files = EncodedRows.of_files(pairs.source, (), labels_N, pairs.images, pairs.stamp)
+    files = EncodedRows(
+        *(pairs.source, (), torch.zeros(len(pairs), dtype=torch.int64)),
+        open=lambda row: open_file(pairs.images[row]),
+        where=pairs.images.__getitem__,
+    )
     for start in range(0, len(pairs), batch):
         if progress is not None:
             progress(start, len(pairs))
