@@ -2,8 +2,8 @@
 
 The built-in tokenizer needs no file: a lower-cased word or single punctuation mark gets the number
 of its digest, so that files opened separately agree; 0 is padding. A user's tokenizer is a file of
-Hugging Face's `tokenizers`. Its padding token and number 0 are swapped; without a padding token,
-all numbers increase by 1. `names=huggingface` keeps the numbers, for a model trained on them.
+Hugging Face's `tokenizers`, whose numbers increase by 1. `names=huggingface` keeps the numbers and
+the padding token, for a model trained on them.
 
 Shapes: N texts, L positions.
 """
@@ -85,17 +85,13 @@ def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokeni
     size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
     found = (tokenizer.token_to_id(token) for token in _PADDING_TOKENS)
     own = next((number for number in found if number is not None), None)
-    numbers = list(range(size))
-    if not keep_numbers and own is None:
-        numbers = list(range(1, size + 1))
-    elif not keep_numbers and own is not None:
-        numbers[0], numbers[own] = own, 0
+    padding, shift = (own or 0, 0) if keep_numbers else (0, 1)
 
     def encode(texts: Sequence[str]) -> Iterator[tuple[list[int], bool]]:
         for encoded in tokenizer.encode_batch(list(texts)):
-            yield [numbers[number] for number in encoded.ids], bool(encoded.overflowing)
+            yield [number + shift for number in encoded.ids], bool(encoded.overflowing)
 
-    return Tokenizer(encode, (own or 0) if keep_numbers else 0, max(numbers) + 1)
+    return Tokenizer(encode, padding, size + shift)
 
 
 def text_columns(

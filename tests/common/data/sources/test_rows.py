@@ -176,21 +176,16 @@ def test_words_and_marks_have_the_same_numbers_in_every_text() -> None:
     assert len({the, cat, comma, dog}) == 4
 
 
-def test_a_file_s_numbers_have_0_for_padding_or_are_kept(tmp_path: Path) -> None:
+def test_a_file_s_numbers_are_one_more_or_are_kept(tmp_path: Path) -> None:
     path = write_tokenizer(tmp_path / "t.json", "<s>", "<pad>", "cat", "<unk>", "</s>")
     tokenizer = file_tokenizer(path, 3, keep_numbers=False)
-    # Two words that it does not know, of whose numbers none was exchanged, and the end.
+    # Two words that it does not know, and the end.
     assert encode(tokenizer, "cat", "a b", "cat cat cat") == [
-        ([2, 4], False),
-        ([3, 3, 4], False),
-        ([2, 2, 4], True),
+        ([3, 5], False),
+        ([4, 4, 5], False),
+        ([3, 3, 5], True),
     ]
-    assert (tokenizer.padding, tokenizer.num_values) == (0, 5)
-    # Without a padding token, numbers are one more.
-    path = write_tokenizer(tmp_path / "t.json", "cat", "<unk>", "</s>")
-    tokenizer = file_tokenizer(path, 3, keep_numbers=False)
-    assert encode(tokenizer, "cat dog") == [([1, 2, 3], False)]
-    assert (tokenizer.padding, tokenizer.num_values) == (0, 4)
+    assert (tokenizer.padding, tokenizer.num_values) == (0, 6)
     # Where numbers are kept, the file's own padding is.
     path = write_tokenizer(tmp_path / "t.json", "cat", "<pad>", "<unk>", "</s>")
     tokenizer = file_tokenizer(path, 4, keep_numbers=True)
