@@ -16,11 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from lipt.common.config.run_config import Precision
+from lipt.common.images.formats import mild_augmentation
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.core.learner.augmentation import NUM_MAGNITUDE_BINS
-
-# Side of MNIST's images: smaller ones lose too much by a shift.
-_MIN_AUGMENTED_PIXELS = 28
 
 
 class Recipe(BaseModel):
@@ -84,13 +82,11 @@ class Recipe(BaseModel):
             return self
         if not isinstance(inputs, ImageSpec):
             return self.model_copy(update={"augmentation": "none"})
-        side = min(inputs.height, inputs.width)
-        is_large = side >= _MIN_AUGMENTED_PIXELS
-        padding = side // 8 if is_large else 0
+        padding, mirrored = mild_augmentation(inputs.shape)
         if "padding" in self.model_fields_set:
             padding = self.padding
         found = "crop" if padding else "none"
-        if is_large and inputs.channels == 3:
+        if mirrored:
             found = "crop_flip"
         return self.model_copy(update={"augmentation": found, "padding": padding})
 
