@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, Precision
 from lipt.common.data import Dataset, input_format
 from lipt.common.data.parallel import reading_ahead
-from lipt.common.determinism import derive_generator, derive_seed
-from lipt.common.errors import DataError, SubsetError
+from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
+from lipt.common.errors import ConfigError, DataError, SubsetError
 from lipt.common.images.formats import crop_flip
+from lipt.common.imports import call_factory
 from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import evaluation_mode
@@ -214,7 +215,7 @@ def augmented(recipe: Recipe, step: int, examples_B: Stored) -> Stored:
 
 
 def place_model(
-    model: str | nn.Module,
+    model: str | nn.Module | Callable[..., nn.Module],
     train: Dataset,
     recipe: Recipe,
     device: torch.device,
@@ -232,13 +233,22 @@ def place_model(
         memory_format(model) if isinstance(model, str) else torch.contiguous_format,
         bfloat16,
     )
-    if not isinstance(model, str):
+    seed, num_classes = derive_seed(recipe.seed, "main-model"), train.target.num_outputs
+    if not isinstance(model, str | nn.Module) and callable(model):
+        with seeded_generators(seed, torch.device("cpu")):
+            model = call_factory("the model", model, num_classes=num_classes)
+    if isinstance(model, nn.Module):
         return model.to(device), forward_pass
+    if not isinstance(model, str):
+        raise ConfigError(
+            f"the model is a {type(model).__name__}. Give a name, such as resnet8, an nn.Module, "
+            "or a function that returns one."
+        )
     built = build_model(
         model,
-        num_classes=train.target.num_outputs,
+        num_classes=num_classes,
         inputs=train.inputs,
-        seed=derive_seed(recipe.seed, "main-model"),
+        seed=seed,
         allowed_modules=allowed_modules,
     )
     return lay_out(built, model, device), forward_pass

@@ -87,7 +87,9 @@ def _is_unit(values: Any) -> bool:
 
 def _length(source: str, data: Any) -> int:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return len(data)
+        # Classes and arrays without dimensions have the method, too.
+        with suppress(TypeError):
+            return len(data)
     what = type(data).__name__
     if hasattr(data, "dataset") and hasattr(data, "batch_size"):
         raise ConfigError(f"{source!r} is a {what} of batches. Give its data set: loader.dataset.")
