@@ -7,7 +7,7 @@ training is bit-identical. Shapes: N examples of the subset, B of a batch, C cla
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, Precision
 from lipt.common.data import Dataset, input_format
 from lipt.common.data.parallel import reading_ahead
+from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.errors import ConfigError, DataError, SubsetError
 from lipt.common.images.formats import crop_flip
 from lipt.common.imports import call_factory
 from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
+from lipt.common.inputs.specs import ColumnsSpec
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import evaluation_mode
 from lipt.core.learner.augmentation import augment_images
@@ -165,8 +167,34 @@ def require_for(subset: Subset, dataset: Dataset) -> None:
         )
 
 
-def require_comparable(test: Dataset, train: Dataset) -> None:
-    """Raise DataError for a test set with other inputs or targets."""
+def comparable(test: Dataset, train: Dataset) -> Dataset:
+    """Return the test set with the training set's flags of missing numbers, or without any.
+
+    Raises DataError for other inputs or targets.
+    """
+    theirs, ours = test.rows, train.rows
+    if isinstance(theirs, ColumnRows) and isinstance(ours, ColumnRows):
+        test = _flagged_like(test, theirs, flagged=ours.flagged)
+    _require_comparable(test, train)
+    return test
+
+
+def _flagged_like(test: Dataset, rows: ColumnRows, *, flagged: bool) -> Dataset:
+    if rows.flagged == flagged:
+        return test
+    first, *others = rows.columns
+    values_ND = rows.tensors[first.name]
+    if flagged:
+        values_ND = torch.cat([values_ND, torch.zeros_like(values_ND)], dim=1)
+    else:
+        values_ND = values_ND[:, : values_ND.shape[1] // 2]
+    columns = (replace(first, shape=(values_ND.shape[1],)), *others)
+    tensors = {**rows.tensors, first.name: values_ND}
+    rows = replace(rows, columns=columns, tensors=tensors, flagged=flagged)
+    return replace(test, rows=rows, inputs=ColumnsSpec(columns))
+
+
+def _require_comparable(test: Dataset, train: Dataset) -> None:
     pairs: list[tuple[object, object]] = [(test.inputs, train.inputs)]
     if train.rows.targets is not None or test.rows.targets is not None:
         # Classes may differ: each data set has its own strata.

@@ -50,8 +50,8 @@ from lipt.trainer.main_training.steps import (
     Steps,
     SubsetSource,
     accuracy,
+    comparable,
     place_model,
-    require_comparable,
 )
 from lipt.trainer.subsets.data import open_data
 from lipt.trainer.subsets.subset import Subset
@@ -270,10 +270,11 @@ def fit(
     ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
     modules = tuple(allowed_modules)
     train = open_data(train, target=target, allow_modules=modules)
-    test = None if test is None else open_data(test, target=target, allow_modules=modules)
+    if test is not None:
+        test = comparable(open_data(test, target=target, allow_modules=modules), train)
     recipe, schedule = Recipe.of(recipe).fitted_to(train.inputs), schedule or Schedule()
     place = resolve_device(device)
-    _require_trainable(recipe, train, test, checkpoint, max_seconds)
+    _require_trainable(recipe, train, checkpoint, max_seconds)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)
     identity = _identity(recipe, model, train, subset, reselects=reselect is not None)
     kernels = pinned_kernels(torch.get_num_threads()) if place.type == "cpu" else tried_kernels()
@@ -329,7 +330,6 @@ def _restore_source(source: SubsetSource, saved: Checkpoint) -> None:
 def _require_trainable(
     recipe: Recipe,
     train: Dataset,
-    test: Dataset | None,
     checkpoint: Path | None,
     max_seconds: float | None,
 ) -> None:
@@ -338,8 +338,6 @@ def _require_trainable(
             f"training may take {max_seconds:g} s and has no checkpoint, so all of it would be "
             "lost then. Name a file for a checkpoint, or give no limit."
         )
-    if test is not None:
-        require_comparable(test, train)
     if recipe.label_smoothing and train.target.kind is TargetKind.NUMBER:
         raise ConfigError(
             f"label_smoothing = {recipe.label_smoothing}: of numbers there is nothing to spread "

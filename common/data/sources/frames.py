@@ -327,15 +327,16 @@ def _with_targets(
     targets: TargetValues | None,
 ) -> ColumnRows:
     used = [name for name in table.columns if name != column]
+    more: dict[str, Any] = {"targets": targets}
     if texts := _texts(table, used):
         query = Query(source, {"text": _quoted(texts)})
         columns, tensors = token_columns(query, table, len(labels_N))
-        note = ""
         if others := sorted(set(used) - set(texts)):
-            note = f"only the texts of {', '.join(texts)} are used, not {', '.join(others)}"
+            more["note"] = f"only the texts of {', '.join(texts)} are used, not {', '.join(others)}"
     else:
         columns, tensors, note = feature_columns(Query(source, {}), table, (column,))
-    return ColumnRows(source, names, labels_N, columns, tensors, targets=targets, note=note)
+        more |= {"note": note, "flagged": bool(note)}
+    return ColumnRows(source, names, labels_N, columns, tensors, **more)
 
 
 def _texts(table: Table, used: list[str]) -> list[str]:

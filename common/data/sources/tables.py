@@ -2,7 +2,8 @@
 
 Classes are sorted by name, numbers by value, so files with the same classes agree; `classes=a,b,c`
 names them for files that lack some. A column of only numbers or missing cells is numeric and is
-standardized; a missing one is its column's mean in the same file. Any other is categorical: a
+standardized; a missing one is its column's mean in the same file, and with any missing, each column
+of numbers has another one of flags. Any other is categorical: a
 cell's code is its text's digest, salted with the column's name, modulo the number of buckets. Files
 opened separately then agree without a vocabulary. A missing category is a category of its own.
 
@@ -15,6 +16,7 @@ import logging
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -92,14 +94,13 @@ def table_rows(source: str, path: str) -> ColumnRows:
         values_of = number_values if wanted == "target" else label_values
         targets = values_of(values_NT, target_columns, table.name)
         labels_N, names = targets.strata_N, targets.strata_names
-    note = ""
+    more: dict[str, Any] = {"stamp": stamp, "targets": targets}
     if with_text:
         columns, tensors = token_columns(query, table, len(labels_N))
     else:
         columns, tensors, note = feature_columns(query, table, target_columns)
-    return ColumnRows(
-        source, names, labels_N, columns, tensors, stamp=stamp, targets=targets, note=note
-    )
+        more |= {"note": note, "flagged": bool(note)}
+    return ColumnRows(source, names, labels_N, columns, tensors, **more)
 
 
 def read_labels(
@@ -171,7 +172,7 @@ def feature_columns(
     note = ""
     if numbers:
         values_ND = torch.from_numpy(np.stack([numbers[name] for name in sorted(numbers)], axis=1))
-        note = impute(values_ND)
+        values_ND, note = impute(values_ND)
         name = "numbers" if categories else ""
         shape = (values_ND.shape[1],)
         columns.append(Column(name, ColumnType.FLOAT32, shape, standardized=True))
