@@ -5,17 +5,15 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 from torch import nn
 
 from lipt.common.data import Dataset, open_pairs
-from lipt.common.data import open_dataset as open_by_name
-from lipt.common.data.loading import name_with_target
-from lipt.common.imports import call_by_name_or_place, modules_of
+from lipt.common.imports import call_by_name_or_place
 from lipt.common.models.head import HEAD
+from lipt.trainer.arguments import checked
 from lipt.trainer.subsets.data import open_data
 
 __all__ = ["open_dataset", "open_pairs"]
@@ -58,6 +56,7 @@ def __getattr__(attribute: str) -> Any:
         raise AttributeError(f"module {MODULE!r} has no attribute {attribute!r}") from None
 
 
+@checked
 def open_dataset(
     data: Any,
     *,
@@ -83,10 +82,4 @@ def open_dataset(
         ConfigError: unknown form of data, or an unusable `image_size`.
         DataError: the data is empty, or an example or a label is unusable.
     """
-    if isinstance(data, str | Path):
-        data = str(data)
-        if target is not None:
-            data = name_with_target(data, target)
-        allowed = (*allow_modules, *modules_of(data))
-        return open_by_name(data, image_size=image_size, allowed_modules=allowed)
-    return open_data(data, target=target, image_size=image_size)
+    return open_data(data, target=target, image_size=image_size, allow_modules=allow_modules)

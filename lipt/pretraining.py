@@ -43,7 +43,7 @@ from lipt.core.stages.question import Sources, SubsetQuery, Training, training_f
 from lipt.core.workspace import InMemory
 from lipt.data import MODULE, Given, open_dataset
 from lipt.progress import showing
-from lipt.trainer.arguments import require_seed, require_size
+from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
@@ -74,6 +74,7 @@ class Pretrained:
     that were lowered to fit the data.
     """
 
+    @checked
     def __init__(
         self,
         data: Any,
@@ -88,12 +89,11 @@ class Pretrained:
         allow_modules: Sequence[str] = (),
         progress: bool | None = None,
     ) -> None:
-        require_seed(seed)
         self.data = open_dataset(
             data, target=target, image_size=image_size, allow_modules=allow_modules
         )
         self._target = target
-        model = model or default_model(self.data.inputs)
+        model = default_model(self.data.inputs) if model is None else model
         # Kept, because the name is valid only while the object lives.
         if isinstance(model, str) and head is not None:
             raise ConfigError(
@@ -159,6 +159,7 @@ class Pretrained:
         taken = {f"{stage}_seconds": self.seconds.get(f"{stage}_seconds", 0.0) for stage in stages}
         return CostsView(**taken, bytes_to_workers=0, bytes_from_workers=0)
 
+    @checked
     def select(
         self,
         strategy: str = "auto",
@@ -174,7 +175,6 @@ class Pretrained:
         soft_labels: bool = False,
     ) -> Subset:
         """Select examples; arguments as in `lipt.select`, errors as in `Client.subset`."""
-        require_size(fraction, budget)
         if fraction is None and budget is None:
             fraction = DEFAULT_FRACTION
         with self._showing():
@@ -196,6 +196,7 @@ class Pretrained:
             trained = self._train(training_for(query, self.data.num_ids))
             return self._chosen(trained, query)
 
+    @checked
     def diagnose(self, proxy: str | None = None, *, features: Features | None = None) -> Diagnosis:
         """Find wrong labels, duplicates and outliers; arguments as in `lipt.diagnose`."""
         with self._showing():
@@ -284,6 +285,7 @@ class Pretrained:
                 self._show = before
 
 
+@checked
 def pretrain(
     data: Any,
     model: str | nn.Module | Callable[..., nn.Module] | None = None,

@@ -19,6 +19,7 @@ from lipt.common.config.values import validate
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.common.subsets import resolve_budget
+from lipt.trainer.arguments import checked
 from lipt.trainer.resampling.redrawing import (
     Cycles,
     Draws,
@@ -111,6 +112,7 @@ class SubsetSampler(RankSampler):
             labels for `alpha`.
     """
 
+    @checked
     def __init__(
         self,
         subset: Subset,

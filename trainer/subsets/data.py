@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lipt.common.errors import ConfigError, DataError, LiptError, SubsetError
+from lipt.common.imports import modules_of
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
@@ -65,6 +66,8 @@ class Pairs:
         self._examples = {name: _array(values) for name, values in columns.items()}
         self._named = isinstance(examples, Mapping)
         values = _array(labels)
+        if not all(map(has_rows, self._examples.values())):
+            raise DataError("X has no rows. Give an array, a list or a tensor with one per label.")
         num_examples, num_labels = len(next(iter(self._examples.values()))), len(values)
         if num_examples != num_labels:
             raise DataError(
@@ -127,11 +130,22 @@ class TablePairs:
         return next(iter(values.values())) if len(values) == 1 else values, self.targets[row]
 
 
-def open_data(data: Any, *, target: str | None = None, image_size: int | None = None) -> Dataset:
-    """Open a program's data in any form; a `Dataset` unchanged. Errors as `lipt.open_dataset`."""
-    from lipt.common.data import Dataset, dataset_of  # noqa: PLC0415 - torch
+def open_data(
+    data: Any,
+    *,
+    target: str | None = None,
+    image_size: int | None = None,
+    allow_modules: Sequence[str] = (),
+) -> Dataset:
+    """Open data by its name or in any form; a `Dataset` unchanged. As `lipt.open_dataset`."""
+    from lipt.common.data import Dataset, dataset_of, open_dataset  # noqa: PLC0415 - torch
+    from lipt.common.data.loading import name_with_target  # noqa: PLC0415
     from lipt.common.data.sources.frames import is_table  # noqa: PLC0415
 
+    if isinstance(data, str | Path):
+        name = str(data) if target is None else name_with_target(str(data), target)
+        modules = (*allow_modules, *modules_of(name))
+        return open_dataset(name, image_size=image_size, allowed_modules=modules)
     if isinstance(data, Dataset):
         if target is not None:
             raise ConfigError(
@@ -189,6 +203,15 @@ def as_numbers(rows: Any) -> Any:
     return found
 
 
+def has_rows(data: Any) -> bool:
+    """Whether data has a length: classes and single numbers have the method alone."""
+    try:
+        len(data)
+    except TypeError:
+        return False
+    return True
+
+
 def is_hugging_face(data: Any) -> bool:
     """Whether data is a Hugging Face `datasets.Dataset`; its package need not be installed."""
     return hasattr(data, "features") and hasattr(data, "with_format") and hasattr(data, "__len__")
@@ -221,6 +244,11 @@ def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
 
     Compares lengths, and with `check` fingerprints, of 64 rows or all; see `Subset.apply`.
     """
+    if not has_rows(dataset):
+        raise SubsetError(
+            f"a {type(dataset).__name__} has no rows. Give the data that the subset was chosen "
+            "from."
+        )
     data, num_rows = subset.manifest.get("data"), len(dataset)
     chosen_from = data.get("num_examples") if isinstance(data, Mapping) else None
     if isinstance(chosen_from, int) and num_rows != chosen_from:

@@ -122,9 +122,17 @@ def is_pair(data: Any) -> bool:
         isinstance(data, tuple)
         and len(data) == 2
         and not any(isinstance(column, tuple | str) for column in data)
-        and (isinstance(data[0], Mapping) or hasattr(data[0], "__len__"))
-        and hasattr(data[1], "__len__")
+        and (hasattr(data[0], "tocsr") or _has_rows(data[0]))
+        and _has_rows(data[1])
     )
+
+
+def _has_rows(data: Any) -> bool:
+    # Classes and arrays without dimensions have the method, too.
+    try:
+        return len(data) >= 0
+    except TypeError:
+        return False
 
 
 def _first(data: Any) -> Any:

@@ -200,13 +200,15 @@ class ColumnRows(Rows):
     """Examples other than images, in memory; `tensors` are N x shape by column, on the CPU.
 
     `paired_NP` are the other halves of pairs, float32, which are no model's input. `note` is a
-    clause on missing numbers or unused columns, if any.
+    clause on missing numbers or unused columns, if any. `flagged` is whether the second half of the
+    numbers, the first column, says where the first half was missing.
     """
 
     columns: tuple[Column, ...]
     tensors: Mapping[str, Tensor]
     paired_NP: Tensor | None = None
     note: str = ""
+    flagged: bool = False
 
     def raw(self, row: int) -> bytes:
         """The bytes of the row's values, column by column, little-endian; then its other half."""
@@ -226,8 +228,11 @@ class Labels(NamedTuple):
     targets: TargetValues | None = None
 
 
-def impute(values_ND: Tensor) -> str:
-    """Replace missing numbers by their column's mean, in place; a note on them, if any."""
+def impute(values_ND: Tensor) -> tuple[Tensor, str]:
+    """Replace missing numbers by their column's mean, in place, and append a flag for each column.
+
+    Without missing numbers there are no flags; else N x 2D values and a note.
+    """
     missing_ND = values_ND.isnan()
     num_missing_D = missing_ND.sum(dim=0)
     incomplete = num_missing_D.nonzero().flatten().tolist()
@@ -236,10 +241,10 @@ def impute(values_ND: Tensor) -> str:
         mean = known.numpy().mean() if len(known) else 0.0
         values_ND[missing_ND[:, place], place] = mean
     if not incomplete:
-        return ""
-    return (
-        f"{int(num_missing_D.sum())} missing numbers in {len(incomplete)} columns are replaced by "
-        "their column's mean"
+        return values_ND, ""
+    return torch.cat([values_ND, missing_ND.to(values_ND.dtype)], dim=1), (
+        f"{int(num_missing_D.sum())} missing numbers in {len(incomplete)} columns are flagged and "
+        "replaced by their column's mean"
     )
 
 

@@ -2,7 +2,8 @@
 
 Classes are sorted by name, numbers by value, so files with the same classes agree; `classes=a,b,c`
 names them for files that lack some. A column of only numbers or missing cells is numeric and is
-standardized; a missing one is its column's mean in the same file. Any other is categorical: a
+standardized; a missing one is its column's mean in the same file, and with any missing, each column
+of numbers has another one of flags. Any other is categorical: a
 cell's code is its text's digest, salted with the column's name, modulo the number of buckets. Files
 opened separately then agree without a vocabulary. A missing category is a category of its own.
 
@@ -87,7 +88,7 @@ def rows_of_table(query: Query, table: Table, given: Labels | None = None) -> Co
     wanted = next((name for name in _TARGETS if name in query), "label")
     target_columns = (query.text("label", "label"),) if wanted == "label" else query.names(wanted)
     labels = _labels(query, table, wanted, target_columns) if given is None else given
-    note, texts = "", query.names("text")
+    note, flagged, texts = "", False, query.names("text")
     if texts:
         columns, tensors = token_columns(query, table, len(labels.labels_N))
         others = sorted(set(table.columns) - {*target_columns, *texts})
@@ -95,11 +96,13 @@ def rows_of_table(query: Query, table: Table, given: Labels | None = None) -> Co
             note = f"only the texts of {', '.join(texts)} are used, not {', '.join(others)}"
     else:
         columns, tensors, note = feature_columns(query, table, target_columns)
+        flagged = bool(note)
     return ColumnRows(
         *(query.source, labels.names, labels.labels_N, columns, tensors),
         stamp=stamp,
         targets=labels.targets,
         note=note,
+        flagged=flagged,
     )
 
 
@@ -183,7 +186,7 @@ def feature_columns(
     note = ""
     if numbers:
         values_ND = torch.from_numpy(np.stack([numbers[name] for name in sorted(numbers)], axis=1))
-        note = impute(values_ND)
+        values_ND, note = impute(values_ND)
         name = "numbers" if categories else ""
         shape = (values_ND.shape[1],)
         columns.append(Column(name, ColumnType.FLOAT32, shape, standardized=True))

@@ -87,7 +87,9 @@ def _is_unit(values: Any) -> bool:
 
 def _length(source: str, data: Any) -> int:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return len(data)
+        # Classes and arrays without dimensions have the method, too.
+        with suppress(TypeError):
+            return len(data)
     what = type(data).__name__
     if hasattr(data, "dataset") and hasattr(data, "batch_size"):
         raise ConfigError(f"{source!r} is a {what} of batches. Give its data set: loader.dataset.")
@@ -376,13 +378,14 @@ def column_rows(source: str, data: Any, progress: Progress | None = None) -> Col
     given = _labels_of_targets(source, data, num_rows)
     if given is None:
         given = labels_of_rows(labels, data, source)
-    columns = _columns_of(stacked, data, source)
-    note = ""
+    columns, note = _columns_of(stacked, data, source), ""
     if columns[0].standardized and _is_vector(columns[0]):
-        note = impute(stacked[""].view(num_rows, -1))
-    return ColumnRows(
-        source, given.names, given.labels_N, columns, stacked, targets=given.targets, note=note
-    )
+        values_ND, note = impute(stacked[""].view(num_rows, -1))
+        if note:
+            stacked[""] = values_ND
+            columns = _columns_of(stacked, data, source)
+    more: dict[str, Any] = {"targets": given.targets, "note": note, "flagged": bool(note)}
+    return ColumnRows(source, given.names, given.labels_N, columns, stacked, **more)
 
 
 def bytes_of_first(source: str, data: Any) -> int:

@@ -20,6 +20,7 @@ from lipt.common.images.formats import (
     data_url,
     decode_image,
     fit_image,
+    mild_augmentation,
 )
 
 Encode = Callable[..., bytes]
@@ -152,6 +153,21 @@ def test_every_image_is_a_crop_of_its_padded_self_or_the_mirror_of_one(
         ]
         assert any(torch.equal(image, crop) or torch.equal(image.flip(-1), crop) for crop in crops)
     assert torch.equal(images_BCHW, before)
+
+
+@pytest.mark.parametrize(
+    ("shape", "found"),
+    [
+        ((1, 8, 8), (0, False)),
+        ((3, 27, 64), (0, False)),
+        ((1, 28, 28), (3, False)),
+        ((3, 32, 40), (4, True)),
+    ],
+)
+def test_only_images_of_28_pixels_are_shifted_and_coloured_ones_mirrored(
+    shape: tuple[int, int, int], found: tuple[int, bool]
+) -> None:
+    assert mild_augmentation(shape) == found
 
 
 def test_offsets_and_flips_are_uniform_and_drawn_per_image() -> None:

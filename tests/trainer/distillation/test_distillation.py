@@ -190,6 +190,8 @@ def test_all_images_of_a_match_are_shifted_and_mirrored_alike(networks_of: Any) 
     assert len({one[0].sum().item() for one in found}) > 1
     each = networks.augmented(images_BCHW, torch.Generator().manual_seed(1), alike=False)
     assert not torch.equal(each[0], each[2])
+    fitting = networks_of(small(augmentation="auto"))
+    assert fitting.augmented(images_BCHW, torch.Generator(), alike=False) is images_BCHW
 
 
 def stages(digits: Dataset, number: int) -> SyntheticSet:

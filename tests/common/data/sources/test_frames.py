@@ -43,7 +43,7 @@ def test_a_frame_is_the_csv_file_that_it_would_be_written_to(tmp_path: Path) -> 
     assert found.fingerprint == file.fingerprint
     assert (found.inputs, found.class_names, found.note) == (
         *(file.inputs, file.class_names),
-        "1 missing numbers in 1 columns are replaced by their column's mean",
+        "1 missing numbers in 1 columns are flagged and replaced by their column's mean",
     )
     # An index that is not in order, as after a random split.
     mixed = FRAME.iloc[[2, 0, 3, 1]]

@@ -41,9 +41,9 @@ def opened(path: Path, query: str) -> ColumnRows:
 
 def test_numbers_and_categories_are_two_tensors_by_name(write: Write) -> None:
     rows = opened(write(PEOPLE), "drop=name")
-    numbers = Column("numbers", ColumnType.FLOAT32, (1,), standardized=True)
+    numbers = Column("numbers", ColumnType.FLOAT32, (2,), standardized=True)
     assert rows.columns == (numbers, Column("categories", ColumnType.INT64, (1,), num_values=4096))
-    assert rows.tensors["numbers"].tolist() == [[30], [40], [50]]
+    assert rows.tensors["numbers"].tolist() == [[30, 0], [40, 1], [50, 0]]
     first, second, third = rows.tensors["categories"].flatten().tolist()
     assert first == third != second
     assert rows.class_names == ("no", "yes")
@@ -53,7 +53,7 @@ def test_numbers_and_categories_are_two_tensors_by_name(write: Write) -> None:
     # One tensor alone has no name.
     rows = opened(write(PEOPLE), "drop=name,city")
     assert rows.columns == (replace(numbers, name=""),)
-    assert rows.tensors[""].tolist() == [[30], [40], [50]]
+    assert rows.tensors[""].tolist() == [[30, 0], [40, 1], [50, 0]]
     rows = opened(write(PEOPLE), "drop=name&categories=age&buckets=50")
     assert rows.columns == (Column("", ColumnType.INT64, (2,), num_values=50),)
 

@@ -228,8 +228,8 @@ def test_vectors_are_standardized_unless_told_otherwise_and_missing_numbers_repl
     vectors = [[1.0, float("nan")], [2.0, 5.0], [3.0, 7.0]]
     rows = columns_of(*vectors)
     assert rows.columns[0].standardized
-    assert rows.tensors[""].tolist() == [[1, 6], [2, 5], [3, 7]]
-    assert rows.note == "1 missing numbers in 1 columns are replaced by their column's mean"
+    assert rows.tensors[""].tolist() == [[1, 6, 0, 1], [2, 5, 0, 0], [3, 7, 0, 0]]
+    assert rows.note.startswith("1 missing numbers in 1 columns are flagged and replaced by their")
     assert columns_of(*vectors[1:]).note == ""
     plain = columns_of(*vectors, standardize=False)
     assert not plain.columns[0].standardized
