@@ -183,9 +183,9 @@ def arguments_of(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]
 
 def logits_of(outputs: Any) -> Tensor:
     """The logits, also in a dictionary or in outputs of Hugging Face's models."""
-    if isinstance(outputs, Mapping) and "logits" in outputs:
-        outputs = outputs["logits"]
-    logits: Tensor = getattr(outputs, "logits", outputs)
+    named = isinstance(outputs, Mapping) and "logits" in outputs
+    found: Any = outputs["logits"] if named else outputs
+    logits: Tensor = getattr(found, "logits", found)
     return logits
 
 
