@@ -49,12 +49,10 @@ class Dataset:
 
     @property
     def source(self) -> str:
-        """The name that opened it."""
         return self.rows.source
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """A name for every label."""
         return self.rows.class_names
 
     @cached_property
@@ -64,7 +62,6 @@ class Dataset:
 
     @property
     def target(self) -> Target:
-        """A model's target."""
         given = self.rows.targets
         return SingleLabel(len(self.class_names)) if given is None else given.target
 

@@ -95,7 +95,6 @@ _BY_SUFFIX: Mapping[str, str] = MappingProxyType(
 
 
 def known_sources() -> tuple[str, ...]:
-    """The names of data sets, for messages and listings."""
     with_path = (f"{name}:PATH" for name in (*_WITH_PATH, "webdataset"))
     pairs = "pairs:PATH?image_tower=package.module:factory&text_tower=package.module:factory"
     return (*BUNDLED, *with_path, pairs, "package.module:factory")

@@ -367,7 +367,6 @@ def build_torchvision(name: str, *, num_classes: int, in_channels: int) -> nn.Mo
 
 
 def torchvision_weights(name: str) -> str:
-    """The URL of the default weights of `torchvision.models.NAME`."""
     url: str = _torchvision_with(name).get_model_weights(name).DEFAULT.url
     return url
 

@@ -37,7 +37,6 @@ def read_torch_file(path: Path) -> Any:
 
 
 def hub_folder() -> Path:
-    """Torch hub's folder of weights."""
     return Path(torch.hub.get_dir(), "checkpoints")
 
 

@@ -101,7 +101,6 @@ def read_weights(
 
 
 def read_specs(path: Path) -> dict[str, TensorSpec]:
-    """The specs of a safetensors file's tensors."""
     max_bytes = path.stat().st_size if path.is_file() else 0
     return read_container(path, max_bytes=max_bytes, max_tensors=_MAX_TENSORS).specs
 
@@ -171,7 +170,6 @@ class Container:
         return np.frombuffer(self._data[begin : begin + self.specs[name].num_bytes], np.uint8)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A copy of a tensor, independent of the file."""
         spec = self.specs[name]
         tensor = torch.empty(spec.shape, dtype=spec.dtype)
         bytes_of(tensor)[:] = self.values(name)

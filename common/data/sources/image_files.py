@@ -151,7 +151,6 @@ class DistilledFile:
 
 
 def read_distilled(folder: Path) -> DistilledFile:
-    """The synthetic images of a folder."""
     path = folder / FILE_NAME
 
     remedy = "Name a folder of 'lipt distill'."
@@ -183,7 +182,6 @@ def read_distilled(folder: Path) -> DistilledFile:
 
 
 def distilled_rows(source: str, path: str) -> ArrayRows:
-    """The synthetic images of a folder as a data set."""
     stamp = Stamp.of([Path(path) / FILE_NAME])
     found = read_distilled(Path(path))
     images_NCHW = found.images_NCHW.numpy()

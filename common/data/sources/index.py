@@ -55,7 +55,6 @@ class Stamp:
         return cls(paths, _digest(paths))
 
     def holds(self) -> bool:
-        """Whether nothing has changed since."""
         return _digest(self.paths) == self.digest
 
 

@@ -76,13 +76,11 @@ class FoundPairs:
         return len(self.images)
 
     def __getitem__(self, row: int) -> tuple[str, str]:
-        """A row's image file and caption."""
         if not 0 <= row < len(self):
             raise IndexError(f"there is no row {row} in {self.source} with {len(self)} pairs")
         return self.images[row], self.caption(row)
 
     def caption(self, row: int) -> str:
-        """A row's caption."""
         if self.captions is not None:
             return self.captions[row]
         path = _caption_file(self.images[row])
@@ -105,7 +103,6 @@ def open_pairs(source: str) -> FoundPairs:
 
 
 def _find_pairs(query: Query, path: Path) -> FoundPairs:
-    """All pairs: a folder's by sorted path, a table's in its order."""
     if path.is_dir():
         return _pairs_of_folder(query.source, path)
     return _pairs_of_table(query, path)
@@ -279,7 +276,6 @@ class Tower:
 
     @cached_property
     def encode(self) -> Callable[[Any], Any]:
-        """Converts a batch."""
         encode = call_factory(self.spec, self.factory)
         if not callable(encode):
             raise ConfigError(

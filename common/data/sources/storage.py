@@ -155,7 +155,6 @@ class Storage:
         return content
 
     def open(self, name: str) -> Window:
-        """A seekable file."""
         return Window(lambda at, size: self.fetch(name, at, at + size), 0, self.size(name))
 
     def version(self, name: str) -> tuple[str, ...]:
@@ -187,7 +186,6 @@ def _os_errors() -> Iterator[None]:
 
 
 def is_url(name: str) -> bool:
-    """Whether a name is a URL rather than a path."""
     return _URL.match(name) is not None
 
 
@@ -224,7 +222,6 @@ def versions_of(urls: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def read_exactly(storage: Storage, name: str, offset: int, size: int) -> bytes:
-    """Read a full range of a file."""
     content = b""
     while len(content) < size:
         try:
@@ -241,7 +238,6 @@ def read_exactly(storage: Storage, name: str, offset: int, size: int) -> bytes:
 
 
 def read_lines(source: str, name: str) -> list[str]:
-    """The lines of a text file, UTF-8."""
     storage = storage_of(source, name)
     try:
         content = read_exactly(storage, name, 0, storage.size(name))

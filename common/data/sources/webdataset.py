@@ -205,7 +205,6 @@ class _Shard:
     label: str
 
     def samples(self) -> list[_Sample]:
-        """Members that share a name, in order."""
         named = (
             (match["key"], match["extension"].lower(), member)
             for member in self._members()
