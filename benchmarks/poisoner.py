@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
@@ -46,7 +47,7 @@ from lipt.common.inputs.specs import call_model
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import unpack
 from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import read_specs, read_weights
+from lipt.common.weights.specs import specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
@@ -172,8 +173,8 @@ class Bench:
             learners=CutShards(config).run(self.context),
         )
         path = self.context.blobs.path(made.weights)
-        self.specs = read_specs(path)
-        self.initial = read_weights(path, like=self.specs, max_bytes=2**30)
+        self.initial = load_file(path)
+        self.specs = specs_of(self.initial)
         self._results: dict[tuple[str, int], LearnerResult] = {}
 
     def result(self, attack: str, index: int) -> LearnerResult:

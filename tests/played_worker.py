@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 import torch
+from safetensors.torch import load_file
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
@@ -14,7 +15,6 @@ from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.signals.passes import encode_range
 from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.specs import Weights
 from lipt.core.learner.pruning import masks_of_largest
 from lipt.v1 import worker_pb2
@@ -45,7 +45,7 @@ class PlayedWorker:
 
     def weights(self, assignment: Assignment) -> Weights:
         path = Transfers(self.client.blobs).download(assignment.initial_weights, self._store)
-        return read_weights(path, like=read_specs(path), max_bytes=2**30)
+        return load_file(path)
 
     def submit_range(self, assignment: Assignment, scored: Weights) -> None:
         name = Transfers(self.client.blobs).upload(encode_range(scored))

@@ -15,8 +15,6 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 logger = logging.getLogger(__name__)
 
 _DIGEST_CHARS = 32
@@ -51,7 +49,7 @@ def keep(
             written = Path(temporary) / "file"
             write(written)
             path = written.replace(folder / _file_name(kind, depends_on, written))
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         logger.warning(
             "%s is not kept in %s, and will be made again: %s. Make room, or name another "
             "directory (XDG_CACHE_HOME for data)",

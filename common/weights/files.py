@@ -26,7 +26,6 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from lipt.common.blobs.durable import write_all
 from lipt.common.errors import BlobTooLargeError, StateError, WeightsError
@@ -37,7 +36,6 @@ ValueT = TypeVar("ValueT")
 
 # Margin in the limit on tensors, so that another model's file is opened and compared.
 SPARE_TENSORS = 1000
-_MAX_TENSORS = 100_000
 _METADATA = "__metadata__"
 _MOST_CHARACTERS = 200
 # An entry takes some 120 bytes; long module paths take more.
@@ -100,20 +98,17 @@ def read_weights(
     return {name: container.tensor(name) for name in like}
 
 
-def read_specs(path: Path) -> dict[str, TensorSpec]:
-    max_bytes = path.stat().st_size if path.is_file() else 0
-    return read_container(path, max_bytes=max_bytes, max_tensors=_MAX_TENSORS).specs
-
-
 def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
     """Pack tensors as a file; equal tensors and metadata give equal bytes."""
     return b"".join(_parts(tensors, metadata))
 
 
-def write_packed(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+def write_packed(
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
     """Write a file as `pack` does, without a copy in memory."""
     with path.open("wb", buffering=0) as file:
-        for part in _parts(tensors, None):
+        for part in _parts(tensors, metadata):
             write_all(file, part)
 
 
@@ -277,8 +272,7 @@ def save_tensors(
 ) -> None:
     """Write one of this process's safetensors files atomically."""
     partial = path.with_name(f"{path.name}.part")
-    contiguous = {name: values.contiguous() for name, values in tensors.items()}
-    save_file(contiguous, partial, None if metadata is None else dict(metadata))
+    write_packed(partial, tensors, metadata)
     partial.replace(path)
 
 

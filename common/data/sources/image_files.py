@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -74,11 +73,6 @@ class EncodedRows(ImageRows):
             ) from error
 
 
-def open_file(path: str) -> BinaryIO:
-    """An image file."""
-    return Path(path).open("rb")
-
-
 def cifar_rows(source: str, path: str) -> ArrayRows:
     """CIFAR's images, 3 x 32 x 32, in file order; CIFAR-100's labels are the fine ones.
 
@@ -109,34 +103,21 @@ def cifar_rows(source: str, path: str) -> ArrayRows:
 
 def imagefolder_rows(source: str, path: str) -> EncodedRows:
     """The images in a directory per class, in the order of torchvision's `ImageFolder`."""
+    from torchvision.datasets import folder  # noqa: PLC0415 - slow to import, and not always needed
+
     try:
-        classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+        classes, numbers = folder.find_classes(path)
+        found = folder.make_dataset(path, numbers, _SUFFIXES)
     except OSError as error:
         raise DataError(f"{source}: {path} cannot be used: {error}. {_HOW}") from error
-    by_class = [_images_in(Path(path) / name) for name in classes]
-    empty = [name for name, files in zip(classes, by_class, strict=True) if not files]
-    if empty or not classes:
-        lacking = f"no image in {', '.join(empty)}" if empty else "no directory in it"
-        raise DataError(f"{source}: {path} cannot be used: there is {lacking}. {_HOW}")
-    files = [file for of_class in by_class for file in of_class]
-    counts_C = torch.tensor([len(of_class) for of_class in by_class])
-    labels_N = torch.arange(len(classes)).repeat_interleave(counts_C)
+    files, labels = zip(*found, strict=True)
     stamp = Stamp.of(files, sorted({str(Path(file).parent) for file in files}))
     return EncodedRows(
-        *(source, tuple(classes), labels_N),
-        open=lambda row: open_file(files[row]),
+        *(source, tuple(classes), torch.tensor(labels)),
+        open=lambda row: Path(files[row]).open("rb"),
         where=files.__getitem__,
         stamp=stamp,
     )
-
-
-def _images_in(folder: Path) -> list[str]:
-    return [
-        str(Path(directory) / name)
-        for directory, _, names in sorted(os.walk(folder, followlinks=True))
-        for name in sorted(names)
-        if name.lower().endswith(_SUFFIXES)
-    ]
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.data.parallel import Progress, threads_for
-from lipt.common.data.sources.image_files import EncodedRows, open_file
+from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp, kept, room_for
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.storage import Query, read_lines, split_query
@@ -239,7 +239,7 @@ def _embedded(
     rows: dict[str, Tensor] = {}
     files = EncodedRows(
         *(pairs.source, (), torch.zeros(len(pairs), dtype=torch.int64)),
-        open=lambda row: open_file(pairs.images[row]),
+        open=lambda row: Path(pairs.images[row]).open("rb"),  # noqa: SIM115 - its reader closes it
         where=pairs.images.__getitem__,
     )
     for start in range(0, len(pairs), batch):
