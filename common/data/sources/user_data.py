@@ -164,7 +164,8 @@ def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> _Labels:
     with suppress(TypeError, ValueError, RuntimeError):
         # Fast path: usually all are numbers.
         numbers_N = np.asarray(labels)
-        if numbers_N.ndim == 2 and numbers_N.shape[1] == 1 and numbers_N.dtype.kind in "biuf":
+        column = numbers_N.ndim == 2 and numbers_N.shape[1] == 1
+        if column and numbers_N.dtype.kind in "biuf":
             numbers_N = numbers_N[:, 0]
             labels = list(numbers_N)
         if numbers_N.ndim == 1 and numbers_N.dtype.kind in "biuf":
@@ -173,6 +174,8 @@ def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> _Labels:
                 targets = number_values(column_N1, names, source)
                 return _Labels(targets.strata_N, None, targets)
             if numbers_N.dtype.kind != "f" or _are_classes(numbers_N, source):
+                if column:
+                    logger.warning("%s: its targets are a column, taken for one class each", source)
                 return _numbered(numbers_N.astype(np.int64), names, source)
     if labels and all(isinstance(label, str) for label in labels):
         return _Labels(*labels_of_names(list(map(str, labels)), names, source))
@@ -190,7 +193,7 @@ def _are_classes(numbers_N: NDArray[Any], source: str) -> bool:
     whole_V = (values % 1 == 0) & (np.abs(values) < _LARGEST_EXACT)
     if len(values) > most or not whole_V.all():
         return False
-    logger.info(
+    logger.warning(
         "%s: its targets are floats of %d whole values, taken for classes. For regression, set "
         'target="number"',
         *(source, len(values)),
