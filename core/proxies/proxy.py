@@ -15,7 +15,7 @@ passes of the run's model over the data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Self
@@ -87,6 +87,10 @@ SOUP = Proxy(())
 POINTS_PER_PASS = 0.25
 # A head's time grows with the cube of the sample, as features are often more than its examples.
 MAX_SAMPLE = 2_000
+# Of larger samples so many examples are tried first. On 500 the worths of two proxies differ by two
+# points by chance.
+SCREENED = 500
+_CLEARLY_WORSE = 2.0
 # A torchvision network on scaled images, relative to a small one for the data's own size.
 _BACKBONE_PASSES = 10.0
 # With mirror images.
@@ -144,6 +148,12 @@ def can_win(passes: float, tried: Iterable[Tried]) -> bool:
     """Whether a proxy of this price would be chosen if its head were always right."""
     flawless = Tried((), 1.0, passes)
     return all(one.worth < flawless.worth for one in tried)
+
+
+def hopeful(tried: Collection[Tried]) -> list[tuple[Kind, ...]]:
+    """The proxies that are not clearly worse than the best of those tried on a few examples."""
+    least = max(one.worth for one in tried) - _CLEARLY_WORSE
+    return [one.features for one in tried if one.worth > least]
 
 
 def choose(tried: Iterable[Tried]) -> Tried:

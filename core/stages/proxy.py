@@ -23,6 +23,7 @@ from lipt.common.data import Dataset
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
+from lipt.common.images.formats import mild_augmentation
 from lipt.common.inputs.model_input import Stored, columns_in, images_in
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.signals.blocks import row_blocks
@@ -31,12 +32,14 @@ from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
 from lipt.core.proxies.features import Extractor, Loader, model_bank, side_by_side
 from lipt.core.proxies.proxy import (
     MAX_SAMPLE,
+    SCREENED,
     Kind,
     Proxy,
     Tried,
     can_win,
     candidates,
     choose,
+    hopeful,
     passes_of,
 )
 from lipt.core.proxies.ridge import (
@@ -57,7 +60,8 @@ from lipt.core.workspace import Key, Workspace
 
 # Patches are drawn from this many images.
 _IMAGES_FOR_FILTERS = 5_000
-# On so many images a head says whether mirroring keeps their class: photographs, but not digits.
+# On so many images a head says whether mirroring keeps their class. None is tried
+# below 28 pixels.
 _IMAGES_TO_MIRROR = 1_000
 _EXAMPLES_FOR_MEANS = 1_000
 
@@ -160,28 +164,48 @@ def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Tried
     """The proxy's features, or the best proxy's on a sample, and their head."""
     wanted, dataset = features.proxy.features, features.workspace.dataset
     possible = candidates(features.available) if wanted is None else [wanted]
-    kinds, tried = possible[0], list[Tried]()
+    kinds, found = possible[0], dict[Kinds, Tried]()
     # A single candidate needs no comparison.
     if len(possible) > 1:
         generator = derive_generator(features.sources.config.seed, "proxy sample")
-        ids_N = torch.randperm(len(dataset), generator=generator)[:MAX_SAMPLE].sort().values
-        activity, parts, heads = "trying proxies on a sample", dict[Kind, Tensor](), {}
-        for kinds in possible:
-            price = passes_of(kinds, features.sources.num_learners)
-            if not can_win(price, tried):
-                continue
-            for kind in kinds:
-                if kind not in parts:
-                    parts[kind] = features.of((kind,), ids_N, activity)
-            sample_ND = torch.cat([parts[kind] for kind in kinds], dim=1)
-            heads[kinds] = features.head(sample_ND, activity, some=ids_N)
-            tried.append(Tried(kinds, heads[kinds].accuracy, price))
-        kinds = choose(tried).features
-        if len(ids_N) == len(dataset):
-            sample_ND = torch.cat([parts[kind] for kind in kinds], dim=1)
-            return kinds, sample_ND, heads[kinds], tried
+        sample_N = torch.randperm(len(dataset), generator=generator)[:MAX_SAMPLE]
+        if len(sample_N) > 2 * SCREENED:
+            found, _, _ = _tried(features, possible, sample_N[:SCREENED].sort().values)
+            possible = hopeful(found.values())
+        if len(possible) > 1:
+            ids_N = sample_N.sort().values
+            compared, parts, heads = _tried(features, possible, ids_N)
+            found |= compared
+            kinds = choose(compared.values()).features
+            if len(ids_N) == len(dataset):
+                return kinds, _beside(parts, kinds), heads[kinds], list(found.values())
+        else:
+            (kinds,) = possible
     features_ND = features.of_all(kinds)
-    return kinds, features_ND, features.head(features_ND, "fitting a ridge head"), tried
+    head = features.head(features_ND, "fitting a ridge head")
+    return kinds, features_ND, head, list(found.values())
+
+
+def _tried(
+    features: _Features, possible: Sequence[Kinds], ids_N: Tensor
+) -> tuple[dict[Kinds, Tried], dict[Kind, Tensor], dict[Kinds, LeaveOneOut]]:
+    """Proxies tried on some examples, with each kind's features and each proxy's head."""
+    activity, found = "trying proxies on a sample", dict[Kinds, Tried]()
+    parts, heads = dict[Kind, Tensor](), dict[Kinds, LeaveOneOut]()
+    for kinds in possible:
+        price = passes_of(kinds, features.sources.num_learners)
+        if not can_win(price, found.values()):
+            continue
+        for kind in kinds:
+            if kind not in parts:
+                parts[kind] = features.of((kind,), ids_N, activity)
+        heads[kinds] = features.head(_beside(parts, kinds), activity, some=ids_N)
+        found[kinds] = Tried(kinds, heads[kinds].accuracy, price)
+    return found, parts, heads
+
+
+def _beside(parts: Mapping[Kind, Tensor], kinds: Kinds) -> Tensor:
+    return torch.cat([parts[kind] for kind in kinds], dim=1)
 
 
 def _calibrated_errors(
@@ -350,8 +374,10 @@ class _Features:
         def of(images_BCHW: Tensor, *, mirrored: bool) -> Tensor:
             return patch_features(images_BCHW.to(device), filters, mirrored=mirrored).cpu()
 
-        mirrored = False
-        if self._labelled:
+        mirrored, inputs = False, dataset.inputs
+        if not isinstance(inputs, ImageSpec):
+            raise TypeError(f"patches of {inputs}")
+        if self._labelled and mild_augmentation(inputs.shape)[0]:
             ids_M = drawn[:_IMAGES_TO_MIRROR].sort().values
             images_MCHW = dataset.images(ids_M)
             plain, averaged = (

@@ -1,7 +1,7 @@
 import pytest
 
 from lipt.common.errors import ProxyError
-from lipt.core.proxies.proxy import Kind, Proxy, Tried, can_win, candidates, choose
+from lipt.core.proxies.proxy import Kind, Proxy, Tried, can_win, candidates, choose, hopeful
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,13 @@ def test_each_gain_is_counted_from_the_last_one_taken() -> None:
     # From 0.50 the learners would pay; from the patches' 0.60 they do not.
     tried = [Tried(OF_SOUP, 0.5, 1), Tried(LEARNERS, 0.6, 10), Tried(PATCHES, 0.6, 1)]
     assert choose(tried).features == PATCHES
+
+
+def test_only_proxies_within_two_points_on_few_examples_are_tried_on_more() -> None:
+    # Worth 59.75, 59.5, 57.5 and 57.8.
+    close, far = Tried(PATCHES, 0.615, 8), Tried(LEARNERS, 0.6, 10)
+    tried = [Tried(OF_SOUP, 0.6, 1), close, far, Tried(BOTH, 0.6055, 11)]
+    assert hopeful(tried) == [OF_SOUP, PATCHES, BOTH]
 
 
 @pytest.mark.parametrize(("accuracy", "wins"), [(0.979, True), (0.981, False)])
