@@ -95,7 +95,7 @@ def select(
     target: Annotated[str | None, typer.Option(help="The table's column to predict.")] = None,
     model: Model = None,
     choice: Choice,
-    out: Annotated[Path, typer.Option("--out", "-o", help="A .npy, .csv, .json or .parquet file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .npy, .csv or .json file.")],
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     settings: RunSettings = None,
     config: RunFile = None,

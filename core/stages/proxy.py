@@ -10,7 +10,7 @@ Shapes: N examples, B of a block, M of a sample, C classes, D features, L learne
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from time import monotonic
 from typing import Any
@@ -32,14 +32,12 @@ from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
 from lipt.core.proxies.features import Extractor, Loader, model_bank, side_by_side
 from lipt.core.proxies.proxy import (
     MAX_SAMPLE,
-    SCREENED,
     Kind,
     Proxy,
     Tried,
     can_win,
     candidates,
     choose,
-    hopeful,
     passes_of,
 )
 from lipt.core.proxies.ridge import (
@@ -60,8 +58,7 @@ from lipt.core.workspace import Key, Workspace
 
 # Patches are drawn from this many images.
 _IMAGES_FOR_FILTERS = 5_000
-# On so many images a head says whether mirroring keeps their class. None is tried
-# below 28 pixels.
+# On so many images a head says whether mirroring keeps their class. None is tried below 28 pixels.
 _IMAGES_TO_MIRROR = 1_000
 _EXAMPLES_FOR_MEANS = 1_000
 
@@ -161,51 +158,54 @@ def _without_labels(features: _Features) -> Signals:
 
 
 def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Tried]]:
-    """The proxy's features, or the best proxy's on a sample, and their head."""
-    wanted, dataset = features.proxy.features, features.workspace.dataset
-    possible = candidates(features.available) if wanted is None else [wanted]
-    kinds, found = possible[0], dict[Kinds, Tried]()
-    # A single candidate needs no comparison.
-    if len(possible) > 1:
-        generator = derive_generator(features.sources.config.seed, "proxy sample")
-        sample_N = torch.randperm(len(dataset), generator=generator)[:MAX_SAMPLE]
-        if len(sample_N) > 2 * SCREENED:
-            found, _, _ = _tried(features, possible, sample_N[:SCREENED].sort().values)
-            possible = hopeful(found.values())
-        if len(possible) > 1:
-            ids_N = sample_N.sort().values
-            compared, parts, heads = _tried(features, possible, ids_N)
-            found |= compared
-            kinds = choose(compared.values()).features
-            if len(ids_N) == len(dataset):
-                return kinds, _beside(parts, kinds), heads[kinds], list(found.values())
-        else:
-            (kinds,) = possible
-    features_ND = features.of_all(kinds)
+    """The proxy's features, or the best proxy's, and their head."""
+    wanted, num_learners = features.proxy.features, features.sources.num_learners
+    possible = candidates(features.available, num_learners) if wanted is None else [wanted]
+    first, *others = possible
+    features_ND = features.of_all(first)
     head = features.head(features_ND, "fitting a ridge head")
-    return kinds, features_ND, head, list(found.values())
+    if wanted is not None:
+        return first, features_ND, head, []
+
+    def price(kinds: Kinds) -> float:
+        return passes_of(set(kinds).difference(first), num_learners)
+
+    # Features at hand have no price any more.
+    tried = [Tried(first, head.accuracy, 0)]
+    rivals = {kinds: price(kinds) for kinds in others if can_win(price(kinds), tried)}
+    if not rivals:
+        return first, features_ND, head, tried
+    # The others are compared with the first on a sample.
+    generator = derive_generator(features.sources.config.seed, "proxy sample")
+    ids_M = torch.randperm(len(features_ND), generator=generator)[:MAX_SAMPLE].sort().values
+    prices, sample = {first: 0.0, **rivals}, _Parts(features, ids_M, {first[0]: features_ND[ids_M]})
+    tried, activity = list[Tried](), "trying proxies on a sample"
+    for kinds, passes in prices.items():
+        if can_win(passes, tried):
+            one = features.head(sample.of(kinds, activity), activity, some=ids_M)
+            tried.append(Tried(kinds, one.accuracy, passes))
+    best = choose(tried).features
+    if best == first:
+        return first, features_ND, head, tried
+    parts = sample.parts if len(ids_M) == len(features_ND) else {first[0]: features_ND}
+    every = _Parts(features, torch.arange(len(features_ND)), parts)
+    features_ND = every.of(best, f"computing features ({'+'.join(best)})")
+    return best, features_ND, features.head(features_ND, "fitting a ridge head"), tried
 
 
-def _tried(
-    features: _Features, possible: Sequence[Kinds], ids_N: Tensor
-) -> tuple[dict[Kinds, Tried], dict[Kind, Tensor], dict[Kinds, LeaveOneOut]]:
-    """Proxies tried on some examples, with each kind's features and each proxy's head."""
-    activity, found = "trying proxies on a sample", dict[Kinds, Tried]()
-    parts, heads = dict[Kind, Tensor](), dict[Kinds, LeaveOneOut]()
-    for kinds in possible:
-        price = passes_of(kinds, features.sources.num_learners)
-        if not can_win(price, found.values()):
-            continue
+@dataclass(frozen=True)
+class _Parts:
+    """Each kind of features of some examples, computed once."""
+
+    features: _Features
+    ids_M: Tensor
+    parts: dict[Kind, Tensor]
+
+    def of(self, kinds: Kinds, activity: str) -> Tensor:
         for kind in kinds:
-            if kind not in parts:
-                parts[kind] = features.of((kind,), ids_N, activity)
-        heads[kinds] = features.head(_beside(parts, kinds), activity, some=ids_N)
-        found[kinds] = Tried(kinds, heads[kinds].accuracy, price)
-    return found, parts, heads
-
-
-def _beside(parts: Mapping[Kind, Tensor], kinds: Kinds) -> Tensor:
-    return torch.cat([parts[kind] for kind in kinds], dim=1)
+            if kind not in self.parts:
+                self.parts[kind] = self.features.of((kind,), self.ids_M, activity)
+        return torch.cat([self.parts[kind] for kind in kinds], dim=1)
 
 
 def _calibrated_errors(
