@@ -64,25 +64,6 @@ class SoupSearch(StrEnum):
     HALVING = "halving"
 
 
-FULL_PREFIX = "full-"
-
-
-class FingerprintKind(StrEnum):
-    """Data that a fingerprint depends on, besides its length, classes and labels.
-
-    A full one begins with "full-", so that two kinds are never equal.
-    """
-
-    # The raw bytes of 64 rows.
-    SAMPLED = "sampled"
-    # The raw bytes of every row.
-    FULL = "full"
-
-    @classmethod
-    def of(cls, fingerprint: str) -> FingerprintKind:
-        return cls.FULL if fingerprint.startswith(FULL_PREFIX) else cls.SAMPLED
-
-
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Override nested settings of `base` with the leaves of `over`."""
     merged = dict(base)

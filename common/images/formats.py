@@ -14,20 +14,20 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.errors import ConfigError, DataError
+from lipt.common.errors import DataError
 
 # Pillow's other readers start programs (EPS) or are rarely used.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 
 # 200 MB as RGB; a tiny file can declare far more.
 _MAX_PIXELS = 2**26
@@ -52,36 +52,12 @@ class Header:
     grayscale: bool
 
 
-@dataclass(frozen=True)
-class ImageFormat:
-    """A model's images: C x H x W, scaled to [0, 1], then normalized per channel."""
-
-    channels: Annotated[int, Field(ge=1)]
-    height: Annotated[int, Field(ge=1)]
-    width: Annotated[int, Field(ge=1)]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        positive = all(deviation > 0 for deviation in self.std)
-        if not len(self.mean) == len(self.std) == self.channels or not positive:
-            raise ConfigError(
-                f"normalization mean {list(self.mean)}, std {list(self.std)} does not fit "
-                f"{self.channels} channels."
-            )
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        return self.channels, self.height, self.width
-
-
 def fit_image(image: Image.Image, channels: int, size: tuple[int, int]) -> NDArray[np.uint8]:
     """A Pillow image as uint8 `channels` x height x width; 16-bit gray keeps its upper 8 bits."""
     image = _to_channels(oriented(image), channels)
     height, width = size
     if image.size != (width, height):
-        image = image.resize((width, height), Image.Resampling.BILINEAR, box=_box(image, size))
+        image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
     pixels: NDArray[np.uint8] = np.asarray(image)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
@@ -129,18 +105,6 @@ def _to_channels(image: Image.Image, channels: int) -> Image.Image:
         image = Image.alpha_composite(white, image.convert("RGBA"))
     mode = "L" if channels == 1 else "RGB"
     return image if image.mode == mode else image.convert(mode)
-
-
-def _box(image: Image.Image, size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """The largest centred box with the target's aspect ratio: left, top, right, bottom."""
-    height, width = size
-    scale = min(image.width / width, image.height / height)
-    left = (image.width - width * scale) / 2
-    top = (image.height - height * scale) / 2
-    # Rounding must not exceed the edge, which Pillow refuses.
-    right = min(left + width * scale, image.width)
-    bottom = min(top + height * scale, image.height)
-    return max(left, 0.0), max(top, 0.0), right, bottom
 
 
 def data_url(image_CHW: Tensor, max_pixels: int) -> str:

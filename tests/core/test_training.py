@@ -9,8 +9,8 @@ from lipt.common.config.run_config import InitializationConfig
 from lipt.common.data.dataset import Dataset
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import RunFailedError, SignalsError
-from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.weights.specs import Weights, copy_to_cpu
 from lipt.core.training import (
     BATCH_SIZE,

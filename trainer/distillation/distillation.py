@@ -28,8 +28,8 @@ from lipt.common.data import Dataset, input_format
 from lipt.common.data.sources.image_files import FILE_NAME
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import ConfigError
-from lipt.common.images.formats import ImageFormat, crop_flip, mild_augmentation
-from lipt.common.inputs.specs import ImageSpec
+from lipt.common.images.formats import crop_flip, mild_augmentation
+from lipt.common.inputs.specs import ImageFormat, ImageSpec
 from lipt.common.models import build_model
 from lipt.common.process.devices import resolve_device
 from lipt.trainer.distillation.synthetic import RealExamples, SyntheticSet

@@ -127,11 +127,10 @@ def require_for(subset: Subset, dataset: Dataset) -> None:
     """Raise SubsetError for a subset that is empty or of another data set."""
     if not len(subset):
         raise SubsetError("the subset is empty, so there is nothing to train on. Get another.")
-    own = dataset.fingerprint_like(subset.fingerprint)
-    if subset.fingerprint != own:
+    if subset.fingerprint != dataset.fingerprint:
         raise SubsetError(
             f"the subset belongs to data with fingerprint {subset.fingerprint}, but "
-            f"{dataset.source} has {own}. Give the data that it was chosen from."
+            f"{dataset.source} has {dataset.fingerprint}. Give the data that it was chosen from."
         )
 
 

@@ -23,7 +23,6 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -31,16 +30,10 @@ from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.storage import Query
 from lipt.common.data.sources.table_files import Cell, Table, cell_of, require_columns
-from lipt.common.data.sources.tables import (
-    are_too_many,
-    feature_columns,
-    read_labels,
-    read_numbers,
-    token_columns,
-)
+from lipt.common.data.sources.tables import are_too_many, read_numbers, rows_of_table
 from lipt.common.data.sources.user_data import NUMBER, FactoryRows, labels_of_rows, rows_of_data
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.targets.values import TargetValues, number_values
+from lipt.common.images.formats import SUFFIXES
 from lipt.common.text import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -52,7 +45,6 @@ _SAMPLED_TEXTS = 100
 _WORDS = 3
 # Memory of a sparse matrix's numbers once they are dense.
 _DENSE_BYTES = 2 * 2**30
-_FILES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 
 
 class FrameTable(Table):
@@ -212,10 +204,7 @@ def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
         named = {name: getattr(found, "names", None) for name, found in dict(features).items()}
         classes = {name: tuple(found) for name, found in named.items() if found}
         table = FrameTable(_columns(data), classes)
-        as_numbers = target == NUMBER and NUMBER not in table.columns
-        column = _target_column(table, None if as_numbers else target)
-        found = _targets(table, column, as_numbers=as_numbers)
-        return _with_targets(source, table, column, *found)
+        return rows_of_table(Query(source, _options(table, target)), table)
     if is_pair(data):
         examples, given = data[0], _listed(data[1])
     else:
@@ -225,21 +214,19 @@ def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
         raise ConfigError(
             f"target={target!r} was given together with the labels of (X, y). Leave one out."
         )
-    if are_texts(examples) and str(_first(examples)).lower().endswith(_FILES):
+    if are_texts(examples) and str(_first(examples)).lower().endswith(SUFFIXES):
         raise DataError(
             f"{source}: row 0 is {_first(examples)!r:.60}, the name of a file. Give opened images, "
             "or the name of their folder: imagefolder:PATH."
         )
     columns = _examples(examples)
     column = next(name for name in (*TARGETS, "the target") if name not in dict(columns))
-    single = all(map(_is_cell, given))
     table = FrameTable([*columns, (column, given)] if given else columns)
-    found = (
-        _targets(table, column, as_numbers=target == NUMBER)
-        if single
-        else labels_of_rows(given, None, source)
-    )
-    return _with_targets(source, table, column, *found)
+    if all(map(_is_cell, given)):
+        options = _options_of(table, column, as_numbers=target == NUMBER)
+        return rows_of_table(Query(source, options), table)
+    options = {"label": _quoted([column]), **_text_options(table, column)}
+    return rows_of_table(Query(source, options), table, labels_of_rows(given, None, source))
 
 
 def _listed(values: Any) -> list[Any]:
@@ -298,45 +285,35 @@ def _target_column(table: Table, target: str | None) -> str:
     )
 
 
-def _targets(
-    table: Table, column: str, *, as_numbers: bool
-) -> tuple[Tensor, tuple[str, ...] | None, TargetValues | None]:
-    """The labels, their names and, of numbers to predict, the targets."""
+def query_of(table: Table, target: str) -> str:
+    """The options that open a file as a frame of the same columns is understood."""
+    return "&".join(f"{name}={value}" for name, value in _options(table, target).items())
+
+
+def _options(table: Table, target: str | None) -> dict[str, str]:
+    as_numbers = target == NUMBER and NUMBER not in table.columns
+    column = _target_column(table, None if as_numbers else target)
+    return _options_of(table, column, as_numbers=as_numbers)
+
+
+def _options_of(table: Table, column: str, *, as_numbers: bool) -> dict[str, str]:
     require_columns(table, (column,), "target")
-    if column not in table.class_names:
-        found = read_numbers(table, [column], required=())
-        if column in found and (as_numbers or _are_numbers(found[column])):
-            values_N1 = torch.from_numpy(found[column][:, None])
-            targets = number_values(values_N1, (column,), table.name)
-            return targets.strata_N, targets.strata_names, targets
-    return *read_labels(table, column), None
+    named = column in table.class_names
+    values_N = None if named else read_numbers(table, [column], required=()).get(column)
+    numbers = values_N is not None and (as_numbers or _are_numbers(values_N))
+    own = {"target" if numbers else "label": _quoted([column])}
+    return {**own, **_text_options(table, column)}
+
+
+def _text_options(table: Table, column: str) -> dict[str, str]:
+    texts = _texts(table, [name for name in table.columns if name != column])
+    return {"text": _quoted(texts)} if texts else {}
 
 
 def _are_numbers(values_N: NDArray[np.float32]) -> bool:
     whole = bool((values_N == np.floor(values_N)).all())
     missing = bool(np.isnan(values_N).any())  # refused with the rows' numbers
     return not missing and (not whole or are_too_many(len(np.unique(values_N)), len(values_N)))
-
-
-def _with_targets(
-    source: str,
-    table: FrameTable,
-    column: str,
-    labels_N: Tensor,
-    names: tuple[str, ...] | None,
-    targets: TargetValues | None,
-) -> ColumnRows:
-    used = [name for name in table.columns if name != column]
-    more: dict[str, Any] = {"targets": targets}
-    if texts := _texts(table, used):
-        query = Query(source, {"text": _quoted(texts)})
-        columns, tensors = token_columns(query, table, len(labels_N))
-        if others := sorted(set(used) - set(texts)):
-            more["note"] = f"only the texts of {', '.join(texts)} are used, not {', '.join(others)}"
-    else:
-        columns, tensors, note = feature_columns(Query(source, {}), table, (column,))
-        more |= {"note": note, "flagged": bool(note)}
-    return ColumnRows(source, names, labels_N, columns, tensors, **more)
 
 
 def _texts(table: Table, used: list[str]) -> list[str]:
@@ -356,16 +333,6 @@ def _is_wordy(cells: Sequence[Cell]) -> bool:
     if not sample or len(texts) < len(sample):
         return False
     return sum(len(text.split()) for text in texts) >= _WORDS * len(texts)
-
-
-def query_of(table: Table, target: str) -> str:
-    """The options that open a file as a frame of the same columns is understood."""
-    as_numbers = target == NUMBER and NUMBER not in table.columns
-    column = _target_column(table, None if as_numbers else target)
-    *_, numbers = _targets(table, column, as_numbers=as_numbers)
-    options = f"{'label' if numbers is None else 'target'}={_quoted([column])}"
-    texts = _texts(table, [name for name in table.columns if name != column])
-    return f"{options}&text={_quoted(texts)}" if texts else options
 
 
 def _quoted(names: Sequence[str]) -> str:

@@ -31,8 +31,8 @@ import torch
 
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.rows import is_texts, numbered_classes
-from lipt.common.data.sources.storage import is_url, open_remote, storage_of
+from lipt.common.data.sources.rows import is_texts
+from lipt.common.data.sources.storage import is_url, storage_of
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
 from lipt.common.text import did_you_mean
@@ -285,7 +285,7 @@ class ParquetTable(Table):
         self.readers: dict[str, Any] = {}
         for file in self.files:
             try:
-                opened = open_remote(source, file).open(file) if is_url(file) else file
+                opened = storage_of(source, file).open(file) if is_url(file) else file
                 self.readers[file] = parquet.ParquetFile(opened)
             except (OSError, ValueError) as error:
                 raise DataError(
@@ -337,7 +337,7 @@ def parquet_rows(source: str, path: str) -> EncodedRows:
     groups = RowGroups(table.readers, image_column)
     return EncodedRows(
         source=source,
-        names=table.class_names[label_column] or numbered_classes(labels_N, source),
+        names=table.class_names[label_column] or None,
         labels_N=labels_N,
         open=lambda row: io.BytesIO(groups.read(row)),
         where=groups.where,
