@@ -21,7 +21,7 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from lipt.common.observability.tracing import attached, exporting, span, wanted_exporters
+from lipt.common.observability.tracing import attached, exporting, span, wants_export
 from lipt.common.terminal import SHORT_HELP, Version, complain
 from lipt.trainer.cli.commands import (
     certs,
@@ -41,7 +41,7 @@ from lipt.trainer.cli.display.output import leaving
 @contextmanager
 def as_span(group: Any, context: Any) -> Iterator[None]:
     """The block as a span with the name of the command that was typed."""
-    if not wanted_exporters(os.environ):
+    if not wants_export(os.environ):
         yield
         return
     done = None

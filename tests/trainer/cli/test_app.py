@@ -54,7 +54,7 @@ def spans_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Remembered:
 def test_a_command_is_a_span_with_its_name(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], name: str
 ) -> None:
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     monkeypatch.setenv("TRACEPARENT", f"00-{TRACE}-{SPAN}-01")
     spans = spans_of(monkeypatch, *arguments)
     assert spans.names() == [name]
