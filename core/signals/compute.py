@@ -46,7 +46,6 @@ def compute_signals(model: nn.Module, batches: Batches, *, scratch: Path | None 
 def empty_signals(
     model: nn.Module, dataset: Dataset, ids_N: Tensor, *, scratch: Path | None = None
 ) -> Signals:
-    """Signals with errors and features to be filled in."""
     limits, (_, head) = STORAGE_LIMITS, find_head(model)
     room = partial(make_room, folder=scratch, memory_bytes=limits.memory_bytes)
     shapes = (len(ids_N), head.out_features), (len(ids_N), head.in_features)
@@ -60,7 +59,6 @@ def empty_signals(
 
 
 def errors_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
-    """Errors softmax - onehot of classes, float32."""
     return SingleLabel(logits_NC.shape[-1]).residuals(logits_NC, labels_N)
 
 
@@ -136,7 +134,6 @@ def loss_sum(model: nn.Module, target: Target, inputs_B: Inputs, targets_B: Tens
 
 
 def trainable(model: nn.Module) -> Parameters:
-    """The trainable parameters, by name."""
     return {
         name: tensor.detach() for name, tensor in model.named_parameters() if tensor.requires_grad
     }

@@ -22,8 +22,7 @@ from lipt.common.errors import (
     SignalsError,
     StrategyOptionError,
 )
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import InputFormat
+from lipt.common.inputs.specs import ImageFormat, InputFormat
 from lipt.common.subsets import resolve_budget
 from lipt.common.targets.kinds import TargetKind, kinds_in_words
 from lipt.core.proxies.proxy import SOUP, Kind, Proxy

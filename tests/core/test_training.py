@@ -9,8 +9,8 @@ from lipt.common.config.run_config import InitializationConfig
 from lipt.common.data.dataset import Dataset
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import RunFailedError, SignalsError
-from lipt.common.images.formats import ImageFormat, crop_flip
 from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.weights.specs import Weights, copy_to_cpu
 from lipt.core.training import (
     BATCH_SIZE,
@@ -18,7 +18,6 @@ from lipt.core.training import (
     Warmed,
     initialize,
     num_initialization_steps,
-    num_warm_up_steps,
     warm_up,
 )
 from tests.in_memory import in_memory
@@ -103,13 +102,6 @@ def test_number_of_steps(epochs: float, steps: int | None, batch_size: int, expe
     assert num_initialization_steps(config, 100) == expected
 
 
-def test_a_warm_up_has_full_batches_of_256() -> None:
-    assert [num_warm_up_steps(15, 45_000), num_warm_up_steps(0.5, 1000)] == [2625, 2]
-    weights = initialized(InitializationConfig(epochs=0.0))
-    assert same(weights, dict(make_model().state_dict()))
-    assert not any(value.requires_grad for value in weights.values())
-
-
 @pytest.mark.parametrize(
     ("max_norm", "moved"), [(0.0, [3.0, 4.0]), (1.0, [0.6, 0.8]), (5.0, [3.0, 4.0])]
 )
@@ -136,7 +128,7 @@ def test_one_step_of_initialization_is_plain_sgd() -> None:
 
 
 def test_a_warm_up_is_a_plain_loop() -> None:
-    # Without dropout, so that nothing is drawn but order, crops and flips.
+    # Without dropout, and images too small to be shifted, so that only the order is drawn.
     dataset, model = make_dataset(), make_model(dropout=0.0)
     parameters = list(model.parameters())
     buffers = [torch.zeros_like(parameter) for parameter in parameters]
@@ -145,10 +137,8 @@ def test_a_warm_up_is_a_plain_loop() -> None:
         order = torch.randperm(NUM_TRAIN, generator=derive_generator(7, "warm-up-order", epoch))
         for ids in (order[:256], order[256:512]):
             rate = 0.05 * (1 + math.cos(math.pi * step / 4))
-            generator = derive_generator(7, "warm-up-augmentation", step)
-            images = crop_flip(dataset.images(ids), generator=generator)
             loss = functional.cross_entropy(
-                model((images.float() / 255 - 0.5) / 0.25), dataset.labels_N[ids]
+                model((dataset.images(ids).float() / 255 - 0.5) / 0.25), dataset.labels_N[ids]
             )
             gradients = torch.autograd.grad(loss, parameters)
             with torch.no_grad():
@@ -175,28 +165,6 @@ def test_initialization_depends_on_its_arguments_alone() -> None:
         torch.set_rng_state(generator)
     assert same(first, again)
     assert not same(first, initialized(config, seed=1))
-
-
-def test_every_epoch_has_its_own_order_of_all_examples() -> None:
-    class Watched(Dataset):
-        def images(self, ids: Tensor) -> Tensor:
-            seen.append(ids.tolist())
-            return super().images(ids)
-
-    seen: list[list[int]] = []
-    steps: list[tuple[int, int]] = []
-    base = make_dataset(40)
-    initialized(
-        InitializationConfig(epochs=2.0, batch_size=5),
-        model=nn.Sequential(nn.Flatten(), nn.Linear(16, 2)),
-        dataset=Watched(base.rows, base.fingerprint, base.inputs),
-        ids=torch.arange(0, 40, 2),
-        steps=steps,
-    )
-    epochs = [[row for batch in part for row in batch] for part in (seen[:4], seen[4:])]
-    assert [sorted(epoch) for epoch in epochs] == [list(range(0, 40, 2))] * 2
-    assert epochs[0] != epochs[1]
-    assert steps == [(step, 8) for step in range(1, 9)]
 
 
 def test_a_warm_up_that_goes_on_from_an_epochs_end_comes_to_the_same_weights() -> None:

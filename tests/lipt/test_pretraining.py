@@ -22,8 +22,14 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
 from lipt.common.data.shard import pack_shard
 from lipt.common.errors import BudgetError, ConfigError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec, InputSpec
+from lipt.common.inputs.specs import (
+    Column,
+    ColumnsSpec,
+    ColumnType,
+    ImageFormat,
+    ImageSpec,
+    InputSpec,
+)
 from lipt.common.models import build_model
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning import PROCESS_BYTES

@@ -1,8 +1,7 @@
 """Scores of one model, of which the largest are kept, and Moderate, which keeps the middle.
 
-CAL's score is the mean Kullback-Leibler divergence KL(neighbor || example) of the predictions. Its
-authors search an unlabelled example's neighbors among the labelled ones. Here they are among the
-examples given: those of the same class when balanced.
+CAL's score is the mean Kullback-Leibler divergence KL(neighbor || example) of the predictions.
+Neighbors are among the examples given: those of the same class when balanced.
 
 Shapes: N examples, B of a block, C classes, D features, L learners, R rows of a block, M neighbors,
 n of one class, K budget.
@@ -57,8 +56,8 @@ _COLEMAN = 'Coleman et al. 2020, "Selection via Proxy" (arXiv:1906.11829)'
 def el2n(signals: Signals, budget: int, *, models: Models = "merged") -> Selection:
     """Keep the `budget` examples with the largest error norm |softmax - onehot|, worst first.
 
-    The paper averages over several runs. `models=learners` takes the mean over learners that were
-    not trained on the example, `pretraining=epochs:NxR` over R models of an ordinary warm-up.
+    `models=learners` takes the mean over learners that were not trained on the example,
+    `pretraining=epochs:NxR` over R models of an ordinary warm-up, as the paper.
     """
     if models == "learners":
         dynamics = signals.learners()
@@ -86,9 +85,9 @@ def error_norms(signals: Signals) -> Tensor:
 def grand(signals: Signals, budget: int, *, parameters: Parameters = "last_layer") -> Selection:
     """Keep the `budget` examples with the largest gradient norm, largest first.
 
-    The paper's score is the mean over ten models at initialization, like `pretraining=epochs:1x10`;
-    the default uses theta_p. By the last layer's parameters it is |e| sqrt(1 + |h|^2), exact and
-    free. By all parameters it takes a backward pass per example, some hundred times the work.
+    The paper averages over ten models at initialization, like `pretraining=epochs:1x10`; the
+    default uses theta_p. By the last layer's parameters it is |e| sqrt(1 + |h|^2), exact and free.
+    By all parameters it takes a backward pass per example, some hundred times the work.
     """
     if parameters == "last_layer":
         return keep_largest(signals.mean_over_models(last_layer_norms), budget)
@@ -183,10 +182,7 @@ _RESOLUTION = 1e-12
 
 @built_in(
     summary="predictions that differ most from those of the nearest neighbors",
-    paper=(
-        'Margatina et al. 2021, "Active Learning by Acquiring Contrastive Examples" '
-        "(arXiv:2109.03764)"
-    ),
+    paper='Margatina et al. 2021, "Contrastive Examples" (arXiv:2109.03764)',
     cost="N^2 d",
     # Before 3, neighbours among more than 100,000 examples were searched approximately.
     revision=3,

@@ -12,7 +12,7 @@ from lipt.common.errors import (
     ProxyError,
     StrategyOptionError,
 )
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.core.proxies.proxy import Proxy

@@ -17,8 +17,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import ProxyError, SignalsError, UnknownBlobError, WeightsError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType
+from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageFormat
 from lipt.common.subsets import subset_digest
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
