@@ -45,7 +45,7 @@ class LeaseSettings(Section):
 
 
 class PeerLimitSettings(Section):
-    """What one peer may do: a certificate's name, or else a connection. 0 is no limit."""
+    """Limits of one peer: a certificate's name, or else a connection. 0 is no limit."""
 
     calls_per_second: float = Field(default=200.0, ge=0.0)
     """Calls that one peer may make a second, as many at once; what comes earlier waits for up to a
@@ -62,7 +62,7 @@ class PeerLimitSettings(Section):
 
 
 class LimitSettings(Section):
-    """What a peer may ask for. What a run would take is worked out before it begins."""
+    """Limits of a request. A run's needs are estimated before it begins."""
 
     max_blob_bytes: int = Field(default=4 * 1024**3, ge=1024)
     """Largest file that is accepted: uploaded weights, or a learner's result."""
@@ -95,9 +95,8 @@ class StorageSettings(Section):
     """How much of what peers upload is stored, and how long that and ended runs are kept."""
 
     max_bytes: int | None = Field(default=None, ge=1, examples=[100 * 1024**3])
-    """What uploads may take in all, with what they declare and have yet to send. What a run, subset
-    or diagnosis is made of does not count. Default: a third of the disk that is free at the
-    start."""
+    """Bytes of all uploads, declared ones included, without files of runs, subsets and diagnoses.
+    Default: a third of the disk that is free at the start."""
     max_bytes_per_peer: int | None = Field(default=None, ge=1, examples=[50 * 1024**3])
     """Of these, one peer's. Default: half of all."""
     max_unfinished: int = Field(default=512, ge=1)
@@ -107,7 +106,7 @@ class StorageSettings(Section):
     unfinished_hours: float = Field(default=6.0, gt=0.0)
     """An upload that got no byte for so long is removed."""
     unused_hours: float = Field(default=24.0, gt=0.0)
-    """What no record needs, and nobody has used for so long, is removed."""
+    """Blobs that no record needs and no caller has used for so long are removed."""
     keep_runs: int | None = Field(default=None, ge=0, examples=[1000])
     """How many ended runs are kept, the newest; others are removed with their subsets, unless
     something is computed for them or they were asked for in the last hour. Default: all."""
@@ -136,15 +135,15 @@ class ScoringWorkers(StrEnum):
 
 
 class ComputeSettings(Section):
-    """What is computed for trainers: cheap requests have one process, dear ones another."""
+    """Computations for trainers: the light queue has one process, the heavy queue another."""
 
     max_waiting: int = Field(default=256, ge=1)
     """Requests that may wait for each process; more are refused, and told when to come again."""
     max_waiting_per_caller: int = Field(default=32, ge=1)
     """Of these one caller's: those of one certificate's name, or else of one connection."""
     linger_seconds: float = Field(default=10.0, ge=0.0, le=3600.0)
-    """What nobody waits for any more is computed for so long in case somebody comes back for it,
-    after a cut, say; then it is dropped. What has not begun is dropped at once."""
+    """A computation without a waiting caller goes on for so long, for a client that reconnects;
+    then it is dropped. One that has not begun is dropped at once."""
     scoring_workers: ScoringWorkers = ScoringWorkers.SAME
     """Which workers with the data before them (`--worker-data`) share passes over it: those of the
     `same` device, processor and versions, with the same bits; `any`; or `none`."""
@@ -167,8 +166,8 @@ class CoordinatorSettings(Section):
     """File that the address is written to once it is served, for scripts that let the system choose
     the port."""
     insecure: bool = False
-    """Serve without TLS whoever reaches the address, with every role: only where the network itself
-    keeps strangers out."""
+    """Serve every caller without TLS and with every role: only where the network itself keeps
+    strangers out."""
     require_token: bool = False
     """With `insecure`: serve only who shows a token (`lipt token create`)."""
     tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/coordinator.pem"])
@@ -207,8 +206,7 @@ class CoordinatorSettings(Section):
     storage: StorageSettings = StorageSettings()
     compute: ComputeSettings = ComputeSettings()
     run: RunConfig = RunConfig()
-    """What a run takes where its request says nothing. The figures are the paper's (Ro et al. 2023)
-    where it gives any."""
+    """Defaults of runs: the paper's (Ro et al. 2023) where it gives any."""
 
     @model_validator(mode="after")
     def _deadline_outlasts_a_lease(self) -> Self:

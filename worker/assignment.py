@@ -230,7 +230,7 @@ class Worker:
         try:
             exchange.hand_in(send)
         except ForeignBlobError as error:
-            raise StaleLeaseError(f"{assignment}: somebody was quicker. {error}") from error
+            raise StaleLeaseError(f"{assignment}: another worker was quicker. {error}") from error
         self.metering.meters.add(SCORED, by=len(task))
         logger.info("%s is in: %d examples, %.1f s", assignment, len(task), seconds)
 

@@ -42,7 +42,7 @@ class Outcome(StrEnum):
 LEARNERS = Counter(
     "lipt_worker_learners_total",
     "Learners that this worker was given, by how they ended here: `in`; `stopped`, with this "
-    "worker or because nobody needs it; `declined`, as it asks for more than this worker allows; "
+    "worker or because it is not needed; `declined`, as it asks for more than this worker allows; "
     "`refused` by the coordinator; `failed`.",
     ("outcome",),
     at_zero=tuple((outcome.value,) for outcome in Outcome),
@@ -56,7 +56,7 @@ RANGES = Counter(
 SCORED = Counter("lipt_worker_scored_examples_total", "Examples that were scored.")
 SECONDS = Counter(
     "lipt_worker_phase_seconds_total",
-    "What this worker has spent its time with; what is under way counts already.",
+    "Time of this worker by phase, the current one included.",
     ("phase",),
     at_zero=tuple((phase.value,) for phase in Phase),
 )
@@ -69,7 +69,7 @@ WAITED = Counter(
 )
 LEARNER = Histogram(
     "lipt_worker_learner_seconds",
-    "What learners that are in took here, from the fetch of their weights to their commit.",
+    "Time of accepted learners here, from the fetch of their weights to their commit.",
     buckets=(1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 43200),
 )
 BLOB_BYTES = Counter(

@@ -201,7 +201,7 @@ def choose_learner(
 ) -> Opening | None:
     """The first learner that a free worker may train.
 
-    Learners that failed on it, or that its party trained, go to others that can take them.
+    Learners that failed on it, or that its owner trained, go to others that can take them.
     """
     # One run may have thousands of them in a row.
     able: dict[str, bool] = {}
@@ -228,7 +228,7 @@ def may_train(
     *,
     alive: Collection[WorkerRecord],
 ) -> bool:
-    """Whether a worker may confirm a learner: once per party, best on a device that can."""
+    """Whether a worker may confirm a learner: once per owner, best on a device that can."""
     if not _is_another(worker, learner):
         return False
     kinds = {copy.kind for copy in learner.copies}

@@ -46,7 +46,7 @@ class CopyRecord(_Record):
     epoch: int
     worker_id: str
     worker_name: str
-    # Certificate, token or worker id of the responsible party.
+    # Certificate, token or worker id of the worker's owner.
     party: str
     # Device, processor and PyTorch version that trained it.
     kind: str
@@ -72,7 +72,7 @@ class LearnerRecord(_Record):
     worker_id: str = ""
     worker_name: str = ""
     device: str = ""
-    # Party and kind of that worker.
+    # Owner and kind of device of that worker.
     party: str = ""
     kind: str = ""
     # With redundancy: results that await confirmation, oldest first.

@@ -132,7 +132,7 @@ class LocalFiles:
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         """Read a range, from any thread; shorter at the end of the file. Raises OSError."""
-        file = self._open(name)  # held, so that nobody closes it meanwhile
+        file = self._open(name)  # held, so that it stays open
         return os.pread(file.number, size, offset)
 
 

@@ -27,7 +27,7 @@ class Screen(Console):
         super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """What is printed, or stands in a table, as a plain string."""
+        """Printable form of a text that is printed, or stands in a table."""
         return super().render_str(printable(text), **options)
 
 
