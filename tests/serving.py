@@ -18,7 +18,6 @@ from lipt.common.rpc.handlers import Interceptor, Step, refusals
 async def serving(
     *servicers: tuple[Callable[[Any, Any], None], Any], steps: Sequence[Step] = ()
 ) -> AsyncIterator[str]:
-    """Serve until the block ends; a servicer comes with what adds it to a server."""
     every = (refusals(Events()), *steps)
     server = grpc.aio.server(interceptors=[Interceptor(lambda _: every)])
     for add, servicer in servicers:
@@ -30,6 +29,5 @@ async def serving(
 
 
 def own_user_channel(address: str, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
-    """A channel to a coordinator on loopback, whose calls show its local token."""
     credentials = local_credentials(split_address(address)[1])
     return grpc.aio.secure_channel(address, credentials, options=options)

@@ -186,7 +186,6 @@ class IdleWatchdog:
             self.wait_begins()
 
     def wait_begins(self) -> None:
-        """Restart the idle timer."""
         self._deadline = time.monotonic() + self._idle_seconds
 
     def _watch(self, call: Any) -> None:
@@ -248,7 +247,6 @@ class RenewingChannel:
         self._closed = False
 
     def newest(self) -> grpc.Channel:
-        """The channel for the next call."""
         contents = self._renewal.current()
         with self._lock:
             if contents is self._contents or self._closed:
@@ -268,7 +266,6 @@ class RenewingChannel:
         )
 
     def close(self) -> None:
-        """End every call, on the previous channel as well."""
         with self._lock:
             self._closed = True
         for channel in filter(None, (self._previous, self._newest)):

@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Any
 
 from lipt.common.errors import ConfigError
-from lipt.common.imports import import_extra, require_extra
+from lipt.common.imports import import_extra
 from lipt.common.network.tls import TlsFiles, server_context, split_address
 from lipt.coordinator.app import App
 from lipt.coordinator.page.sessions import Attempts, Sessions
@@ -26,7 +26,7 @@ _MAX_HEADER_BYTES = 16 * 1024
 def require_dashboard() -> None:
     """Refuse a page whose packages are missing, before anything is opened."""
     for package in ("starlette", "uvicorn"):
-        require_extra(package, package=package, extra="dashboard", needed_for=FLAG)
+        import_extra(package, package=package, extra="dashboard", needed_for=FLAG)
 
 
 class PageServer:
@@ -103,9 +103,8 @@ async def open_page(
     tls: TlsFiles | None,
     *,
     limits: PeerLimits,
-    address: str,
 ) -> None:
-    """Serve the page from here on; `address` is the gRPC server's, for code that calls it."""
+    """Serve the page from here on."""
     # Import starlette, which is an extra.
     from lipt.coordinator.page.application import application, own_names  # noqa: PLC0415
     from lipt.coordinator.page.requests import Page  # noqa: PLC0415
@@ -119,7 +118,6 @@ async def open_page(
         attempts=Attempts(clock=monotonic),
         limits=limits,
         names=own_names(server.host, certified, settings.dashboard_url),
-        address=address,
         # Browsers do not tell ports apart: two coordinators of one machine have a cookie each.
         cookie=f"lipt-{server.port}",
         encrypted=server.encrypted,

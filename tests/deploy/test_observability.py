@@ -21,7 +21,6 @@ NAMES_OF_ALERTS = re.findall(r"^ +- alert: (\w+)$", ALERTS, re.MULTILINE)
 
 
 def metrics_in(text: str) -> set[str]:
-    """The instruments that expressions name, by whichever of their series."""
     histograms = {it.name for it in INSTRUMENTS if isinstance(it, Histogram)}
     named = set(re.findall(r"\blipt_\w+", text))
     return {

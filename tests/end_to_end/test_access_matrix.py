@@ -31,16 +31,12 @@ HEALTH = "grpc.health.v1.Health"
 
 
 class Kind(NamedTuple):
-    """The token and the certificate that a caller shows; its roles, or why it does not get in."""
-
     metadata: str = ""
     certificate: str = ""
     gets_in_as: str = UNKNOWN
 
 
 def expected(gets_in_as: str) -> dict[str, str]:
-    """What becomes of each call of a caller that gets in like this."""
-
     def outcome(roles: set[str]) -> str:
         if gets_in_as in (UNKNOWN, DENIED, SHUT):
             return gets_in_as

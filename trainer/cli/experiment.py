@@ -19,7 +19,7 @@ from lipt.trainer.comparison import outcomes
 from lipt.trainer.comparison.compare import compare
 from lipt.trainer.comparison.trial import FIXED, Plan, read_trials
 from lipt.trainer.main_training import Recipe
-from lipt.trainer.report.report import count_classes, gather, render, render_diagnosis
+from lipt.trainer.report.report import count_classes, render, render_diagnosis
 from lipt.trainer.views import RunView
 from lipt.trainer.writing.files import write_atomically
 from lipt.trainer.writing.formatting import table_lines, to_jsonable
@@ -95,7 +95,7 @@ def conduct(
     def pretrain(seed: int) -> RunView:
         return run if seed == first else finish(runs[seed])
 
-    compare(
+    done = compare(
         client.strategies(),
         PLAN,
         train,
@@ -110,9 +110,9 @@ def conduct(
     client.save_weights(weights, run.run_id, "pretrained")
     stories = [(strategy, FRACTION) for strategy in PLAN.strategies]
     now = datetime.now(UTC)
-    report = gather(client, run, train, stories, read_trials(trials), diagnosis=diagnosis, now=now)
-    write_atomically(page, render(report).encode())
-    compared = [outcomes.cells(row) for row in report.outcomes]
+    report = render(client, run, train, stories, read_trials(trials), diagnosis=diagnosis, now=now)
+    write_atomically(page, report.encode())
+    compared = outcomes.outcomes(done)
     header = ("strategy", "examples", "per class", "wrong labels")
     return [
         f"{train.source}: {len(train)} examples, {train.inputs}, {len(train.class_names)} classes",
@@ -121,9 +121,11 @@ def conduct(
         "",
         *table_lines(header, rows),
         "",
-        *table_lines(_SHOWN, [[row[name] for name in _SHOWN] for row in compared]),
+        *table_lines(
+            _SHOWN, [[row[name] for name in _SHOWN] for row in map(outcomes.cells, compared)]
+        ),
         "",
-        *outcomes.verdict(report.outcomes).splitlines(),
+        *outcomes.verdict(compared).splitlines(),
         "",
         f"diagnosis: {diagnosis_page}",
         f"report: {page}",

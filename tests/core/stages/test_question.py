@@ -15,7 +15,6 @@ from lipt.common.errors import (
 from lipt.common.images.formats import ImageFormat
 from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.compute.messages import Cost
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import CommittedLearner, Outcome
 from lipt.core.selection.registry import STRATEGIES, find_strategy
@@ -176,7 +175,7 @@ def test_a_warm_up_needs_no_theta_p_and_lipt_says_nothing() -> None:
     assert asked.options == (("pretraining", "epochs:15"),)
     assert asked.weights == asked.initial == BlobName.of(b"theta*")
     assert asked.proxy is None
-    assert SelectSubset.answering(asked).cost is Cost.DEAR
+    assert not SelectSubset.answering(asked).is_light
     assert training_for(query("craig", "epochs:15"), 1000) is Training.INITIAL_WEIGHTS
     # So that the subsets of before keep their keys.
     assert asked_for("craig", "lipt") == asked_for("craig")

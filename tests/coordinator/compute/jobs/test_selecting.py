@@ -365,8 +365,8 @@ def test_pictures_come_in_the_order_that_was_asked_for(small: Context) -> None:
     images = small.dataset.images(torch.tensor([7, 2]))
     for shown, image_CHW in zip(found, images, strict=True):
         assert shown.text == ""
-        assert shown.picture is not None
-        content = base64.b64decode(shown.picture.partition(",")[2])
+        assert shown.png is not None
+        content = base64.b64decode(shown.png.partition(",")[2])
         pixels = list(Image.open(io.BytesIO(content)).tobytes())
         assert pixels == image_CHW.flatten().tolist()
     assert ShowExamples(()).run(small) == ()
@@ -378,7 +378,7 @@ def test_of_other_examples_the_first_values_are_told(small: Context) -> None:
     rows = ColumnRows("made up", ("a", "b"), torch.tensor([0, 1]), columns, tensors)
     columned = holding(small, Dataset(rows, "print", ColumnsSpec(columns)))
     (shown,) = ShowExamples((1,)).run(columned)
-    assert shown.picture is None
+    assert shown.png is None
     values = ", ".join(map(str, range(20, 32)))
     assert shown.text == f"age: 1.25; text: {values}, ..."
 
