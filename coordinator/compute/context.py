@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 # Cached files of each kind. Strategies need several kinds for the same weights: with one limit for
 # all files, strategies tried in turn would evict each other's.
 _MOST_FILES = 4
-# Each model of a warm-up has weights, signals and gradient norms; the rest is for other queries.
-_FILES_PER_MODEL, _MORE_FILES = 3, 9
+# Each model of a warm-up has weights and signals; the rest is for other queries.
+_FILES_PER_MODEL, _MORE_FILES = 2, 9
 _DIGEST_CHARS = 32
 _MOST_NAMED = 20
 _IDS = TypeAdapter(tuple[int, ...])

@@ -390,8 +390,6 @@ def images_of(number: int, size: int = 32, *, classes: int = 10) -> DataDescript
         # 10 errors and 64 features in float32, and labels of eight bytes.
         ("el2n", {}, 5000, 5000 * (4 * 74 + 8)),
         ("uniform", {}, 0, 5000 * 8),
-        # A gradient's norm; there is no pass of the model alone.
-        ("grand", {"parameters": "all"}, 0, 5000 * (8 + 4)),
         # theta* and ten learners; two numbers of each.
         ("disagreement", {}, 11 * 5000, 5000 * (8 + 11 * 8)),
     ],

@@ -198,10 +198,6 @@ def test_soft_labels_come_of_a_proxy_with_classes() -> None:
         asked_for("kcenter", soft_labels=True, kind=TargetKind.NUMBER)
 
 
-# Of the model itself, whatever the proxy.
-ALL = {"options": {"parameters": "all"}}
-
-
 @pytest.mark.parametrize(
     ("strategy", "asked", "expected"),
     [
@@ -217,8 +213,6 @@ ALL = {"options": {"parameters": "all"}}
         ("kcenter", {"weights": FILE}, Training.INITIAL_WEIGHTS),
         ("grand", {"weights": FILE}, Training.INITIAL_WEIGHTS),
         ("grand", {"proxy": "ridge:patches"}, Training.NOTHING),
-        ("grand", ALL | {"proxy": "ridge:patches"}, Training.LEARNERS),
-        ("grand", ALL | {"proxy": "ridge:initial"}, Training.INITIAL_WEIGHTS),
         ("forgetting", {"proxy": "ridge:patches"}, Training.LEARNERS),
         ("forgetting", {"weights": FILE}, Training.LEARNERS),
     ],

@@ -206,14 +206,14 @@ def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
     assert probe.seen.features_ND.shape == (NUM_EXAMPLES, 2048)
     assert probe.seen.pictures_N is not None
-    assert (probe.seen.gradient_norms_N, probe.seen.dynamics) == (None, None)
+    assert probe.seen.dynamics is None
     assert selected.told["proxy"]["features"] == "patches"
     plain = Probe(frozenset({Need.COPIES}))
     select(plain)
     assert torch.equal(plain.seen.pictures_N, probe.seen.pictures_N)
 
 
-@pytest.mark.parametrize("need", [Need.SIGNALS, Need.GRADIENT_NORMS, Need.VALIDATION])
+@pytest.mark.parametrize("need", [Need.SIGNALS, Need.VALIDATION])
 def test_without_labels_there_is_nothing_that_is_made_of_them(select: Any, need: Need) -> None:
     with pytest.raises(SignalsError, match="'probe' needs"):
         select(Probe(frozenset({need})), labels=Labels.NONE, proxy="ridge:patches")
