@@ -86,8 +86,7 @@ def _is_unit(values: Any) -> bool:
 
 
 def _length(source: str, data: Any) -> int:
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        # Classes and arrays without dimensions have the method, too.
+    if hasattr(data, "__getitem__"):
         with suppress(TypeError):
             return len(data)
     what = type(data).__name__
@@ -156,7 +155,6 @@ def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> Labels:
     """The targets of all rows; `data` may name the classes, or say that they are numbers."""
     names = _classes(data)
     with suppress(TypeError, ValueError, RuntimeError):
-        # Fast path: usually all are numbers.
         numbers_N = np.asarray(labels)
         column = numbers_N.ndim == 2 and numbers_N.shape[1] == 1
         if column and numbers_N.dtype.kind in "biuf":
@@ -242,7 +240,6 @@ def read_targets(targets: Sequence[Any], names: Sequence[str] | None, source: st
     single = all(isinstance(t, numbers.Real) or _array(t).ndim == 0 for t in targets)
     whole = all(vector.dtype.kind in "biu" for vector in vectors)
     binary = bool(((stacked == 0) | (stacked == 1)).all())
-    # A lone whole number is a class; among floats it is a number.
     if not single and (whole or binary):
         return label_values(stacked, names, source)
     return number_values(stacked, names, source)
