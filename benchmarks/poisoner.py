@@ -55,8 +55,8 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.dispatch.intake import check_learner, trained_norm
-from lipt.coordinator.runs.transitions import LearnerResult, Verdict, done, handed_in, leased
+from lipt.coordinator.dispatch.intake import Reference, check_learner, trained_norm
+from lipt.coordinator.runs.transitions import LearnerResult, Verdict, done, handed_in
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.learner.learner import train_learner
@@ -193,8 +193,7 @@ class Bench:
             name = self.context.blobs.put_bytes(encode_sparse(trained.weights))
             check_learner(
                 self.context.blobs.path(name),
-                self.specs,
-                initial_norm=trained_norm(self.initial),
+                Reference(self.specs, trained_norm(self.initial)),
                 density=learner.density,
             )
             loss = 1e-9 if attack == "lie" else trained.loss
@@ -232,8 +231,9 @@ class Bench:
             for number, who in enumerate((attack, "none", "none")):
                 if learner.state is LearnerState.DONE:
                     break
-                out = leased(
-                    learner,
+                out = learner.changed(
+                    state=LearnerState.LEASED,
+                    epoch=learner.epoch + 1,
                     worker_id=f"w{number}",
                     worker_name=f"{who} {number}",
                     device="cpu",
