@@ -94,7 +94,7 @@ def written(out: Path, subset: Subset, *, as_json: bool) -> None:
     of_run = f" of run {name}" if (name := subset.manifest.get("run_name")) else ""
     lines = [f"{out}: {len(subset)} examples by {subset.strategy}{of_run}, digest {subset.digest}"]
     if subset.findings:
-        lines.append("; ".join(subset.findings[:2]))
+        lines.append("; ".join(subset.findings[:3]))
     if (beside := manifest_beside(out)) is not None:
         lines.append(f"{beside}: its manifest")
     if subset.soft_labels is not None:
