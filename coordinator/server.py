@@ -30,7 +30,7 @@ from lipt.common.network.tls import (
     split_address,
 )
 from lipt.common.observability.metrics import serving_metrics
-from lipt.common.process import tell_manager
+from lipt.common.process import notify_service_manager
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.text import empty_classes
 from lipt.coordinator.access.caller import ALLOWED_ROLES
@@ -152,10 +152,10 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
             await _announce(app, address, tls, admitted)
             if page is not None:
                 logger.info("the page is at %s: `lipt dashboard` opens it", page.url)
-            tell_manager(READY="1", STATUS=f"serving {address}")
+            notify_service_manager(READY="1", STATUS=f"serving {address}")
             yield address
         finally:
-            tell_manager(STOPPING="1")
+            notify_service_manager(STOPPING="1")
             logger.info(
                 "stopping: no new work, up to %g s for calls under way", settings.drain_seconds
             )

@@ -24,7 +24,7 @@ from lipt.common.config.settings import (
 _MAX_NAME_CHARACTERS = 80
 
 
-def own_name(host: str, process_id: int) -> str:
+def default_name(host: str, process_id: int) -> str:
     """A default worker name, unique among the workers on the host."""
     number = f"-{process_id}"
     return host[: _MAX_NAME_CHARACTERS - len(number)] + number
@@ -36,7 +36,7 @@ class WorkerSettings(Section):
     coordinator: str = "127.0.0.1:50051"
     """Address of the coordinator, host:port."""
     name: str = Field(
-        default_factory=lambda: own_name(socket.gethostname(), os.getpid()),
+        default_factory=lambda: default_name(socket.gethostname(), os.getpid()),
         min_length=1,
         max_length=_MAX_NAME_CHARACTERS,
         examples=["box-3"],

@@ -32,7 +32,7 @@ from lipt.common.data.sources.image_files import (
     distilled_rows,
     imagefolder_rows,
 )
-from lipt.common.data.sources.index import kept
+from lipt.common.data.sources.index import cached_tensors
 from lipt.common.data.sources.pairs import pairs_rows
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows, require_labels
 from lipt.common.data.sources.storage import is_url
@@ -247,7 +247,7 @@ def load(
             return pixels_NCHW, look()
         files = rows.stamp.paths, rows.stamp.digest
         depends_on = _FORMAT, rows.source, len(rows), *files, max_corrupt, quarantined
-        return None, kept("images", depends_on, look)
+        return None, cached_tensors("images", depends_on, look)
 
     pixels_NCHW, look = scan(size)
     if own_size and not torch.equal(*look["sizes"]):

@@ -69,7 +69,7 @@ def _results(function: Callable[[int], T], rows: Sequence[int], num_threads: int
 
 
 @contextmanager
-def reading_ahead(
+def prefetched(
     read: Callable[[PartT], BatchT], parts: Iterable[PartT]
 ) -> Iterator[Iterator[BatchT]]:
     """`read(part)` for each part, in order, by one other thread, at most two batches ahead.

@@ -192,7 +192,7 @@ _HIDDEN_WIDTH = 256
 _EMBEDDING_WIDTH = 16
 
 
-class SideBySide(nn.Module):
+class ConcatenatedInputs(nn.Module):
     """Concatenates inputs into one row of numbers for each example."""
 
     def __init__(self, inputs: InputSpec) -> None:
@@ -226,7 +226,7 @@ class Dense(nn.Module):
 
     def __init__(self, *, inputs: InputSpec, num_classes: int, num_hidden: int) -> None:
         super().__init__()
-        self.inputs = SideBySide(inputs)
+        self.inputs = ConcatenatedInputs(inputs)
         width = self.inputs.width
         hidden: list[nn.Module] = []
         for _ in range(num_hidden):

@@ -13,7 +13,7 @@ _VARIABLE = "NOTIFY_SOCKET"
 logger = logging.getLogger(__name__)
 
 
-def tell_manager(**state: str) -> None:
+def notify_service_manager(**state: str) -> None:
     """Notify the service manager: READY="1" when all is up, STOPPING="1", STATUS as text."""
     path = os.environ.get(_VARIABLE)
     if not path:

@@ -93,7 +93,7 @@ def limit_memory(num_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (num_bytes, num_bytes))
 
 
-def go_first_without_memory() -> None:
+def prefer_as_oom_victim() -> None:
     """Make the system kill this process first when memory runs out."""
     with suppress(OSError):
         _OWN_SCORE.write_text(_SCORE)

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, write_durably
-from lipt.common.blobs.kept import files_of, find_kept, forget_oldest, keep
+from lipt.common.blobs.file_cache import cache_file, cached_files, find_cached, remove_oldest
 from lipt.common.blobs.store import BlobStore
 from lipt.common.data import Dataset, open_dataset, without_quarantined
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
@@ -110,7 +110,7 @@ class Context(Workspace):
             )
 
     def find(self, key: Key[KeptT]) -> KeptT | None:
-        kept = find_kept(self._folder(key.models), key.kind, key.depends_on)
+        kept = find_cached(self._folder(key.models), key.kind, key.depends_on)
         return None if kept is None else key.of.load(kept)
 
     def keep(self, key: Key[KeptT], value: KeptT) -> KeptT:
@@ -119,8 +119,8 @@ class Context(Workspace):
             return value
         most_files = _FILES_PER_MODEL * key.models + _MORE_FILES if key.models else _MOST_FILES
         folder = self._folder(key.models)
-        path = keep(folder, key.kind, key.depends_on, value.save)
-        forget_oldest(files_of(folder, key.kind), most_files)
+        path = cache_file(folder, key.kind, key.depends_on, value.save)
+        remove_oldest(cached_files(folder, key.kind), most_files)
         # Memory-mapped from now on, so that the computed value can be freed.
         return value if path is None else type(value).load(path)
 
@@ -166,7 +166,7 @@ class Context(Workspace):
         self.send(Progressed(activity, done, total))
 
     def user_features(self, features: BlobName) -> UserFeatures:
-        numbering = self.dataset.numbering
+        id_mapping = self.dataset.id_mapping
         read = read_user_features(
             self.blobs.verified_path(features),
             num_examples=self.dataset.num_ids,
@@ -174,8 +174,8 @@ class Context(Workspace):
         )
         paired_NP = read.paired_features_NP
         return UserFeatures(
-            numbering.kept(read.features_ND),
-            None if paired_NP is None else numbering.kept(paired_NP),
+            id_mapping.by_position(read.features_ND),
+            None if paired_NP is None else id_mapping.by_position(paired_NP),
         )
 
     def read(self, name: BlobName) -> Path:

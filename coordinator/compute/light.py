@@ -9,7 +9,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from lipt.common.blobs.kept import find_kept
+from lipt.common.blobs.file_cache import find_cached
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset
 from lipt.common.data.sources.rows import Rows
@@ -51,7 +51,9 @@ class LightContext(Context):
     def find(self, key: Key[KeptT]) -> KeptT:
         """The stored value, if it is small; nothing is computed here."""
         try:
-            kept = find_kept(self.signals_dir, key.kind, key.depends_on, max_bytes=MAX_CHEAP_BYTES)
+            kept = find_cached(
+                self.signals_dir, key.kind, key.depends_on, max_bytes=MAX_CHEAP_BYTES
+            )
             return key.of.load(kept) if kept is not None else _too_dear()
         except (OSError, StateError):  # just removed by the other process
             _too_dear()

@@ -26,7 +26,7 @@ from typing import NamedTuple, TypeVar
 from lipt.common.errors import ComputeError, LiptError, OutOfMemoryError
 from lipt.common.observability.logs import EventKind, Events, configure_logging
 from lipt.common.observability.tracing import exporting
-from lipt.common.process.devices import go_first_without_memory, is_out_of_memory, limit_memory
+from lipt.common.process.devices import is_out_of_memory, limit_memory, prefer_as_oom_victim
 from lipt.common.text import format_bytes
 from lipt.coordinator.compute.children import IGNORED_SIGNALS, start_child
 from lipt.coordinator.compute.context import Context, Report
@@ -54,7 +54,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
     # Blocked since before the fork; children of this process must not inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    go_first_without_memory()
+    prefer_as_oom_victim()
 
     def report(news: News) -> None:
         if pipe.poll():  # only a stop message is sent while a job runs

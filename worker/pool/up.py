@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lipt.common.config.flags import refusing, service_app, with_flags
+from lipt.common.config.flags import exit_on_error, service_app, with_flags
 from lipt.common.terminal import Version, say
 from lipt.worker.settings import PoolSettings
 
@@ -57,7 +57,7 @@ def worker_pool(
     version: Version = False,  # noqa: ARG001 - shown before anything else
 ) -> None:
     """Keep as many workers running as there are learners for, here or on a Ray cluster."""
-    with refusing("lipt-worker-pool"):
+    with exit_on_error("lipt-worker-pool"):
         _run_pool(flags, worker_arguments or [])
 
 
@@ -66,12 +66,12 @@ def _run_pool(flags: dict[str, Any], worker_arguments: list[str]) -> None:
 
     from lipt.common.config.settings import load_settings
     from lipt.common.observability.logs import configure_logging
-    from lipt.worker.pool.pool import opened
+    from lipt.worker.pool.pool import open_pool_workers
 
     settings = load_settings(PoolSettings, config=None, flags=flags)
     configure_logging(settings.log_level)
     say_here = logging.getLogger(__name__).info
-    with opened(settings, worker_arguments, say=partial(say, err=True)) as pool:
+    with open_pool_workers(settings, worker_arguments, say=partial(say, err=True)) as pool:
         # Connecting to Ray replaces handlers.
         _on_signals(pool.stop)
         say_here("up to %d workers for %s", settings.workers, settings.coordinator)
@@ -123,7 +123,7 @@ def up(
     from lipt.common.config.settings import load_settings
     from lipt.common.imports import module_of
     from lipt.common.observability.logs import configure_logging
-    from lipt.worker.pool.pool import opened
+    from lipt.worker.pool.pool import open_pool_workers
 
     modules = [word for module in allow_module or () for word in ("--allow-module", module)]
     words = [*modules, *(["--insecure"] if insecure else []), "--listen", listen]
@@ -148,7 +148,9 @@ def up(
             return
         reached = _reachable(listening, address, here=settings.ray is None)
         settings = settings.model_copy(update={"coordinator": reached})
-        with opened(settings, [*modules, *(worker_arguments or [])], say=print_line) as pool:
+        with open_pool_workers(
+            settings, [*modules, *(worker_arguments or [])], say=print_line
+        ) as pool:
 
             def stop() -> None:
                 stopping.set()

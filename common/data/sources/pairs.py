@@ -33,7 +33,7 @@ from torch.nn import functional
 
 from lipt.common.data.parallel import Progress, threads_for
 from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.index import Stamp, kept, room_for
+from lipt.common.data.sources.index import Stamp, allocate_in_cache, cached_tensors
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.storage import Query, read_lines, split_query
 from lipt.common.data.sources.table_files import named_rows, open_table, require_columns
@@ -199,7 +199,7 @@ def pairs_rows(
             centres_CD = torch.cat([text_tower.rows(part, len(part)) for part in parts])
         return {**rows, "labels": nearest(rows["images"], centres_CD)}
 
-    tensors = kept("pairs", depends_on, embed)
+    tensors = cached_tensors("pairs", depends_on, embed)
     images_ND = tensors["images"]
     return ColumnRows(
         source=source,
@@ -254,7 +254,7 @@ def _embedded(
         }
         image, text = (values_BD.shape[1] for values_BD in made.values())
         if start == 0:
-            rows = {name: room_for((len(pairs), image), torch.float32) for name in made}
+            rows = {name: allocate_in_cache((len(pairs), image), torch.float32) for name in made}
         if not image == text == rows["images"].shape[1]:
             raise DataError(
                 f"the image tower {image_tower.spec} gives {image} columns, and the text tower "

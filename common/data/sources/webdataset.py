@@ -29,7 +29,7 @@ from torch import Tensor
 
 from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.index import Stamp, kept
+from lipt.common.data.sources.index import Stamp, cached_tensors
 from lipt.common.data.sources.rows import labels_of_names
 from lipt.common.data.sources.storage import (
     Storage,
@@ -82,7 +82,9 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
         found = map_rows(samples, numbers, num_threads=num_threads, progress=progress)
         return _tensors(shards, list(found))
 
-    index = kept("webdataset", (_FORMAT, image, label, shards, of_shards.digest), build_index)
+    index = cached_tensors(
+        "webdataset", (_FORMAT, image, label, shards, of_shards.digest), build_index
+    )
     labels_N = index["labels"]
     classes = tuple(json.loads(index["classes"].numpy().tobytes()))
     if len(labels_N) == 0:

@@ -17,7 +17,7 @@ from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import data_url
 from lipt.common.inputs.model_input import columns_in, images_in
 from lipt.common.inputs.specs import ImageSpec, InputFormat
-from lipt.common.maps import placed, principal_components
+from lipt.common.maps import principal_components, scaled_to_box
 from lipt.common.process.devices import device_name
 from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
@@ -137,11 +137,11 @@ class MapExamples:
 
     def run(self, context: Context) -> tuple[tuple[float, float], ...]:
         model = context.loaded_model(self.config, self.weights)
-        rows_M = context.dataset.numbering.places(torch.tensor(self.ids))
+        rows_M = context.dataset.id_mapping.positions(torch.tensor(self.ids))
         with pinned_kernels(self.config.evaluation_threads):
             batches = context.batches(self.inputs, "computing features", some=rows_M)
             places_M2 = principal_components(compute_signals(model, batches).features_ND.float())
-        square_M2 = placed(places_M2, width=1.0, height=1.0, margin=0.02)
+        square_M2 = scaled_to_box(places_M2, width=1.0, height=1.0, margin=0.02)
         return tuple((x, y) for x, y in square_M2.tolist())
 
 
@@ -168,7 +168,7 @@ class ShowExamples:
         if not self.ids:
             return ()
         context.report("reading examples", 0, len(self.ids))
-        stored_B = dataset.examples(dataset.numbering.places(torch.tensor(self.ids)))
+        stored_B = dataset.examples(dataset.id_mapping.positions(torch.tensor(self.ids)))
         if isinstance(dataset.inputs, ImageSpec):
             return tuple(
                 ShownExample(data_url(image_CHW, _MAX_PIXELS), "")

@@ -232,7 +232,7 @@ def test_signals_that_the_other_process_has_just_forgotten_are_too_dear(
 
     select("grand").run(dear)
     for find in (gone, lambda *_, **__: dear.signals_dir / "gone"):
-        monkeypatch.setattr(lights, "find_kept", find)
+        monkeypatch.setattr(lights, "find_cached", find)
         with pytest.raises(TooDearError):
             select("grand").run(light)
 

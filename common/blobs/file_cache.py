@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 _DIGEST_CHARS = 32
 
 
-def find_kept(
+def find_cached(
     folder: Path, kind: str, depends_on: tuple[object, ...], *, max_bytes: float = math.inf
 ) -> Path | None:
     """The kept file, marked as used; damaged ones are removed, larger ones ignored."""
@@ -38,7 +38,7 @@ def find_kept(
     return None
 
 
-def keep(
+def cache_file(
     folder: Path, kind: str, depends_on: tuple[object, ...], write: Callable[[Path], object]
 ) -> Path | None:
     """Keep the file that `write` writes, replacing an older one; None if the disk refuses."""
@@ -62,12 +62,12 @@ def keep(
     return path
 
 
-def files_of(folder: Path, kind: str) -> Iterable[Path]:
+def cached_files(folder: Path, kind: str) -> Iterable[Path]:
     """All kept files of a kind; its name may be a prefix of another's."""
     return folder.glob(f"{kind}-{'[0-9a-f]' * _DIGEST_CHARS}.*.safetensors")
 
 
-def forget_oldest(paths: Iterable[Path], most_files: int, most_bytes: float = math.inf) -> None:
+def remove_oldest(paths: Iterable[Path], most_files: int, most_bytes: float = math.inf) -> None:
     """Remove the files used longest ago; the newest stays, whatever its size."""
     found: list[tuple[float, Path, int]] = []
     for path in paths:
