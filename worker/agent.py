@@ -94,18 +94,18 @@ class Agent:
                 self._log_retry(error)
                 self._pause(max(_RETRY_SECONDS, error.retry_after_seconds or 0.0))
         if self._patience_seconds() <= 0.0:
-            logger.info("no learner came for %g s", self._settings.max_idle_seconds)
+            logger.info("stopping after %g s without a learner", self._settings.max_idle_seconds)
 
     def _log_retry(self, error: LiptError) -> None:
         # Count every retry, but log a lasting reason once.
-        said = self._logged_error is type(error)
+        is_repeated = self._logged_error is type(error)
         settings = self._settings
         files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
         why = files.why_closed(str(error)) if settings.tls_ca else ""
         self._worker.events.record(
             EventKind.RETRIED,
             detail="joining",
-            level=logging.DEBUG if said else logging.WARNING,
+            level=logging.DEBUG if is_repeated else logging.WARNING,
             reason=f"{error} {why}{' ' if why else ''}Trying again until {settings.coordinator} "
             "answers.",
         )
@@ -124,9 +124,9 @@ class Agent:
         self._worker.metering.phases.enter(Phase.WAITING)
         wait_seconds = max(0.0, min(POLL_SECONDS, self._patience_seconds()))
         assignment = self._client.acquire(wait_seconds=wait_seconds)
-        reason, told = self._client.idle_reason, self._idle_reason
+        reason = self._client.idle_reason
         # Every poll repeats the reason.
-        if reason and reason != told:
+        if reason and reason != self._idle_reason:
             logger.warning("no learner for this worker: it %s.", reason)
         self._idle_reason = reason
         if assignment is None:
@@ -191,9 +191,9 @@ class Agent:
         name, epoch = assignment.assignment_id, assignment.epoch
         try:
             self._client.release(name, epoch, error, over_limits=over_limits)
-            logger.info("gave %s back", assignment)
+            logger.info("released %s", assignment)
         except LiptError as refusal:
-            logger.warning("giving %s back: %s", assignment, refusal)
+            logger.warning("%s could not be released: %s", assignment, refusal)
 
     def _report_failure(self, assignment: Assignment, error: BaseException) -> None:
         match error:
@@ -206,7 +206,7 @@ class Agent:
                 logger.warning("%s", error)
             case OverLimitError():
                 self._count(assignment, Outcome.DECLINED)
-                logger.warning("%s is not for this worker: %s", assignment, error)
+                logger.warning("%s is over this worker's limits: %s", assignment, error)
                 self._release(assignment, str(error), over_limits=True)
                 self._pause(_RETRY_SECONDS)
             case LearnerRejectedError():

@@ -27,7 +27,7 @@ def worker(
     print_config: PrintConfig = False,
     version: Version = False,  # noqa: ARG001 - shown before anything else
 ) -> None:
-    """Train learners for a coordinator until told to stop."""
+    """Train learners for a coordinator until a signal, or a limit of the settings."""
     if print_config:
         say_document(example_file("worker.example.toml"))
         return

@@ -31,7 +31,7 @@ def default_name(host: str, process_id: int) -> str:
 
 
 class WorkerSettings(Section):
-    """Everything `lipt-worker` can be told."""
+    """All settings of `lipt-worker`."""
 
     coordinator: str = "127.0.0.1:50051"
     """Address of the coordinator, host:port."""
@@ -41,8 +41,8 @@ class WorkerSettings(Section):
         max_length=_MAX_NAME_CHARACTERS,
         examples=["box-3"],
     )
-    """Name that this worker is shown under. Default: the host's name and the process's number, as
-    one host may have several workers."""
+    """Name of this worker in listings. Default: the host's name and the process's number, because a
+    host may have several workers."""
     device: str = "auto"
     """Where learners are trained: `cpu`, `cuda`, `cuda:N`, or `auto` for the first CUDA device if
     there is one."""
@@ -56,43 +56,40 @@ class WorkerSettings(Section):
     max_blob_bytes: int = Field(default=4 * 1024**3, ge=1024)
     """Largest file that is accepted: initial weights, or a shard."""
     worker_data: str | None = Field(default=None, examples=["imagefolder:/mnt/train"])
-    """The coordinator's data as this worker sees it, on shared storage, say: it is compared with
-    the coordinator's, and passes over it are shared with this worker. Default: it only trains."""
+    """The coordinator's data as this worker opens it, such as from shared storage. Its fingerprint
+    must be equal; the worker then also scores examples. Default: it only trains."""
     allow_modules: tuple[str, ...] = ()
     """Modules from which this worker imports a model factory when a run names one."""
     max_threads: int | None = Field(default=None, ge=1, examples=[16])
-    """Threads that a learner may train with here; one that asks for more is given back. Default:
-    four for each core, and at least 8."""
+    """Most threads of a learner here; one that needs more is released. Default: four for each core,
+    and at least 8."""
     max_memory: ByteSize | None = Field(default=None, ge=2**30, examples=["12GiB"])
-    """Memory that a learner may take here; one that would need more is given back. Default: on a
-    CPU four fifths of the machine's, or its container's; on a CUDA device what it has."""
+    """Most memory of a learner here; one that needs more is released. Default: on a CPU four fifths
+    of the machine's or its container's memory; on a CUDA device no limit of its own."""
     max_learners: int | None = Field(default=None, ge=1, examples=[1])
-    """Stop after so many learners. Default: go on until told to stop."""
+    """Stop after so many learners. Default: run until a signal."""
     max_idle_seconds: float | None = Field(default=None, gt=0.0, examples=[60.0])
-    """Stop when no learner has come for so many seconds. Default: wait for the next one until told
-    to stop."""
+    """Stop after so many seconds without a learner. Default: wait without limit."""
     token_file: TokenFile = Field(default=None, examples=["/etc/lipt/worker.token"])
     token: TokenText = Field(default=None, examples=["lipt_..."])
     metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9465"])
     insecure: bool = False
-    """Show metrics beyond this machine without TLS: only where the network itself keeps strangers
-    out."""
+    """Serve metrics beyond this machine without TLS, for networks that are closed to strangers."""
     stopped_status: int = Field(default=0, ge=0, le=255)
-    """Exit status after SIGTERM or SIGINT. Batch systems take 0 for done: with 143 they give what
-    is not done to another worker."""
+    """Exit status after SIGTERM or SIGINT. Batch systems take 0 for done; with 143 they start
+    another worker."""
     log_level: LogLevel = "INFO"
     log_format: LogFormat = "text"
     tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/worker.pem"])
-    """PEM file of this worker's certificate, for a coordinator that asks for one; it has the role
-    worker: the URI lipt:role:worker, or the unit lipt-worker. New files are used without a
-    restart."""
+    """PEM file of this worker's certificate, for a coordinator that requires one. It has the role
+    worker: the URI lipt:role:worker, or the unit lipt-worker. Renewed files need no restart."""
     tls_key: TlsKey = Field(default=None, examples=["/etc/lipt/worker.key"])
     tls_ca: Path | None = Field(default=None, examples=["/etc/lipt/ca.pem"])
     """PEM file of the authority that signed the coordinator's certificate."""
 
 
 class PoolSettings(Section):
-    """Everything `lipt-worker-pool` can be told."""
+    """All settings of `lipt-worker-pool`."""
 
     coordinator: str = "127.0.0.1:50051"
     """Address of the coordinator, host:port, as the workers reach it."""
@@ -123,9 +120,8 @@ class PoolSettings(Section):
     log_level: LogLevel = "INFO"
 
     @model_validator(mode="after")
-    def _what_is_ray_s_comes_with_ray(self) -> Self:
-        ray_s = ("resources", "runtime_env")
-        given = [name for name in ray_s if getattr(self, name)]
+    def _ray_settings_require_ray(self) -> Self:
+        given = [name for name in ("resources", "runtime_env") if getattr(self, name)]
         if given and self.ray is None:
-            raise ValueError(f"{given[0]} is for a pool on Ray, and there is no ray. Give --ray.")
+            raise ValueError(f"{given[0]} is for a pool on Ray. Give --ray, or leave it out.")
         return self

@@ -25,8 +25,8 @@ LogLevel = Annotated[
 LogFormat = Annotated[
     Literal["text", "json"],
     Field(
-        description="How log lines look: `text`, or `json` for an object a line, with the ids of "
-        "the run and the assignment that it belongs to."
+        description="Form of log lines: `text`, or `json` for an object a line, with the ids of "
+        "its run and its assignment."
     ),
 ]
 MetricsAddress = Annotated[
@@ -39,8 +39,8 @@ MetricsAddress = Annotated[
 TokenFile = Annotated[
     Path | None,
     Field(
-        description="File with the token that a coordinator is shown, which asks for one; it is "
-        "read for every call. Default: what `token` says, and on this machine the local token."
+        description="File with the token for a coordinator that requires one; it is read for "
+        "every call. Default: `token`, and for a coordinator on this machine its local token."
     ),
 ]
 TokenText = Annotated[

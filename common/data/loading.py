@@ -257,7 +257,7 @@ def load(
     if ids:
         logger.warning(
             "%d of %d images of %s cannot be used and are left out: %s",
-            *(len(ids), len(rows), rows.source, listed(list(map(str, ids)), _MOST_NAMED)),
+            *(len(ids), len(rows), rows.source, listed(ids, _MOST_NAMED)),
         )
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     inputs = ImageSpec(1 if bool(look["gray"]) else 3, *size)

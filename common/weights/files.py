@@ -74,19 +74,14 @@ _TEXTS = TypeAdapter(dict[str, str])
 
 def non_finite(weights: Mapping[str, torch.Tensor]) -> str:
     """The start of a sentence that names NaN or infinite weights; empty without any."""
-    bad = {name: count for name, tensor in weights.items() if (count := _num_non_finite(tensor))}
+    counts = {name: int((~tensor.isfinite()).sum()) for name, tensor in weights.items()}
+    bad = {name: count for name, count in counts.items() if count}
     if not bad:
         return ""
     name, count = next(iter(bad.items()))
     others = len(bad) - 1
     more = f", as have {others} other tensors" if others else ""
     return f"{name!r} has NaN or infinite values ({count} of {weights[name].numel()}){more}"
-
-
-def _num_non_finite(tensor: torch.Tensor) -> int:
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return 0
-    return tensor.numel() - int(torch.isfinite(tensor).sum())
 
 
 def read_weights(

@@ -131,7 +131,7 @@ class Pool:
             return
         name = f"worker {ended.number}"
         if ended.status == _USAGE:
-            raise ProcessEndedError(f"{name} does not take its arguments:\n{ended.tail}")
+            raise ProcessEndedError(f"{name} refuses its arguments:\n{ended.tail}")
         if ended.status == 0:
             logger.info("%s is done; %s left", name, _workers(len(self._workers)))
             return
@@ -143,7 +143,9 @@ class Pool:
                 self._num_failed += 1
                 self._not_before = now + _BACKOFF.pause_seconds(self._num_failed)
         how = "was lost" if ended.status is None else f"ended with status {ended.status}"
-        logger.warning("%s %s after %.0f s; it said last:\n%s", name, how, age_seconds, ended.tail)
+        logger.warning(
+            "%s %s after %.0f s; its last lines:\n%s", name, how, age_seconds, ended.tail
+        )
 
 
 def _workers(number: int) -> str:

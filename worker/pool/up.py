@@ -158,7 +158,7 @@ def up(
 
             # Again: connecting to Ray replaces handlers.
             _on_signals(stop)
-            _tell(data or "the data", listening, settings)
+            _print_next_steps(data or "the data", listening, settings)
             if not stopping.is_set():
                 pool.run(partial(_require_alive, child))
 
@@ -215,15 +215,15 @@ def _reachable(listening: str, host: str | None, *, here: bool) -> str:
     return f"{host or ('localhost' if here else socket.gethostname())}:{port}"
 
 
-def _tell(data: str, listening: str, settings: PoolSettings) -> None:
+def _print_next_steps(data: str, listening: str, settings: PoolSettings) -> None:
     flag = "" if listening == _DEFAULT_ADDRESS else f" --coordinator {settings.coordinator}"
     say(
-        f"lipt serves {data} on {listening}, for up to {settings.workers} workers, which come with "
-        "the first run. In another terminal:"
+        f"lipt serves {data} on {listening}, for up to {settings.workers} workers. They start "
+        "with the first run. In another terminal:"
     )
     say(f"    lipt run start --watch{flag}")
     say(f"    lipt subset get --fraction 0.1 --out subset.npy{flag}")
-    say("Ctrl-C ends all of it, and keeps what is done.")
+    say("Ctrl-C stops all processes; finished work is kept.")
 
 
 def main() -> None:

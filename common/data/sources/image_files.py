@@ -122,7 +122,7 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
 
 @dataclass(frozen=True)
 class DistilledFile:
-    """The contents of `synthetic.safetensors`, checked."""
+    """The checked content of `synthetic.safetensors`."""
 
     images_NCHW: Tensor
     labels_N: Tensor

@@ -1,7 +1,4 @@
-"""Index cache: the results of scans over many files, in the user's cache directory.
-
-See `lipt.common.blobs.file_cache` for the files.
-"""
+"""Index cache: tensors from scans over many files, cached by `lipt.common.blobs.file_cache`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Image-text pairs: cached features of two towers, with latent classes as labels.
+"""Image-text pairs: cached features of two encoders (towers), with latent classes as labels.
 
     pairs:FOLDER    any/name.jpg and any/name.txt, the whole text of which is the caption
     pairs:TABLE     a .csv, .tsv, .jsonl or .parquet file with a row for each pair: its caption,
@@ -36,12 +36,13 @@ from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp, allocate_in_cache, cached_tensors
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.storage import Query, read_lines, split_query
-from lipt.common.data.sources.table_files import named_rows, open_table, require_columns
+from lipt.common.data.sources.table_files import open_table, require_columns
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import SUFFIXES
 from lipt.common.imports import TOWERS, call_factory, load_factory, module_of
 from lipt.common.inputs.specs import Column, ColumnType
+from lipt.common.text import listed
 
 _OPTIONS = (*TOWERS, "image", "caption", "classes", "clusters", "size", "batch", "weights")
 # A table's format and delimiter by its suffix.
@@ -155,7 +156,7 @@ def _pairs_of_table(query: Query, path: Path) -> FoundPairs:
     if missing:
         raise DataError(
             f"{query.source}: {len(missing)} of {len(files)} rows of {table.name} lack a file name "
-            f"or a caption: rows {named_rows(missing)}. Fill them in or remove them."
+            f"or a caption: rows {listed(missing, 20)}. Fill them in or remove them."
         )
     if not files:
         raise DataError(f"{query.source}: {table.name} has no rows. {_HOW}")

@@ -196,7 +196,7 @@ class ColumnRows(Rows):
 
     `paired_NP` are the other halves of pairs, float32, which are no model's input. `note` is a
     clause on missing numbers or unused columns, if any. `flagged` is whether the second half of the
-    numbers, the first column, says where the first half was missing.
+    numbers, the first column, flags missing values of the first half.
     """
 
     columns: tuple[Column, ...]

@@ -151,7 +151,7 @@ class Storage:
         with _os_errors():
             content: bytes = self.files.cat_file(self._path(name), start=start, end=end)
         if len(content) > end - start:
-            raise OSError(f"the server sends all of {name}, not the part that was asked for")
+            raise OSError(f"the server sends all of {name}, not the requested part")
         return content
 
     def open(self, name: str) -> Window:

@@ -48,7 +48,7 @@ def bucket_of(salt: str, text: str, buckets: int) -> int:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Converts texts to numbers below `num_values`; `encode` also tells whether any was cut."""
+    """Converts texts to numbers below `num_values`; `encode` also returns whether each was cut."""
 
     encode: Callable[[Sequence[str]], Iterator[tuple[list[int], bool]]]
     padding: int

@@ -65,7 +65,7 @@ def test_the_last_used_files_of_a_kind_stay(texts: Texts) -> None:
     assert len(list(texts.folder.iterdir())) == 1
 
 
-def test_what_cannot_be_kept_is_told_and_leaves_nothing_behind(
+def test_write_errors_are_logged_and_leave_no_file(
     texts: Texts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(text: str, path: Path) -> None:
@@ -75,7 +75,7 @@ def test_what_cannot_be_kept_is_told_and_leaves_nothing_behind(
     with monkeypatch.context() as patched:
         patched.setattr(texts, "write", full)
         assert texts.text("a") == "of a"
-    assert "No space left on device. Make room, or name another directory" in caplog.text
+    assert "No space left on device. Free space, or name another directory" in caplog.text
     assert list(texts.folder.iterdir()) == []
     assert texts.text("a") == "of a"
     assert texts.made == ["a", "a"]
