@@ -19,9 +19,9 @@ from lipt.common.process.machine import this_machine
 from lipt.common.states import RunState
 from lipt.coordinator.access.tokens import Tokens, keep_own_token
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
-from lipt.coordinator.compute.messages import OnProgress, Progressed
+from lipt.coordinator.compute.messages import OnProgress, Progressed, ScanNews
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.compute.scan import scans_dir
+from lipt.coordinator.compute.scan import PartyDistrusted, scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import steady_clock
@@ -108,7 +108,7 @@ class App:
             events=self.events,
             meters=self.meters,
         )
-        compute.on_scan = self.dispatcher.scans.note
+        compute.on_scan = self._note_scan
         driver = RunDriver(
             store,
             compute,
@@ -151,6 +151,11 @@ class App:
         )
         stack.push_async_callback(self.answers.stop)
         stack.callback(self.intake.stop)
+
+    def _note_scan(self, news: ScanNews) -> None:
+        self.dispatcher.scans.note(news)
+        if isinstance(news, PartyDistrusted):
+            _begin(self._stack, self.answers.forget_scores_of(news.party), "distrust")
 
     async def _keep_storage(self) -> None:
         """Remove unused blobs and old runs from now on."""

@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from lipt.common.access.tokens import TokenSource
 from lipt.common.rpc.channel import open_channel
 from lipt.trainer import Client
 from tests import processes
@@ -211,9 +212,12 @@ class Cluster:
         own += ["--cache-dir", str(self.directory / f"cache-{name}")]
         return self.start(name, [*program, *own, *flags], environment, fresh=fresh)
 
-    def play_worker(self, name: str, *, has_data: bool = False) -> PlayedWorker:
+    def play_worker(
+        self, name: str, *, has_data: bool = False, token: str | None = None
+    ) -> PlayedWorker:
         """A worker that the test plays, on a connection of its own."""
-        channel = self._channels.enter_context(open_channel(self.address))
+        source = TokenSource.from_options(None, token)
+        channel = self._channels.enter_context(open_channel(self.address, token=source))
         return PlayedWorker(self.directory, channel, name, has_data=has_data)
 
     def client(self) -> Client:

@@ -48,7 +48,7 @@ from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import span
 from lipt.common.planning import Cost, Limit, learner_memory, learner_threads, violation
 from lipt.common.process.machine import Machine
-from lipt.common.signals.passes import encode_range, score_range
+from lipt.common.signals.passes import data_proof, encode_range, score_range
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
@@ -218,14 +218,15 @@ class Worker:
                 "opened again for the next range."
             )
         phases.enter(Phase.SUBMITTING)
-        content = encode_range(scored)
+        content, proof = encode_range(scored), data_proof(dataset, task.nonce, task.proof_ids)
         report = worker_pb2.LearnerReport(
             train_seconds=seconds, total_seconds=seconds, bytes_received=exchange.bytes_received
         )
 
         def send() -> None:
             name = exchange.upload(content)
-            exchange.commit(lambda: self.client.commit(assignment, name, report))
+            commit = self.client.commit
+            exchange.commit(lambda: commit(assignment, name, report, data_proof=proof))
 
         try:
             exchange.hand_in(send)

@@ -134,8 +134,9 @@ class CoordinatorClient:
         result: BlobName,
         report: worker_pb2.LearnerReport,
         snapshots: Sequence[BlobName] = (),
+        data_proof: str = "",
     ) -> None:
-        """Commit an uploaded result, with a learner's snapshots in training order."""
+        """Commit an uploaded result: a learner's snapshots in training order, a range's proof."""
         request = worker_pb2.CommitResultRequest(
             worker_id=self.worker_id,
             assignment_id=assignment.assignment_id,
@@ -143,6 +144,7 @@ class CoordinatorClient:
             result=blob_to_proto(result),
             report=report,
             snapshots=map(blob_to_proto, snapshots),
+            data_proof=data_proof,
         )
         _call(self._stub.CommitResult, request, _COMMIT_SECONDS)
 

@@ -69,9 +69,14 @@ class Tokens:
         return tuple(self._records.values())
 
     async def create(
-        self, role: Role, *, name: str, days: float, created_by: str
+        self, role: Role, *, name: str, days: float, created_by: str, scores: bool = False
     ) -> tuple[TokenRecord, str]:
         """Create a token for some days (0: until revoked); its text is never stored."""
+        if scores and role is not Role.WORKER:
+            raise InvalidRequestError(
+                f"a token of the role {role} has no workers that score (--scores). Give the "
+                "permission with the role worker; an admin's workers have it."
+            )
         if not 0.0 <= days <= _MAX_DAYS:  # also refuses NaN
             raise InvalidRequestError(
                 f"a token cannot hold for {days:g} days. Give 0 < days <= {_MAX_DAYS:g}, or none "
@@ -88,6 +93,7 @@ class Tokens:
             created_at=now,
             created_by=created_by,
             expires_at=now + days * _DAY_SECONDS if days else None,
+            scores=scores,
         )
         await self._database.save(record)
         self._records[record.token_id] = record
@@ -125,6 +131,7 @@ class Tokens:
             key=f"{_TOKEN_KEY}:{record.token_id}",
             name=_name(record),
             roles=frozenset({record.role}),
+            scores=record.scores,
         )
 
     def holds(self, caller: Caller) -> bool:
@@ -260,6 +267,7 @@ def _certified(certificate: CertificateIdentity) -> Caller:
         roles=certificate.roles,
         certificate=certificate.sha256,
         expires_at=certificate.expires_at,
+        scores=certificate.scores,
     )
     if not caller.roles:
         raise PermissionDeniedError(

@@ -111,6 +111,12 @@ class WorkerRegistry:
             joined_at = self._workers[worker_id].joined_at
         else:
             logger.info("worker %s (%s) joined on %s", name, worker_id, device)
+            if has_data and not shown.caller.may_score:
+                logger.warning(
+                    "worker %s has the data, and scores none of it: %s may not (lipt token create "
+                    "--role worker --scores, or lipt certs worker --scores)",
+                    *(name, shown.caller.name),
+                )
         worker = WorkerRecord(
             worker_id,
             name or worker_id,
@@ -137,6 +143,10 @@ class WorkerRegistry:
                 f"the call under worker id {worker_id} {objection}. Register, and use your own id "
                 "and secret."
             )
+        elif shown.caller != worker.binding.caller:
+            # What it may do follows from the credentials that it shows now.
+            binding = replace(worker.binding, caller=shown.caller)
+            self._workers[worker_id] = replace(worker, binding=binding)
 
     def behind(self, shown: Evidence) -> str | None:
         """The id of the worker whose secret is shown; empty without one, None if it is wrong."""
@@ -178,6 +188,10 @@ class WorkerRegistry:
         """The worker's display name; its id if it is unknown."""
         worker = self._workers.get(worker_id)
         return worker.name if worker else worker_id
+
+    def scorer(self, worker_id: str) -> str:
+        """The party of a registered worker's scores."""
+        return self.heard(worker_id).binding.caller.scorer
 
     def version(self, worker_id: str) -> str:
         """The worker's LiPT version; empty if it is unknown."""

@@ -120,6 +120,7 @@ class FakeClient:
         self.registered: list[tuple[str, str]] = []
         self.released: list[tuple[str, str, str]] = []
         self.declined: list[tuple[str, str, str]] = []
+        self.proofs: list[str] = []
         self.committed: list[
             tuple[str, BlobName, worker_pb2.LearnerReport, tuple[BlobName, ...]]
         ] = []
@@ -160,8 +161,10 @@ class FakeClient:
         result: BlobName,
         report: worker_pb2.LearnerReport,
         snapshots: Sequence[BlobName] = (),
+        data_proof: str = "",
     ) -> None:
         self._answer("commit")
+        self.proofs.append(data_proof)
         self.committed.append((self.worker_id, result, report, tuple(snapshots)))
 
     def release(

@@ -219,6 +219,14 @@ def test_a_role_is_given_by_a_uri_or_by_a_unit(role: Role) -> None:
     assert identity(certificate("a", [unit])).roles == {role}
 
 
+def test_who_may_score_is_a_field_of_its_own() -> None:
+    worker = Uri("lipt:role:worker")
+    assert not identity(certificate("a", names=[worker])).scores
+    named = identity(certificate(names=[worker, Uri("lipt:scores"), Uri("box")]))
+    assert (named.scores, named.roles, named.name) == (True, {Role.WORKER}, "box")
+    assert identity(certificate("a", ["lipt-worker", "lipt-scores"])).scores
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -160,6 +160,24 @@ async def test_holder_of_a_token_is_called_by_it_and_only_a_digest_is_kept(
     assert text.rpartition("_")[2] not in stored.model_dump_json()
 
 
+async def test_scoring_is_a_permission_of_a_worker_s_token_that_is_given_on_purpose(
+    tokens: Tokens,
+) -> None:
+    record, text = await tokens.create(Role.WORKER, name="", days=0.0, created_by="", scores=True)
+    assert (record.scores, tokens.caller(text).may_score) == (True, True)
+    assert [tokens.caller(await given(tokens, role)).may_score for role in Role] == [
+        role is Role.ADMIN for role in Role
+    ]
+    assert OWN_USER.may_score
+    assert ANYBODY.may_score
+    with pytest.raises(InvalidRequestError, match=r"role trainer has no workers .*role worker"):
+        await tokens.create(Role.TRAINER, name="", days=0.0, created_by="", scores=True)
+    shown = replace(
+        NOTHING, certificate=CertificateIdentity("a", "ab", frozenset(Role), None, True)
+    )
+    assert identify(shown, Admission.CERTIFIED, tokens).scores
+
+
 async def test_own_token_makes_an_admin_that_is_not_listed(tokens: Tokens, own: Token) -> None:
     assert tokens.caller(own.text) is OWN_USER
     assert OWN_USER.roles == {Role.ADMIN}
