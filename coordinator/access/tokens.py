@@ -16,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from lipt.common.access.certificate import CertificateIdentity, role_unit, role_uri
+from lipt.common.access.local import is_local
 from lipt.common.access.roles import EVERY_ROLE, Role
 from lipt.common.access.tokens import Token
 from lipt.common.blobs.durable import write_durably
@@ -182,7 +183,7 @@ def keep_own_token(state_dir: Path) -> Token:
 class Admission(StrEnum):
     """How callers are admitted; a token is always accepted."""
 
-    # The local token, which only processes of the coordinator's own user can read.
+    # The local socket, which only processes of the coordinator's own user can open.
     OWN_USER = "lets in this user's processes, and who shows a token"
     # A client certificate with a role, verified by gRPC.
     CERTIFIED = "lets in peers that --tls-ca certifies, by the roles in certificates or a token"
@@ -211,10 +212,9 @@ def describe_exposure(listen: str, tls: TlsFiles | None, admitted: Admission) ->
 
 @dataclass(frozen=True)
 class Shown:
-    """A call's credentials, with a certificate verified by gRPC, and its address with the port."""
+    """A call's credentials, with a certificate verified by gRPC, and its peer as gRPC names it."""
 
     authorization: str | None
-    local_token: str | None
     certificate: CertificateIdentity | None
     peer: str
 
@@ -242,16 +242,10 @@ def identify(shown: Shown, admitted: Admission, tokens: Tokens) -> Caller:
         case Admission.ANYBODY:
             return Caller(key=shown.peer, name=ANYBODY.name, roles=EVERY_ROLE)
         case Admission.OWN_USER:
-            if shown.local_token is None:
+            if not is_local(shown.peer):
                 raise UnauthenticatedError(
-                    "this coordinator serves the user that started it, and the call does not show "
-                    f"its local token. {HOW_TO_GET_ONE}"
-                )
-            if not tokens.is_own(shown.local_token):
-                raise UnauthenticatedError(
-                    "the local token that the call shows is another coordinator's: what is called "
-                    "here is not the one that listens at this port where the caller runs. "
-                    f"{HOW_TO_GET_ONE}"
+                    "this coordinator serves the user that started it, and the call did not come "
+                    f"over its local socket. If it has just started, call again. {HOW_TO_GET_ONE}"
                 )
             return OWN_USER
         case Admission.TOKEN | Admission.CERTIFIED:

@@ -317,7 +317,7 @@ def test_full_disk_costs_no_more_than_the_next_start(
     assert list(tmp_path.iterdir()) == []
 
 
-NOTHING = Shown(authorization=None, local_token=None, certificate=None, peer="ipv4:10.0.0.7:4242")
+NOTHING = Shown(authorization=None, certificate=None, peer="ipv4:10.0.0.7:4242")
 CERTIFIED_BOX = CertificateIdentity("box-1", "ab" * 32, frozenset({Role.WORKER}))
 
 
@@ -338,14 +338,12 @@ async def test_token_is_checked_however_the_coordinator_listens(
     shown = replace(NOTHING, authorization=f"Basic {text}")
     assert "not of the form 'Bearer TOKEN'" in str(refusal(shown, admitted, tokens))
     # A wrong one is refused where none is needed, too.
-    shown = Shown(f"Bearer {Token.draw('x').text}", own.text, CERTIFIED_BOX, NOTHING.peer)
+    shown = Shown(f"Bearer {Token.draw('x').text}", CERTIFIED_BOX, "unix:")
     assert isinstance(refusal(shown, admitted, tokens), UnauthenticatedError)
 
 
-def test_certificate_comes_after_a_token_before_the_local_token_and_needs_a_role(
-    tokens: Tokens, own: Token
-) -> None:
-    shown = Shown(f"Bearer {own.text}", own.text, CERTIFIED_BOX, NOTHING.peer)
+def test_certificate_comes_after_a_token_and_needs_a_role(tokens: Tokens, own: Token) -> None:
+    shown = Shown(f"Bearer {own.text}", CERTIFIED_BOX, NOTHING.peer)
     assert identify(shown, Admission.CERTIFIED, tokens) is OWN_USER
     shown = replace(
         shown, authorization=None, certificate=replace(CERTIFIED_BOX, expires_at=1234.0)
@@ -362,17 +360,14 @@ def test_certificate_comes_after_a_token_before_the_local_token_and_needs_a_role
         assert words in str(error)
 
 
-def test_local_token_is_the_own_user_s_and_looked_at_only_where_it_is_asked_for(
-    tokens: Tokens, own: Token
+def test_local_socket_makes_the_own_user_and_counts_only_where_it_is_served(
+    tokens: Tokens,
 ) -> None:
-    mine = replace(NOTHING, local_token=own.text)
+    mine = replace(NOTHING, peer="unix:")
     assert identify(mine, Admission.OWN_USER, tokens) is OWN_USER
     assert isinstance(refusal(mine, Admission.TOKEN, tokens), UnauthenticatedError)
-    # Of whatever listens at that port on the caller's own machine.
-    other = replace(NOTHING, local_token=Token.draw("admin").text)
-    assert identify(other, Admission.ANYBODY, tokens).roles == EVERY_ROLE
-    error = refusal(other, Admission.OWN_USER, tokens)
-    assert "another coordinator's" in str(error)
+    text = str(refusal(replace(NOTHING, peer="ipv4:127.0.0.1:1"), Admission.OWN_USER, tokens))
+    assert "did not come over its local socket" in text
 
 
 @pytest.mark.parametrize(
