@@ -17,7 +17,7 @@ from lipt.common.process import talking
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.common.states import RunState
-from lipt.coordinator.access.tokens import Tokens, keep_own_token
+from lipt.coordinator.access.tokens import OwnToken, Tokens
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
 from lipt.coordinator.compute.messages import OnProgress, Progressed, ScanNews
 from lipt.coordinator.compute.queue import ComputeQueue
@@ -74,8 +74,8 @@ class App:
         stack.callback(self.lock.release)
         self.database = Database.open(settings.state_dir / "lipt.db")
         stack.push_async_callback(self.database.close)
-        own_token = keep_own_token(settings.state_dir)
-        self.tokens = Tokens(self.database, own_token, wall_clock=time)
+        self.tokens = Tokens(self.database, OwnToken(settings.state_dir), wall_clock=time)
+        stack.callback(self.tokens.stop)
         self.blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
         self.store = RunStore(self.database)
 
@@ -90,6 +90,9 @@ class App:
             self.data = await self.compute.run(DescribeData(), progress)
         self.compute.open_light(self.data)
         await self.store.load()
+        served = (record.served_at for record in await self.database.load(DataRecord))
+        runs = (max(run.created_at, run.ended_at or 0.0) for run in self.store.runs())
+        self._newest_at = max([*served, *runs], default=None)
         await hold_runs_of_other_data(self.store, self.data, self.database, self.events)
         await _note_served(self.data, self.database)
 
@@ -169,6 +172,7 @@ class App:
             is_live=lambda lease: self.dispatcher.leases.has(*lease),
             wall_clock=time,
             clock=monotonic,
+            newest_at=self._newest_at,
         )
         _begin(self._stack, self.storage.run(), "collection")
 

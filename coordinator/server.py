@@ -149,7 +149,7 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
         settings.listen, tls, insecure=settings.insecure, require_token=settings.require_token
     )
     stopping = asyncio.Event()
-    sessions = Sessions(app.tokens.own, app.tokens.holds, settings.state_dir, clock=time)
+    sessions = Sessions(lambda: app.tokens.own, app.tokens.holds, settings.state_dir, clock=time)
     limits = PeerLimits(settings.limits, clock=monotonic)
     server = _grpc_server(app, admitted, limits)
     services = _services(app, stopping, sessions)

@@ -6,10 +6,12 @@ can read the coordinator's own token file (by default its own user) are admins.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -23,6 +25,7 @@ from lipt.common.blobs.durable import write_durably
 from lipt.common.errors import (
     InvalidRequestError,
     PermissionDeniedError,
+    StateError,
     UnauthenticatedError,
     UnknownTokenError,
 )
@@ -37,6 +40,7 @@ OWN_FILE = "admin.token"
 _OWN_ID = "admin"
 _DAY_SECONDS = 86_400.0
 _MAX_DAYS = 36_500.0
+_RETRY_SECONDS = 10.0
 # What the key of a caller with a token begins with.
 _TOKEN_KEY = "token"  # noqa: S105 - the name of a way
 
@@ -51,9 +55,19 @@ OWN_USER = Caller(key="own user", name="the coordinator's own user", roles=froze
 class Tokens:
     """The tokens of a state directory, and their holders."""
 
-    def __init__(self, database: Database, own: Token, *, wall_clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        own: Callable[[], Token],
+        *,
+        wall_clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """`own` gives the state directory's own token, which may be replaced."""
         self._database = database
         self._own = own
+        self._sleep = sleep
+        self._unsaved: set[asyncio.Task[None]] = set()
         self._clock = wall_clock
         self._records: dict[str, TokenRecord] = {}
 
@@ -64,7 +78,7 @@ class Tokens:
 
     @property
     def own(self) -> str:
-        return self._own.text
+        return self._own().text
 
     def listed(self) -> tuple[TokenRecord, ...]:
         return tuple(self._records.values())
@@ -101,7 +115,7 @@ class Tokens:
         return record, token.text
 
     async def revoke(self, token_id: str) -> TokenRecord:
-        """Revoke a token; after a StateError (failed write), a restart brings it back."""
+        """Revoke a token at once; after a StateError (failed write) it is written again later."""
         record = self._records.get(token_id)
         if record is None:
             raise UnknownTokenError(
@@ -110,11 +124,33 @@ class Tokens:
         if record.revoked_at is None:
             record = record.changed(revoked_at=self._clock())
             self._records[token_id] = record
-        await self._database.save(record)
+        try:
+            await self._database.save(record)
+        except StateError as error:
+            task = asyncio.create_task(self._save_later(record))
+            self._unsaved.add(task)
+            task.add_done_callback(self._unsaved.discard)
+            raise StateError(
+                f"the token {token_id} is refused from now on, but a restart would bring it back: "
+                f"{error} It is written as soon as that is possible."
+            ) from error
         return record
 
+    async def _save_later(self, record: TokenRecord) -> None:
+        while True:
+            await self._sleep(_RETRY_SECONDS)
+            with suppress(StateError):
+                await self._database.save(record)
+                logger.info("the revocation of %s is written", _name(record))
+                return
+
+    def stop(self) -> None:
+        """Give up revocations that could not be written."""
+        for task in tuple(self._unsaved):
+            task.cancel()
+
     def is_own(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode(), self._own.text.encode())
+        return hmac.compare_digest(text.encode(), self.own.encode())
 
     def caller(self, text: str) -> Caller:
         """The holder of a token; an UnauthenticatedError if it is unknown or expired."""
@@ -162,15 +198,43 @@ def _day(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
+class OwnToken:
+    """The state directory's own token; a file that is replaced replaces it at once."""
+
+    def __init__(self, state_dir: Path) -> None:
+        """Read the token, or create it."""
+        self._path = state_dir / OWN_FILE
+        self._token = keep_own_token(state_dir)
+        self._seen = self._stamp()
+
+    def __call__(self) -> Token:
+        if (stamp := self._stamp()) != self._seen:
+            self._seen = stamp
+            found = _read_own(self._path)
+            if found is not None and found != self._token:
+                self._token = found
+                logger.warning("%s was replaced: the token that it had is refused", self._path)
+        return self._token
+
+    def _stamp(self) -> tuple[int, int] | None:
+        with suppress(OSError):
+            found = self._path.stat()
+            return found.st_ino, found.st_mtime_ns
+        return None
+
+
+def _read_own(path: Path) -> Token | None:
+    with suppress(OSError):
+        found = Token.parse(path.read_text(encoding="ascii", errors="replace"))
+        return found if found is not None and found.token_id == _OWN_ID else None
+    return None
+
+
 def keep_own_token(state_dir: Path) -> Token:
     """The state directory's own token, created if it is missing."""
     path = state_dir / OWN_FILE
-    try:
-        found = Token.parse(path.read_text(encoding="ascii", errors="replace"))
-        if found is not None and found.token_id == _OWN_ID:
-            return found
-    except FileNotFoundError:
-        pass
+    if (found := _read_own(path)) is not None:
+        return found
     token = Token.draw(_OWN_ID)
     try:
         write_durably(path, f"{token.text}\n".encode())

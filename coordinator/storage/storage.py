@@ -42,6 +42,8 @@ class Storage:
     compute: ComputeQueue
     _: KW_ONLY
     wall_clock: Callable[[], float]
+    # By which runs age; else the wall clock.
+    aging_clock: Callable[[], float] | None = None
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     def __post_init__(self) -> None:
@@ -79,7 +81,8 @@ class Storage:
 
     async def remove_overdue_runs(self) -> None:
         """Remove overdue runs that are not in use; their blobs are then no longer needed."""
-        for run in overdue(self.store.runs(), self.settings, now=self.wall_clock()):
+        now = (self.aging_clock or self.wall_clock)()
+        for run in overdue(self.store.runs(), self.settings, now=now):
             if self._in_use(run.run_id):
                 continue
             try:
@@ -151,8 +154,12 @@ async def open_storage(
     is_live: Callable[[LeaseId], bool],
     wall_clock: Callable[[], float],
     clock: Callable[[], float],
+    newest_at: float | None = None,
 ) -> Storage:
-    """Open the storage of a state directory, with the uploads of an earlier process."""
+    """Open the storage of a state directory, with the uploads of an earlier process.
+
+    `newest_at` is the time of the newest record: runs age from there by `clock`.
+    """
     finished, unfinished = await asyncio.to_thread(_left_behind, directory, blobs)
     usable = free_bytes(directory) + sum(finished.values()) + sum(unfinished.values())
     quota = resolve_quota(settings, usable_bytes=usable)
@@ -165,10 +172,24 @@ async def open_storage(
     accounts = Accounts(quota, clock=clock, is_live=is_live)
     accounts.restore(finished, unfinished)
     storage = Storage(
-        directory, blobs, accounts, settings, events, store, compute, wall_clock=wall_clock
+        *(directory, blobs, accounts, settings, events, store, compute),
+        wall_clock=wall_clock,
+        aging_clock=aging_clock(newest_at, wall_clock, clock),
     )
     store.listen(storage.forget_named)
     return storage
+
+
+def aging_clock(
+    newest_at: float | None, wall_clock: Callable[[], float], clock: Callable[[], float]
+) -> Callable[[], float]:
+    """The time by which runs age, at most the wall clock's.
+
+    A wall clock that is wrong for hours would remove runs for good. So time goes on from the newest
+    record of earlier processes, with the steady clock: while no coordinator served, no run ages.
+    """
+    began, newest = clock(), wall_clock() if newest_at is None else newest_at
+    return lambda: min(wall_clock(), newest + clock() - began)
 
 
 def _left_behind(directory: Path, blobs: BlobStore) -> tuple[dict[str, int], dict[str, int]]:

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ImageRows, is_texts, require_labels
+from lipt.common.data.sources.storage import identity_of, walk_once
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.images.formats import Header, check_file, decode_file
 from lipt.common.weights.files import read_container
@@ -130,7 +131,9 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
         classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
     except OSError as error:
         raise DataError(f"{source}: {path} cannot be used: {error}. {_HOW}") from error
-    by_class = [_images_in(Path(path) / name) for name in classes]
+    starts = [Path(path) / name for name in classes]
+    seen = {identity_of(path), *map(identity_of, starts)}
+    by_class = [_images_in(start, seen) for start in starts]
     empty = [name for name, files in zip(classes, by_class, strict=True) if not files]
     if empty or not classes:
         lacking = f"no image in {', '.join(empty)}" if empty else "no directory in it"
@@ -142,11 +145,11 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
     return EncodedRows.of_files(source, tuple(classes), labels_N, files, stamp)
 
 
-def _images_in(folder: Path) -> list[str]:
+def _images_in(folder: Path, seen: set[tuple[int, int]]) -> list[str]:
     return [
         str(Path(directory) / name)
-        for directory, _, names in sorted(os.walk(folder, followlinks=True))
-        for name in sorted(names)
+        for directory, names in walk_once(folder, seen)
+        for name in names
         if name.lower().endswith(_SUFFIXES)
     ]
 

@@ -110,6 +110,38 @@ class Ranges:
             return part[:size]
 
 
+def walk_once(
+    folder: str | os.PathLike[str], seen: set[tuple[int, int]]
+) -> list[tuple[str, list[str]]]:
+    """The directories below a folder, sorted, and their files' names, sorted.
+
+    Links are followed, but no directory is visited twice, nor one of those `seen`: a loop of links
+    would repeat all files.
+    """
+    found = []
+    for at, folders, names in os.walk(folder, followlinks=True):
+        found.append((at, sorted(names)))
+        folders[:] = [one for one in sorted(folders) if _is_new(f"{at}{os.sep}{one}", seen)]
+    return sorted(found)
+
+
+def identity_of(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """A directory's device and inode; raises OSError."""
+    status = os.stat(path)  # noqa: PTH116 - of a million paths
+    return status.st_dev, status.st_ino
+
+
+def _is_new(path: str, seen: set[tuple[int, int]]) -> bool:
+    try:
+        identity = identity_of(path)
+    except OSError:
+        return False  # a broken link
+    if identity in seen:
+        return False
+    seen.add(identity)
+    return True
+
+
 class LocalFiles:
     """Files of this machine; keeps the last ones open."""
 

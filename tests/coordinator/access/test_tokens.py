@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from lipt.coordinator.access.tokens import (
     OWN_FILE,
     OWN_USER,
     Admission,
+    OwnToken,
     Shown,
     Tokens,
     admission,
@@ -137,7 +139,7 @@ def own() -> Token:
 
 @pytest.fixture
 def tokens(database: Database, own: Token, clock: Clock) -> Tokens:
-    return Tokens(database, own, wall_clock=clock)
+    return Tokens(database, lambda: own, wall_clock=clock)
 
 
 async def given(
@@ -214,7 +216,7 @@ async def test_revoked_token_is_refused_at_once_and_over_restarts(
     (record,) = tokens.listed()
     clock.now = DAY
     assert (await tokens.revoke(record.token_id)).revoked_at == DAY
-    again = Tokens(database, own, wall_clock=clock)
+    again = Tokens(database, lambda: own, wall_clock=clock)
     await again.load()
     for held in (tokens, again):
         with pytest.raises(UnauthenticatedError, match=r"\(ci\) was revoked on 1970-01-02 00:00"):
@@ -230,7 +232,7 @@ async def test_tokens_are_listed_oldest_first_after_a_restart(
     (record,) = tokens.listed()
     older = record.changed(token_id="zzzz", created_at=record.created_at - 1.0)
     await database.save(older)
-    again = Tokens(database, own, wall_clock=clock)
+    again = Tokens(database, lambda: own, wall_clock=clock)
     await again.load()
     assert again.listed() == (older, record)
 
@@ -254,6 +256,50 @@ async def test_revoked_token_has_ended_though_the_disk_is_full_and_is_written_wh
     assert len(tokens.listed()) == 1
     revoked = await tokens.revoke(record.token_id)
     assert await database.load(TokenRecord) == (revoked,)
+
+
+async def test_a_revocation_that_the_disk_refused_is_written_once_it_can_be(
+    database: Database, own: Token, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retries = asyncio.Semaphore(0)
+    tokens = Tokens(database, lambda: own, wall_clock=clock, sleep=lambda _: retries.acquire())
+    await given(tokens)
+    (record,) = tokens.listed()
+    refused = asyncio.Event()
+
+    async def refuse(_: object) -> None:
+        refused.set()
+        raise StateError("the disk is full.")
+
+    with monkeypatch.context() as full:
+        full.setattr(database, "save", refuse)
+        with pytest.raises(StateError, match=r"is refused from now on, .* as soon as"):
+            await tokens.revoke(record.token_id)
+        refused.clear()
+        retries.release()
+        await refused.wait()
+    retries.release()
+    async with asyncio.timeout(60.0):
+        while (await database.load(TokenRecord))[0].revoked_at is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    tokens.stop()
+
+
+async def test_a_replaced_own_token_counts_at_once_and_a_damaged_one_changes_nothing(
+    database: Database, clock: Clock, tmp_path: Path
+) -> None:
+    tokens = Tokens(database, OwnToken(tmp_path), wall_clock=clock)
+    old, new = tokens.own, Token.draw("admin").text
+    file = tmp_path / OWN_FILE
+    for content in ("", Token.draw("other").text, "x"):
+        durable.write_durably(file, content.encode())
+        assert tokens.caller(old) is OWN_USER
+    file.unlink()
+    assert tokens.caller(old) is OWN_USER
+    durable.write_durably(file, new.encode())
+    assert tokens.caller(new) is OWN_USER
+    with pytest.raises(UnauthenticatedError):
+        tokens.caller(old)
 
 
 async def test_token_holds_for_its_days_and_not_a_moment_longer(

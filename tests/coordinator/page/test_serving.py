@@ -261,7 +261,7 @@ def sessions(clock: Clock, shown: Shown, tmp_path: Path) -> Sessions:
 
 def restarted(clock: Clock, shown: Shown, state_dir: Path, own_token: str = "own") -> Sessions:
     """Those of a coordinator, as after a restart."""
-    sessions = Sessions(own_token, lambda _: shown.holds, state_dir, clock=clock)
+    sessions = Sessions(lambda: own_token, lambda _: shown.holds, state_dir, clock=clock)
     sessions.open_at("https://lipt.example.org")
     return sessions
 
@@ -304,6 +304,15 @@ def test_changed_cookies_and_those_of_another_coordinator_are_refused(
     with pytest.raises(UnauthenticatedError):
         restarted(clock, shown, tmp_path, "another token").find(cookie)
     assert "0a1b" not in cookie
+
+
+def test_sessions_end_with_the_coordinator_s_own_token_while_it_serves(
+    clock: Clock, tmp_path: Path
+) -> None:
+    own = iter(["one", "one", "two", "two"])
+    sessions = Sessions(lambda: next(own), lambda _: True, tmp_path, clock=clock)
+    cookie = sessions.begin(TRAINER)
+    require_ended(sessions, cookie)
 
 
 def test_session_ends_with_what_it_was_begun_with(sessions: Sessions, shown: Shown) -> None:
@@ -383,7 +392,7 @@ def test_link_says_when_it_ends_and_needs_a_page(
     clock: Clock, shown: Shown, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=r"serves no page\. Start it with --dashboard-listen"):
-        Sessions("own", lambda _: True, tmp_path, clock=clock).link(OWN_USER)
+        Sessions(lambda: "own", lambda _: True, tmp_path, clock=clock).link(OWN_USER)
     link, ends_at = restarted(clock, shown, tmp_path).link(OWN_USER)
     assert link.startswith("https://lipt.example.org/sign-in?code=")
     assert ends_at == clock.now + 60

@@ -89,6 +89,23 @@ def test_storage_and_size_do_not_count_but_every_file(image_folder: Path) -> Non
     assert len(found) == 3
 
 
+def test_a_loop_of_links_repeats_no_image_and_a_link_to_more_is_followed(
+    image_folder: Path, tmp_path: Path
+) -> None:
+    source = f"imagefolder:{image_folder}"
+    base = open_dataset(source)
+    (image_folder / "cat" / "loop").symlink_to(image_folder)
+    (image_folder / "dog" / "itself").symlink_to(image_folder / "dog")
+    (image_folder / "dog" / "broken").symlink_to(tmp_path / "none")
+    assert open_dataset(source).full_fingerprint == base.full_fingerprint
+    more = tmp_path / "more"
+    more.mkdir()
+    (more / "9.png").write_bytes((image_folder / "cat" / "1.png").read_bytes())
+    for name in ("more", "more again"):
+        (image_folder / "cat" / name).symlink_to(more)
+    assert len(open_dataset(source)) == len(base) + 1
+
+
 def write(folder: Path, metadata: dict[str, str] | None = None, **tensors: Any) -> None:
     contents = {
         "images_NCHW": torch.arange(12, dtype=torch.uint8).view(3, 1, 2, 2),
