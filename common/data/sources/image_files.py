@@ -28,7 +28,7 @@ from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ImageRows, is_texts, require_labels
-from lipt.common.data.sources.storage import identity_of, walk_once
+from lipt.common.data.sources.storage import identity_of, open_regular, walk_once
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.images.formats import Header, check_file, decode_file
 from lipt.common.weights.files import read_container
@@ -66,7 +66,7 @@ class EncodedRows(ImageRows):
         """A file for each image."""
 
         def open_file(row: int) -> BinaryIO:
-            return Path(files[row]).open("rb")
+            return open_regular(files[row])
 
         return cls(source, names, labels_N, open_file, files.__getitem__, stamp=stamp)
 
@@ -132,8 +132,8 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
     except OSError as error:
         raise DataError(f"{source}: {path} cannot be used: {error}. {_HOW}") from error
     starts = [Path(path) / name for name in classes]
-    seen = {identity_of(path), *map(identity_of, starts)}
-    by_class = [_images_in(start, seen) for start in starts]
+    root = identity_of(path)
+    by_class = [_images_in(start, {root, identity_of(start)}) for start in starts]
     empty = [name for name, files in zip(classes, by_class, strict=True) if not files]
     if empty or not classes:
         lacking = f"no image in {', '.join(empty)}" if empty else "no directory in it"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import stat
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
 
 from lipt.common.errors import ConfigError, DataError
@@ -108,6 +109,15 @@ class Ranges:
             part = self._fetch(offset, offset + max(size, self._ahead))
             self._parts.append((offset, part))
             return part[:size]
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file of data for reading; an OSError for pipes and devices, which may never end."""
+    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(number).st_mode):
+        return os.fdopen(number, "rb")
+    os.close(number)
+    raise OSError(f"{os.fspath(path)} is no regular file, but a directory, a pipe or a device")
 
 
 def walk_once(

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,12 @@ def test_a_loop_of_links_repeats_no_image_and_a_link_to_more_is_followed(
     for name in ("more", "more again"):
         (image_folder / "cat" / name).symlink_to(more)
     assert len(open_dataset(source)) == len(base) + 1
+
+
+def test_a_pipe_among_the_images_is_named(image_folder: Path) -> None:
+    os.mkfifo(image_folder / "cat" / "pipe.png")
+    with pytest.raises(DataError, match=r"1 of 6 images .*\n.*pipe\.png is no regular file"):
+        open_dataset(f"imagefolder:{image_folder}")
 
 
 def write(folder: Path, metadata: dict[str, str] | None = None, **tensors: Any) -> None:
