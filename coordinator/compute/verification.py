@@ -28,7 +28,7 @@ from lipt.common.config.tasks import ScoringTask
 ScoreIds = Callable[[Tensor], Sequence[Tensor]]
 
 # Values from another kind of machine, or from another place in a batch, may differ by this much.
-OTHER_KIND, OTHER_PLACE = 1e-2, 1e-4
+OTHER_KIND, OTHER_PLACE = 2e-3, 1e-4
 # The manifest states the probability for this fraction of a party's examples.
 STATED_FRACTION = 0.01
 

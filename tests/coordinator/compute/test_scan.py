@@ -225,9 +225,13 @@ def test_a_proof_needs_each_example_and_target_and_the_nonce(world: World) -> No
     assert asked.proof not in [*proofs, data_proof(relabelled, asked.nonce, asked.ids)]
 
 
-def test_values_of_another_kind_of_machine_may_differ_in_their_last_digits(world: World) -> None:
-    near = linear(num_classes=10)
+def test_an_honest_mix_of_kinds_differs_in_last_digits_and_a_coarse_kind_is_not_taken(
+    world: World,
+) -> None:
+    near, coarse = linear(num_classes=10), linear(num_classes=10)
     near.load_state_dict({name: value * (1 + 1e-6) for name, value in _state(world.model)})
+    rounded = {name: (value * 16).round() / 16 for name, value in _state(world.model)}
+    coarse.load_state_dict(rounded)
     compute = world.settings.compute.model_copy(
         update={"scoring_workers": world.settings.compute.scoring_workers.ANY}
     )
@@ -236,11 +240,19 @@ def test_values_of_another_kind_of_machine_may_differ_in_their_last_digits(world
     assert (scan.kind, scan.scan_id != world.scan.scan_id) == ("", True)
     world.scan = scan
     world.folder = RangeFolder(scans_dir(world.settings.state_dir), scan.scan_id)
-    world.when_opened = lambda _: world.sent("w1", 0, near)
-    signals = world.signals()
-    assert not same(signals, world.alone())
-    assert torch.allclose(signals.errors_NC, world.alone().errors_NC, atol=1e-4)
+
+    def send(_: Scan) -> None:
+        world.sent("near", 0, near)
+        world.sent("coarse", 1, coarse)
+
+    world.when_opened = send
+    signals, alone = world.signals(), world.alone()
+    assert not same(signals, alone)
+    assert torch.allclose(signals.errors_NC, alone.errors_NC, atol=1e-4)
     assert 0 not in world.done_here()
+    assert world.distrusted() == {"coarse": {1}}
+    chosen = [it.errors_NC.norm(dim=1).argsort(stable=True)[-180:] for it in (signals, alone)]
+    assert set(chosen[0].tolist()) == set(chosen[1].tolist())
 
 
 def test_a_range_that_was_computed_here_and_sent_as_well_is_taken_from_here(world: World) -> None:
