@@ -45,19 +45,14 @@ class LocalTarget:
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._names = _names(address)
         self._found: tuple[Path, int] | None = None
 
     def current(self) -> str:
         """The target to use now."""
-        for folder in _folders():
-            for name in self._names:
-                with suppress(OSError):
-                    found = folder / name, _private(folder, name)
-                    if found != self._found and not _is_live(found[0]):
-                        continue
-                    self._found = found
-                    return f"{_PREFIX}{found[0]}"
+        for found in _sockets(self._address):
+            if found == self._found or _is_live(found[0]):
+                self._found = found
+                break
         return self._address if self._found is None else f"{_PREFIX}{self._found[0]}"
 
 
@@ -83,12 +78,9 @@ def local_sockets(address: str, bind: Callable[[str], object]) -> Iterator[tuple
 
 def forget_dead(address: str) -> None:
     """Remove what a killed coordinator has left, so that no client takes it for this one."""
-    for folder in _folders():
-        for name in _names(address):
-            with suppress(OSError):
-                _private(folder, name)
-                if not _is_live(folder / name):
-                    (folder / name).unlink()
+    for path, _ in _sockets(address):
+        if not _is_live(path):
+            path.unlink(missing_ok=True)
 
 
 def _names(address: str) -> tuple[str, ...]:
@@ -111,20 +103,22 @@ def _folders(*, make: bool = False) -> Iterator[Path]:
             if make and folder.name in {"lipt", own}:
                 with suppress(FileExistsError):
                     folder.mkdir(mode=0o700)
-            _require_own(folder.lstat(), stat.S_ISDIR)
-            found = True
-            yield folder
+            if _is_private(folder.lstat()):
+                found = True
+                yield folder
     if make and not found:
         with suppress(OSError):
             yield Path(tempfile.mkdtemp(prefix=f"{own}-", dir=temporary))
 
 
-def _private(folder: Path, name: str) -> int:
-    """The inode of a socket of this user."""
-    found = (folder / name).lstat()
-    if found.st_uid != os.geteuid() or not stat.S_ISSOCK(found.st_mode):
-        raise PermissionError("it is not this user's socket")
-    return found.st_ino
+def _sockets(address: str) -> Iterator[tuple[Path, int]]:
+    """This user's sockets for an address, live or not, with their inodes."""
+    for folder in _folders():
+        for path in (folder / name for name in _names(address)):
+            with suppress(OSError):
+                found = path.lstat()
+                if found.st_uid == os.geteuid() and stat.S_ISSOCK(found.st_mode):
+                    yield path, found.st_ino
 
 
 def _is_live(path: Path) -> bool:
@@ -135,7 +129,6 @@ def _is_live(path: Path) -> bool:
     return False
 
 
-def _require_own(found: os.stat_result, is_kind: Callable[[int], bool]) -> None:
+def _is_private(found: os.stat_result) -> bool:
     own = found.st_uid == os.geteuid() and not found.st_mode & _OTHERS
-    if not own or not is_kind(found.st_mode):
-        raise PermissionError("it is not this user's alone")
+    return own and stat.S_ISDIR(found.st_mode)

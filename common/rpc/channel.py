@@ -248,32 +248,37 @@ class RenewingChannel(Generic[ContentsT]):
         self._previous: grpc.Channel | None = None
         self._closed = False
 
-    def newest(self) -> grpc.Channel:
-        """The channel for the next call."""
-        contents = self._current()
+    def method_of(
+        self, before: tuple[grpc.Channel, Any] | None, make: Callable[[grpc.Channel], Any]
+    ) -> tuple[grpc.Channel, Any]:
+        """The channel for the next call, and a method of it: that of `before`, or a new one."""
+        contents, outdated = self._current(), None
         with self._lock:
-            if contents == self._contents or self._closed:
-                return self._newest
-            outdated, self._previous = self._previous, self._newest
-            self._contents, self._newest = contents, self._connect(contents)
-            newest = self._newest
+            if contents != self._contents and not self._closed:
+                outdated, self._previous = self._previous, self._newest
+                self._contents, self._newest = contents, self._connect(contents)
+            if before is None or before[0] is not self._newest:
+                # On a closed channel gRPC would crash here.
+                if self._closed:
+                    raise ValueError("Cannot invoke RPC on closed channel!")
+                before = self._newest, make(self._newest)
         if outdated is not None:
             outdated.close()
-        return newest
+        return before
 
     def __getattr__(self, kind: str) -> Any:
         if kind not in {"unary_unary", "unary_stream", "stream_unary", "stream_stream"}:
             raise AttributeError(kind)
         return lambda *given, **options: _Method(
-            lambda: getattr(self.newest(), kind)(*given, **options)
+            self, lambda channel: getattr(channel, kind)(*given, **options)
         )
 
     def close(self) -> None:
         """End every call, on the previous channel as well."""
         with self._lock:
             self._closed = True
-        for channel in filter(None, (self._previous, self._newest)):
-            channel.close()
+            for channel in filter(None, (self._previous, self._newest)):
+                channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -283,12 +288,17 @@ class RenewingChannel(Generic[ContentsT]):
 
 
 class _Method:
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
+    def __init__(self, channel: RenewingChannel[Any], make: Callable[[grpc.Channel], Any]) -> None:
+        self._channel, self._make = channel, make
+        self._made: tuple[grpc.Channel, Any] | None = None
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self._make()(*arguments, **options)
+        return self._newest()(*arguments, **options)
 
     def __getattr__(self, name: str) -> Any:
         # `future`, and `with_call` for interceptors.
-        return getattr(self._make(), name)
+        return getattr(self._newest(), name)
+
+    def _newest(self) -> Any:
+        self._made = made = self._channel.method_of(self._made, self._make)
+        return made[1]

@@ -204,44 +204,38 @@ class OwnToken:
     def __init__(self, state_dir: Path) -> None:
         """Read the token, or create it."""
         self._path = state_dir / OWN_FILE
-        self._token = keep_own_token(state_dir)
+        self._token = self._read() or self._drawn()
         self._seen = self._stamp()
 
     def __call__(self) -> Token:
         if (stamp := self._stamp()) != self._seen:
             self._seen = stamp
-            found = _read_own(self._path)
+            found = self._read()
             if found is not None and found != self._token:
                 self._token = found
                 logger.warning("%s was replaced: the token that it had is refused", self._path)
         return self._token
+
+    def _drawn(self) -> Token:
+        token = Token.draw(_OWN_ID)
+        try:
+            write_durably(self._path, f"{token.text}\n".encode())
+        except OSError as error:
+            # A full disk does not prevent serving: the token lasts until the next start.
+            logger.warning("%s cannot be written: %s", self._path, error.strerror)
+        return token
+
+    def _read(self) -> Token | None:
+        with suppress(OSError):
+            found = Token.parse(self._path.read_text(encoding="ascii", errors="replace"))
+            return found if found is not None and found.token_id == _OWN_ID else None
+        return None
 
     def _stamp(self) -> tuple[int, int] | None:
         with suppress(OSError):
             found = self._path.stat()
             return found.st_ino, found.st_mtime_ns
         return None
-
-
-def _read_own(path: Path) -> Token | None:
-    with suppress(OSError):
-        found = Token.parse(path.read_text(encoding="ascii", errors="replace"))
-        return found if found is not None and found.token_id == _OWN_ID else None
-    return None
-
-
-def keep_own_token(state_dir: Path) -> Token:
-    """The state directory's own token, created if it is missing."""
-    path = state_dir / OWN_FILE
-    if (found := _read_own(path)) is not None:
-        return found
-    token = Token.draw(_OWN_ID)
-    try:
-        write_durably(path, f"{token.text}\n".encode())
-    except OSError as error:
-        # A full disk does not prevent serving: the token lasts until the next start.
-        logger.warning("%s cannot be written: %s", path, error.strerror)
-    return token
 
 
 class Admission(StrEnum):

@@ -125,11 +125,11 @@ def test_a_folder_that_others_may_enter_or_own_is_used_by_neither_side(
             folder.chmod(mode)
         if mode == 0o700:
             # It is their owner that is wrong.
-            real = local._require_own
+            real = local._is_private
             monkeypatch.setattr(
                 local,
-                "_require_own",
-                lambda stat, kind: real(os.stat_result([*stat[:4], 12345, *stat[5:]]), kind),
+                "_is_private",
+                lambda stat: real(os.stat_result([*stat[:4], 12345, *stat[5:]])),
             )
         assert found() == ADDRESS
 

@@ -19,7 +19,15 @@ from lipt.common.network.tls import TlsFiles, server_credentials
 from lipt.common.rpc.channel import IdleWatchdog, open_channel
 from lipt.common.rpc.health_check import address_to_ask, main
 from lipt.common.rpc.messages import message_to_dict, require_lengths
-from lipt.v1 import blob_pb2, config_pb2, run_pb2, run_pb2_grpc, subset_pb2, worker_pb2
+from lipt.v1 import (
+    blob_pb2,
+    config_pb2,
+    run_pb2,
+    run_pb2_grpc,
+    subset_pb2,
+    worker_pb2,
+    worker_pb2_grpc,
+)
 from tests.serving import serving
 from tests.tls_files import write_files
 
@@ -233,13 +241,21 @@ def test_a_connection_is_closed_at_the_second_change(
     server[0].start()
     with open_channel(f"127.0.0.1:{server[2]}", files) as channel:
         unary = channel.unary_unary("/x.X/unary_unary")
-        oldest = channel.newest()  # type: ignore[attr-defined]
+        oldest, _ = channel.method_of(None, lambda _: None)  # type: ignore[attr-defined]
         for _ in range(2):
             oldest.unary_unary("/x.X/unary_unary")(b"", timeout=30)  # still open
             write_files(tmp_path / "client", authority)
             unary(b"", timeout=30)
         with pytest.raises(ValueError, match="hannel"):
             oldest.unary_unary("/x.X/unary_unary")(b"", timeout=30)
+
+
+def test_a_first_call_after_the_end_is_an_error_and_no_crash() -> None:
+    channel = open_channel("127.0.0.1:1")
+    stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+    channel.close()
+    with pytest.raises(ValueError, match="closed channel"):
+        stub.Register(Register())
 
 
 Register = worker_pb2.RegisterRequest

@@ -41,7 +41,6 @@ from lipt.coordinator.access.tokens import (
     admission,
     describe_exposure,
     identify,
-    keep_own_token,
 )
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import TokenRecord
@@ -341,9 +340,9 @@ def test_own_token_stays_the_same_and_is_its_user_s_alone(
 ) -> None:
     if content is not None:  # is no own token: it is replaced
         (tmp_path / OWN_FILE).write_bytes(content)
-    token = keep_own_token(tmp_path)
+    token = OwnToken(tmp_path)()
     assert token.token_id == "admin"
-    assert keep_own_token(tmp_path) == token
+    assert OwnToken(tmp_path)() == token
     assert (tmp_path / OWN_FILE).read_text() == f"{token.text}\n"
     assert (tmp_path / OWN_FILE).stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == [OWN_FILE]
@@ -356,7 +355,7 @@ def test_full_disk_costs_no_more_than_the_next_start(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(durable, "write_all", refuse)
-    token = keep_own_token(tmp_path)
+    token = OwnToken(tmp_path)()
     assert token.token_id == "admin"
     assert "admin.token cannot be written: No space left" in caplog.text
     assert token.text not in caplog.text
