@@ -54,9 +54,8 @@ class World:
         monkeypatch.setattr(Context, "batch_size", property(lambda _: 64))
         settings = digits_settings(state_dir)
         # Half of all examples: a range of forged ones never goes unnoticed.
-        given = {"scoring_range": scoring_range, "verified_share": 0.5}
-        compute = settings.compute.model_copy(update=given)
-        self.settings = settings.model_copy(update={"compute": compute})
+        self.settings = settings
+        self.settings = self.computing(scoring_range=scoring_range, verified_share=0.5)
         self.news: list[ScanNews] = []
         self.when_opened: Callable[[Scan], None] = lambda _: None
         self.when_done: Callable[[RangeDone], None] = lambda _: None
@@ -64,6 +63,10 @@ class World:
         self.context = self.started(self.settings)
         self.scan = scan_of(self.context, CONFIG, IMAGE, self.model, WEIGHTS)
         self.folder = RangeFolder(scans_dir(state_dir), self.scan.scan_id)
+
+    def computing(self, **changes: object) -> CoordinatorSettings:
+        compute = self.settings.compute.model_copy(update=changes)
+        return self.settings.model_copy(update={"compute": compute})
 
     def started(self, settings: CoordinatorSettings) -> Context:
         return Context(settings, send=self._hear)
@@ -198,6 +201,14 @@ def test_a_forged_range_that_comes_last_is_noticed_and_so_is_a_distrusted_party_
     assert not world.folder.path.exists()
 
 
+def test_drawn_examples_that_fill_no_batch_are_verified_before_the_pass_ends(world: World) -> None:
+    # Some 26 of 256, and a batch has 64.
+    world.context = world.started(world.computing(verified_share=0.1))
+    world.when_opened = lambda _: world.sent("liar", 0, linear(num_classes=10))
+    assert same(world.signals(), world.alone())
+    assert world.distrusted() == {"liar": {0}}
+
+
 def test_kept_signals_and_cut_passes_lose_what_a_distrusted_party_has_sent(world: World) -> None:
     other = RangeFolder(scans_dir(world.settings.state_dir), "scan-other")
     other.open()
@@ -232,10 +243,8 @@ def test_an_honest_mix_of_kinds_differs_in_last_digits_and_a_coarse_kind_is_not_
     near.load_state_dict({name: value * (1 + 1e-6) for name, value in _state(world.model)})
     rounded = {name: (value * 16).round() / 16 for name, value in _state(world.model)}
     coarse.load_state_dict(rounded)
-    compute = world.settings.compute.model_copy(
-        update={"scoring_workers": world.settings.compute.scoring_workers.ANY}
-    )
-    world.context = world.started(world.settings.model_copy(update={"compute": compute}))
+    any_kind = world.computing(scoring_workers=world.settings.compute.scoring_workers.ANY)
+    world.context = world.started(any_kind)
     scan = scan_of(world.context, CONFIG, IMAGE, world.model, WEIGHTS)
     assert (scan.kind, scan.scan_id != world.scan.scan_id) == ("", True)
     world.scan = scan
