@@ -84,12 +84,13 @@ test-newest:  ## The same with the newest that the registry has, in .venv-newest
 test-extras: env  ## Each extra without the others. NAMES='fast report' tries those alone.
 	$(BIN)/python -m tests.each_extra $(NAMES)
 
-lint: env  ## Format, style, types, dependency direction, stub freshness, deploy files.
+lint: env  ## Format, style, types, plain words, dependency direction, stub freshness, deploy files.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(PACKAGES)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(BIN)/python -m docs.make.plain_words
 	$(BIN)/pytest -q -m lint
 
 format: env  ## Format the sources and mend what can be mended.

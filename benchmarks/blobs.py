@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 import grpc
 import grpc.aio
+import torch
 
 from benchmarks.processes import Children
 from lipt.common.blobs import transfer
@@ -40,6 +41,7 @@ from lipt.coordinator.storage.accounts import Accounts, Quota, Uploads
 from lipt.trainer import Client
 from lipt.v1 import blob_pb2_grpc, worker_pb2
 from lipt.worker.client import CoordinatorClient
+from lipt.worker.settings import WorkerSettings
 
 REPEATS = 5
 MAX_BLOB_BYTES = 2**40
@@ -192,13 +194,13 @@ def identity_round(address: str, cache: Path) -> tuple[float, float]:
     start = time.perf_counter()
     with open_channel(address) as channel:
         client = CoordinatorClient(channel)
-        client.register(cache.name, name="idle", device="cpu", versions={}, allowed_modules=())
+        client.register(cache.name, WorkerSettings(name="idle"), torch.device("cpu"))
         assignment = client.acquire()
         assert assignment is not None
         path = Transfers(client.blobs).download(assignment.initial_weights, store)
         weights = read_weights(path, like=read_specs(path), max_bytes=MAX_BLOB_BYTES)
         result = Transfers(client.blobs).upload(encode_sparse(weights))
-        client.commit(assignment, result, worker_pb2.LearnerReport())
+        client.commit(assignment, [result], worker_pb2.LearnerReport())
         return assignment.initial_weights.size_bytes / 1e6, time.perf_counter() - start
 
 

@@ -102,8 +102,9 @@ def images(count: int, _folder: Path) -> Dataset:
     if not path.is_file():
         pixels_NCHW = torch.randint(256, (count, 3, 32, 32), dtype=torch.uint8)
         return lipt.open_dataset((pixels_NCHW, torch.arange(count) % 10))
-    encoded, ids_N = open_dataset(f"parquet:{path}"), torch.arange(count)
-    names, labels_N = encoded.class_names, encoded.labels_N[:count]
+    encoded, generator = open_dataset(f"parquet:{path}"), torch.Generator().manual_seed(0)
+    ids_N = torch.randperm(len(encoded), generator=generator)[:count].sort().values
+    names, labels_N = encoded.class_names, encoded.labels_N[ids_N]
     return in_memory("cifar10-jpeg", names, labels_N, "images", encoded.images(ids_N))
 
 

@@ -3,7 +3,7 @@
 Runs of the digits with a coordinator and two workers as real processes, in turn without and with
 OTEL_* variables that name a collector, which is a thread of this one. Shown are seconds of a run,
 from its request to its soup, and the median of the ratios within the pairs. With --draw, the last
-trace is written as the drawing of docs/tracing.md; transfers' calls are left out of it.
+trace is written as the drawing of docs/observing.md#traces; transfers' calls are left out of it.
 Run: python -m benchmarks.tracing [--pairs 5] [--draw docs/diagrams/trace.svg]
 """
 

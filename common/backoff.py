@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from lipt.common.errors import LiptError
 
@@ -23,7 +22,6 @@ class Backoff:
     jitter: Callable[[], float] = field(default=lambda: 1.0)
 
     def pause_seconds(self, num_failures: int) -> float:
-        """The pause after consecutive failures."""
         doubled = self.first_seconds * 2.0 ** min(num_failures - 1, 60)
         return min(self.max_seconds, doubled) * (1 + self.jitter()) / 2
 
@@ -35,31 +33,19 @@ class RetryPolicy(Backoff):
     first_seconds: float = 0.2
     max_seconds: float = 10.0
     jitter: Callable[[], float] = field(default=random.random)
-    max_failures: float = 10
+    max_failures: int = 10
     sleep: Callable[[float], object] = field(default=time.sleep)
     on_retry: Callable[[LiptError], object] = field(default=lambda _: None)
-
-    @classmethod
-    def every(
-        cls,
-        seconds: float,
-        *,
-        sleep: Callable[[float], object],
-        on_retry: Callable[[LiptError], object],
-    ) -> Self:
-        """Unlimited retries after equal pauses."""
-        return cls(seconds, seconds, lambda: 1.0, math.inf, sleep, on_retry)
 
 
 def retry(
     attempt: Callable[[], ResultT],
     *,
     on: tuple[type[LiptError], ...],
-    unless: tuple[type[LiptError], ...] = (),
     policy: RetryPolicy,
     progress: Callable[[], int] = lambda: 0,
 ) -> ResultT:
-    """Call `attempt` until it succeeds, or fails by an error outside `on` or in `unless`.
+    """Call `attempt` until it succeeds, or fails by an error outside `on`.
 
     An error may request a longer pause. More `progress` than before resets the count of failures.
     """
@@ -68,8 +54,6 @@ def retry(
         try:
             return attempt()
         except on as error:
-            if isinstance(error, unless):
-                raise
             reached = progress()
             num_failures = 1 if reached > furthest else num_failures + 1
             furthest = max(furthest, reached)

@@ -1,12 +1,5 @@
 """Errors: each message states the values and the remedy.
 
-    LiptError              unforeseen; the base of all others
-      RequestError         refused until the request, a flag or an installation is changed
-      InputError           data, weights, features or a learner that cannot be used
-      LifecycleError       a run, worker, lease or blob that is gone, over, or not there yet
-      TransferError        bytes that came damaged or out of order: sending them again helps
-      UnavailableError     the peer is unavailable or failing: waiting helps
-
 Families are only for `except`; each reason has its own class. The reason travels in
 `google.rpc.ErrorInfo` (domain "lipt"), so that the peer raises the same class. `retryable` says
 whether the same call may succeed later.
@@ -227,7 +220,7 @@ class ProcessEndedError(LifecycleError, reason="PROCESS_ENDED", code="INTERNAL")
 
 
 class TransferError(LiptError, code="DATA_LOSS", retryable=True):
-    """Bytes came damaged or out of order."""
+    """Bytes came damaged or out of order: sending them again helps."""
 
 
 class CorruptBlobError(TransferError, reason="CORRUPT_BLOB"):
@@ -251,7 +244,7 @@ class UploadInProgressError(TransferError, reason="UPLOAD_IN_PROGRESS", code="AB
 
 
 class UnavailableError(LiptError, retryable=True):
-    """The peer is unavailable, or its disk or child process failed."""
+    """The peer is unavailable, or its disk or child process failed: waiting helps."""
 
 
 class UnreachableError(UnavailableError, reason="UNREACHABLE", code="UNAVAILABLE"):
@@ -287,18 +280,15 @@ class TooManyCallsError(UnavailableError, reason="TOO_MANY_CALLS", code="RESOURC
 
 
 def error_classes(cls: type[LiptError] = LiptError) -> list[type[LiptError]]:
-    """A class and all its subclasses."""
     return [cls, *(below for sub in cls.__subclasses__() for below in error_classes(sub))]
 
 
 def error_class(reason: str) -> type[LiptError]:
-    """The class with this `reason`; LiptError for an unknown one."""
     own = {cls.reason: cls for cls in error_classes() if "reason" in vars(cls)}
     return own.get(reason, LiptError)
 
 
 def to_status(error: LiptError) -> status_pb2.Status:
-    """An error as a status with its code, message and reason."""
     details = [_packed(error_details_pb2.ErrorInfo(reason=error.reason, domain=_DOMAIN))]
     if error.retry_after_seconds is not None:
         retry = error_details_pb2.RetryInfo()
@@ -324,7 +314,6 @@ def _shortened(sentence: str) -> str:
 
 
 def from_rpc_error(error: grpc.RpcError) -> LiptError:
-    """The error that the server raised, or the class for another status."""
     call = cast("grpc.Call", error)
     code, details = call.code(), printable(call.details() or "")
     try:

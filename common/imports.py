@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import re
 import sys
@@ -26,14 +25,7 @@ SCHEMES = frozenset(
 TOWERS = ("image_tower", "text_tower")
 
 
-def require_extra(module: str, *, package: str, extra: str, needed_for: str) -> None:
-    """Require an optional package without a slow import."""
-    if sys.modules.get(module) is None and importlib.util.find_spec(module) is None:
-        raise MissingExtraError(package, extra=extra, needed_for=needed_for)
-
-
 def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> ModuleType:
-    """Import `module` of an optional package."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -41,11 +33,6 @@ def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> M
         if not _is_within(module, error.name):
             raise
         raise MissingExtraError(package, extra=extra, needed_for=needed_for) from None
-
-
-def is_factory_spec(spec: str) -> bool:
-    """Whether `spec` has the form `package.module:factory`."""
-    return _SPEC.fullmatch(spec) is not None
 
 
 def module_of(spec: str) -> str:
@@ -104,7 +91,6 @@ def call_factory(spec: str, factory: Callable[..., Any], **arguments: int) -> An
 
 
 def require_importable(modules: Collection[str]) -> None:
-    """Import the modules that `--allow-module` names."""
     for name in modules:
         _import(f"--allow-module {name}", name)
 

@@ -1,4 +1,4 @@
-"""Maps: examples as points on a plane, for a trainer's report and the coordinator's page.
+"""Maps: examples as points on a plane, for the coordinator's page.
 
 Principal component analysis is deterministic, and its distances are those of the features along two
 axes.

@@ -8,9 +8,7 @@ to 1.0 times the plan (MobileNet 1.8 times). Evaluation takes 1.0 to 1.4 times t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 
 from lipt.common.config.run_config import LearnersConfig
 from lipt.common.models.footprint import ModelFigures
@@ -34,17 +32,6 @@ STEP_IMAGES = 64
 _SHARD_COPIES = 2
 
 
-class Unit(Enum):
-    """Unit of a cost, with its text."""
-
-    BYTES = (format_bytes,)
-    THREADS = ("{} threads".format,)
-    IMAGES = ("{} images".format,)
-
-    def __init__(self, written: Callable[[int], str]) -> None:
-        self.written = written
-
-
 @dataclass(frozen=True)
 class Part:
     """The cost of one setting's value: `value` times `each`.
@@ -62,22 +49,23 @@ class Part:
 
     @property
     def cost(self) -> int:
-        """The part's total cost."""
         return self.value * self.each
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A total cost; `where` is a noun, as "memory of a worker"."""
+    """A total cost in "bytes", "threads" or "images"; `where` is a noun: "memory of a worker"."""
 
     where: str
-    unit: Unit
+    unit: str
     parts: tuple[Part, ...]
 
     @property
     def total(self) -> int:
-        """The sum of the parts."""
         return sum(part.cost for part in self.parts)
+
+    def written(self, amount: int) -> str:
+        return format_bytes(amount) if self.unit == "bytes" else f"{amount} {self.unit}"
 
 
 @dataclass(frozen=True)
@@ -103,12 +91,11 @@ class Violation:
 
 
 def violation(cost: Cost, limit: Limit) -> Violation | None:
-    """The violation of a limit by a cost, or None."""
     if cost.total <= limit.at_most:
         return None
     blamable = [part for part in cost.parts if part.knob and part.cost] or cost.parts
     part = max(blamable, key=lambda part: part.cost)
-    written = cost.unit.written
+    written = cost.written
     value = part.name or str(part.value)
     blamed = f"{part.knob} = {value}: " if part.knob else ""
     most = f", {written(part.cost)} of it for {part.what}" if len(cost.parts) > 1 else ""
@@ -135,33 +122,29 @@ def _remedy(cost: Cost, part: Part, limit: Limit) -> str:
 
 
 def training_bytes_per_example(figures: ModelFigures, example_bytes: int) -> int:
-    """The training memory of a batch's example, by its stored bytes."""
     return figures.training_bytes + INPUT_BYTES * example_bytes
 
 
 def learner_threads(learners: LearnersConfig) -> Cost:
-    """A worker's threads."""
     part = Part("learners.cpu_threads", learners.cpu_threads, 1, "training")
-    return Cost("training of a learner", Unit.THREADS, (part,))
+    return Cost("training of a learner", "threads", (part,))
 
 
 def learner_images(learners: LearnersConfig) -> Cost:
-    """Images that pass a learner's model in all attempts."""
     each = learners.num_minibatches * max(learners.batch_size, STEP_IMAGES) * learners.max_attempts
     part = Part("learners.num_steps", learners.num_steps, each, "its steps, in every attempt")
-    return Cost("training of a learner", Unit.IMAGES, (part,))
+    return Cost("training of a learner", "images", (part,))
 
 
 def learner_memory(
     learners: LearnersConfig, model: str, figures: ModelFigures, *, example_bytes: int
 ) -> Cost:
-    """A worker's memory while it trains a learner."""
     sent = figures.sent_bytes
     copy = figures.weights_bytes - figures.frozen_bytes * _TRAINED_COPIES // MODEL_COPIES
     shard = learners.num_minibatches, learners.batch_size * example_bytes * _SHARD_COPIES
     return Cost(
         "memory of a worker",
-        Unit.BYTES,
+        "bytes",
         (
             Part("", 1, PROCESS_BYTES, "its process"),
             Part("model", MODEL_COPIES, copy, "copies of the weights", None, model),

@@ -23,7 +23,6 @@ class RunState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether the state is final."""
         return self in (RunState.READY, RunState.FAILED, RunState.CANCELLED)
 
 

@@ -20,12 +20,10 @@ def say_json(document: str) -> None:
 
 
 def say_document(text: str) -> None:
-    """Print a text of several lines, for a file."""
     typer.echo(escaped(text, keep="\n"), nl=False)
 
 
 def complain(program: str, sentence: str) -> None:
-    """Print a program's final error to standard error."""
     typer.echo(f"{program}: {printable_lines(sentence)}", err=True)
 
 

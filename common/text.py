@@ -8,7 +8,6 @@ from collections.abc import Collection, Sequence
 
 
 def listed(items: Collection[str], most: int, *, separator: str = ", ") -> str:
-    """The first items, and how many others there are."""
     shown, more = separator.join(list(items)[:most]), len(items) - most
     return f"{shown} and {more} more" if more > 0 else shown
 

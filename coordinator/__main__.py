@@ -1,15 +1,12 @@
-"""`lipt-coordinator`, and `python -m lipt.coordinator`: signals first, as imports take seconds."""
+"""`lipt-coordinator` and `python -m lipt.coordinator`."""
 
 from __future__ import annotations
 
-from lipt.common.process import end_at_signals
+from lipt.common.process import run_program
 
 
 def main() -> None:
-    end_at_signals("lipt-coordinator")
-    from lipt.coordinator.cli import main as run
-
-    run()
+    run_program("lipt-coordinator", "lipt.coordinator.cli")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import StateError
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import Meters
-from lipt.common.process import talking
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.common.states import RunState
@@ -83,11 +82,9 @@ class App:
         """Describe the data, and hold the runs of other data."""
         await self.tokens.load()
         source, backbone = self.settings.dataset.source, self.settings.backbone
-        with talking(f"reading the backbone {backbone}", logger.info):
-            self._backbone = backbone and await asyncio.to_thread(backbone_identity, backbone)
-        with talking(f"opening {source}", logger.info):
-            progress = logging_progress(clock=monotonic)
-            self.data = await self.compute.run(DescribeData(), progress)
+        logger.info("opening %s%s", source, backbone and f" and the backbone {backbone}")
+        self._backbone = backbone and await asyncio.to_thread(backbone_identity, backbone)
+        self.data = await self.compute.run(DescribeData(), logging_progress(clock=monotonic))
         self.compute.open_light(self.data)
         await self.store.load()
         served = (record.served_at for record in await self.database.load(DataRecord))

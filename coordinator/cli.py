@@ -50,7 +50,6 @@ def _serve(config: Path | None, flags: dict[str, Any]) -> None:
     from lipt.common.config.settings import load_settings
     from lipt.common.observability.logs import configure_logging
     from lipt.common.observability.tracing import exporting
-    from lipt.common.process import talking
     from lipt.common.process.machine import wait_passively
     from lipt.coordinator.compute.children import start_server
 
@@ -66,8 +65,7 @@ def _serve(config: Path | None, flags: dict[str, Any]) -> None:
         settings.state_dir,
     )
     start_server()
-    with talking("importing PyTorch", say):
-        from lipt.coordinator.server import serve
+    from lipt.coordinator.server import serve
 
     with exporting("lipt-coordinator"):
         asyncio.run(serve(settings))

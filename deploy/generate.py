@@ -21,7 +21,6 @@ Made by `make generate` from the descriptions in {source}."""
 
 
 def example_files() -> dict[str, str]:
-    """The content of each example file, by its name in this folder."""
     return {
         "run.example.toml": example_toml(
             CoordinatorSettings,

@@ -30,11 +30,8 @@ if TYPE_CHECKING:
     from lipt.trainer.main_training import Recipe as Recipe
     from lipt.trainer.main_training import fit as fit
     from lipt.trainer.resampling.reselection import ReselectingSampler as ReselectingSampler
-    from lipt.trainer.resampling.samplers import InfoBatchSampler as InfoBatchSampler
     from lipt.trainer.resampling.samplers import RedrawingSampler as RedrawingSampler
-    from lipt.trainer.resampling.samplers import StaleLossSampler as StaleLossSampler
     from lipt.trainer.resampling.samplers import SubsetSampler as SubsetSampler
-    from lipt.trainer.resampling.samplers import with_ids as with_ids
     from lipt.trainer.subsets.subset import Subset as Subset
     from lipt.trainer.subsets.weighted import SoftTargetLoss as SoftTargetLoss
     from lipt.trainer.subsets.weighted import UnweightedWarning as UnweightedWarning
@@ -56,9 +53,8 @@ _MODULES = {
     "lipt.data": "open_dataset",
     "lipt.pretraining": "Pretrained pretrain",
     "lipt.trainer": (
-        "Client Diagnosis InfoBatchSampler Recipe RedrawingSampler ReselectingSampler "
-        "StaleLossSampler Subset SubsetSampler fit normalized_weights weighted_cross_entropy "
-        "with_ids"
+        "Client Diagnosis Recipe RedrawingSampler ReselectingSampler "
+        "Subset SubsetSampler fit normalized_weights weighted_cross_entropy"
     ),
     "lipt.trainer.subsets.weighted": (
         "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss"

@@ -54,15 +54,7 @@ class Comparison:
         return "\n".join([*plain(self.outcomes), "", self.verdict])
 
     def _repr_html_(self) -> str:
-        from lipt.trainer.comparison.outcomes import cells
-
-        rows = [cells(row) for row in self.outcomes]
-        head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row.values()) + "</tr>"
-            for row in rows
-        )
-        return f"<table><tr>{head}</tr>{body}</table><p>{escape(self.verdict)}</p>"
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 def select(
@@ -194,7 +186,7 @@ def compare(
         seeds: number of repetitions of the whole pipeline.
         recipe: of every training, such as {"steps": 300}; None for the paper's, which is long.
         proxy: proxy model; None for each strategy's default.
-        soft_labels: whether all but re-drawn random is trained with soft labels, too.
+        soft_labels: whether all but resampled random is trained with soft labels, too.
         out: file of trials; trials in it are not repeated.
 
     Raises:

@@ -89,7 +89,7 @@ def select(
     data: Annotated[str, typer.Argument(help="The data: csv:PATH?label=COLUMN, imagefolder:PATH.")],
     model: Model = None,
     choice: Choice,
-    out: Annotated[Path, typer.Option("--out", "-o", help="A .npy, .csv, .json or .parquet file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A .npy, .csv or .json file.")],
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     settings: RunSettings = None,
     config: RunFile = None,

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from lipt.common.terminal import say
-from lipt.trainer.cli.display.service import Screen, styled
+from lipt.common.text import printable
 from lipt.trainer.views import ProgressView
 
 Show = Callable[[ProgressView], None]
@@ -56,15 +56,16 @@ def _in_notebook() -> Iterator[Show]:
 
 
 def _on_terminal() -> Iterator[Show]:
+    from rich.console import Console  # noqa: PLC0415, TID251 - for text without markup
     from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415 - takes 40 ms
 
-    columns = BarColumn(), TextColumn("{task.fields[text]}")
-    with Progress(*columns, console=Screen(stderr=True), transient=True) as bar:
+    columns = BarColumn(), TextColumn("{task.fields[text]}", markup=False)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None, text="starting")
 
         def show(progress: ProgressView) -> None:
             total = progress.total or None
-            bar.update(task, completed=progress.done, total=total, text=styled(_text(progress)))
+            bar.update(task, completed=progress.done, total=total, text=printable(_text(progress)))
 
         yield show
 

@@ -15,15 +15,14 @@ def blob_file(store: Path, sha256: str) -> Path:
     return store / "blobs" / sha256[:2] / sha256
 
 
-def flip_a_bit(path: Path, byte: int, bit: int = 0) -> None:
+def flip_a_bit(path: Path, byte: int) -> None:
     """Change one bit of a file; a negative `byte` counts from the end."""
     content = bytearray(path.read_bytes())
-    content[byte] ^= 1 << bit
+    content[byte] ^= 1
     path.write_bytes(content)
 
 
 def files_of(store: BlobStore) -> list[str]:
-    """All files of a store, by their paths in it."""
     return sorted(
         str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file()
     )

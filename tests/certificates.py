@@ -11,8 +11,6 @@ from tests import processes
 
 
 class Certificates:
-    """A folder with an authority and what it has signed."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
@@ -26,24 +24,20 @@ class Certificates:
         return certificates
 
     def copied(self, folder: Path) -> Certificates:
-        """The same in another folder, as it would be on another machine."""
         shutil.copytree(self.folder, folder)
         return Certificates(folder)
 
     def make(self, *arguments: str) -> str:
-        """`lipt certs ARGUMENTS`; what it says."""
         command = ["-m", "lipt.trainer.cli", "certs", *arguments]
         done = processes.run([*command, "--folder", str(self.folder)])
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def files(self, name: str) -> TlsFiles:
-        """What the one of that name shows, and whom it believes."""
         cert, key = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         return TlsFiles(cert, key, self.folder / "ca.pem")
 
     def flags(self, name: str) -> tuple[str, ...]:
-        """The same as flags of a command."""
         files = self.files(name)
         return (
             *("--tls-cert", str(files.cert)),

@@ -20,7 +20,6 @@ def write_cifar(
     num_classes: int,
     meta: str,
 ) -> None:
-    """Files of labels, the last of them the test's, whose digests torchvision takes for right."""
     reader = getattr(datasets, name)
     fine = "fine_" if num_classes == 100 else ""
     folder.mkdir()

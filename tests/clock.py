@@ -4,8 +4,6 @@ from __future__ import annotations
 
 
 class Clock:
-    """Seconds, as a callable."""
-
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
 

@@ -32,8 +32,6 @@ _SHOWN_CHARACTERS = 8_000
 
 
 class LoggedProcess:
-    """A process whose output is kept, and can be waited for line by line."""
-
     def __init__(
         self,
         arguments: Sequence[str],
@@ -41,9 +39,7 @@ class LoggedProcess:
         environment: Mapping[str, str],
         *,
         program: str = "",
-        fresh: bool = False,
     ) -> None:
-        """Start Python, or `program`; `fresh` takes a new interpreter and its imports' seconds."""
         self.log = log
         self._lines: list[str] = []
         self._news = threading.Condition()
@@ -59,9 +55,7 @@ class LoggedProcess:
                 env=dict(environment),
             )
         else:
-            self.process = processes.start(
-                arguments, environment, output=theirs, errors=theirs, fresh=fresh
-            )
+            self.process = processes.start(arguments, environment, output=theirs, errors=theirs)
         os.close(theirs)
         self._output = os.fdopen(output, encoding="utf-8", errors="replace")
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -157,15 +151,12 @@ class Cluster:
         name: str,
         arguments: Sequence[str],
         environment: Mapping[str, str] | None = None,
-        *,
-        fresh: bool = False,
     ) -> LoggedProcess:
         clean = {key: value for key, value in os.environ.items() if not key.startswith("LIPT_")}
         process = LoggedProcess(
             arguments,
             self.directory / f"{name}-{len(self._processes)}.log",
             clean | dict(environment or {}),
-            fresh=fresh,
         )
         self._processes.append(process)
         return process
@@ -187,7 +178,6 @@ class Cluster:
         return self.start("coordinator", [*program, *missing, *flags], environment)
 
     def start_coordinator(self, *flags: str, **options: Any) -> LoggedProcess:
-        """`launch_coordinator`, and wait until it serves."""
         process = self.launch_coordinator(*flags, **options)
         self.address = process.wait_for(r"lipt-coordinator on (\S+)")[1]
         return process
@@ -206,16 +196,14 @@ class Cluster:
         *flags: str,
         program: Sequence[str] = WORKER,
         environment: Mapping[str, str] | None = None,
-        fresh: bool = False,
     ) -> LoggedProcess:
         own = ["--coordinator", self.address, "--device", "cpu", "--name", name]
         own += ["--cache-dir", str(self.directory / f"cache-{name}")]
-        return self.start(name, [*program, *own, *flags], environment, fresh=fresh)
+        return self.start(name, [*program, *own, *flags], environment)
 
     def play_worker(
         self, name: str, *, has_data: bool = False, token: str | None = None
     ) -> PlayedWorker:
-        """A worker that the test plays, on a connection of its own."""
         source = TokenSource.from_options(None, token)
         channel = self._channels.enter_context(open_channel(self.address, token=source))
         return PlayedWorker(self.directory, channel, name, has_data=has_data)
@@ -224,12 +212,10 @@ class Cluster:
         return Client(self.address)
 
     def lipt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """`lipt ARGUMENTS` for this coordinator, run to its end."""
         return processes.run(["-m", "lipt.trainer.cli", *arguments, "--coordinator", self.address])
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process has started, in any thread; none where it has ended."""
     found: list[int] = []
     with suppress(OSError):
         for children in Path(f"/proc/{pid}/task").glob("*/children"):

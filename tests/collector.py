@@ -36,8 +36,6 @@ class Spanned:
 
 
 class Collector(TraceServiceServicer):
-    """Keeps spans; `environment` is what a process is given to export to it."""
-
     def __init__(self) -> None:
         self.environment: dict[str, str] = {}
         self._spans: list[Spanned] = []
@@ -85,7 +83,6 @@ def collecting() -> Iterator[Collector]:
 
 
 def tree(spans: list[Spanned]) -> str:
-    """Spans as an indented tree, each below the one that it is a part of."""
     known = {span.span_id for span in spans}
     lines: list[str] = []
 

@@ -45,7 +45,6 @@ def pixels_of(row: int) -> np.ndarray:
 
 
 def write_folder(folder: Path, captions: Sequence[str]) -> Path:
-    """An image and its caption for each row, side by side, in their order."""
     for row, caption in enumerate(captions):
         below = folder / f"part{row // 40}"
         below.mkdir(parents=True, exist_ok=True)
@@ -55,7 +54,6 @@ def write_folder(folder: Path, captions: Sequence[str]) -> Path:
 
 
 def swapped(num_pairs: int, swaps: Sequence[tuple[int, int]]) -> list[str]:
-    """Captions of which some have changed places."""
     captions = [caption_of(row) for row in range(num_pairs)]
     for one, other in swaps:
         captions[one], captions[other] = captions[other], captions[one]
@@ -83,7 +81,6 @@ def image_tower() -> nn.Module:
 
 
 def text_tower() -> Callable[[list[str]], Tensor]:
-    """A bag of the colours' words."""
     count_call("text")
 
     def encode(texts: list[str]) -> Tensor:
@@ -96,12 +93,10 @@ def text_tower() -> Callable[[list[str]], Tensor]:
 
 
 def count_call(name: str) -> None:
-    """Note that a tower was made, where a test wants to know."""
     if (folder := os.environ.get("COLOURED_SHAPES_CALLS")) is not None:
         with (Path(folder) / name).open("a") as file:
             file.write("made\n")
 
 
 def narrow_tower() -> Callable[[list[str]], Tensor]:
-    """One that does not give as many columns as the image tower."""
     return lambda texts: torch.ones(len(texts), 1)

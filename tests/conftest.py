@@ -22,7 +22,6 @@ _PROCESSES = frozenset({"cluster", "demo", "run_alone", "served"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start processes, by the fixtures that they use."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "end_to_end" in item.path.parts or _PROCESSES.intersection(fixtures):
@@ -30,7 +29,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure() -> None:
-    """One torch thread a process; processes that tests start hear Ctrl-C."""
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -22,8 +22,6 @@ CONSTRAINTS = ROOT / "constraints.txt"
 
 
 class Trial(NamedTuple):
-    """Modules that an extra brings, without which its tests would be skipped, and its tests."""
-
     imported: tuple[str, ...]
     tests: tuple[str, ...]
 
@@ -79,7 +77,6 @@ def required(dist: Distribution, extras: set[str]) -> dict[str, Distribution]:
 
 
 def link(distributions: dict[str, Distribution], folder: Path) -> Path:
-    """A folder with links to all that these distributions have in site-packages."""
     folder.mkdir()
     for dist in distributions.values():
         for top in {file.parts[0] for file in dist.files or ()} - {"..", "__pycache__"}:
@@ -96,7 +93,6 @@ def built_wheel(folder: Path) -> Path:
 
 
 def metadata_of(wheel: Path) -> Distribution:
-    """The wheel's own metadata; that of a checkout's *.egg-info may be older."""
     (dist_info,) = (path for path in zipfile.Path(wheel).iterdir() if path.name.endswith("-info"))
     return PathDistribution(dist_info)
 

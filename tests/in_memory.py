@@ -7,7 +7,6 @@ from torch import Tensor
 from lipt.common.data import Dataset
 from lipt.common.data.sources.rows import ArrayRows
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.targets.values import TargetValues
 
 
 def in_memory(
@@ -16,9 +15,6 @@ def in_memory(
     labels_N: Tensor,
     fingerprint: str,
     images_NCHW: Tensor,
-    *,
-    targets: TargetValues | None = None,
 ) -> Dataset:
-    """Pixels at the size that the model sees, uint8."""
-    rows = ArrayRows(source, class_names, labels_N, images_NCHW.numpy(), targets=targets)
+    rows = ArrayRows(source, class_names, labels_N, images_NCHW.numpy())
     return Dataset(rows, fingerprint, ImageSpec(*images_NCHW.shape[1:]))

@@ -11,8 +11,6 @@ from lipt.core.soup import Evaluate
 
 
 def one_by_one(score: Callable[[Mapping[str, Tensor]], Scored]) -> Evaluate:
-    """Score weights in turn, and give none up."""
-
     def evaluate(weights: Sequence[OpenWeights], _floor: float) -> Iterator[Scored]:
         for opened in weights:
             yield score(opened())

@@ -25,10 +25,8 @@ def high() -> Pairs:
 
 
 def relabelled() -> Pairs:
-    """The digits, each with the label of the next class: nothing fits less, or looks more alike."""
     return _pairs(_IMAGES_NCHW, (_LABELS_N + 1) % 10)
 
 
 def enlarged() -> Pairs:
-    """The digits at twice their size."""
     return _pairs(_IMAGES_NCHW.repeat_interleave(2, 2).repeat_interleave(2, 3), _LABELS_N)

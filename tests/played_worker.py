@@ -13,7 +13,6 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.tasks import LearnerTask, ScoringTask
 from lipt.common.data import Dataset
-from lipt.common.process.devices import versions_on
 from lipt.common.signals.passes import data_proof, encode_range
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import read_specs, read_weights
@@ -21,6 +20,7 @@ from lipt.common.weights.specs import Weights
 from lipt.core.learner.pruning import masks_of_largest
 from lipt.v1 import worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient
+from lipt.worker.settings import WorkerSettings
 
 REPORT = worker_pb2.LearnerReport(loss=1.0, train_seconds=1.0, total_seconds=1.0, bytes_received=0)
 
@@ -34,9 +34,8 @@ class PlayedWorker:
         self.client = CoordinatorClient(channel)
         # Drawn by its name, so that the same one after a restart is the same worker.
         self.secret = hashlib.sha256(name.encode()).hexdigest()
-        versions = versions_on(torch.device("cpu")) if has_data else {}
-        shown = {"name": name, "device": "cpu", "versions": versions, "has_data": has_data}
-        self.client.register(self.secret, **shown, allowed_modules=())
+        settings = WorkerSettings(name=name, worker_data="digits" if has_data else None)
+        self.client.register(self.secret, settings, torch.device("cpu"))
         self.worker_id = self.client.worker_id
         self._store = BlobStore(directory / f"cache-{name}", max_blob_bytes=2**30)
 
@@ -53,10 +52,9 @@ class PlayedWorker:
         assert isinstance(assignment.task, ScoringTask)
         proof = data_proof(data, assignment.task.nonce, assignment.task.proof_ids)
         name = Transfers(self.client.blobs).upload(encode_range(scored))
-        self.client.commit(assignment, name, REPORT, data_proof=proof)
+        self.client.commit(assignment, [name], REPORT, data_proof=proof)
 
     def learner(self, assignment: Assignment, factor: float = 1.0) -> Weights:
-        """A learner that is as good as any: theta*, pruned as its task says and scaled."""
         assert isinstance(assignment.task, LearnerTask)
         return pruned(self.weights(assignment), assignment.task.density, factor)
 
@@ -64,16 +62,14 @@ class PlayedWorker:
         return Transfers(self.client.blobs).upload(encode_sparse(weights))
 
     def commit(self, assignment: Assignment, result: BlobName) -> None:
-        self.client.commit(assignment, result, REPORT)
+        self.client.commit(assignment, [result], REPORT)
 
     def submit(self, assignment: Assignment, weights: Weights | None = None) -> None:
-        """Upload and hand in these weights, or a learner as good as any."""
         learner = self.learner(assignment) if weights is None else weights
         self.commit(assignment, self.upload(learner))
 
 
 def pruned(weights: Weights, density: float, factor: float = 1.0) -> Weights:
-    """A learner as good as any, by its names, shapes and density."""
     scores = {name: tensor.abs() for name, tensor in weights.items() if tensor.ndim >= 2}
     masks = masks_of_largest(scores, density)
     return weights | {name: weights[name] * mask * factor for name, mask in masks.items()}

@@ -150,8 +150,6 @@ class Pretended(TorchDispatchMode):
 
 
 class _Making(TorchFunctionMode):
-    """Tensors made there of Python's numbers; they are waited for."""
-
     def __init__(self, pretended: Pretended) -> None:
         super().__init__()
         self._pretended = pretended
@@ -159,7 +157,6 @@ class _Making(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """As the function, or there."""
         given = dict(kwargs or {})
         wanted = given.get("device")
         if function is Tensor.new_tensor and isinstance(args[0], There):
@@ -187,5 +184,4 @@ def _require_one_device(name: str, here: list[Tensor]) -> None:
 
 
 def brought(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors on the CPU; inside of `Pretended`."""
     return {name: tensor.detach().cpu() for name, tensor in tensors.items()}

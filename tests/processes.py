@@ -2,7 +2,7 @@
 
 One *template* process a test session imports PyTorch once, has no threads, and forks on request. A
 fork becomes `python -m MODULE ...` or `python FILE ...` as a fresh interpreter would, which
-everything else, and `fresh=True`, takes.
+everything else takes.
 """
 
 from __future__ import annotations
@@ -50,10 +50,8 @@ def start(
     output: int,
     errors: int,
     folder: Path | None = None,
-    fresh: bool = False,
 ) -> Process:
-    """Start `python ARGUMENTS` with these descriptors as its standard output and error."""
-    if fresh or not _is_forkable(arguments):
+    if not _is_forkable(arguments):
         return subprocess.Popen(
             [sys.executable, *arguments],
             stdin=subprocess.DEVNULL,
@@ -76,13 +74,11 @@ def run(
     *,
     folder: Path | None = None,
     timeout: float | None = None,
-    fresh: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python ARGUMENTS` to its end, as `subprocess.run` with `capture_output` does."""
     taken = os.environ if environment is None else environment
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         given = {"output": output.fileno(), "errors": errors.fileno()}
-        process = start(arguments, taken, **given, folder=folder, fresh=fresh)
+        process = start(arguments, taken, **given, folder=folder)
         try:
             status = process.wait(timeout)
         except BaseException:
@@ -103,8 +99,6 @@ def _is_forkable(arguments: Sequence[str]) -> bool:
 
 
 class ForkedProcess:
-    """A fork of the template, with the methods of `subprocess.Popen` that tests use."""
-
     def __init__(self, pid: int, connection: socket.socket) -> None:
         self.pid = pid
         self._connection = connection
@@ -303,7 +297,6 @@ def _ended(request: dict[str, Any]) -> int:
 
 
 def main() -> None:
-    """The template process: argument 1 is the descriptor of the tests' socket."""
     for name in _LOADED:
         importlib.import_module(name)
     gc.freeze()  # what is loaded is not collected, so that forks share its memory

@@ -25,18 +25,16 @@ _PATIENCE_SECONDS = 120.0
 
 
 def tool(name: str) -> str:
-    """The path of `prometheus` or `promtool`; the test is skipped where it is not there."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"no {name}: install Debian's package prometheus")
     return found
 
 
-def promtool(*arguments: str, given: str | None = None, folder: Path = OBSERVABILITY) -> str:
-    """What `promtool ARGUMENTS` says when nothing is wrong, with `given` on its standard input."""
+def promtool(*arguments: str, given: str | None = None) -> str:
     done = subprocess.run(
         [tool("promtool"), *arguments],
-        cwd=folder,
+        cwd=OBSERVABILITY,
         input=given,
         capture_output=True,
         text=True,
@@ -57,7 +55,6 @@ class Prometheus:
             return json.load(answer)["data"]
 
     def values(self, expression: str) -> list[float]:
-        """What an expression comes to now; what is not a number is left out."""
         found = [float(it["value"][1]) for it in self.get("query", query=expression)["result"]]
         return [value for value in found if value == value]  # noqa: PLR0124 - as NaN is told
 
@@ -71,7 +68,6 @@ class Prometheus:
 
 @contextmanager
 def prometheus(folder: Path, scrape_configs: str) -> Iterator[Prometheus]:
-    """One with the alerts of deploy/ that scrapes every second, until the block ends."""
     shutil.copy(OBSERVABILITY / "alerts.yml", folder)
     settings = "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
     config = folder / "prometheus.yml"

@@ -13,5 +13,4 @@ def register_profiles() -> None:
 
 
 def at_most(num_examples: int) -> int:
-    """The profile's number of examples, or this one where an example takes long."""
     return min(num_examples, settings().max_examples)

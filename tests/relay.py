@@ -37,8 +37,6 @@ Fault = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 class RefusalError(Exception):
-    """The call ends with this status."""
-
     def __init__(self, status: Any) -> None:
         super().__init__(status.details)
         self.status = status
@@ -51,7 +49,6 @@ class SilenceError(Exception):
 def refuse(
     code: grpc.StatusCode, reason: str, message: str, *, retry_after_seconds: float = 0.0
 ) -> Fault:
-    """A status with one of the service's reasons in place of all answers."""
     info, retry = any_pb2.Any(), any_pb2.Any()
     info.Pack(error_details_pb2.ErrorInfo(reason=reason, domain="lipt"))
     delay = duration_pb2.Duration(nanos=round(1e9 * retry_after_seconds))
@@ -61,14 +58,11 @@ def refuse(
 
 
 def cut(after: int = 0) -> Fault:
-    """The connection breaks after so many messages."""
     code = grpc.StatusCode.UNAVAILABLE.value[0]
     return _ending(status_pb2.Status(code=code, message="going away"), after)
 
 
 def silence(after: int = 0) -> Fault:
-    """After so many messages nothing comes, until the client gives the call up."""
-
     def fault(answers: Iterator[Any]) -> Iterator[Any]:
         yield from itertools.islice(answers, after)
         raise SilenceError
@@ -87,7 +81,6 @@ def change(edit: Callable[[Any], object]) -> Fault:
 
 
 def before(*messages: Any) -> Fault:
-    """These messages, and then the real ones."""
     return lambda answers: itertools.chain(messages, answers)
 
 
@@ -113,8 +106,6 @@ def _ending(status: Any, after: int = 0) -> Fault:
 
 @dataclass(frozen=True)
 class Call:
-    """A call that has come, its metadata `authorization`, and an event for its end."""
-
     request: Any
     authorization: str | None
     ended: threading.Event = field(default_factory=threading.Event)

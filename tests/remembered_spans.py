@@ -30,7 +30,6 @@ class Remembered:
 
 @contextmanager
 def remembering() -> Iterator[Remembered]:
-    """Trace this process during the block, and never after it."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))

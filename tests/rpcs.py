@@ -40,7 +40,6 @@ EXPECTED = {
 
 
 def contract_methods() -> Iterator[Any]:
-    """Descriptors of the methods of every service of `lipt.v1`."""
     names = (module.name for module in pkgutil.iter_modules(lipt.v1.__path__))
     for name in names:
         if name.endswith("_pb2"):

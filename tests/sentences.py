@@ -15,18 +15,14 @@ _CLASSES = ("animals", "cars", "plants")
 
 
 def train() -> list[dict[str, object]]:
-    """600 sentences; half of the words are of the class, the others of all."""
     return _sentences(600, seed=0)
 
 
 def held_out() -> list[dict[str, object]]:
-    """150 others; the first has as many words as the longest of `train`."""
     return _sentences(150, seed=1)
 
 
 class Reader(nn.Module):
-    """The mean of the words' embeddings beside the figures, a hidden layer, and a head."""
-
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(NUM_TOKENS, 16, padding_idx=0)

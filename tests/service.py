@@ -34,8 +34,6 @@ SMALLEST: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Service:
-    """A coordinator that serves `SOURCE`, its state directory, and its run `READY` of `MODEL`."""
-
     address: str
     state: Path
     ready: RunView

@@ -17,7 +17,6 @@ from lipt.common.rpc.handlers import Interceptor, Step, refusals
 async def serving(
     *servicers: tuple[Callable[[Any, Any], None], Any], steps: Sequence[Step] = ()
 ) -> AsyncIterator[str]:
-    """Serve until the block ends; a servicer comes with what adds it to a server."""
     every = (refusals(Events()), *steps)
     server = grpc.aio.server(interceptors=[Interceptor(lambda _: every)])
     for add, servicer in servicers:
@@ -29,6 +28,5 @@ async def serving(
 
 
 def own_user_channel(address: str, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
-    """A channel to a coordinator on loopback, over its local socket."""
     target = LocalTarget(address).current()
     return grpc.aio.insecure_channel(target, options=(*options, connection_option()))

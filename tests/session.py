@@ -9,7 +9,6 @@ Coordinator and workers know data and models by names: here the functions `data`
 
 from __future__ import annotations
 
-import copy
 import sys
 import tempfile
 import threading
@@ -23,9 +22,7 @@ from torch import nn
 
 from lipt.common.config.run_config import merge
 from lipt.common.config.settings import load_settings
-from lipt.common.imports import is_factory_spec
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import copy_to_cpu
+from lipt.common.imports import modules_of
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.data import open_dataset
 from lipt.pretraining import default_model
@@ -53,14 +50,12 @@ def model(*, num_classes: int) -> Any:
 
 
 class Session(AbstractContextManager["Session"]):
-    """A coordinator on the caller's data, and workers for it; arguments as of `lipt.pretrain`."""
-
     client: Client
 
     def __init__(
         self,
         data: Any,
-        model: str | nn.Module | Callable[..., nn.Module] | None = None,
+        model: str | Callable[..., nn.Module] | None = None,
         *,
         device: str = "auto",
         state_dir: Path | None = None,
@@ -68,12 +63,10 @@ class Session(AbstractContextManager["Session"]):
         self.data = open_dataset(data)
         self._device = device
         self._state_dir = state_dir
-        self._initial = model if isinstance(model, nn.Module) else None
-        self._given_model = None if model is None or isinstance(model, str) else _maker(model)
-        named = default_model(self.data.inputs) if model is None else ""
-        self._model = (model if isinstance(model, str) else named) or f"{MODULE}:model"
-        own = [self._model.partition(":")[0]] if is_factory_spec(self._model) else []
-        self._allowed_modules = (MODULE, *own)
+        self._given_model = None if isinstance(model, str) else model
+        named = model or default_model(self.data.inputs)
+        self._model = named if isinstance(named, str) else f"{MODULE}:model"
+        self._allowed_modules = (MODULE, *modules_of(self._model))
         self._stack = ExitStack()
         self._check: Check | None = None
         self._folder = Path()
@@ -95,11 +88,7 @@ class Session(AbstractContextManager["Session"]):
         self._stack.close()
 
     def pretrain(self, overrides: Mapping[str, Any] | None = None, *, seed: int = 0) -> RunView:
-        """Train and merge learners; the run, when it is ready."""
         settings: dict[str, Any] = {"model": self._model, "seed": seed}
-        if self._initial is not None:
-            blob = self.client.upload_weights(pack(copy_to_cpu(self._initial.state_dict())))
-            settings = merge(settings, {"initialization": {"weights_sha256": blob.sha256}})
         # The workers, from the first run on: a diagnosis needs none.
         if self._check is None:
             address, folder, allowed = self.client.address, self._folder, self._allowed_modules
@@ -142,10 +131,3 @@ def _as_it_was() -> Iterator[None]:
         torch.set_num_threads(threads)
         torch.set_rng_state(generator)
         sys.path[:] = path
-
-
-def _maker(model: nn.Module | Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    if not isinstance(model, nn.Module):
-        return model
-    mine = copy.deepcopy(model).cpu()
-    return lambda num_classes: copy.deepcopy(mine)

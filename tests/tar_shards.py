@@ -20,10 +20,9 @@ def write_shard(path: Path, members: Members, *, format: int = tarfile.PAX_FORMA
     return path
 
 
-def samples(images: Sequence[bytes], labels: Sequence[int], *, first: int = 0) -> Members:
-    """A .cls and a .png for each."""
+def samples(images: Sequence[bytes], labels: Sequence[int]) -> Members:
     return [
         member
-        for number, (image, label) in enumerate(zip(images, labels, strict=True), start=first)
+        for number, (image, label) in enumerate(zip(images, labels, strict=True))
         for member in ((f"{number:06d}.cls", b"%d" % label), (f"{number:06d}.png", image))
     ]

@@ -31,15 +31,12 @@ _HIDDEN = (".git", ".venv*", ".*_cache", ".cache", ".hypothesis")
 
 
 class Built(NamedTuple):
-    """The two distributions, each unpacked."""
-
     sdist: Path
     wheel: Path
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Neither the network nor an environment of their own is asked for."""
     folder = tmp_path_factory.mktemp("built")
     copy = folder / "copy"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*_NOT_SOURCES, *_HIDDEN))

@@ -11,8 +11,6 @@ def linear(*, num_classes: int) -> nn.Module:
 
 
 class Shifted(nn.Module):
-    """Pixels as vectors, all shifted by a number that is drawn and is not among the weights."""
-
     shift: Tensor
 
     def __init__(self) -> None:

@@ -10,7 +10,6 @@ from lipt.common.network.tls import TlsFiles
 
 
 def write_files(folder: Path, authority: trustme.CA) -> TlsFiles:
-    """A certificate of 127.0.0.1, its key and its authority; over those that are there."""
     folder.mkdir(exist_ok=True)
     issued = authority.issue_cert("127.0.0.1", "localhost")
     files = TlsFiles(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")

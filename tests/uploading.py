@@ -12,9 +12,8 @@ from tests.clock import Clock
 PLENTY = Quota(2**50, 2**50, 10_000, 10_000)
 
 
-def uploads_into(store: BlobStore, quota: Quota = PLENTY) -> Uploads:
-    """Uploads of trainers alone."""
-    accounts = Accounts(quota, clock=Clock(), is_live=lambda _: False)
+def uploads_into(store: BlobStore) -> Uploads:
+    accounts = Accounts(PLENTY, clock=Clock(), is_live=lambda _: False)
     return Uploads(store, accounts)
 
 

@@ -23,11 +23,8 @@ if TYPE_CHECKING:
     from lipt.trainer.resampling.redrawing import Redrawn as Redrawn
     from lipt.trainer.resampling.reselection import ReselectingSampler as ReselectingSampler
     from lipt.trainer.resampling.reselection import Reselection as Reselection
-    from lipt.trainer.resampling.samplers import InfoBatchSampler as InfoBatchSampler
     from lipt.trainer.resampling.samplers import RedrawingSampler as RedrawingSampler
-    from lipt.trainer.resampling.samplers import StaleLossSampler as StaleLossSampler
     from lipt.trainer.resampling.samplers import SubsetSampler as SubsetSampler
-    from lipt.trainer.resampling.samplers import with_ids as with_ids
     from lipt.trainer.subsets.subset import Subset as Subset
     from lipt.trainer.subsets.weighted import normalized_weights as normalized_weights
     from lipt.trainer.subsets.weighted import weighted_cross_entropy as weighted_cross_entropy
@@ -41,9 +38,7 @@ _MODULES = {
     "lipt.trainer.client.client": "Client",
     "lipt.trainer.diagnosis.diagnosis": "Diagnosis",
     "lipt.trainer.main_training": "Recipe Schedule Trained TrainingPaused fit",
-    "lipt.trainer.resampling.samplers": (
-        "InfoBatchSampler RedrawingSampler StaleLossSampler SubsetSampler with_ids"
-    ),
+    "lipt.trainer.resampling.samplers": ("RedrawingSampler SubsetSampler"),
     "lipt.trainer.resampling.redrawing": "Redrawn",
     "lipt.trainer.resampling.reselection": "Reselection ReselectingSampler",
     "lipt.trainer.subsets.subset": "Subset",

@@ -99,16 +99,6 @@ class WeightsKind(StrEnum):
     INITIAL = "initial"
     PRETRAINED = "pretrained"
 
-    @classmethod
-    def parse(cls, name: str) -> WeightsKind | None:
-        """Return the kind with that name or symbol, or None."""
-        symbols = {"theta*": cls.INITIAL, "theta_star": cls.INITIAL, "theta_p": cls.PRETRAINED}
-        return symbols.get(name) or (cls(name) if name in set(cls) else None)
-
-
-# The names that `WeightsKind.parse` takes.
-WEIGHTS_KINDS = "initial (or theta*, theta_star) or pretrained (or theta_p)"
-
 
 @dataclass(frozen=True)
 class BlobView:
@@ -356,36 +346,7 @@ class WorkerView:
     assignment: str
     seconds_since_heard: float
     idle_reason: str = ""
-    joined_at: datetime | None = None
     certificate_expires_at: datetime | None = None
-
-
-@dataclass(frozen=True)
-class ComputationView:
-    """A running or waiting job in the queue, or lane, "dear" (heavy) or "cheap" (light).
-
-    `run_id` is empty for the data alone; `num_callers` is 0 for the run's own job.
-    """
-
-    lane: str
-    job: str
-    run_id: str
-    num_callers: int
-    computing: bool
-    seconds: float
-    progress: ProgressView | None
-
-
-@dataclass(frozen=True)
-class ServiceView:
-    """State of a coordinator: current and newest runs, and up to 500 workers, busy ones first."""
-
-    now: datetime | None
-    runs: tuple[RunView, ...]
-    workers: tuple[WorkerView, ...]
-    num_workers: int
-    computations: tuple[ComputationView, ...]
-    num_runs: int
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,12 @@
-"""`lipt-worker` and `python -m lipt.worker`: signals first, as imports take seconds."""
+"""`lipt-worker` and `python -m lipt.worker`."""
 
 from __future__ import annotations
 
-from lipt.common.process import end_at_signals
+from lipt.common.process import run_program
 
 
 def main() -> None:
-    end_at_signals("lipt-worker", status_variable="LIPT_STOPPED_STATUS")
-    from lipt.worker.cli import main as run
-
-    run()
+    run_program("lipt-worker", "lipt.worker.cli", status_variable="LIPT_STOPPED_STATUS")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 
-from lipt.common.backoff import RetryPolicy, retry
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import (
     IncompatibleProtocolError,
@@ -29,7 +28,7 @@ from lipt.common.errors import (
 from lipt.common.network.tls import TlsFiles
 from lipt.common.observability.logs import EventKind, logging_about
 from lipt.common.observability.tracing import attached
-from lipt.common.process.devices import device_name, versions_on
+from lipt.common.process.devices import device_name
 from lipt.worker.assignment import Worker
 from lipt.worker.client import POLL_SECONDS, Assignment, LeaseKeeper
 from lipt.worker.instruments import LEARNERS, RANGES, Outcome, Phase
@@ -67,7 +66,7 @@ class Agent:
     def stop(self) -> None:
         """Release the assignment and return from `run`; for signal handlers."""
         self._stopping.set()
-        self._client.interrupt()
+        self._client.polls.interrupt()
 
     @property
     def cut_short(self) -> bool:
@@ -75,25 +74,27 @@ class Agent:
         return self._stopping.is_set() and self._learners_left != 0
 
     def run(self) -> None:
-        retry(
-            self._join_and_work,
-            on=(LiptError,),
-            unless=(IncompatibleProtocolError,),
-            policy=RetryPolicy.every(_RETRY_SECONDS, sleep=self._pause, on_retry=self._complain),
-        )
-        if self._patience_seconds() <= 0.0:
-            logger.info("no learner came for %g s", self._settings.max_idle_seconds)
-
-    def _join_and_work(self) -> None:
         while not self._finished():
             try:
-                self._register()
+                self._worker.metering.phases.enter(Phase.JOINING)
+                settings, device = self._settings, self._worker.device
+                self._client.register(self._instance_id, settings, device)
+                named = f"{settings.name} ({self._client.worker_id})"
+                where = device_name(device)
+                logger.info("joined %s as %s on %s", settings.coordinator, named, where)
                 self._complained_of = None
                 with logging_about(worker=self._client.worker_id):
                     while not self._finished():
                         self._work()
             except UnknownWorkerError:
                 logger.info("the coordinator was restarted; joining again")
+            except IncompatibleProtocolError:
+                raise
+            except LiptError as error:
+                self._complain(error)
+                self._pause(max(_RETRY_SECONDS, error.retry_after_seconds or 0.0))
+        if self._patience_seconds() <= 0.0:
+            logger.info("no learner came for %g s", self._settings.max_idle_seconds)
 
     def _complain(self, error: LiptError) -> None:
         # Count every retry, but log a lasting reason once.
@@ -118,25 +119,6 @@ class Agent:
         if self._settings.max_idle_seconds is None:
             return math.inf
         return self._idle_since + self._settings.max_idle_seconds - self._clock()
-
-    def _register(self) -> None:
-        self._worker.metering.phases.enter(Phase.JOINING)
-        settings, device = self._settings, self._worker.device
-        self._client.register(
-            self._instance_id,
-            name=settings.name,
-            device=device_name(device),
-            versions=versions_on(device),
-            allowed_modules=settings.allow_modules,
-            has_data=settings.worker_data is not None,
-        )
-        logger.info(
-            "joined %s as %s (%s) on %s",
-            settings.coordinator,
-            settings.name,
-            self._client.worker_id,
-            device_name(device),
-        )
 
     def _work(self) -> None:
         self._worker.metering.phases.enter(Phase.WAITING)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import TypeVar
@@ -12,11 +13,10 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from lipt.common.backoff import RetryPolicy, retry
+from lipt.common.backoff import RetryPolicy
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
-from lipt.common.config.run_config import WeightEncoding
 from lipt.common.config.tasks import LearnerTask, ScoringTask
 from lipt.common.data import (
     Bearable,
@@ -46,7 +46,7 @@ from lipt.common.models.head import frozen_names
 from lipt.common.models.registry import build_without_values, is_users_own, load_model
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import span
-from lipt.common.planning import Cost, Limit, learner_memory, learner_threads, violation
+from lipt.common.planning import Cost, Limit, Part, learner_memory, learner_threads, violation
 from lipt.common.process.machine import Machine
 from lipt.common.signals.passes import data_proof, encode_range, score_range
 from lipt.common.weights.encodings import encode_weights
@@ -58,9 +58,6 @@ from lipt.worker.client import Assignment, CoordinatorClient, LeaseKeeper
 from lipt.worker.instruments import (
     BLOB_BYTES,
     EXAMPLES,
-    LEARNER,
-    RESULT_BYTES,
-    SCORED,
     STEPS,
     WAITED,
     Metering,
@@ -98,7 +95,7 @@ class Worker:
         self, assignment: Assignment, lease: LeaseKeeper, should_stop: Callable[[], bool]
     ) -> None:
         """Fetch, compute and commit one assignment; raises if it cannot be committed."""
-        exchange, task = Exchange(self, should_stop), assignment.task
+        exchange, task = Exchange(self, assignment, should_stop), assignment.task
         worker_id, assignment_id = self.client.worker_id, assignment.assignment_id
         if isinstance(task, ScoringTask):
             with span("range", worker_id=worker_id, assignment_id=assignment_id):
@@ -154,21 +151,14 @@ class Worker:
         phases.enter(Phase.SUBMITTING)
         lease.report(worker_pb2.LEARNER_PHASE_SUBMITTING, task.learners.num_steps, learner.loss)
 
-        def send() -> None:
+        def encoded() -> Iterator[bytes]:
             # Snapshots first: a stored learner then has all of them.
-            *snapshots, result = [
-                exchange.upload(self._encoded(weights, task.learners.encoding))
-                for weights in (*learner.snapshots, learner.weights)
-            ]
-            report = worker_pb2.LearnerReport(
-                loss=learner.loss,
-                train_seconds=learner.train_seconds,
-                total_seconds=perf_counter() - started,
-                bytes_received=exchange.bytes_received,
-            )
-            exchange.commit(lambda: self.client.commit(assignment, result, report, snapshots))
+            for weights in (*learner.snapshots, learner.weights):
+                with span("encode", encoding=task.learners.encoding.value):
+                    content = encode_weights(weights, task.learners.encoding)
+                yield content
 
-        exchange.hand_in(send)
+        exchange.hand_in(encoded, loss=learner.loss, train_seconds=learner.train_seconds)
         seconds = perf_counter() - started
         logger.info(
             "%s is in: loss %.3f, %.1f s; of %.1f s of training it waited %.1f s for data",
@@ -178,7 +168,6 @@ class Worker:
             learner.train_seconds,
             learner.waited_seconds,
         )
-        meters.observe(LEARNER, seconds)
 
     def _initial_weights(self, task: LearnerTask, source: Path | bytes) -> Weights:
         model = build_model(
@@ -191,12 +180,6 @@ class Worker:
         like, max_bytes = specs_of(model.state_dict()), self.settings.max_blob_bytes
         return read_weights(source, like=like, max_bytes=max_bytes)
 
-    def _encoded(self, weights: Weights, encoding: WeightEncoding) -> bytes:
-        with span("encode", encoding=encoding.value):
-            content = encode_weights(weights, encoding)
-        self.metering.meters.add(RESULT_BYTES, encoding.value, by=len(content))
-        return content
-
     def _score(self, assignment: Assignment, task: ScoringTask, exchange: Exchange) -> None:
         started, phases = perf_counter(), self.metering.phases
 
@@ -205,7 +188,7 @@ class Worker:
                 raise LearnerStoppedError("stopped before the range was scored.")
 
         phases.enter(Phase.FETCHING)
-        self.limits.require_threads(task)
+        self.limits.require(task)
         dataset = self.dataset(task)
         model = self._model(task, assignment.initial_weights, exchange)
         phases.enter(Phase.SCORING)
@@ -219,20 +202,10 @@ class Worker:
             )
         phases.enter(Phase.SUBMITTING)
         content, proof = encode_range(scored), data_proof(dataset, task.nonce, task.proof_ids)
-        report = worker_pb2.LearnerReport(
-            train_seconds=seconds, total_seconds=seconds, bytes_received=exchange.bytes_received
-        )
-
-        def send() -> None:
-            name = exchange.upload(content)
-            commit = self.client.commit
-            exchange.commit(lambda: commit(assignment, name, report, data_proof=proof))
-
         try:
-            exchange.hand_in(send)
+            exchange.hand_in(lambda: [content], data_proof=proof, train_seconds=seconds)
         except ForeignBlobError as error:
             raise StaleLeaseError(f"{assignment}: somebody was quicker. {error}") from error
-        self.metering.meters.add(SCORED, by=len(task))
         logger.info("%s is in: %d examples, %.1f s", assignment, len(task), seconds)
 
     def dataset(self, task: ScoringTask) -> Dataset:
@@ -285,23 +258,20 @@ class Worker:
 class Exchange:
     """Transfers the blobs of one assignment; `bytes_received` does not count cached ones."""
 
-    def __init__(self, worker: Worker, should_stop: Callable[[], bool]) -> None:
-        self._worker = worker
+    def __init__(
+        self, worker: Worker, assignment: Assignment, should_stop: Callable[[], bool]
+    ) -> None:
+        self._worker, self._assignment = worker, assignment
         self.should_stop = should_stop
         policy = RetryPolicy(
             sleep=worker.pause,
             on_retry=lambda error: self._retried("transfer", f"{error} Going on where it was."),
         )
-        self._downloads, self._uploads = (
-            Transfers(worker.client.blobs, policy=policy, on_bytes=self._counting(direction))
-            for direction in ("received", "sent")
-        )
-        self._waits = RetryPolicy.every(
-            _RETRY_SECONDS,
-            sleep=worker.pause,
-            on_retry=lambda error: self._retried("handing over", f"{error} Trying again."),
-        )
+        blobs, add = worker.client.blobs, worker.metering.meters.add
+        self._downloads = Transfers(blobs, lambda n: add(BLOB_BYTES, "received", by=n), policy)
+        self._uploads = Transfers(blobs, lambda n: add(BLOB_BYTES, "sent", by=n), policy)
         self.bytes_received = 0
+        self._began = perf_counter()
 
     def weights(self, name: BlobName) -> Path | bytes:
         """A weights file, from the cache if present."""
@@ -326,18 +296,28 @@ class Exchange:
         self.bytes_received += len(content)
         return content
 
-    # Uploads and commits wait for the coordinator without limit: a result is expensive.
-
-    def upload(self, content: bytes) -> BlobName:
-        with span("upload", bytes=len(content)):
-            return self._insist(lambda: self._uploads.upload(content), (UnavailableError,))
-
-    def commit(self, action: Callable[[], None]) -> None:
-        with span("commit"):
-            self._insist(action, (UnavailableError,))
-
-    def hand_in(self, send: Callable[[], None]) -> None:
+    def hand_in(
+        self, encoded: Callable[[], Iterable[bytes]], *, data_proof: str = "", **report: float
+    ) -> None:
         """Upload and commit; repeats both if the coordinator's copy is damaged."""
+
+        def send() -> None:
+            # Waits for the coordinator without limit: a result is expensive.
+            names = []
+            for content in encoded():
+                upload = partial(self._uploads.upload, content)
+                with span("upload", bytes=len(content)):
+                    names.append(self._insist(upload, (UnavailableError,)))
+            reported = worker_pb2.LearnerReport(
+                total_seconds=perf_counter() - self._began,
+                bytes_received=self.bytes_received,
+                **report,
+            )
+            committing = (self._assignment, names, reported, data_proof)
+            commit = partial(self._worker.client.commit, *committing)
+            with span("commit"):
+                self._insist(commit, (UnavailableError,))
+
         try:
             send()
         except UnknownBlobError as error:
@@ -347,16 +327,14 @@ class Exchange:
     def _insist(
         self, action: Callable[[], ResultT], waits_for: tuple[type[UnavailableError], ...]
     ) -> ResultT:
-        def attempt() -> ResultT:
+        while True:
             if self.should_stop():
                 raise LearnerStoppedError("stopped before the assignment was handed in.")
-            return action()
-
-        return retry(attempt, on=waits_for, policy=self._waits)
-
-    def _counting(self, direction: str) -> Callable[[int], None]:
-        meters = self._worker.metering.meters
-        return lambda num_bytes: meters.add(BLOB_BYTES, direction, by=num_bytes)
+            try:
+                return action()
+            except waits_for as error:
+                self._retried("handing over", f"{error} Trying again.")
+                self._worker.pause(max(_RETRY_SECONDS, error.retry_after_seconds or 0.0))
 
     def _retried(self, what: str, reason: str) -> None:
         self._worker.events.record(
@@ -377,19 +355,16 @@ class WorkerLimits:
         # Measuring a model takes seconds.
         self._figures: dict[tuple[object, ...], ModelFigures] = {}
 
-    def require(self, task: LearnerTask) -> None:
+    def require(self, task: LearnerTask | ScoringTask) -> None:
+        if isinstance(task, ScoringTask):
+            part = Part("", task.threads, 1, "scoring")
+            _require(Cost("scoring of a range", "threads", (part,)), self.threads)
+            return
         _require(learner_threads(task.learners), self.threads)
         if self.memory is not None:
             figures, example_bytes = self._figures_of(task), spec_of(task.inputs).num_bytes
             cost = learner_memory(task.learners, task.model, figures, example_bytes=example_bytes)
             _require(cost, self.memory)
-
-    def require_threads(self, task: ScoringTask) -> None:
-        if task.threads > self.threads.at_most:
-            raise OverLimitError(
-                f"the range asks for {task.threads} threads, and {self.threads.name} allows "
-                f"{self.threads.at_most}."
-            )
 
     def _figures_of(self, task: LearnerTask) -> ModelFigures:
         inputs, number = spec_of(task.inputs), task.num_classes
@@ -413,6 +388,5 @@ class WorkerLimits:
 
 
 def _require(cost: Cost, limit: Limit) -> None:
-    found = violation(cost, limit)
-    if found is not None:
-        raise OverLimitError(str(found))
+    if found := violation(cost, limit):
+        raise OverLimitError(found.sentence)

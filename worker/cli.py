@@ -38,38 +38,26 @@ def worker(
 def _work(config: Path | None, flags: dict[str, Any]) -> None:
     import logging
     import os
+    import signal
+    from contextlib import ExitStack
 
     from lipt.common.config.settings import load_settings
     from lipt.common.imports import require_importable
-    from lipt.common.observability.logs import configure_logging
-    from lipt.common.process.machine import wait_passively
+    from lipt.common.observability.logs import Events, configure_logging
+    from lipt.common.process.machine import this_machine, wait_passively
 
     settings = load_settings(WorkerSettings, config=config, flags=flags)
     configure_logging(settings.log_level, settings.log_format)
     wait_passively()
     # Fail now, before learners do.
     require_importable(settings.allow_modules)
-    status = _worked(settings)
-    logging.getLogger(__name__).info("stopped")
-    # A released learner may still be in a kernel, and gRPC may wait for a hanging coordinator. The
-    # process must not wait for either.
-    logging.shutdown()
-    os._exit(status)
-
-
-def _worked(settings: WorkerSettings) -> int:
-    import logging
-    import signal
-    from contextlib import ExitStack
 
     from lipt.common.access.tokens import TokenSource
     from lipt.common.blobs.store import BlobStore
     from lipt.common.network.tls import TlsFiles, require_deliberate_exposure
-    from lipt.common.observability.logs import Events
     from lipt.common.observability.metrics import serving_metrics
     from lipt.common.observability.tracing import exporting
     from lipt.common.process.devices import limit_memory, resolve_device
-    from lipt.common.process.machine import this_machine
     from lipt.common.rpc.channel import open_channel
     from lipt.worker.agent import Agent
     from lipt.worker.assignment import Worker, WorkerLimits
@@ -81,11 +69,9 @@ def _worked(settings: WorkerSettings) -> int:
     if tls is not None and (soon := tls.expires_soon()):
         say.warning("%s", soon)
     token = TokenSource.from_options(settings.token_file, settings.token)
-    listen = settings.metrics_listen
+    listen, insecure = settings.metrics_listen, settings.insecure
     if listen is not None:
-        require_deliberate_exposure(
-            listen, tls, insecure=settings.insecure, flag="--metrics-listen"
-        )
+        require_deliberate_exposure(listen, tls, insecure=insecure, flag="--metrics-listen")
     device = resolve_device(settings.device)
     limits = WorkerLimits(settings, this_machine(), device)
     # A CUDA driver maps far more memory than is used.
@@ -96,9 +82,8 @@ def _worked(settings: WorkerSettings) -> int:
     with ExitStack() as stack:
         stack.enter_context(exporting("lipt-worker", instance=settings.name))
         if listen is not None:
-            meters = metering.meters
             metrics = serving_metrics(
-                listen, tls, events, meters, WORKER, lambda: metering.readings(device)
+                listen, tls, events, metering.meters, WORKER, metering.readings
             )
             say.info("metrics on %s/metrics", stack.enter_context(metrics))
         channel = stack.enter_context(open_channel(settings.coordinator, tls, token))
@@ -107,7 +92,11 @@ def _worked(settings: WorkerSettings) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         agent.run()
-    return settings.stopped_status if agent.cut_short else 0
+    say.info("stopped")
+    # A released learner may still be in a kernel, and gRPC may wait for a hanging coordinator. The
+    # process must not wait for either.
+    logging.shutdown()
+    os._exit(settings.stopped_status if agent.cut_short else 0)
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Self
 
 import grpc
+import torch
 
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
@@ -19,9 +20,11 @@ from lipt.common.config.values import validate
 from lipt.common.errors import LiptError, StaleLeaseError, UnknownRunError, from_rpc_error
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import received
+from lipt.common.process.devices import device_name, versions_on
 from lipt.common.rpc.channel import LongPoll, with_metadata
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, message_to_dict
 from lipt.v1 import blob_pb2_grpc, worker_pb2, worker_pb2_grpc
+from lipt.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -63,30 +66,21 @@ class CoordinatorClient:
         proving = with_metadata(channel, lambda: ((WORKER_SECRET, self._secret),))
         self._stub = worker_pb2_grpc.WorkerServiceStub(proving)
         self.blobs = blob_pb2_grpc.BlobServiceStub(proving)
-        self._polls = LongPoll()
+        self.polls = LongPoll()
         self.worker_id = ""
         self.idle_reason = ""
 
-    def register(
-        self,
-        instance_id: str,
-        *,
-        name: str,
-        device: str,
-        versions: dict[str, str],
-        allowed_modules: tuple[str, ...],
-        has_data: bool = False,
-    ) -> None:
+    def register(self, instance_id: str, settings: WorkerSettings, device: torch.device) -> None:
         """Register; the random `instance_id` is a secret that authenticates later calls."""
         self._secret = instance_id
         request = worker_pb2.RegisterRequest(
             instance_id=instance_id,
-            name=name,
+            name=settings.name,
             protocol=worker_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR),
-            device=device,
-            versions=versions,
-            allowed_modules=allowed_modules,
-            has_data=has_data,
+            device=device_name(device),
+            versions=versions_on(device),
+            allowed_modules=settings.allow_modules,
+            has_data=settings.worker_data is not None,
         )
         self.worker_id = str(_call(self._stub.Register, request, _CALL_SECONDS).worker_id)
 
@@ -96,7 +90,7 @@ class CoordinatorClient:
             worker_id=self.worker_id, wait_seconds=wait_seconds
         )
         timeout = wait_seconds + _CALL_SECONDS
-        call = self._polls.answered(
+        call = self.polls.answered(
             lambda: self._stub.AcquireAssignment.future(request, timeout=timeout)
         )
         if call is None:
@@ -113,10 +107,6 @@ class CoordinatorClient:
             self.release(message.assignment_id, message.lease.epoch, str(error))
             raise
 
-    def interrupt(self) -> None:
-        """End the current long poll, and every later one; for signal handlers."""
-        self._polls.interrupt()
-
     def heartbeat(self, assignment: Assignment, progress: worker_pb2.LearnerProgress) -> bool:
         """Keep the lease; returns whether the coordinator no longer needs it."""
         request = worker_pb2.HeartbeatRequest(
@@ -131,12 +121,12 @@ class CoordinatorClient:
     def commit(
         self,
         assignment: Assignment,
-        result: BlobName,
+        names: Sequence[BlobName],
         report: worker_pb2.LearnerReport,
-        snapshots: Sequence[BlobName] = (),
         data_proof: str = "",
     ) -> None:
-        """Commit an uploaded result: a learner's snapshots in training order, a range's proof."""
+        """Commit uploads: a learner's snapshots in training order and its result, or a range."""
+        *snapshots, result = names
         request = worker_pb2.CommitResultRequest(
             worker_id=self.worker_id,
             assignment_id=assignment.assignment_id,
@@ -170,21 +160,19 @@ def _call(method: Callable[..., Any], request: Any, timeout_seconds: float) -> A
 
 
 def _assignment(message: worker_pb2.Assignment, traceparent: str) -> Assignment:
-    leased: dict[str, Any] = {
-        "assignment_id": message.assignment_id,
-        "epoch": message.lease.epoch,
-        "heartbeat_seconds": max(0.05, message.lease.heartbeat_seconds),
-        "initial_weights": blob_from_proto(message.initial_weights),
-        "traceparent": traceparent,
-    }
-    if message.HasField("scoring"):
-        return Assignment(task=validate(ScoringTask, message_to_dict(message.scoring)), **leased)
+    scoring = message.HasField("scoring")
     return Assignment(
+        assignment_id=message.assignment_id,
+        epoch=message.lease.epoch,
+        heartbeat_seconds=max(0.05, message.lease.heartbeat_seconds),
+        initial_weights=blob_from_proto(message.initial_weights),
+        traceparent=traceparent,
         run_id=message.run_id,
         learner_index=message.learner_index,
-        shard=blob_from_proto(message.shard),
-        task=validate(LearnerTask, message_to_dict(message.task)),
-        **leased,
+        shard=None if scoring else blob_from_proto(message.shard),
+        task=validate(ScoringTask, message_to_dict(message.scoring))
+        if scoring
+        else validate(LearnerTask, message_to_dict(message.task)),
     )
 
 

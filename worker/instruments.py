@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-import torch
-
 from lipt.common.observability.metrics import (
     Counter,
-    Gauge,
-    Histogram,
     Instrument,
     Meters,
     Phases,
@@ -53,7 +49,6 @@ RANGES = Counter(
     ("outcome",),
     at_zero=tuple((outcome.value,) for outcome in Outcome),
 )
-SCORED = Counter("lipt_worker_scored_examples_total", "Examples that were scored.")
 SECONDS = Counter(
     "lipt_worker_phase_seconds_total",
     "What this worker has spent its time with; what is under way counts already.",
@@ -67,29 +62,12 @@ WAITED = Counter(
     "Seconds of training in which the next minibatch was waited for, as it was not read, decoded "
     "and augmented yet; of learners that were trained to their end.",
 )
-LEARNER = Histogram(
-    "lipt_worker_learner_seconds",
-    "What learners that are in took here, from the fetch of their weights to their commit.",
-    buckets=(1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 43200),
-)
 BLOB_BYTES = Counter(
     "lipt_worker_blob_bytes_total",
     "Bytes of files between this worker and its coordinator, with what went twice.",
     ("direction",),
     at_zero=(("received",), ("sent",)),
 )
-RESULT_BYTES = Counter(
-    "lipt_worker_result_bytes_total",
-    "Bytes of results and snapshots that this worker has encoded to hand in, by encoding.",
-    ("encoding",),
-)
-DEVICE_MEMORY = Gauge(
-    "lipt_worker_device_memory_bytes",
-    "Memory of the CUDA device that this process has in tensors (`allocated`), and that it keeps "
-    "from others (`reserved`); absent on a CPU.",
-    ("kind",),
-)
-
 WORKER: tuple[Instrument, ...] = tuple(
     one for one in list(vars().values()) if isinstance(one, Instrument)
 )
@@ -102,11 +80,5 @@ class Metering:
     meters: Meters = field(default_factory=Meters)
     phases: Phases = field(default_factory=lambda: Phases(*Phase))
 
-    def readings(self, device: torch.device) -> Readings:
-        memory: dict[tuple[str, ...], float] = {}
-        if device.type == "cuda":
-            memory = {
-                ("allocated",): torch.cuda.memory_allocated(device),
-                ("reserved",): torch.cuda.memory_reserved(device),
-            }
-        return {SECONDS: self.phases.seconds(), DEVICE_MEMORY: memory}
+    def readings(self) -> Readings:
+        return {SECONDS: self.phases.seconds()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 from platformdirs import user_cache_path
 from pydantic import ByteSize, Field, model_validator
@@ -98,8 +98,6 @@ class PoolSettings(Section):
     """Address of the coordinator, host:port, as the workers reach it."""
     workers: int = Field(default=1, ge=1, le=10_000)
     """Most workers; there are as many as open learners, up to so many."""
-    min_workers: int = Field(default=0, ge=0)
-    """Workers that stay when nothing is to do."""
     idle_seconds: float = Field(default=60.0, gt=0.0)
     """Seconds without a learner after which a worker leaves."""
     ray: str | None = Field(default=None, examples=["auto"])
@@ -109,13 +107,11 @@ class PoolSettings(Section):
     """GPUs for each worker: 0 for the CPU, 1 for one of its own, 0.5 for two workers on one."""
     cpus_per_worker: float = Field(default=1.0, ge=0.0)
     """CPUs that Ray sets aside for each worker."""
-    resources: tuple[str, ...] = ()
+    resources: tuple[Annotated[str, Field(pattern=r"^[^=]+=\d+(\.\d+)?$")], ...] = ()
     """Further resource of Ray's nodes that each worker takes, as NAME=AMOUNT."""
     runtime_env: Path | None = Field(default=None, examples=["runtime-env.yaml"])
     """File with the environment that Ray makes on its nodes, as `ray job submit --runtime-env`
-    takes it (YAML or JSON)."""
-    working_dir: Path | None = Field(default=None, examples=["."])
-    """Folder that Ray copies to its nodes, with your own modules in it."""
+    takes it (YAML or JSON): `working_dir: /FOLDER` copies a folder with your own modules."""
     token_file: TokenFile = None
     token: TokenText = None
     tls_cert: Path | None = None
@@ -126,27 +122,10 @@ class PoolSettings(Section):
     """PEM file of the authority that signed the coordinator's certificate."""
     log_level: LogLevel = "INFO"
 
-    @property
-    def where(self) -> str:
-        return "on this machine" if self.ray is None else f"on Ray at {self.ray}"
-
-    @model_validator(mode="after")
-    def _fewest_are_no_more_than_most(self) -> Self:
-        if self.min_workers > self.workers:
-            raise ValueError(
-                f"min_workers {self.min_workers} is more than workers {self.workers}, which is the "
-                "most that there may be. Raise workers."
-            )
-        return self
-
     @model_validator(mode="after")
     def _what_is_ray_s_comes_with_ray(self) -> Self:
-        ray_s = {
-            "resources": self.resources,
-            "runtime_env": self.runtime_env,
-            "working_dir": self.working_dir,
-        }
-        given = [name for name, value in ray_s.items() if value]
+        ray_s = ("resources", "runtime_env")
+        given = [name for name in ray_s if getattr(self, name)]
         if given and self.ray is None:
             raise ValueError(f"{given[0]} is for a pool on Ray, and there is no ray. Give --ray.")
         return self

@@ -238,10 +238,9 @@ def _cluster(scale: Scale, place: Path, num_workers: int) -> Iterator[_Cluster]:
             arguments = ["-m", "lipt.worker", *common, "--coordinator", address, *own]
             process_ids.append(children.start(name, arguments))
         with Client(address) as client:
-            for view in client.watch_service(interval_seconds=0.2):
+            while len(client.info().workers) < num_workers:
                 children.check()
-                if len(view.workers) == num_workers:
-                    break
+                time.sleep(0.2)
             yield _Cluster(client, time.perf_counter() - started, process_ids)
 
 

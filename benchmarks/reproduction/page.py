@@ -317,14 +317,14 @@ def _cost(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 INTRODUCTION = """# The paper's tables
 
-Does LiPT (Ro et al., ICML 2023) reproduce, and what is it worth beside simpler things? Every
-figure here comes from the product's own path: a real coordinator and real workers make the run
-and choose the subset, and the same main training follows for every row of a table. Beside the
-paper's rows stand class-balanced random, random that is re-drawn every epoch, `auto`, and
-everything for as many optimizer steps. A seed is one of the whole pipeline: theta*, shards,
-learners, soup, subset and main training. In brackets: the paper's own figure (ResNet-18, CIFAR-10,
-200 epochs). Differences are paired by seed. Seconds at the cpu scale were taken while other work
-used the machine, more for some rows than for others: read them as orders of magnitude.
+Does LiPT (Ro et al., ICML 2023) reproduce, and how does it compare with simpler choices? A real
+coordinator and real workers make every run and subset here, and the same main training follows for
+every row of a table. Four rows are added to the paper's: class-balanced random, random resampled
+every epoch, `auto`, and everything for as many optimizer steps.
+
+A seed is one of the whole pipeline: theta*, shards, learners, soup, subset and main training.
+Differences are paired by seed. In brackets: the paper's own figure (ResNet-18, CIFAR-10, 200
+epochs). Seconds at the cpu scale were taken on a busy machine: read them as orders of magnitude.
 
     python benchmarks/paper.py B.1 --scale cpu --seeds 3 --jobs 2   # one table; resumes
     python benchmarks/paper.py all --scale gpu --minutes 8          # ResNet-18, in pieces
@@ -336,24 +336,22 @@ epochs on everything before it selects, `epochs:1x10` ten of them for one epoch 
 
 NOTES: Mapping[str, str] = {
     "1": (
-        "It does not: GraNd's subsets, chosen again, reach none of the "
-        "targets within the steps of this scale, with either pre-training. Before main training "
-        "LiPT's takes a tenth of the time. Of what costs little, random subsets reach 95% of "
-        "everything's accuracy about as fast as everything does, and `auto` alone reaches all of "
-        "it with both seeds, later. Seconds are of trainings that other work slowed down to unlike "
-        "degrees."
+        "It does not: GraNd's subsets with re-selection reach none of the targets within the steps "
+        "of this scale, with either pre-training. LiPT's pre-training takes a tenth of the time. "
+        "Random subsets reach 95% of everything's accuracy about as fast as everything does. "
+        "`auto` alone reaches all of it with both seeds, later. Other work slowed the trainings "
+        "down unequally."
     ),
     "B.1": (
-        "GraNd keeps the hardest examples: with either pre-training it stays below a random subset "
-        "of its size, the farther the fewer are kept, as is known of top-k scores. What LiPT "
-        "changes is by how much, and at what price: the warm-up trains ten models, LiPT's "
-        "learners see a twentieth of the data."
+        "GraNd keeps the hardest examples. With either pre-training it stays below a random subset "
+        "of its size, most of all at small fractions, as other top-k scores do. LiPT lowers the "
+        "difference and the price: the warm-up trains ten models, LiPT's learners see a twentieth "
+        "of the data."
     ),
     "B.2": (
-        "GradMatch takes no more examples once their weighted gradients match the whole: that is "
-        "so with 5,775 and 5,783 of 50,000 after the ordinary warm-up and with 5,701 and 5,721 on "
-        "LiPT's model, and larger fractions are that very subset. LiPT's is the better one with "
-        "both seeds, by unlike amounts."
+        "GradMatch stops once its weighted gradients match the whole. That needs 5,775 and 5,783 "
+        "of 50,000 examples after the ordinary warm-up, 5,701 and 5,721 on LiPT's model. Larger "
+        "fractions are the same subset. LiPT's is the better one with both seeds."
     ),
     "2": (
         "GLISTER's subsets, too, are below random ones of their size here. On theta_p they are "
@@ -366,12 +364,12 @@ NOTES: Mapping[str, str] = {
         "alone."
     ),
     "C": (
-        "The plain mean of all learners does as well: what the greedy soup gains on the validation "
-        "split, 24.7% against 22.9%, does not show in what GraNd chooses by it."
+        "The plain mean of all learners does as well. The greedy soup's gain on the validation "
+        "split, 24.7% instead of 22.9%, does not change the accuracy on GraNd's subsets."
     ),
     "D": (
-        "The three are the same here. With the first seed alone the paper's order seemed to show; "
-        "with the second it is gone."
+        "No difference between the three is shown here: the paper's order appears with the first "
+        "seed alone."
     ),
     "fig-n": (
         "theta_p gets better with every learner more, from 22.8% to 27.1% on the validation split; "

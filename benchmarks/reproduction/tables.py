@@ -192,7 +192,7 @@ def _table(
     ]
     baselines = (
         Row("class-balanced random", cell(RANDOM)),
-        Row("random, re-drawn every epoch", cell(REDRAWN)),
+        Row("random, resampled every epoch", cell(REDRAWN)),
         Row("`auto`", cell(AUTO)),
         Row(
             "everything, equal steps",
@@ -217,7 +217,7 @@ def _to_a_target(scale: Scale) -> Table:
         ),
         Row("GraNd with LiPT, chosen again", cell("grand", LIPT, every)),
         Row("class-balanced random", cell(RANDOM)),
-        Row("random, re-drawn every epoch", cell(REDRAWN)),
+        Row("random, resampled every epoch", cell(REDRAWN)),
         Row("`auto`", cell(AUTO)),
     )
     return Table(

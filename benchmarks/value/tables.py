@@ -21,28 +21,28 @@ _INTRODUCTION = """# What a subset is worth, setting by setting
 
 Main training on subsets of clean and of dirty data, at equal optimizer steps. Each row is compared
 with class-balanced random subsets of the same size and the same seeds. A seed is one of the whole
-pipeline: the dirt, theta*, the learners, the subset and main training. An interval needs two seeds
-and is wide with few.
+pipeline: the changed data, theta*, the learners, the subset and main training. An interval needs
+two seeds and is wide with few.
 
 - `cifar10-20k`: 2,000 images of each class of cifar10-jpeg; tested on its 10,000.
 - *Converged*: 2,500 steps of 64 for `cifar10-20k`, 6,000 for the others. *Short*: 1,000. All by the
   recipe of `lipt train`, with a cosine from 0.1.
-- `auto` is the default strategy, told whether main training is short. *:soft* trains on the
-  subset's soft labels with the recommended alpha; what they gain is not the choice's merit.
+- `auto` is the default strategy, with `training=short` where main training is short. *:soft* trains
+  on the subset's soft labels with the recommended alpha; their gain is not the choice's merit.
 - *Oracle* knows which labels are right and which images are originals. *Everything* trains on all
-  rows for as many steps, *redrawn* on another random subset in every epoch.
-- "Wrong labels" and "copies" are shares of the subset.
+  rows for as many steps, `redrawn` on a random subset that is resampled every epoch.
+- "Wrong labels" and "copies" (near-duplicates) are shares of the subset.
 
 | setting | the data |
 | --- | --- |
 | `noise20`, `noise40` | 20%, 40% of the labels are random, a tenth of these right by chance |
 | `asymmetric40` | 40% of the labels of five classes are those of a class that looks alike |
 | `tail50` | the smallest class has a fiftieth of the largest |
-| `duplicates` | a tenth of the images, and three near copies of each on average, by Zipf's law |
-| `all-three` | the tail, then copies, then 40% of the labels random |
+| `duplicates` | a tenth of the images, and on average three near-duplicates each, by Zipf's law |
+| `all-three` | the tail, then near-duplicates, then 40% of the labels random |
 
-This command trains what is missing, result by result, and writes this page; with a GPU and `--gpu`
-it trains sixteen subsets at once:
+This command trains the missing results and writes this page. With a GPU, `--gpu --jobs 16` trains
+sixteen subsets at once:
 
     make bench-selection-value ARGUMENTS='--only setting=noise40 --only fraction=0.1'
 

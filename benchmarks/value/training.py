@@ -99,7 +99,7 @@ def train(
     redrawn = None
     if cell.strategy == "redrawn":
         budget = budget_from_fraction(cell.fraction, len(dataset))
-        redrawn = Redrawn("random", dataset, budget, cell.seed)
+        redrawn = Redrawn(dataset, budget, cell.seed)
     trained = fit(
         cell.model,
         dataset,

@@ -43,12 +43,10 @@ class BlobName:
 
     @classmethod
     def of(cls, data: bytes) -> Self:
-        """The name of `data`."""
         return cls(hashlib.sha256(data).hexdigest(), len(data))
 
     @classmethod
     def of_file(cls, path: Path) -> Self:
-        """The name of a file's content."""
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
             return cls(digest.hexdigest(), file.tell())
@@ -62,12 +60,10 @@ MAX_CHUNK_BYTES = 4 * CHUNK_BYTES
 
 
 def blob_to_proto(name: BlobName) -> blob_pb2.BlobRef:
-    """A blob's name as a message."""
     return blob_pb2.BlobRef(sha256=name.sha256, size_bytes=name.size_bytes)
 
 
 def blob_from_proto(message: blob_pb2.BlobRef) -> BlobName:
-    """A blob's name, checked."""
     return BlobName(message.sha256, message.size_bytes)
 
 

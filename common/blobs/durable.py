@@ -18,7 +18,6 @@ _TEMPORARY_SUFFIX = ".tmp"
 
 @contextmanager
 def state_errors(path: Path) -> Iterator[None]:
-    """Convert file system errors to `StateError`."""
     try:
         yield
     except OSError as error:
@@ -110,7 +109,6 @@ def temporary_file(folder: Path) -> Iterator[tuple[FileIO, Path]]:
 
 
 def remove_stale_temporaries(folder: Path) -> None:
-    """Delete unlocked temporary files."""
     for path in folder.glob(f"*{_TEMPORARY_SUFFIX}"):
         try:
             with FileIO(str(path), "r+") as file:

@@ -72,11 +72,9 @@ class Expiry:
                 yield from (name for name in names if _DIGEST.fullmatch(name))
 
     def blob(self, sha256: str) -> StoredFile | None:
-        """A whole blob, if it is stored."""
         return _file(self._blobs / sha256[:2] / sha256)
 
     def parts(self) -> Iterator[StoredFile]:
-        """All partial blobs."""
         with state_errors(self._uploads):
             found = sorted(self._uploads.glob("*.part"))
         yield from filter(None, map(_file, found))
@@ -151,7 +149,6 @@ class BlobStore:
             remove_stale_temporaries(self._uploads)
 
     def has(self, name: BlobName) -> bool:
-        """Whether the whole blob is stored."""
         stored = self.expiry.blob(name.sha256)
         return stored is not None and stored.size_bytes == name.size_bytes
 
@@ -170,20 +167,17 @@ class BlobStore:
         return False
 
     def find(self, sha256: str) -> BlobName:
-        """The name of the stored blob with that digest."""
         stored = self.expiry.blob(BlobName(sha256, 0).sha256)
         if stored is None:
             raise UnknownBlobError(f"there is no blob {sha256} here. Upload it first.")
         return BlobName(sha256, stored.size_bytes)
 
     def path(self, name: BlobName) -> Path:
-        """The immutable file of a stored blob."""
         if not self.has(name):
             raise UnknownBlobError(f"there is no blob {name} here. Upload it first.")
         return self._target(name)
 
     def read_bytes(self, name: BlobName) -> bytes:
-        """The content of a stored blob, verified."""
         path = self.path(name)
         with state_errors(path):
             data = path.read_bytes()
@@ -191,14 +185,12 @@ class BlobStore:
         return data
 
     def verified_path(self, name: BlobName) -> Path:
-        """The file of a stored blob, verified."""
         path = self.path(name)
         with state_errors(path):
             _require_same(BlobName.of_file(path), name, path)
         return path
 
     def is_whole(self, name: BlobName, *, remove_damaged: bool = False) -> bool:
-        """Whether a blob is stored and undamaged."""
         try:
             self.verified_path(name)
         except UnknownBlobError:
@@ -211,7 +203,6 @@ class BlobStore:
         return True
 
     def put_bytes(self, data: bytes) -> BlobName:
-        """Store content durably; replaces a damaged blob."""
         name = BlobName.of(data)
         self._check_size(name)
         if self.use(name) and self.is_whole(name):
@@ -256,7 +247,6 @@ class BlobStore:
         return Upload(name, offset_bytes, part=self.part(name), target=self._target(name))
 
     def part(self, name: BlobName) -> Path:
-        """The file of a partial blob."""
         return self._uploads / f"{name.sha256}.part"
 
     def _make_uploads(self) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -13,7 +13,7 @@ import grpc
 
 from lipt.common.backoff import RetryPolicy, retry
 from lipt.common.blobs.blob import BlobName, blob_to_proto, chunk_data, fill_chunk
-from lipt.common.blobs.store import BlobStore, Upload
+from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
     BlobTooLargeError,
     CorruptBlobError,
@@ -51,34 +51,37 @@ class Transfers:
     idle_seconds: float = 30.0
 
     def download(self, name: BlobName, store: BlobStore) -> Path:
-        """Download a blob to a local store, unless it is there."""
 
         def attempt() -> Path:
             if not store.has(name):
                 with store.open_upload(name, store.committed_offset(name)) as upload:
-                    self._receive(name, upload)
+                    self._receive(name, lambda: upload.offset_bytes, upload.write)
                     upload.finish()
             return store.path(name)
 
         return self._retried(attempt, lambda: store.committed_offset(name))
 
     def download_bytes(self, name: BlobName, *, max_bytes: int) -> bytes:
-        """Download a blob to memory."""
         if name.size_bytes > max_bytes:
             raise BlobTooLargeError(
                 f"blob {name} is larger than the {max_bytes} bytes that are taken here. Raise the "
                 "limit."
             )
-        memory = _Memory(name)
+        content = bytearray()
 
         def attempt() -> bytes:
-            self._receive(name, memory)
-            return memory.finish()
+            self._receive(name, lambda: len(content), content.extend)
+            if len(content) != name.size_bytes:
+                raise WrongOffsetError(f"blob {name} ended at byte {len(content)}.")
+            data = bytes(content)
+            if BlobName.of(data) != name:
+                content.clear()
+                raise CorruptBlobError(f"blob {name} arrived with another digest. Ask again.")
+            return data
 
-        return self._retried(attempt, lambda: memory.offset_bytes)
+        return self._retried(attempt, lambda: len(content))
 
     def upload(self, data: bytes | Path) -> BlobName:
-        """Store content durably at the coordinator, unless it is there."""
         name = BlobName.of(data) if isinstance(data, bytes) else BlobName.of_file(data)
         committed = 0
 
@@ -97,16 +100,18 @@ class Transfers:
     def _retried(self, attempt: Callable[[], ResultT], progress: Callable[[], int]) -> ResultT:
         return retry(attempt, on=_MENDED, policy=self.policy, progress=progress)
 
-    def _receive(self, name: BlobName, sink: Upload | _Memory) -> None:
-        if sink.offset_bytes == name.size_bytes:
+    def _receive(
+        self, name: BlobName, offset: Callable[[], int], write: Callable[[bytes], object]
+    ) -> None:
+        if offset() == name.size_bytes:
             return
-        request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(name), offset_bytes=sink.offset_bytes)
+        request = blob_pb2.ReadBlobRequest(blob=blob_to_proto(name), offset_bytes=offset())
         call = self.stub.ReadBlob(request)
         watchdog = IdleWatchdog(self.idle_seconds)
         with _lipt_errors(watchdog), watchdog.over(call):
             for response in watchdog.messages(call):
-                data = chunk_data(response.chunk, blob=name, offset_bytes=sink.offset_bytes)
-                sink.write(data)
+                data = chunk_data(response.chunk, blob=name, offset_bytes=offset())
+                write(data)
                 if self.on_bytes:
                     self.on_bytes(len(data))
 
@@ -117,7 +122,8 @@ class Transfers:
         def requests() -> Iterator[blob_pb2.WriteBlobRequest]:
             # gRPC logs errors of this iterator, and hides them from the caller.
             try:
-                for offset, piece in pieces:
+                for offset in range(offset_bytes, end_bytes, CHUNK_BYTES):
+                    piece = content.read(CHUNK_BYTES)
                     watchdog.wait_begins()
                     ref = blob_to_proto(name) if offset == offset_bytes else None
                     request = blob_pb2.WriteBlobRequest(blob=ref)
@@ -128,8 +134,10 @@ class Transfers:
             except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
                 errors.append(error)
 
-        with ExitStack() as stack:
-            pieces = _pieces(data, offset_bytes, name.size_bytes, stack)
+        # At least one message, to name an empty blob.
+        end_bytes = max(name.size_bytes, offset_bytes + 1)
+        with BytesIO(data) if isinstance(data, bytes) else data.open("rb") as content:
+            content.seek(offset_bytes)
             call = self.stub.WriteBlob.future(requests())
             try:
                 with _lipt_errors(watchdog), watchdog.over(call):
@@ -138,38 +146,6 @@ class Transfers:
                 if errors:
                     raise errors[0] from None
                 raise
-
-
-class _Memory:
-    def __init__(self, name: BlobName) -> None:
-        self._name = name
-        self._content = bytearray()
-
-    @property
-    def offset_bytes(self) -> int:
-        return len(self._content)
-
-    def write(self, data: bytes) -> None:
-        self._content += data
-
-    def finish(self) -> bytes:
-        if self.offset_bytes != self._name.size_bytes:
-            raise WrongOffsetError(f"blob {self._name} ended at byte {self.offset_bytes}.")
-        if hashlib.sha256(self._content).hexdigest() != self._name.sha256:
-            self._content.clear()
-            raise CorruptBlobError(f"blob {self._name} arrived with another digest. Ask again.")
-        return bytes(self._content)
-
-
-def _pieces(
-    data: bytes | Path, offset_bytes: int, size_bytes: int, stack: ExitStack
-) -> Iterator[tuple[int, bytes]]:
-    offsets = range(offset_bytes, max(size_bytes, offset_bytes + 1), CHUNK_BYTES)
-    if isinstance(data, bytes):
-        return ((offset, data[offset : offset + CHUNK_BYTES]) for offset in offsets)
-    file = stack.enter_context(data.open("rb"))
-    file.seek(offset_bytes)
-    return ((offset, file.read(CHUNK_BYTES)) for offset in offsets)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import typer
 from pydantic import BaseModel
 
 from lipt.common.config.knobs import field_of, option_help
+from lipt.common.config.run_config import merge
 from lipt.common.terminal import SHORT_HELP, complain
 
 # Types that typer parses; settings parse the text of others.
@@ -30,7 +31,6 @@ PrintConfig = Annotated[
 
 
 def service_app() -> typer.Typer:
-    """A service's command line, without its command."""
     return typer.Typer(
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -70,13 +70,12 @@ def with_flags(
         def run(**given: Any) -> None:
             flags: dict[str, Any] = {}
             for flag, path in paths.items():
-                value, (*sections, leaf) = given.pop(flag), path.split(".")
+                value = given.pop(flag)
                 if value is None or value == []:
                     continue
-                within = flags
-                for section in sections:
-                    within = within.setdefault(section, {})
-                within[leaf] = value
+                for name in reversed(path.split(".")):
+                    value = {name: value}
+                flags = merge(flags, value)
             command(**given, flags=flags)
 
         run.__signature__ = own.replace(  # type: ignore[attr-defined]

@@ -60,7 +60,6 @@ def sections(model: Model, name: str = "", description: str = "") -> Iterator[Se
 
 
 def field_of(model: Model, path: str) -> FieldInfo:
-    """The field of a dotted setting."""
     *names, leaf = path.split(".")
     for name in names:
         model = model.model_fields[name].annotation  # type: ignore[assignment]
@@ -78,7 +77,6 @@ def example_toml(model: Model, heading: str) -> str:
 
 
 def option_help(model: Model, name: str, *, note: str = "", show_default: bool = True) -> str:
-    """The help text of a dotted setting's flag."""
     knob = _knob(name, field_of(model, name))
     default = f"default: {knob.default}" if show_default and knob.default else ""
     bracket = "; ".join(filter(None, (knob.allowed, default)))
@@ -142,7 +140,6 @@ def _assignment(knob: Knob) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """A default as TOML."""
     match value:
         case bool() | list() | tuple():
             return json.dumps(value)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -80,7 +80,6 @@ class FingerprintKind(StrEnum):
 
     @classmethod
     def of(cls, fingerprint: str) -> FingerprintKind:
-        """The kind of a fingerprint."""
         return cls.FULL if fingerprint.startswith(FULL_PREFIX) else cls.SAMPLED
 
 
@@ -103,6 +102,18 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
     )
+    # Pairs of settings of which the first may not be the larger.
+    ordered: ClassVar[tuple[tuple[str, str], ...]] = ()
+
+    @model_validator(mode="after")
+    def _is_in_order(self) -> Self:
+        for lower, upper in self.ordered:
+            low, high = getattr(self, lower), getattr(self, upper)
+            if low > high:
+                raise ValueError(
+                    f"{lower} {low} is more than {upper} {high}. Lower {lower}, or raise {upper}."
+                )
+        return self
 
 
 class ValidationConfig(Section):
@@ -131,15 +142,6 @@ class InitializationConfig(Section):
     """Examples per optimizer step of theta*'s training."""
     learning_rate: float = Field(default=0.1, gt=0.0, le=3e38)
     """Constant learning rate of theta*'s training."""
-
-    @model_validator(mode="after")
-    def _new_head_is_of_given_weights(self) -> Self:
-        if self.new_head and self.weights_sha256 is None:
-            raise ValueError(
-                "new_head is for weights that a run starts from, and none are given: random ones "
-                "have a new head anyway. Give them (--initial-weights FILE), or leave it out."
-            )
-        return self
 
 
 class LearnersConfig(Section):
@@ -189,23 +191,7 @@ class LearnersConfig(Section):
     """Layers that stay as they are in theta*: globs over the names of parameters, such as
     `layer1.*`, or `all-but-head`. They are not trained, not pruned, and do not travel back."""
 
-    @model_validator(mode="after")
-    def _min_learners_can_arrive(self) -> Self:
-        if self.min_learners > self.num_learners:
-            raise ValueError(
-                f"min_learners {self.min_learners} is more than num_learners "
-                f"{self.num_learners}: so many learners never arrive. Lower min_learners."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _snapshots_have_steps(self) -> Self:
-        if self.num_snapshots > self.num_steps:
-            raise ValueError(
-                f"num_snapshots {self.num_snapshots} is more than the {self.num_steps} states that "
-                f"{self.num_steps} steps lead to. Lower num_snapshots, or raise num_steps."
-            )
-        return self
+    ordered = (("min_learners", "num_learners"), ("num_snapshots", "num_steps"))
 
     @property
     def snapshot_steps(self) -> tuple[int, ...]:
@@ -242,14 +228,7 @@ class PruningConfig(Section):
     density_max: Density = 0.95
     """Highest density."""
 
-    @model_validator(mode="after")
-    def _range_is_not_empty(self) -> Self:
-        if self.density_min > self.density_max:
-            raise ValueError(
-                f"density_min {self.density_min} is above density_max {self.density_max}. "
-                "Swap them, or set both to one value."
-            )
-        return self
+    ordered = (("density_min", "density_max"),)
 
 
 class SoupConfig(Section):

@@ -51,14 +51,12 @@ TlsKey = Annotated[Path | None, Field(description="PEM file of the certificate's
 
 
 def example_file(name: str) -> str:
-    """A file of deploy/, such as "run.example.toml"."""
     return files("lipt.deploy").joinpath(name).read_text(encoding="utf-8")
 
 
 def load_settings(
     model: type[SectionT], *, config: Path | None, flags: Mapping[str, Any]
 ) -> SectionT:
-    """Settings of all three layers, validated together."""
     from lipt.common.config.values import explain
     from lipt.common.errors import ConfigError
 
@@ -77,7 +75,6 @@ def load_settings(
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
     from lipt.common.errors import ConfigError
 
     try:

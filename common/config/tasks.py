@@ -20,8 +20,6 @@ from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import ColumnsFormat, InputFormat
 from lipt.common.targets.values import OtherTarget, SingleLabel, Target
 
-_OTHER_VERSION = "Use the lipt of the coordinator."
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelTask:
@@ -34,22 +32,16 @@ class ModelTask:
     other_target: OtherTarget | None = None
 
     def __post_init__(self) -> None:
-        if self.target.num_outputs != self.num_classes:
-            raise ConfigError(
-                f"the task has {self.num_classes} outputs and targets of "
-                f"{self.target.num_outputs}. {_OTHER_VERSION}"
-            )
-        if (self.image is None) == (self.columns is None):
-            raise ConfigError(f"the task needs one of image and columns. {_OTHER_VERSION}")
+        of_one_kind = (self.image is None) != (self.columns is None)
+        if not of_one_kind or self.target.num_outputs != self.num_classes:
+            raise ConfigError(f"the task contradicts itself: {self}. Use the coordinator's lipt.")
 
     @property
     def target(self) -> Target:
-        """The target of the model's outputs."""
         return self.other_target or SingleLabel(self.num_classes)
 
     @property
     def inputs(self) -> InputFormat:
-        """The format of the model's inputs."""
         inputs = self.image or self.columns
         assert inputs is not None  # noqa: S101 - one of them is set
         return inputs
@@ -115,9 +107,7 @@ class ScoringTask(ModelTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stop <= self.start:
-            raise ConfigError(
-                f"the task's range {self.start} to {self.stop} is empty. {_OTHER_VERSION}"
-            )
+            raise ConfigError(f"the task's range is empty: {self}. Use the coordinator's lipt.")
 
     def __len__(self) -> int:
         return self.stop - self.start

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, TypeVar
 
@@ -13,10 +12,8 @@ from lipt.common.config.knobs import sections
 from lipt.common.config.run_config import RunConfig, merge
 from lipt.common.errors import ConfigError
 from lipt.common.rpc.messages import fill_message, message_to_dict
+from lipt.common.text import did_you_mean
 from lipt.v1 import config_pb2
-
-# Minimum difflib ratio of similar names.
-_ALIKE = 0.75
 
 ValueT = TypeVar("ValueT")
 
@@ -35,7 +32,6 @@ def validate(kind: type[ValueT], values: Mapping[str, Any]) -> ValueT:
 
 
 def dump(value: Any) -> dict[str, Any]:
-    """The nested values of a model or dataclass, as `validate` takes them."""
     values: dict[str, Any] = _adapter(type(value)).dump_python(value)
     return values
 
@@ -51,36 +47,16 @@ def explain(
         if item["type"] == "value_error":
             clauses += [f"{field}: {message}" if field else message] if rules else []
         elif item["type"] == "extra_forbidden":
-            known = ", ".join(_fields_beside(item["loc"], model))
-            listed = f"there are {known}" if known else ""
-            meant = did_you_mean(field, model) if model is not None else ""
-            parts = (f"{field}: there is no such setting", listed, meant)
-            clauses.append("; ".join(filter(None, parts)))
+            known = [
+                f"{section.name}.{knob.name}".lstrip(".")
+                for section in (sections(model) if model else ())
+                for knob in section.knobs
+            ]
+            clauses.append(f"{field}: there is no such setting.{did_you_mean(field, known)}")
         else:
             value = "" if item["type"] == "missing" else f" = {item['input']!r}"
             clauses.append(f"{field}{value}: {message[:1].lower()}{message[1:]}")
     return "; ".join(clauses)
-
-
-def _fields_beside(loc: tuple[int | str, ...], model: type[BaseModel] | None) -> list[str]:
-    for part in loc[:-1]:
-        field = model.model_fields.get(str(part)) if model is not None else None
-        inner = field.annotation if field is not None else None
-        model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
-    return [] if model is None else list(model.model_fields)
-
-
-def did_you_mean(name: str, model: type[BaseModel]) -> str:
-    """A question with the closest settings of a model, dotted, or ""."""
-    known = [
-        f"{section.name}.{knob.name}".lstrip(".")
-        for section in sections(model)
-        for knob in section.knobs
-    ]
-    leaves = {full.rpartition(".")[2] for full in known}
-    alike = get_close_matches(name.rpartition(".")[2], leaves, n=1, cutoff=_ALIKE)
-    found = [full for full in known if full.rpartition(".")[2] in alike]
-    return f"did you mean {' or '.join(found)}?" if found else ""
 
 
 def run_config_to_proto(config: RunConfig) -> config_pb2.RunConfig:

@@ -40,7 +40,7 @@ from lipt.common.data.sources.tables import table_rows
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, UnknownNameError
 from lipt.common.images.formats import Header
-from lipt.common.imports import call_factory, is_factory_spec, load_factory
+from lipt.common.imports import call_factory, load_factory, module_of
 from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec
 from lipt.common.text import did_you_mean, format_bytes
 
@@ -122,7 +122,7 @@ def open_rows(
         if name == _PAIRS:
             return pairs_rows(source, path, allowed_modules, progress)
         return _WITH_PATH[name](source, path)
-    if is_factory_spec(source):
+    if module_of(source):
         data = call_factory(source, load_factory(source, allowed_modules=allowed_modules))
         return data if isinstance(data, Dataset) else rows_in_memory(source, data, progress)
     raise UnknownNameError(

@@ -3,8 +3,6 @@
 Shapes: N images, B examples or texts, C classes, D features.
 """
 
-# ruff: noqa: D102 - a network's inputs and outputs are in its class's docstring
-
 from __future__ import annotations
 
 import difflib

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lipt.common.determinism import seeded_generators
 from lipt.common.errors import ConfigError, UnknownNameError
-from lipt.common.imports import call_factory, is_factory_spec, load_factory
+from lipt.common.imports import call_factory, load_factory, module_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models import models
 from lipt.common.models.head import require_logits
@@ -82,7 +82,7 @@ def build_without_values(spec: str, *, num_classes: int, inputs: InputSpec) -> n
 
 def is_users_own(spec: str) -> bool:
     """Whether a name refers to a user's factory."""
-    return is_factory_spec(spec) and spec not in _BUILT_IN and not spec.startswith(PREFIX)
+    return bool(module_of(spec)) and spec not in _BUILT_IN and not spec.startswith(PREFIX)
 
 
 class _LargeOnMeta(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -107,7 +107,7 @@ def _construct(
     if spec.startswith(PREFIX):
         name, in_channels = spec.removeprefix(PREFIX), _image(spec, inputs).channels
         return build_torchvision(name, num_classes=num_classes, in_channels=in_channels)
-    if is_factory_spec(spec):
+    if module_of(spec):
         factory = load_factory(spec, allowed_modules=allowed_modules)
         model = call_factory(spec, factory, num_classes=num_classes)
         if not isinstance(model, nn.Module):

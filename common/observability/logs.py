@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from enum import StrEnum
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Literal
 
 from opentelemetry.trace import get_current_span
@@ -30,7 +30,6 @@ _PLAIN = re.compile(r"[\w./:+-]+\Z", re.ASCII)
 
 
 def log_context() -> Mapping[str, str]:
-    """The ids on lines logged now: `run`, `assignment` and so on."""
     return _context.get()
 
 
@@ -42,7 +41,6 @@ def log_about(**ids: object) -> Token[Mapping[str, str]]:
 
 @contextmanager
 def logging_about(**ids: object) -> Iterator[None]:
-    """Add ids to the block's log."""
     token = log_about(**ids)
     try:
         yield
@@ -51,20 +49,9 @@ def logging_about(**ids: object) -> Iterator[None]:
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one JSON object a line; ASCII, so that no character can end a line.
-
-    time        RFC 3339, UTC, to the microsecond
-    level       DEBUG, INFO, WARNING or ERROR
-    logger      the part of the program
-    message     the text log's message
-    event       of a counted event: its kind, its detail and its fields
-    run, assignment, learner, worker    ids of the line's context
-    trace_id, span_id                   if the process traces
-    exception, stack                    a traceback, as one string
-    """
+    """A record as one JSON object a line; ASCII, so that no character can end a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record's line."""
         time = datetime.fromtimestamp(record.created, UTC)
         line: dict[str, Any] = {
             "time": f"{time:%Y-%m-%dT%H:%M:%S.%f}Z",
@@ -86,22 +73,16 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
-
-
 class PrintableFormatter(logging.Formatter):
     """A record on one line, with any traceback indented below."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line without its traceback."""
         return printable(super().formatMessage(record))
 
-    def formatException(self, ei: ExcInfo) -> str:
-        """The traceback, which may contain a peer's text."""
+    def formatException(self, ei: Any) -> str:
         return printable_lines(super().formatException(ei))
 
     def formatStack(self, stack_info: str) -> str:
-        """The stack of the logging call."""
         return printable_lines(super().formatStack(stack_info))
 
 
@@ -123,37 +104,22 @@ def configure_logging(level: str, log_format: Literal["text", "json"] = "text") 
 
 
 class EventKind(StrEnum):
-    """Kinds of counted events, some divided by `detail`."""
+    """Kinds of counted events, some divided by `detail`: docs/operations.md explains each."""
 
-    # A call ended with an error; detail: its reason.
     CALL_REFUSED = "call_refused"
-    # A worker was silent longer than its lease.
     LEASE_EXPIRED = "lease_expired"
-    # A learner was assigned to a worker again.
     LEARNER_REASSIGNED = "learner_reassigned"
-    # A learner's attempt failed: by its worker, or by a refused result.
     LEARNER_FAILED = "learner_failed"
-    # A learner's stored result is damaged or lost: it is trained again.
     LEARNER_DAMAGED = "learner_damaged"
-    # Workers returned different results for one learner; detail: settled if two others agree.
     LEARNER_DISPUTED = "learner_disputed"
-    # A worker released its learner undone.
     LEARNER_RETURNED = "learner_returned"
-    # A job lost its last waiter; detail: whether it had begun.
     JOB_DROPPED = "job_dropped"
-    # A worker released a learner that exceeds its limits.
     LEARNER_DECLINED = "learner_declined"
-    # A learner, or its run, seems to have crashed several workers in a row: others go first.
     LEARNER_QUARANTINED = "learner_quarantined"
-    # Unused files were removed; detail: whole blobs, cut uploads, or ended runs.
     EXPIRED = "expired"
-    # This process was suspended: all leases restart.
     PAUSED = "paused"
-    # An operation is retried; detail: which.
     RETRIED = "retried"
-    # A run waits because the coordinator has different data now.
     RUN_HELD = "run_held"
-    # A run has ended; detail: its state.
     RUN_ENDED = "run_ended"
 
 
@@ -189,7 +155,6 @@ class Events:
         logger.log(level, " ".join(pairs), extra={_EVENT: {"kind": kind.value, **given}})
 
     def count(self, kind: EventKind, detail: str | None = None) -> int:
-        """The number of events of a kind, by default of all details."""
         return sum(
             number
             for (counted, under), number in self.counts().items()
@@ -197,7 +162,6 @@ class Events:
         )
 
     def counts(self) -> dict[tuple[EventKind, str], int]:
-        """All counters, by kind and detail."""
         return dict(self._counts)
 
 

@@ -38,35 +38,34 @@ Labels: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True, eq=False)
 class Instrument:
-    """A metric's declaration; label values after the first `most` become `OTHER`."""
+    """A metric's declaration; label values after the first `most` become `OTHER`.
+
+    Label values `at_zero` are shown before the first event. `buckets` are a histogram's upper
+    bounds.
+    """
 
     name: str
     text: str
     labels: tuple[str, ...] = ()
     most: int = _MOST
-
-
-@dataclass(frozen=True, eq=False)
-class Counter(Instrument):
-    """A growing count; label values `at_zero` are shown before the first event."""
-
     at_zero: tuple[Labels, ...] = ()
+    buckets: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+class Counter(Instrument):
+    """A growing count."""
+
+
 class Gauge(Instrument):
     """A current value."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Histogram(Instrument):
-    """Observations counted by size; `buckets` are upper bounds."""
-
-    buckets: tuple[float, ...]
+    """Observations counted by size."""
 
 
 # Current values, by label values.
-Readings: TypeAlias = Mapping[Counter | Gauge, Mapping[Labels, float]]
+Readings: TypeAlias = Mapping[Instrument, Mapping[Labels, float]]
 
 EVENTS = Counter(
     "lipt_events_total",
@@ -97,11 +96,9 @@ class Meters:
         self._seen: dict[tuple[Instrument, str], set[str]] = defaultdict(set)
 
     def add(self, counter: Counter | Gauge, *labels: str, by: float = 1.0) -> None:
-        """Add `by` to a counter."""
         self._series(counter, labels).inc(by)
 
     def observe(self, histogram: Histogram, value: float, *labels: str) -> None:
-        """Add one observation."""
         self._series(histogram, labels).observe(value)
 
     def families(self, instrument: Instrument) -> list[Any]:
@@ -123,12 +120,12 @@ class Meters:
 
     def _metric(self, instrument: Instrument) -> Any:
         if instrument not in self._made:
-            options = {"buckets": instrument.buckets} if isinstance(instrument, Histogram) else {}
+            options = {"buckets": instrument.buckets} if instrument.buckets else {}
             make: Any = getattr(prometheus_client, type(instrument).__name__)
             metric = make(
                 instrument.name, instrument.text, instrument.labels, registry=None, **options
             )
-            for labels in instrument.at_zero if isinstance(instrument, Counter) else ():
+            for labels in instrument.at_zero:
                 metric.labels(*labels)
             self._made[instrument] = metric
         return self._made[instrument]
@@ -152,12 +149,10 @@ class Phases:
         self._current, self._since = phases[0], clock()
 
     def enter(self, phase: str) -> None:
-        """Begin a phase."""
         self.seconds()
         self._current = phase
 
     def seconds(self) -> dict[Labels, float]:
-        """The seconds of each phase."""
         with self._lock:
             now = self._clock()
             self._seconds[self._current] += now - self._since
@@ -193,7 +188,11 @@ def serving_metrics(
         }
         return {**own, **readings()}
 
-    registry.register(_Collector(meters, (*EVERYWHERE, *instruments), read))
+    class Scrape(Collector):
+        def collect(self) -> Iterator[Any]:
+            return _families(meters, (*EVERYWHERE, *instruments), read())
+
+    registry.register(Scrape())
     with ExitStack() as stack:
         try:
             served = stack.enter_context(_serving(host, port, make_wsgi_app(registry), tls))
@@ -204,30 +203,19 @@ def serving_metrics(
         yield f"[{host}]:{served}" if ":" in host else f"{host}:{served}"
 
 
-class _Collector(Collector):
-    def __init__(
-        self, meters: Meters, instruments: Sequence[Instrument], read: Callable[[], Readings]
-    ) -> None:
-        self._meters = meters
-        self._instruments = instruments
-        self._read = read
-
-    def collect(self) -> Iterator[Any]:
-        readings = self._read()
-        for instrument in self._instruments:
-            figures = readings.get(instrument) if isinstance(instrument, Counter | Gauge) else None
-            if not figures and (families := self._meters.families(instrument)):
-                yield from families
-                continue
-            make = CounterMetricFamily if isinstance(instrument, Counter) else GaugeMetricFamily
-            family = make(instrument.name, instrument.text, labels=instrument.labels)
-            for labels, figure in (figures or {}).items():
-                family.add_metric(labels, figure)
-            yield family
-
-    def describe(self) -> tuple[Any, ...]:
-        # Registering must not scrape.
-        return ()
+def _families(
+    meters: Meters, instruments: Sequence[Instrument], readings: Readings
+) -> Iterator[Any]:
+    for instrument in instruments:
+        figures = readings.get(instrument, {})
+        if not figures and (families := meters.families(instrument)):
+            yield from families
+            continue
+        make = CounterMetricFamily if isinstance(instrument, Counter) else GaugeMetricFamily
+        family = make(instrument.name, instrument.text, labels=instrument.labels)
+        for labels, figure in figures.items():
+            family.add_metric(labels, figure)
+        yield family
 
 
 @contextmanager

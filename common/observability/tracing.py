@@ -1,7 +1,7 @@
 """Tracing: OpenTelemetry spans, their export, and the W3C `traceparent` that joins processes.
 
-Without a tracer provider, spans do nothing. OTEL_* variables choose exporters; `exporting` follows
-them with the extra `otel`.
+Without a tracer provider, spans do nothing. OTEL_* variables ask for export by OTLP, which needs
+the extra `otel`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,7 @@ TRACEPARENT = "traceparent"
 CALL_STATUS = "rpc.grpc.status_code"
 
 _W3C = TraceContextTextMapPropagator()
-_EXPORTERS = "OTEL_TRACES_EXPORTER"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
-_DELAY = "OTEL_BSP_SCHEDULE_DELAY"
-# Entry points of OpenTelemetry's exporters.
-_GROUP = "opentelemetry_traces_exporter"
-_OF_PROTOCOL = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 # OpenTelemetry's 5 s would lose too many spans of a killed process.
 _DELAY_MILLISECONDS = 500.0
 _END_SECONDS = 2.0
@@ -63,13 +57,11 @@ class Span:
         self.begun.set_attributes(_own(attributes))
 
     def fail(self, error_type: str) -> None:
-        """Mark the span as failed."""
         self.begun.set_status(trace.StatusCode.ERROR)
         self.begun.set_attribute("error.type", error_type)
 
     @property
     def traceparent(self) -> str:
-        """The span's `traceparent`."""
         return _written(self.begun)
 
 
@@ -108,7 +100,6 @@ def is_spanless(method: str) -> bool:
 
 
 def begin_call(method: str, kind: trace.SpanKind) -> Span:
-    """The span of a call, at its client or its server."""
     service, _, name = method.removeprefix("/").partition("/")
     named = {"rpc.system": "grpc", "rpc.service": service, "rpc.method": name}
     tracer = trace.get_tracer("lipt")
@@ -116,12 +107,10 @@ def begin_call(method: str, kind: trace.SpanKind) -> Span:
 
 
 def is_tracing() -> bool:
-    """Whether this process has a tracer provider, its own or this package's."""
     return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 def current_traceparent() -> str:
-    """The `traceparent` for outgoing calls; empty outside of a trace."""
     return _written(trace.get_current_span())
 
 
@@ -167,10 +156,9 @@ def exporting(
 ) -> Iterator[None]:
     """Export spans during the block, unless the process has a tracer provider."""
     provider = None
-    wanted = wanted_exporters(os.environ)
-    if wanted and not is_tracing():
+    if wants_export(os.environ) and not is_tracing():
         try:
-            provider = _provider(wanted, service, instance)
+            provider = _provider(service, instance)
             trace.set_tracer_provider(provider)
         except Exception as error:  # noqa: BLE001 - tracing must not stop a service
             logger.log(problem_level, "no spans are exported: %s", error)
@@ -184,22 +172,15 @@ def exporting(
             ending.join(_END_SECONDS)
 
 
-def wanted_exporters(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """OpenTelemetry's names of the exporters in OTEL_* variables."""
+def wants_export(environment: Mapping[str, str]) -> bool:
+    """Whether OTEL_* variables ask for spans by OTLP."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        return ()
-    named = environment.get(_EXPORTERS, "")
-    if not named and any(environment.get(endpoint) for endpoint in _ENDPOINTS):
-        named = "otlp"
-    protocol = next(filter(None, map(environment.get, _PROTOCOLS)), "grpc")
-    return tuple(
-        _OF_PROTOCOL.get(protocol, f"otlp over {protocol}") if name == "otlp" else name
-        for name in map(str.strip, named.split(","))
-        if name not in {"", "none"}
-    )
+        return False
+    named = environment.get("OTEL_TRACES_EXPORTER")
+    return named == "otlp" or (not named and any(map(environment.get, _ENDPOINTS)))
 
 
-def _provider(wanted: Sequence[str], service: str, instance: str) -> Any:
+def _provider(service: str, instance: str) -> Any:
     from importlib.metadata import version  # noqa: PLC0415 - takes 30 ms
 
     from lipt.common.imports import import_extra  # noqa: PLC0415 - imports gRPC
@@ -207,6 +188,11 @@ def _provider(wanted: Sequence[str], service: str, instance: str) -> Any:
     sdk = import_extra("opentelemetry.sdk.trace", package="opentelemetry-sdk", **_EXTRA)
     processing = import_module("opentelemetry.sdk.trace.export")
     resources = import_module("opentelemetry.sdk.resources")
+    over = "http" if os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") == "http/protobuf" else "grpc"
+    package = f"opentelemetry-exporter-otlp-proto-{over}"
+    otlp = import_extra(
+        f"opentelemetry.exporter.otlp.proto.{over}.trace_exporter", package=package, **_EXTRA
+    )
     own = {
         "service.name": service,
         "service.version": version("lipt"),
@@ -219,28 +205,12 @@ def _provider(wanted: Sequence[str], service: str, instance: str) -> Any:
     # The SDK logs every failed attempt; `_OnceTold` logs only the first.
     if not logger.isEnabledFor(logging.DEBUG):
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-    delay = None if os.environ.get(_DELAY) else _DELAY_MILLISECONDS
-    for exporter in map(_exporter, wanted):
-        provider.add_span_processor(
-            processing.BatchSpanProcessor(_OnceTold(exporter), schedule_delay_millis=delay)
-        )
-    logger.info("spans are exported by %s", ", ".join(wanted))
+    delay = None if os.environ.get("OTEL_BSP_SCHEDULE_DELAY") else _DELAY_MILLISECONDS
+    exporter = _OnceTold(otlp.OTLPSpanExporter())
+    processor = processing.BatchSpanProcessor(exporter, schedule_delay_millis=delay)
+    provider.add_span_processor(processor)
+    logger.info("spans are exported over %s", over)
     return provider
-
-
-def _exporter(name: str) -> Any:
-    from importlib.metadata import entry_points  # noqa: PLC0415 - takes 30 ms
-
-    from lipt.common.errors import ConfigError, MissingExtraError  # noqa: PLC0415 - imports gRPC
-
-    for entry in entry_points(group=_GROUP, name=name):
-        return entry.load()()
-    if name == _OF_PROTOCOL["grpc"]:
-        raise MissingExtraError("opentelemetry-exporter-otlp-proto-grpc", **_EXTRA)
-    raise ConfigError(
-        f"no installed package has the exporter {name!r} of {_EXPORTERS} or {_PROTOCOLS[-1]}; "
-        f"there are {sorted(entry_points(group=_GROUP).names)}. Install it, or name another."
-    )
 
 
 class _OnceTold:

@@ -1,4 +1,4 @@
-"""Process: service managers, early exit and activity reports; light to import."""
+"""Process: service managers and early exit; light to import."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import logging
 import os
 import signal
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from importlib import import_module
 
 _VARIABLE = "NOTIFY_SOCKET"
 
@@ -31,8 +28,8 @@ def tell_manager(**state: str) -> None:
         logger.warning("the service manager at %s was not told %s: %s", path, message, error)
 
 
-def end_at_signals(program: str, *, status_variable: str = "") -> None:
-    """Let SIGTERM and SIGINT end this process at once until other handlers are set.
+def run_program(program: str, module: str, *, status_variable: str = "") -> None:
+    """Call `main` of a module; until it sets handlers, SIGTERM and SIGINT end the process at once.
 
     Imports take seconds, and an imported module could catch an exception.
     """
@@ -45,26 +42,4 @@ def end_at_signals(program: str, *, status_variable: str = "") -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-
-
-_SILENCE_SECONDS = 9.0
-
-
-@contextmanager
-def talking(
-    activity: str, say: Callable[[str], object], *, silence_seconds: float = _SILENCE_SECONDS
-) -> Iterator[None]:
-    """Report the block's activity from another thread, every `silence_seconds`."""
-    done, began = threading.Event(), time.monotonic()
-
-    def talk() -> None:
-        while not done.wait(silence_seconds):
-            say(f"{activity} (for {time.monotonic() - began:.0f} s now)")
-
-    thread = threading.Thread(target=talk, name="lipt-talking", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+    import_module(module).main()

@@ -29,7 +29,6 @@ _WORDS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "can't
 
 
 def resolve_device(spec: str) -> torch.device:
-    """The device of `--device`."""
     name = spec.strip().lower()
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -54,7 +53,6 @@ def _not_usable(spec: str, what: str) -> ConfigError:
 
 
 def device_name(device: torch.device) -> str:
-    """The device's own name, or "cpu"."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return device.type
@@ -83,14 +81,8 @@ def kind_of(device: str, versions: Mapping[str, str]) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of python, lipt, torch and torchvision, read from metadata without imports."""
-    return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
+    installed = {name: metadata.version(name) for name in _PACKAGES}
+    return {"python": platform.python_version()} | installed
 
 
 def limit_memory(num_bytes: int) -> None:
@@ -108,7 +100,6 @@ def go_first_without_memory() -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, or its cause, means that memory ran out."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, MemoryError | torch.OutOfMemoryError):

@@ -28,12 +28,10 @@ class Machine:
 
     @property
     def max_threads(self) -> int:
-        """Default limit on a computation's threads."""
         return max(_FEWEST_THREADS, _THREADS_PER_CORE * self.num_cores)
 
     @property
     def max_memory_bytes(self) -> int:
-        """Default limit on a computation's memory."""
         return int(_SHARE_OF_MEMORY * self.memory_bytes)
 
 

@@ -185,7 +185,6 @@ class IdleWatchdog:
             self.wait_begins()
 
     def wait_begins(self) -> None:
-        """Restart the idle timer."""
         self._deadline = time.monotonic() + self._idle_seconds
 
     def _watch(self, call: Any) -> None:
@@ -274,7 +273,6 @@ class RenewingChannel(Generic[ContentsT]):
         )
 
     def close(self) -> None:
-        """End every call, on the previous channel as well."""
         with self._lock:
             self._closed = True
             for channel in filter(None, (self._previous, self._newest)):

@@ -38,7 +38,6 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 def is_of_the_contract(method: str) -> bool:
-    """Whether a method (`/package.Service/Method`) is LiPT's, unlike health and reflection."""
     return method.startswith("/lipt.v1.")
 
 
@@ -73,7 +72,6 @@ class Interceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """The handler of one call, built once for each method."""
         method = handler_call_details.method
         if method not in self._handlers:
             handler = await continuation(handler_call_details)

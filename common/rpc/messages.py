@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, TypeVar
 
-from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from lipt.common.errors import ConfigError, InvalidRequestError
@@ -20,49 +20,30 @@ _ENTRIES = 1000
 
 def require_lengths(request: Message) -> None:
     """Refuse texts and lists over their fields' limits."""
-    for field in _text_fields(request.DESCRIPTOR):
-        value = getattr(request, field.name)
-        if isinstance(value, Message):
-            require_lengths(value)
-        elif isinstance(value, str):
-            _require_text(value, field)
+    for field, value in request.ListFields():
+        if field.type not in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE):
+            continue
+        single = isinstance(value, str | Message)
+        if isinstance(value, Mapping):
+            parts = [*value, *value.values()]
         else:
-            entries = [*value, *value.values()] if isinstance(value, Mapping) else list(value)
-            for entry in entries:
-                if isinstance(entry, Message):
-                    require_lengths(entry)
-                else:
-                    _require_text(entry, field)
-            _, most = _limits(field)
-            if len(value) > most and not all(isinstance(entry, Message) for entry in entries):
-                raise InvalidRequestError(
-                    f"{_label(field)} has {len(value)} entries; at most {most} are taken. "
-                    "Give fewer."
-                )
+            parts = [value] if single else list(value)
+        characters, entries = _limits(field)
+        for part in parts:
+            if isinstance(part, Message):
+                require_lengths(part)
+            else:
+                _require_at_most(characters, len(part), "characters", field)
+        if not single and not isinstance(parts[0], Message):
+            _require_at_most(entries, len(value), "entries", field)
 
 
-def _require_text(text: str, field: FieldDescriptor) -> None:
-    most, _ = _limits(field)
-    if len(text) > most:
+def _require_at_most(most: int, length: int, unit: str, field: Any) -> None:
+    if length > most:
         raise InvalidRequestError(
-            f"{_label(field)} has {len(text)} characters; at most {most} are taken. "
-            "Give a shorter one."
+            f"{field.containing_type.name}.{field.name} has {length} {unit}; at most {most} are "
+            "taken. Give less."
         )
-
-
-def _label(field: Any) -> str:
-    return f"{field.containing_type.name}.{field.name}"
-
-
-@cache
-def _text_fields(kind: Descriptor) -> tuple[FieldDescriptor, ...]:
-    fields: Iterable[Any] = kind.fields
-    return tuple(
-        field
-        for field in fields
-        if field.type == FieldDescriptor.TYPE_STRING
-        or (field.message_type is not None and _text_fields(field.message_type))
-    )
 
 
 @cache
@@ -144,7 +125,6 @@ def enum_number(enum: EnumDescriptor, value: str, name: str) -> int:
 
 
 def enum_to_proto(enum: EnumDescriptor, value: StrEnum) -> str:
-    """A member's wire name, as message constructors take it."""
     name: str = enum.values_by_number[enum_number(enum, value.value, enum.name)].name
     return name
 

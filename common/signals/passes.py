@@ -81,7 +81,6 @@ class _Travelling:
 
 
 def require_finite_rows(finite_B: Tensor, ids_B: Tensor, what: str) -> None:
-    """Refuse examples whose values are not finite."""
     bad = list(map(str, ids_B[~finite_B.cpu()].tolist()))
     if bad:
         raise SignalsError(
@@ -117,7 +116,6 @@ class Batches:
 
     @property
     def ids_N(self) -> Tensor:
-        """All ids of the pass."""
         return torch.arange(len(self.dataset)) if self.some is None else self.some
 
     def __len__(self) -> int:
@@ -205,7 +203,6 @@ def score_range(
 
 
 def range_specs(task: ScoringTask, num_features: int) -> dict[str, TensorSpec]:
-    """The names, shapes and types of a range's tensors."""
     halves = {_ERRORS: task.half_errors, _FEATURES: task.half_features}
     widths = {_ERRORS: task.num_classes, _FEATURES: num_features}
     return {

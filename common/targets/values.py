@@ -9,8 +9,6 @@ the quantile of the first, labels by each example's rarest label.
 Shapes: N examples, B of a batch, T outputs, C classes or labels, Q edges.
 """
 
-# ruff: noqa: D102 - a target's methods are described once, in the abstract class
-
 from __future__ import annotations
 
 import itertools

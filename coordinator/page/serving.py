@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from lipt.common.errors import ConfigError
-from lipt.common.imports import import_extra, require_extra
+from lipt.common.imports import import_extra
 from lipt.common.network.tls import TlsFiles, server_context, split_address
 from lipt.coordinator.app import App
 from lipt.coordinator.page.connections import SILENT_SECONDS, Connections, guarded
@@ -27,7 +27,7 @@ _MAX_HEADER_BYTES = 16 * 1024
 def require_dashboard() -> None:
     """Refuse a page whose packages are missing, before anything is opened."""
     for package in ("starlette", "uvicorn"):
-        require_extra(package, package=package, extra="dashboard", needed_for=FLAG)
+        import_extra(package, package=package, extra="dashboard", needed_for=FLAG)
 
 
 class PageServer:

@@ -40,7 +40,6 @@ from lipt.common.planning import (
     Cost,
     Limit,
     Part,
-    Unit,
     Violation,
     learner_images,
     learner_memory,
@@ -145,8 +144,8 @@ def plan_run(
     evaluation = Part("evaluation_threads", config.evaluation_threads, 1, "evaluation")
     training = Part("learners.cpu_threads", learners.cpu_threads, 1, "theta*'s training")
     threads = (
-        Cost("evaluation on the coordinator", Unit.THREADS, (evaluation,)),
-        Cost("training of theta* on the coordinator", Unit.THREADS, (training,)),
+        Cost("evaluation on the coordinator", "threads", (evaluation,)),
+        Cost("training of theta* on the coordinator", "threads", (training,)),
     )
     size = data.example_bytes
     model = Part("model", 1, figures.weights_bytes, "its weights", None, config.model)
@@ -173,8 +172,8 @@ def plan_run(
         ),
         run_disk=(_disk(config, figures, minibatch),),
         max_blob_bytes=(
-            Cost("a file of weights", Unit.BYTES, (model,)),
-            Cost("a shard's file", Unit.BYTES, (shard,)),
+            Cost("a file of weights", "bytes", (model,)),
+            Cost("a shard's file", "bytes", (shard,)),
         ),
     )
 
@@ -232,7 +231,7 @@ def _compute_memory(
         Part("model", MODEL_COPIES, weights, "copies of the weights", None, config.model),
     )
     return tuple(
-        Cost(f"memory of the compute process for {stage}", Unit.BYTES, (*always, *parts))
+        Cost(f"memory of the compute process for {stage}", "bytes", (*always, *parts))
         for stage, parts in stages.items()
     )
 
@@ -244,7 +243,7 @@ def _initialization_images(config: RunConfig, num_steps: int, each: int) -> Cost
         part = Part("initialization.epochs", num_steps, each, "its epochs", None, epochs)
     else:
         part = Part("initialization.steps", num_steps, each, "its steps", lowest=0)
-    return Cost("training of theta*", Unit.IMAGES, (part,))
+    return Cost("training of theta*", "images", (part,))
 
 
 def _soup_images(config: RunConfig, held_out: int, num_batch_norm: int) -> Cost:
@@ -259,7 +258,7 @@ def _soup_images(config: RunConfig, held_out: int, num_batch_norm: int) -> Cost:
     per_ratio = -(-(images + tried * each) // soup.num_alphas) * (num_learners - 1)
     mixed = Part("soup.num_alphas", soup.num_alphas, per_ratio, "mixtures of learners")
     parts = (alone, mixed) if soup.method is SoupMethod.GREEDY else (alone,)
-    return Cost("evaluation for the soup", Unit.IMAGES, parts)
+    return Cost("evaluation for the soup", "images", parts)
 
 
 def _disk(config: RunConfig, figures: ModelFigures, minibatch_bytes: int) -> Cost:
@@ -271,7 +270,7 @@ def _disk(config: RunConfig, figures: ModelFigures, minibatch_bytes: int) -> Cos
         Part("learners.num_learners", learners.num_learners, each, "shards and results"),
         Part("learners.num_snapshots", learners.num_snapshots, sent_by_all, "snapshots", 0),
     )
-    return Cost("the run's files", Unit.BYTES, parts)
+    return Cost("the run's files", "bytes", parts)
 
 
 def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -> dict[str, Limit]:

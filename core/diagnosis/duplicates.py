@@ -5,13 +5,15 @@ and the result depends on the data alone. Images match if their pixels correlate
 of nine one-pixel shifts. Other examples match if they are equal.
 
 Only pairs whose thumbnails (8 x 8 cells, centred and of unit length) have a cosine of 0.85 are
-compared. For unit vectors u and v, split by an orthogonal projection P into Pu and the rest Ru, the
-correlation is at most <Pu, Pv> + |Ru| |Rv|. With 64 low frequencies of each channel this excludes
-19 of 20 near pairs of digits, and never a match. Features do not show duplicates: of 10,000
-different images of cifar10-jpeg, 13,773 pairs reach a cosine of 0.8 on patches.
+compared. Two cheaper bounds exclude most other pairs, and never a match: for unit vectors u and v,
+split by an orthogonal projection P into Pu and the rest Ru, <u, v> is at most <Pu, Pv> + |Ru| |Rv|.
+Principal components of the thumbnails bound their cosine for all pairs. 64 low frequencies of each
+channel bound the pixels' correlation for near pairs, and exclude 19 of 20 of digits. Features do
+not show duplicates: of 10,000 different images of cifar10-jpeg, 13,773 pairs reach a cosine of 0.8
+on patches.
 
-Shapes: N examples, U different ones, M numbers of a bound, B examples of a block, K kept pictures,
-P pairs or pixels of a thumbnail, C channels.
+Shapes: N examples, U different ones, S numbers of a sketch, M of a bound, B examples of a block, K
+kept pictures, P pairs or pixels of a thumbnail, C channels.
 """
 
 from __future__ import annotations
@@ -34,8 +36,10 @@ PICTURES_ALIKE = 0.96
 _THUMBNAILS_ALIKE = 0.85
 _BLOCK = 512
 _TILE = 8192
-# Below this share of near pairs, comparing them is cheaper than bounding all.
-_WORTH_A_BOUND = 0.002
+# Pairs that are bounded at once.
+_PAIRS = 4096
+# Principal components of thumbnails with more numbers.
+_COMPONENTS, _MAX_UNREDUCED = 40, 64
 _CELLS = 8
 # Images with fewer pixels a side are compared as numbers.
 _SMALLEST = 4
@@ -47,8 +51,8 @@ _FREQUENCIES = 8
 # Far above float32's rounding of a sum of squares of a unit vector.
 _ROUNDING = 1e-4
 
-# From K kept ids: which of their pairs with B later ones may match; B x K.
-MayBeAlike = Callable[[Tensor], Tensor]
+# From rows of a block of later ids, and earlier ids: which of these pairs may match; P bool.
+MayBeAlike = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -85,13 +89,17 @@ class Pictures:
             digests += [hashlib.sha256(image.tobytes()).digest() for image in images_BCHW.numpy()]
             pixels_BCHW = images_BCHW.float()
             thumbnails.append(_unit(_averaged(pixels_BCHW, _CELLS)))
-            inner.append(_split(_inner(_averaged(pixels_BCHW, _SIDE))))
+            inner.append(_low_frequencies(images_BCHW, 0)[0])
             on_progress(rows.stop, num_images)
         return cls(images_of, digests, torch.cat(thumbnails), torch.cat(inner))
 
-    def sketches(self, ids_B: Tensor) -> Tensor:
-        """Unit rows whose cosine is cheap to compute."""
-        return self.thumbnails_NP[ids_B]
+    def sketches(self) -> Tensor:
+        """Rows whose products are at least the thumbnails' cosines, and fast; N x S."""
+        thumbnails_NP = self.thumbnails_NP
+        if thumbnails_NP.shape[1] <= _MAX_UNREDUCED:
+            return thumbnails_NP
+        _, directions_PP = torch.linalg.eigh((thumbnails_NP.T @ thumbnails_NP).double())
+        return _with_rest(thumbnails_NP @ directions_PP[:, -_COMPONENTS:].float())
 
     def alike(self, standing_P: Tensor, later_P: Tensor) -> Tensor:
         """Which of these pairs match."""
@@ -102,19 +110,23 @@ class Pictures:
         return found_P
 
     def bound(self, later_B: Tensor) -> MayBeAlike:
-        """Excludes most pairs with later examples at little cost."""
+        """Excludes most pairs with a block of later examples at little cost."""
 
         # Read and shifted once, on the first call.
         @cache
-        def moved() -> list[Tensor]:
-            return [_split(unit_BCHW) for unit_BCHW in _moved(self.images_of(later_B))]
+        def moved() -> Tensor:
+            return _low_frequencies(self.images_of(later_B), _SHIFT)
 
-        def may_be_alike(standing_K: Tensor) -> Tensor:
-            inner_MK = self.inner_NM[standing_K].T
-            found_BK = torch.zeros(len(later_B), len(standing_K), dtype=torch.bool)
-            for moved_BM in moved():
-                found_BK |= moved_BM @ inner_MK >= self.threshold - _ROUNDING
-            return found_BK
+        def may_be_alike(rows_P: Tensor, standing_P: Tensor) -> Tensor:
+            thumbnails_PP = self.thumbnails_NP[later_B[rows_P]] * self.thumbnails_NP[standing_P]
+            found_P = thumbnails_PP.sum(dim=1) >= self.near
+            near_Q = torch.nonzero(found_P).flatten()
+            rows_Q, inner_QM = rows_P[near_Q], self.inner_NM[standing_P[near_Q]]
+            best_Q = torch.full((len(near_Q),), -1.0)
+            for moved_BM in moved() if len(near_Q) else ():
+                best_Q = torch.maximum(best_Q, (moved_BM[rows_Q] * inner_QM).sum(dim=1))
+            found_P[near_Q] = best_Q >= self.threshold - _ROUNDING
+            return found_P
 
         return may_be_alike
 
@@ -164,31 +176,28 @@ def find_copies(
 def _kept(first_U: Tensor, pictures: Pictures, on_progress: Callable[[int, int], None]) -> Tensor:
     num_different = len(first_U)
     kept_U = torch.arange(num_different)
-    width = pictures.sketches(first_U[:1]).shape[1]
+    sketches_US = pictures.sketches()[first_U]
     # Sketches of those kept so far, in order.
-    sketches_KM = torch.empty(num_different, width)
+    sketches_KS = torch.empty_like(sketches_US)
     numbers_K = torch.empty(num_different, dtype=torch.int64)
     num_kept = 0
     for block in row_blocks(num_different, 1, _BLOCK):
-        ids_B = first_U[block]
-        sketches_BM = pictures.sketches(ids_B)
+        ids_B, sketches_BS = first_U[block], sketches_US[block]
         kept_B = kept_U[block]
         own_B = kept_B.clone()
         may_be_alike = pictures.bound(ids_B)
         for tile in row_blocks(num_kept, 1, _TILE):
-            near_BK = sketches_BM @ sketches_KM[tile].T >= pictures.near
-            near_BK = _bounded(near_BK, may_be_alike, first_U[numbers_K[tile]])
+            near_BK = sketches_BS @ sketches_KS[tile].T >= pictures.near - _ROUNDING
             row_P, column_P = torch.nonzero(near_BK, as_tuple=True)
             numbers_P = numbers_K[tile][column_P]
-            is_alike_P = pictures.alike(first_U[numbers_P], ids_B[row_P])
+            is_alike_P = _alike(pictures, may_be_alike, ids_B, row_P, first_U[numbers_P])
             # The first kept match: own numbers are larger than any of these.
             kept_B.scatter_reduce_(0, row_P[is_alike_P], numbers_P[is_alike_P], "amin")
         # Examples of the block without an earlier match: all with all, then one by one.
         open_B = kept_B == own_B
-        near_BB = (sketches_BM @ sketches_BM.T >= pictures.near).tril_(-1)
-        near_BB = _bounded(near_BB & open_B[:, None] & open_B, may_be_alike, ids_B)
-        later_P, earlier_P = torch.nonzero(near_BB, as_tuple=True)
-        is_alike_P = pictures.alike(ids_B[earlier_P], ids_B[later_P])
+        near_BB = (sketches_BS @ sketches_BS.T >= pictures.near - _ROUNDING).tril_(-1)
+        later_P, earlier_P = torch.nonzero(near_BB & open_B[:, None] & open_B, as_tuple=True)
+        is_alike_P = _alike(pictures, may_be_alike, ids_B, later_P, ids_B[earlier_P])
         later_P, earlier_P = later_P[is_alike_P], earlier_P[is_alike_P]
         for row in sorted(set(earlier_P.tolist())):
             if kept_B[row] == own_B[row]:
@@ -197,17 +206,27 @@ def _kept(first_U: Tensor, pictures: Pictures, on_progress: Callable[[int, int],
                 kept_B[copies_Q[still_Q]] = own_B[row]
         stays_B = kept_B == own_B
         count = int(stays_B.sum())
-        sketches_KM[num_kept : num_kept + count] = sketches_BM[stays_B]
+        sketches_KS[num_kept : num_kept + count] = sketches_BS[stays_B]
         numbers_K[num_kept : num_kept + count] = own_B[stays_B]
         num_kept += count
         on_progress(block.stop, num_different)
     return kept_U
 
 
-def _bounded(near_BK: Tensor, may_be_alike: MayBeAlike, standing_K: Tensor) -> Tensor:
-    """The near pairs, without most that do not match if there are many."""
-    few = int(near_BK.sum()) <= _WORTH_A_BOUND * near_BK.numel()
-    return near_BK if few else near_BK & may_be_alike(standing_K)
+def _alike(
+    pictures: Pictures,
+    may_be_alike: MayBeAlike,
+    ids_B: Tensor,
+    rows_P: Tensor,
+    standing_P: Tensor,
+) -> Tensor:
+    """Which pairs match, of the block's examples at some rows and earlier ones; P bool."""
+    is_alike_P = torch.zeros(len(rows_P), dtype=torch.bool)
+    for pairs in row_blocks(len(rows_P), 1, _PAIRS):
+        is_alike_P[pairs] = may_be_alike(rows_P[pairs], standing_P[pairs])
+    likely_Q = torch.nonzero(is_alike_P).flatten()
+    is_alike_P[likely_Q] = pictures.alike(standing_P[likely_Q], ids_B[rows_P[likely_Q]])
+    return is_alike_P
 
 
 @dataclass(frozen=True)
@@ -290,12 +309,44 @@ def _moved(images_BCHW: Tensor) -> Iterator[Tensor]:
             yield _unit(moved).view(moved.shape)
 
 
-def _split(unit_BCHW: Tensor) -> Tensor:
-    """Low frequencies of unit pictures, and the length of the rest of each; B x M."""
-    rows_HF, columns_WF = (_cosines(side) for side in unit_BCHW.shape[2:])
-    low_BM = torch.einsum("bchw,hf,wg->bcfg", unit_BCHW, rows_HF, columns_WF).flatten(start_dim=1)
-    left_B1 = (1 - low_BM.square().sum(dim=1, keepdim=True)).clamp(min=0).sqrt()
-    return torch.cat((low_BM, left_B1), dim=1)
+def _low_frequencies(images_BCHW: Tensor, shift: int) -> Tensor:
+    """Low frequencies of `_inner` at all shifts, and the lengths of the rest; S x B x M float32.
+
+    They are linear in the pixels, so no shifted image is formed. Float64 keeps the difference of
+    sums exact.
+    """
+    pixels_BCHW = _averaged(images_BCHW.float(), _SIDE).double()
+    pixels_BCHW -= pixels_BCHW.mean(dim=(1, 2, 3), keepdim=True)
+    rows_SHF, columns_SWF = (_windows(side, shift) for side in pixels_BCHW.shape[2:])
+    low = torch.einsum("bchw,swg->sbchg", pixels_BCHW, columns_SWF)
+    low = torch.einsum("sbchg,thf->tsbcfg", low, rows_SHF)
+    # A window's mean is in frequency 0: all channels have the same mean.
+    low[..., 0, 0] -= low[..., 0, 0].mean(dim=-1, keepdim=True)
+    inside_SH, inside_SW = (windows.any(dim=2).double() for windows in (rows_SHF, columns_SWF))
+    squares_BHW = pixels_BCHW.square().sum(dim=1)
+    lengths = torch.einsum("bhw,th,sw->tsb", squares_BHW, inside_SH, inside_SW)
+    sums = torch.einsum("bhw,th,sw->tsb", pixels_BCHW.sum(dim=1), inside_SH, inside_SW)
+    num_inside = pixels_BCHW.shape[1] * inside_SH[0].sum() * inside_SW[0].sum()
+    lengths = (lengths - sums.square() / num_inside).clamp(min=0).sqrt().flatten(end_dim=1)
+    low_SBM = low.flatten(end_dim=1).flatten(start_dim=2)
+    return _with_rest((low_SBM / lengths.clamp(min=1e-9)[:, :, None]).float())
+
+
+@cache
+def _windows(side: int, shift: int) -> Tensor:
+    """The lowest frequencies of all but the border pixels, moved by up to `shift`; S x side x F."""
+    num_inside = side - 2 * _SHIFT
+    waves = torch.zeros(2 * shift + 1, side, min(num_inside, _FREQUENCIES), dtype=torch.float64)
+    for number, window in enumerate(waves):
+        start = _SHIFT - shift + number
+        window[start : start + num_inside] = _cosines(num_inside)
+    return waves
+
+
+def _with_rest(low_BM: Tensor) -> Tensor:
+    """Projections of unit vectors, and the length of the rest of each; ... B x (M + 1)."""
+    left_B1 = (1 - low_BM.square().sum(dim=-1, keepdim=True)).clamp(min=0).sqrt()
+    return torch.cat((low_BM, left_B1), dim=-1)
 
 
 def _cosines(side: int) -> Tensor:
@@ -303,7 +354,7 @@ def _cosines(side: int) -> Tensor:
     places = torch.arange(side, dtype=torch.float64)[:, None] + 0.5
     frequencies = torch.arange(min(side, _FREQUENCIES), dtype=torch.float64)
     waves = torch.cos(torch.pi * places * frequencies / side)
-    return functional.normalize(waves, dim=0).float()
+    return functional.normalize(waves, dim=0)
 
 
 def _averaged(images_BCHW: Tensor, side: int) -> Tensor:

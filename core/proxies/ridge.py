@@ -12,8 +12,10 @@ is the residual of a head fitted without example i. It is exact, except that sca
 use all examples. With fewer examples than features, Z Z' = V diag(s) V' is decomposed instead. Then
 1 - h_i and the residual are sums of V_ij lambda / (s_j + lambda), without cancellation.
 
-Sums are in float64, in blocks of a fixed order. Memory is D^2 or N^2, whichever is smaller, time N
-D^2. Probabilities use the inverse temperature of the highest label likelihood.
+The decomposition compares all lambdas on a sample. The outputs of all examples follow from a
+triangular factor of G + lambda. Sums are in float64, in blocks of a fixed order. Memory is D^2 or
+N^2, whichever is smaller, time N D^2. Probabilities use the inverse temperature of the highest
+label likelihood.
 
 Shapes: N examples, B of a block, D features, C classes or other outputs T, R = min(N, D), L values
 of lambda, M examples of a sample.
@@ -39,12 +41,15 @@ from lipt.common.targets.values import MultiLabel, Regression
 
 # Per example: from almost no penalty to a very strong one.
 PENALTIES = tuple(10.0 ** (power / 2) for power in range(-8, 5))
-# All penalties are compared on this many examples, enough to resolve half a point.
-_MAX_SAMPLE = 5_000
+# All penalties are compared on this many examples, enough to resolve a point.
+_MAX_SAMPLE = 2_000
 # Below this 1 - h, only the example itself determines its output.
 _NOTHING_LEFT = 1e-10
-# Columns of a product computed at once: the upper triangle then costs 5/8 of the whole.
+# Columns of a product computed at once: a triangle of 2,048 then costs 9/16 of the whole.
 _PANEL = 256
+# Larger products and decompositions are in float32, blocks of them summed in float64. Rounding is
+# about 1e-7 of the largest product, a thousandth of the smallest penalty.
+_LARGEST_EXACT = 1500
 # Above it a label is predicted.
 _EVEN = 0.5
 
@@ -129,15 +134,17 @@ def leave_one_out(
     scaling = scaling_of(features_ND, weights_N)
     rows = _Rows(features_ND, labels_N, weights_N, scaling, num_classes, values_NC)
     fit = _dual if num_examples < num_features else _primal
-    residuals = fit(rows, lambda done: on_progress(done, 2 * num_examples))
+    heads = fit(rows, lambda done: on_progress(done, 2 * num_examples))
     lambdas_L = weights_N.new_tensor(penalties) * num_examples
     sample_M = torch.randperm(num_examples, generator=generator)[:_MAX_SAMPLE].sort().values
+    residuals = heads.of_each(lambdas_L)
     scores_L = _scores_of(rows, residuals, sample_M.to(labels_N.device), lambdas_L)
     # The largest of the best lambdas: the simplest head.
     best = int(torch.nonzero(scores_L == scores_L.max()).max())
+    residuals = heads.of_one(lambdas_L[best : best + 1])
     outputs_NC = torch.empty(num_examples, num_classes, device=labels_N.device)
     for ids_B in rows.blocks():
-        outputs_BLC = _outputs(rows, residuals, ids_B, lambdas_L[best : best + 1])
+        outputs_BLC = _outputs(rows, residuals, ids_B)
         outputs_NC[ids_B] = outputs_BLC[:, 0].float()
         on_progress(num_examples + int(ids_B[-1]) + 1, 2 * num_examples)
     if wanted is None:
@@ -154,10 +161,10 @@ class Scaling:
     mean_D: Tensor
     inverse_D: Tensor
 
-    def apply(self, features_BD: Tensor) -> Tensor:
-        """The features centred and scaled; B x D float64."""
-        scaled_BD = features_BD.to(torch.float64, copy=True)
-        return scaled_BD.sub_(self.mean_D).mul_(self.inverse_D)
+    def apply(self, features_BD: Tensor, precision: torch.dtype = torch.float64) -> Tensor:
+        """The features centred and scaled; B x D."""
+        scaled_BD = features_BD.to(precision, copy=True)
+        return scaled_BD.sub_(self.mean_D.to(precision)).mul_(self.inverse_D.to(precision))
 
 
 @dataclass(frozen=True)
@@ -171,9 +178,15 @@ class _Rows:
     num_classes: int
     values_NC: Tensor | None
 
+    @property
+    def precision(self) -> torch.dtype:
+        """Of products and their decomposition."""
+        return torch.float32 if min(self.features_ND.shape) > _LARGEST_EXACT else torch.float64
+
     def scaled(self, ids_B: Tensor) -> Tensor:
-        roots_B = self.weights_N[ids_B].sqrt()
-        return self.scaling.apply(self.features_ND[ids_B]).mul_(roots_B[:, None])
+        """Centred and scaled features, times the root of the weight; B x D."""
+        roots_B = self.weights_N[ids_B].sqrt().to(self.precision)
+        return self.scaling.apply(self.features_ND[ids_B], self.precision).mul_(roots_B[:, None])
 
     def targets(self, ids_B: Tensor) -> Tensor:
         if self.values_NC is not None:
@@ -199,61 +212,92 @@ class _Rows:
             yield every_N[rows]
 
 
-# From B ids and L lambdas: weighted residuals y - yhat, B x L x C, and 1 minus the sum over j
-# in h, B x L; both for heads that have seen the examples.
-_Residuals = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+# From B ids: weighted residuals y - yhat, B x L x C, and 1 minus the sum over j in h, B x L; both
+# for heads that have seen the examples.
+_Residuals = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-def _primal(rows: _Rows, on_progress: Callable[[int], None]) -> _Residuals:
-    num_features = rows.features_ND.shape[1]
+@dataclass(frozen=True)
+class _Heads:
+    """Residuals of the heads of L lambdas, and of the head of a single one."""
+
+    of_each: Callable[[Tensor], _Residuals]
+    of_one: Callable[[Tensor], _Residuals]
+
+
+def _primal(rows: _Rows, on_progress: Callable[[int], None]) -> _Heads:
+    num_features, precision = rows.features_ND.shape[1], rows.precision
+    panels = [slice(at, at + _PANEL) for at in range(0, num_features, _PANEL)]
     # The lower triangle is not read.
     upper_DD = rows.weights_N.new_zeros(num_features, num_features)
     targets_DC = upper_DD.new_zeros(num_features, rows.num_classes)
     for ids_B in rows.blocks():
         scaled_BD = rows.scaled(ids_B)
-        for start in range(0, num_features, _PANEL):
-            panel = slice(start, start + _PANEL)
-            upper_DD[panel, start:] += scaled_BD[:, panel].T @ scaled_BD[:, start:]
-        targets_DC += scaled_BD.T @ rows.weighted_targets(ids_B)
+        for panel in panels:
+            upper_DD[panel, panel.start :] += scaled_BD[:, panel].T @ scaled_BD[:, panel.start :]
+        targets_DC += scaled_BD.T @ rows.weighted_targets(ids_B).to(precision)
         on_progress(int(ids_B[-1]) + 1)
-    values_R, vectors_DR = torch.linalg.eigh(upper_DD, UPLO="U")
-    values_R.clamp_(min=0)
-    targets_RC = vectors_DR.T @ targets_DC
 
-    def residuals(ids_B: Tensor, lambdas_L: Tensor) -> tuple[Tensor, Tensor]:
-        coordinates_BR = rows.scaled(ids_B) @ vectors_DR
-        inverse_RL = (values_R[:, None] + lambdas_L).reciprocal_()
-        solved_RLC = inverse_RL[:, :, None] * targets_RC[:, None, :]
-        fitted_BX = coordinates_BR @ solved_RLC.flatten(start_dim=1)
-        fitted_BLC = fitted_BX.view(len(ids_B), len(lambdas_L), -1)
-        left_BL = 1.0 - coordinates_BR.square_() @ inverse_RL
-        return rows.weighted_targets(ids_B)[:, None] - fitted_BLC, left_BL
+    def of_each(lambdas_L: Tensor) -> _Residuals:
+        values_R, vectors_DR = torch.linalg.eigh(upper_DD.to(precision), UPLO="U")
+        inverse_RL = (values_R.clamp_(min=0)[:, None] + lambdas_L).reciprocal_()
+        targets_RC = vectors_DR.T.double() @ targets_DC
+        solved_RX = (inverse_RL[:, :, None] * targets_RC[:, None, :]).flatten(start_dim=1)
 
-    return residuals
+        def residuals(ids_B: Tensor) -> tuple[Tensor, Tensor]:
+            coordinates_BR = (rows.scaled(ids_B) @ vectors_DR).double()
+            fitted_BLC = (coordinates_BR @ solved_RX).view(len(ids_B), len(lambdas_L), -1)
+            left_BL = 1.0 - coordinates_BR.square_() @ inverse_RL
+            return rows.weighted_targets(ids_B)[:, None] - fitted_BLC, left_BL
+
+        return residuals
+
+    def of_one(lambda_: Tensor) -> _Residuals:
+        """With the inverse of a triangular factor, which takes half of the products."""
+        unit_DD = torch.eye(num_features).to(upper_DD)
+        factor_DD = torch.linalg.cholesky(upper_DD + lambda_ * unit_DD, upper=True)
+        head_DC = torch.cholesky_solve(targets_DC, factor_DD, upper=True).to(precision)
+        inverse_DD = torch.linalg.solve_triangular(factor_DD, unit_DD, upper=True).to(precision)
+
+        def residuals(ids_B: Tensor) -> tuple[Tensor, Tensor]:
+            scaled_BD = rows.scaled(ids_B)
+            residuals_BC = rows.weighted_targets(ids_B) - scaled_BD @ head_DC
+            left_B = rows.weights_N.new_ones(len(ids_B))
+            for panel in panels:
+                part_BD = scaled_BD[:, : panel.stop] @ inverse_DD[: panel.stop, panel]
+                left_B -= part_BD.square_().sum(dim=1)
+            return residuals_BC[:, None], left_B[:, None]
+
+        return residuals
+
+    return _Heads(of_each, of_one)
 
 
-def _dual(rows: _Rows, on_progress: Callable[[int], None]) -> _Residuals:
+def _dual(rows: _Rows, on_progress: Callable[[int], None]) -> _Heads:
     every_N = torch.arange(len(rows.labels_N), device=rows.labels_N.device)
     scaled_ND = rows.scaled(every_N)
     values_R, vectors_NR = torch.linalg.eigh(scaled_ND @ scaled_ND.T)
     on_progress(len(every_N))
-    values_R.clamp_(min=0)
+    values_R, vectors_NR = values_R.double().clamp_(min=0), vectors_NR.double()
     targets_RC = vectors_NR.T @ rows.weighted_targets(every_N)
 
-    def residuals(ids_B: Tensor, lambdas_L: Tensor) -> tuple[Tensor, Tensor]:
-        vectors_BR = vectors_NR[ids_B]
+    def of_each(lambdas_L: Tensor) -> _Residuals:
         shares_RL = lambdas_L / (values_R[:, None] + lambdas_L)
-        unfitted_RLC = shares_RL[:, :, None] * targets_RC[:, None, :]
-        residuals_BX = vectors_BR @ unfitted_RLC.flatten(start_dim=1)
-        left_BL = vectors_BR.square() @ shares_RL
-        return residuals_BX.view(len(vectors_BR), len(lambdas_L), -1), left_BL
+        unfitted_RX = (shares_RL[:, :, None] * targets_RC[:, None, :]).flatten(start_dim=1)
 
-    return residuals
+        def residuals(ids_B: Tensor) -> tuple[Tensor, Tensor]:
+            vectors_BR = vectors_NR[ids_B]
+            residuals_BLC = (vectors_BR @ unfitted_RX).view(len(ids_B), len(lambdas_L), -1)
+            return residuals_BLC, vectors_BR.square() @ shares_RL
+
+        return residuals
+
+    return _Heads(of_each, of_each)
 
 
-def _outputs(rows: _Rows, residuals: _Residuals, ids_B: Tensor, lambdas_L: Tensor) -> Tensor:
+def _outputs(rows: _Rows, residuals: _Residuals, ids_B: Tensor) -> Tensor:
     """Leave-one-out outputs; B x L x C."""
-    residuals_BLC, left_BL = residuals(ids_B, lambdas_L)
+    residuals_BLC, left_BL = residuals(ids_B)
     weights_B = rows.weights_N[ids_B]
     left_BL = left_BL - (weights_B / rows.weights_N.sum())[:, None]
     scale_BL = (left_BL * weights_B.sqrt()[:, None]).reciprocal()
@@ -268,7 +312,7 @@ def _scores_of(rows: _Rows, residuals: _Residuals, sample_M: Tensor, lambdas_L: 
     width = 8 * (len(lambdas_L) * rows.num_classes + rows.features_ND.shape[1])
     for block in row_blocks(len(sample_M), width):
         ids_B = sample_M[block]
-        outputs_BLC = _outputs(rows, residuals, ids_B, lambdas_L)
+        outputs_BLC = _outputs(rows, residuals, ids_B)
         if rows.values_NC is None:
             right_BL = outputs_BLC.argmax(dim=-1) == rows.labels_N[ids_B][:, None]
             right_L += rows.weights_N[ids_B] @ right_BL.double()
@@ -315,7 +359,7 @@ def scaling_of(features_ND: Tensor, weights_N: Tensor) -> Scaling:
     return Scaling(mean_D, inverse_D)
 
 
-_FLATTEST, _SHARPEST, _HALVINGS = 1e-3, 1e4, 40
+_FLATTEST, _SHARPEST, _HALVINGS = 1e-3, 1e4, 25
 
 
 def fit_sharpness(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -> float:

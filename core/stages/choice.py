@@ -156,14 +156,7 @@ def _used(
         of_model |= looks
     used = {kind for head in heads for kind in _kinds_of(head)}
     tried = {kind for head in heads for one in head.get("tried", ()) for kind in _kinds_of(one)}
-    num_learners = question.num_learners
-    if num_learners and (Kind.LEARNERS in used or Need.DYNAMICS in needs):
-        learners = f"{_learners(num_learners)} took part"
-    elif question.num_merged and (of_model or Kind.SOUP in used):
-        learners = f"{_learners(question.num_merged)} took part, merged into theta_p"
-    else:
-        tries = Kind.LEARNERS in tried
-        learners = "no learner was used" + (f"; {num_learners} were tried" if tries else "")
+    learners = _learners_used(question, used, tried, of_model)
     draws = "seed" in signature(strategy.function).parameters
     if "method" in findings:
         draws = findings["method"] == "random"
@@ -209,8 +202,18 @@ def _kinds_of(facts: Facts) -> list[str]:
     return kinds
 
 
-def _learners(count: int) -> str:
-    return f"{count} learner{'' if count == 1 else 's'}"
+def _learners_used(
+    question: Question, used: set[str], tried: set[str], of_model: frozenset[Need]
+) -> str:
+    count, merged = question.num_learners, question.num_merged
+    needs_each = Kind.LEARNERS in used or Need.DYNAMICS in question.needs
+    if count and needs_each:
+        return f"{count} learner{'' if count == 1 else 's'} took part"
+    if merged and (of_model or Kind.SOUP in used):
+        return f"{merged} learner{'' if merged == 1 else 's'} took part, merged into theta_p"
+    if Kind.LEARNERS in tried:
+        return f"no learner was used; {count} were tried"
+    return "no learner was used" + ("; theta_p was tried" if Kind.SOUP in tried else "")
 
 
 def _signals(

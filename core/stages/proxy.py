@@ -10,7 +10,7 @@ Shapes: N examples, B of a block, M of a sample, C classes, D features, L learne
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from time import monotonic
 from typing import Any
@@ -157,31 +157,54 @@ def _without_labels(features: _Features) -> Signals:
 
 
 def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Tried]]:
-    """The proxy's features, or the best proxy's on a sample, and their head."""
-    wanted, dataset = features.proxy.features, features.workspace.dataset
-    possible = candidates(features.available) if wanted is None else [wanted]
-    kinds, tried = possible[0], list[Tried]()
-    # A single candidate needs no comparison.
-    if len(possible) > 1:
-        generator = derive_generator(features.sources.config.seed, "proxy sample")
-        ids_N = torch.randperm(len(dataset), generator=generator)[:MAX_SAMPLE].sort().values
-        activity, parts, heads = "trying proxies on a sample", dict[Kind, Tensor](), {}
-        for kinds in possible:
-            price = passes_of(kinds, features.sources.num_learners)
-            if not can_win(price, tried):
-                continue
-            for kind in kinds:
-                if kind not in parts:
-                    parts[kind] = features.of((kind,), ids_N, activity)
-            sample_ND = torch.cat([parts[kind] for kind in kinds], dim=1)
-            heads[kinds] = features.head(sample_ND, activity, some=ids_N)
-            tried.append(Tried(kinds, heads[kinds].accuracy, price))
-        kinds = choose(tried).features
-        if len(ids_N) == len(dataset):
-            sample_ND = torch.cat([parts[kind] for kind in kinds], dim=1)
-            return kinds, sample_ND, heads[kinds], tried
-    features_ND = features.of_all(kinds)
-    return kinds, features_ND, features.head(features_ND, "fitting a ridge head"), tried
+    """The proxy's features, or the best proxy's, and their head."""
+    wanted, num_learners = features.proxy.features, features.sources.num_learners
+    possible = candidates(features.available, num_learners) if wanted is None else [wanted]
+    first, *others = possible
+    features_ND = features.of_all(first)
+    head = features.head(features_ND, "fitting a ridge head")
+    if wanted is not None:
+        return first, features_ND, head, []
+
+    def price(kinds: Kinds) -> float:
+        return passes_of(set(kinds).difference(first), num_learners)
+
+    # Features at hand have no price any more.
+    tried = [Tried(first, head.accuracy, 0)]
+    rivals = {kinds: price(kinds) for kinds in others if can_win(price(kinds), tried)}
+    if not rivals:
+        return first, features_ND, head, tried
+    # The others are compared with the first on a sample.
+    generator = derive_generator(features.sources.config.seed, "proxy sample")
+    ids_M = torch.randperm(len(features_ND), generator=generator)[:MAX_SAMPLE].sort().values
+    prices, sample = {first: 0.0, **rivals}, _Parts(features, ids_M, {first[0]: features_ND[ids_M]})
+    tried, activity = list[Tried](), "trying proxies on a sample"
+    for kinds, passes in prices.items():
+        if can_win(passes, tried):
+            one = features.head(sample.of(kinds, activity), activity, some=ids_M)
+            tried.append(Tried(kinds, one.accuracy, passes))
+    best = choose(tried).features
+    if best == first:
+        return first, features_ND, head, tried
+    parts = sample.parts if len(ids_M) == len(features_ND) else {first[0]: features_ND}
+    every = _Parts(features, torch.arange(len(features_ND)), parts)
+    features_ND = every.of(best, f"computing features ({'+'.join(best)})")
+    return best, features_ND, features.head(features_ND, "fitting a ridge head"), tried
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Each kind of features of some examples, computed once."""
+
+    features: _Features
+    ids_M: Tensor
+    parts: dict[Kind, Tensor]
+
+    def of(self, kinds: Kinds, activity: str) -> Tensor:
+        for kind in kinds:
+            if kind not in self.parts:
+                self.parts[kind] = self.features.of((kind,), self.ids_M, activity)
+        return torch.cat([self.parts[kind] for kind in kinds], dim=1)
 
 
 def _calibrated_errors(

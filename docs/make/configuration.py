@@ -27,7 +27,7 @@ _PARTS = (
 def configuration() -> str:
     """All settings as Markdown."""
     return "\n".join(
-        f"## {heading}\n\n{markdown_tables(model, level=3)}" for heading, model in _PARTS
+        f"### {heading}\n\n{markdown_tables(model, level=4)}" for heading, model in _PARTS
     )
 
 

@@ -7,12 +7,12 @@ from lipt.common.errors import error_class, error_classes
 
 
 def errors() -> str:
-    """The reasons as a Markdown table, for a page in docs/api/."""
+    """The reasons as a Markdown table, for docs/api.md."""
     return table(
         ("reason", "class", "gRPC status", "the same call may succeed later"),
         (
             (
-                f"[{cls.reason}](../troubleshooting.md#{cls.reason.lower()})",
+                f"[{cls.reason}](troubleshooting.md#{cls.reason.lower()})",
                 code(cls.__name__),
                 cls.code.name,
                 "yes" if cls.retryable else "no",

@@ -54,10 +54,14 @@ def section(strategy: Strategy) -> str:
         f"cost {strategy.cost}",
         balance[strategy.balance],
         *(["works [without labels](#without-labels)"] if works_without_labels(strategy) else []),
-        *(["needs [classes](own-data.md#labels-and-numbers)"] if _needs_classes(strategy) else []),
+        *(["needs [classes](data.md#labels-and-numbers)"] if _needs_classes(strategy) else []),
         *(["gives weights"] if strategy.returns_weights else []),
         *(["says when to select again"] if strategy.rechecks else []),
-        *([f"on the [proxy](proxies.md) `{strategy.proxy}`"] if strategy.proxy != "soup" else []),
+        *(
+            [f"on the [proxy](method.md#proxies) `{strategy.proxy}`"]
+            if strategy.proxy != "soup"
+            else []
+        ),
     ]
     parts = [f"### {strategy.name} {{ #{strategy.name} }}", _explanation(strategy)]
     parts += [f"*{'; '.join(facts)}.*"]

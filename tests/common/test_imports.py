@@ -6,8 +6,8 @@ import pytest
 from lipt.common.errors import ConfigError, FactoryNotAllowedError, MissingExtraError
 from lipt.common.imports import (
     import_extra,
-    is_factory_spec,
     load_factory,
+    module_of,
     modules_of,
     require_importable,
 )
@@ -19,12 +19,12 @@ Write = Callable[[str, str], None]
     "spec", ["m:f", "package.module:factory", "_m.n2:_f", "modèle:usine", "a.b.c:D"]
 )
 def test_accepts_module_and_one_attribute(spec: str) -> None:
-    assert is_factory_spec(spec)
+    assert module_of(spec) == spec.partition(":")[0]
 
 
 @pytest.mark.parametrize("spec", ["", "m", "m:f.g", "m:f:g", "2m:f", "m:f\n"])
 def test_refuses_other_forms(spec: str) -> None:
-    assert not is_factory_spec(spec)
+    assert not module_of(spec)
     with pytest.raises(ConfigError, match=r"Write package\.module:factory"):
         load_factory(spec, allowed_modules=("m",))
 

@@ -16,7 +16,6 @@ from lipt.common.planning import (
     Cost,
     Limit,
     Part,
-    Unit,
     learner_images,
     learner_memory,
     violation,
@@ -26,7 +25,7 @@ MB = 10**6
 
 
 def memory(*parts: Part) -> Cost:
-    return Cost("memory of a worker", Unit.BYTES, parts)
+    return Cost("memory of a worker", "bytes", parts)
 
 
 def test_largest_part_is_blamed_and_the_remedy_is_the_largest_value_that_fits() -> None:

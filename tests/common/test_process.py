@@ -2,14 +2,13 @@ import platform
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 import torch
 
 from lipt.common.errors import ConfigError
-from lipt.common.process import talking, tell_manager
+from lipt.common.process import tell_manager
 from lipt.common.process.devices import is_out_of_memory, processor_name, resolve_device, versions
 from lipt.common.process.machine import _container_limits
 
@@ -126,17 +125,3 @@ def test_manager_is_told_in_one_datagram(
         monkeypatch.setenv("NOTIFY_SOCKET", written)
         tell_manager(READY="1", STATUS="serving 127.0.0.1:50051")
         assert manager.recv(1000) == b"READY=1\nSTATUS=serving 127.0.0.1:50051"
-
-
-def test_a_long_block_is_spoken_of_again_and_again() -> None:
-    lines, three = list[str](), threading.Event()
-
-    def say(line: str) -> None:
-        lines.append(line)
-        if len(lines) == 3:
-            three.set()
-
-    with talking("importing PyTorch", say, silence_seconds=0.001):
-        assert three.wait(60)
-    assert lines[0] == "importing PyTorch (for 0 s now)"
-    assert not [thread for thread in threading.enumerate() if thread.name == "lipt-talking"]

@@ -16,12 +16,11 @@ from tests.prometheus import OBSERVABILITY, ROOT, promtool
 DASHBOARD = OBSERVABILITY / "grafana" / "dashboards" / "lipt.json"
 INSTRUMENTS = (*EVERYWHERE, *COORDINATOR, *WORKER)
 ALERTS = (OBSERVABILITY / "alerts.yml").read_text("utf-8")
-PAGE = (ROOT / "docs" / "monitoring.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "observing.md").read_text("utf-8")
 NAMES_OF_ALERTS = re.findall(r"^ +- alert: (\w+)$", ALERTS, re.MULTILINE)
 
 
 def metrics_in(text: str) -> set[str]:
-    """The instruments that expressions name, by whichever of their series."""
     histograms = {it.name for it in INSTRUMENTS if isinstance(it, Histogram)}
     named = set(re.findall(r"\blipt_\w+", text))
     return {
@@ -83,7 +82,7 @@ def test_every_alert_is_tested_and_the_page_says_what_to_do(name: str) -> None:
     tests = (OBSERVABILITY / "alerts_test.yml").read_text("utf-8")
     # Once where it fires.
     assert re.search(rf"alertname: {name}\n +eval_time: .*\n +exp_alerts:", tests)
-    assert f"runbook: docs/monitoring.md#{name.lower()}\n" in ALERTS
+    assert f"runbook: docs/observing.md#{name.lower()}\n" in ALERTS
     assert f'| <a id="{name.lower()}"></a>`{name}` | ' in PAGE
 
 

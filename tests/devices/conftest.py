@@ -21,7 +21,6 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
 def close(
     found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float = 1e-4
 ) -> None:
-    """All tensors, by name, wherever they are; sums may be taken in another order."""
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         there = found[name].detach().cpu()

@@ -9,7 +9,6 @@ import torch
 
 
 def main() -> None:
-    """Say which devices there are; end with status 1 where there are none."""
     if not torch.cuda.is_available():
         sys.exit(
             f"torch {torch.__version__} finds no CUDA device on this machine, so nothing was "

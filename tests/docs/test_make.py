@@ -74,7 +74,7 @@ def test_every_metric_has_a_row_with_its_type_and_labels() -> None:
 def test_every_reason_leads_to_its_entry() -> None:
     page = errors()
     assert (
-        "| [INVALID_BUDGET](../troubleshooting.md#invalid_budget) "
+        "| [INVALID_BUDGET](troubleshooting.md#invalid_budget) "
         "| `BudgetError` | INVALID_ARGUMENT | no |\n" in page
     )
     assert "INTERNAL" in page

@@ -61,6 +61,14 @@ def test_troubleshooting_has_a_whole_entry_for_each_reason() -> None:
         assert parts == ["You see", "Why", "Do"], entry
 
 
+def test_the_glossary_names_what_the_code_names() -> None:
+    used = set(re.findall(r"[\w-]+", sources(*PACKAGES) + text(ROOT / "pyproject.toml")))
+    rows = re.findall(r"^\| [^|]+ \| (`[^|]+) \| ", text(DOCS / "glossary.md"), re.MULTILINE)
+    assert len(rows) == text(DOCS / "glossary.md").count("\n| ") - 1
+    for row in rows:
+        assert set(re.findall(r"`([^`]+)`", row)) <= used
+
+
 def test_operations_lists_every_event() -> None:
     row = r"^\| `(\w+)` \| [^|]+ \| [^|]*\|$"
     listed = re.findall(row, text(DOCS / "operations.md"), re.MULTILINE)

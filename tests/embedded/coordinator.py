@@ -19,15 +19,6 @@ from tests.embedded.compute import ThreadQueue
 
 
 class EmbeddedCoordinator(AbstractContextManager[str]):
-    """Serves during a `with` block, which is given its address.
-
-    Args:
-        settings: what the coordinator is told.
-
-    Raises:
-        LiptError: on entering: the state, the data or the model cannot be used.
-    """
-
     def __init__(self, settings: CoordinatorSettings) -> None:
         self._settings = settings
         self._loop = asyncio.new_event_loop()

@@ -1,9 +1,4 @@
-"""Embedded workers: who trains the learners of an embedded coordinator.
-
-In this process it is the service's own worker in a thread, one learner after another; else they
-are processes, which need no more than a model's name. Both speak gRPC with the coordinator, as
-workers of a cluster do.
-"""
+"""Embedded worker: the service's own worker in a thread, which speaks gRPC as in a cluster."""
 
 from __future__ import annotations
 
@@ -33,17 +28,6 @@ Check = Callable[[], None]
 def worker_thread(
     address: str, folder: Path, *, device: str, allowed_modules: Sequence[str]
 ) -> Iterator[Check]:
-    """A worker in a thread during the block; at its end the learner in hand is given up.
-
-    Args:
-        address: of the coordinator.
-        folder: for the worker's cache.
-        device: what to train on.
-        allowed_modules: modules that model factories may be imported from.
-
-    Raises:
-        ConfigError: the device does not exist.
-    """
     settings = load_settings(
         WorkerSettings,
         config=None,

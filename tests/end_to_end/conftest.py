@@ -12,7 +12,6 @@ from tests.played_worker import PlayedWorker
 
 @pytest.fixture(scope="session")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A coordinator and a worker for many tests, with a run "first" that is ready."""
     with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         cluster.start_coordinator()
         cluster.start_worker("one")

@@ -146,8 +146,6 @@ _WINDOWS_PER_BLOB = 200
 
 @dataclass(frozen=True)
 class Recording:
-    """A run as the wire saw it, theta* and theta_p as files, and all of the coordinator's blobs."""
-
     wire: list[bytes]
     weights: list[bytes]
     blobs: list[bytes]
@@ -185,7 +183,6 @@ def record(
 
 
 def windows(text: bytes) -> list[bytes]:
-    """Pieces of a text, here and there, that hold something."""
     draw = random.Random(0)
     starts = (draw.randrange(max(1, len(text) - _WINDOW_BYTES)) for _ in range(_WINDOWS_PER_BLOB))
     pieces = (text[start : start + _WINDOW_BYTES] for start in starts)
@@ -197,24 +194,20 @@ def images() -> list[bytes]:
     return [image.numpy().tobytes() for image in data.images(torch.arange(len(data)))]
 
 
-def test_without_tls_the_wire_shows_weights_and_images(cluster: Cluster) -> None:
-    recording = record(cluster, SMALL_RUN)
+@pytest.mark.parametrize("secure", [False, True])
+def test_only_without_tls_the_wire_shows_weights_and_images(
+    cluster: Cluster, certificates: Certificates, secure: bool
+) -> None:
+    recording = record(cluster, SMALL_RUN, certificates if secure else None)
+    assert sum(map(len, recording.wire)) > sum(map(len, recording.weights))
+    assert recording.shows(b"data_offsets") is not secure  # of safetensors' header
+    if secure:
+        assert not any(recording.shows(it) for blob in recording.blobs for it in windows(blob))
+        assert not any(map(recording.shows, images()))
+        return
     for weights in recording.weights:
         pieces = windows(weights)
         assert len(pieces) > _WINDOWS_PER_BLOB / 2
         # But for those that a frame's beginning cuts in two.
         assert sum(map(recording.shows, pieces)) > 0.9 * len(pieces)
     assert sum(map(recording.shows, images())) > 100
-    assert recording.shows(b"data_offsets")  # of safetensors' header
-
-
-def test_with_mtls_the_wire_shows_nothing_of_weights_or_images(
-    cluster: Cluster, certificates: Certificates
-) -> None:
-    recording = record(cluster, SMALL_RUN, certificates)
-    assert len(recording.weights) == 2
-    assert sum(map(len, recording.wire)) > sum(map(len, recording.weights))
-    for blob in recording.blobs:
-        assert not any(map(recording.shows, windows(blob)))
-    assert not any(map(recording.shows, images()))
-    assert not recording.shows(b"data_offsets")

@@ -39,8 +39,6 @@ class Kind(NamedTuple):
 
 
 def expected(gets_in_as: str) -> dict[str, str]:
-    """What becomes of each call of a caller that gets in like this."""
-
     def outcome(roles: set[str]) -> str:
         if gets_in_as in (UNKNOWN, DENIED, SHUT):
             return gets_in_as

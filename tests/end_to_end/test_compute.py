@@ -74,7 +74,6 @@ async def size(call: Any) -> int:
 
 
 async def until(call: Any, *, waiting: bool) -> pb.SubsetProgress:
-    """A call's first progress while it waits for its turn, or has had it."""
     async for answer in call:
         if bool(answer.progress.ahead) is waiting:
             return answer.progress
@@ -89,7 +88,6 @@ def num_subsets(cluster: Cluster) -> int:
 
 
 def start(cluster: Cluster) -> tuple[Any, list[int]]:
-    """A coordinator with a run "r" that is ready, and the process of its dear lane."""
     coordinator = cluster.start_coordinator(*cluster.config(MANY))
     dear = coordinator.computing()
     worker = cluster.play_worker("w")

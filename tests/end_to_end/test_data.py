@@ -28,7 +28,6 @@ from tests.session import Session
 def serve(
     cluster: Cluster, data: str, model: str, config: dict[str, Any], *allowed: str
 ) -> tuple[Client, RunView]:
-    """A coordinator, two workers and a run that is ready."""
     cluster.start_coordinator("--data", data, "--model", model, *allowed)
     for name in ("one", "two"):
         cluster.start_worker(name, *allowed)
@@ -37,7 +36,6 @@ def serve(
 
 
 def train(cluster: Cluster, data: str, test: str, model: str, *flags: str) -> float:
-    """Accuracy on the test set, or score, after main training on a subset."""
     given = ("--data", data, "--test", test, "--model", model)
     done = cluster.lipt("train", *given, "--json", *flags)
     assert done.returncode == 0, done.stderr
@@ -46,7 +44,6 @@ def train(cluster: Cluster, data: str, test: str, model: str, *flags: str) -> fl
 
 
 def write_table(path: Path, part: str) -> Path:
-    """The tumours, with words for their labels, a column of categories and some gaps."""
     rows = open_dataset(f"breast_cancer-{part}").rows
     assert isinstance(rows, ColumnRows)
     with path.open("w", newline="") as file:
@@ -183,7 +180,6 @@ DIGITS: Any = load_digits()
 
 
 def write_digits(folder: Path, labels: Iterable[int], *, scale: int = 1) -> list[Path]:
-    """The first digits as PNG files, in a folder for each label; in the order of rows."""
     for number, label in enumerate(labels):
         path = folder / str(label) / f"{number:04}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -236,7 +232,6 @@ FEATURES = np.random.default_rng(0).normal(size=(NUM_IMAGES, 6)).astype(np.float
 
 
 def choices(cluster: Cluster, features: NDArray[np.float32]) -> list[NDArray[Any]]:
-    """What is chosen and found: by labels, by the model, by a head, by features; and suspects."""
     with cluster.client() as client:
         client.wait(client.start_run(dict(RUN)).run_id)
         subsets = [
@@ -281,7 +276,7 @@ def test_what_is_chosen_is_what_is_chosen_where_broken_images_were_removed(
         "train", "--data", source, "--model", "resnet8", "--subset", file, "--steps", "2"
     )
     assert trained.returncode == 0, trained.stderr
-    written = ("--to", "webdataset", "--out", str(tmp_path / "shards"))
+    written = ("--out", str(tmp_path / "shards"))
     export = ("-m", "lipt.trainer.cli", "subset", "export", file, "--data", source, *written)
     cluster.start("export", export).wait_for("40 examples")
 

@@ -16,7 +16,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import blob_to_proto
 from lipt.common.errors import ForeignWorkerError, from_rpc_error
-from lipt.common.process.devices import processor_name, versions
 from lipt.common.rpc.channel import open_channel, with_metadata
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from tests.cluster import SMALL_RUN, Cluster
@@ -144,11 +143,6 @@ def test_a_liar_is_named_and_the_soup_is_the_one_without_it(cluster: Cluster) ->
     with cluster.client() as client:
         run = client.start_run({**SMALL_RUN, "learners": learners})
         liar = cluster.play_worker("liar")
-        # On such a device as the honest ones have, or so it says.
-        like_theirs = versions() | {"cpu": processor_name()}
-        liar.client.register(
-            liar.secret, name="liar", device="cpu", versions=like_theirs, allowed_modules=()
-        )
         # Nothing is wrong with it by itself: theta*, pruned as it should be.
         liar.submit(liar.take())
         held = client.run(run.run_id)

@@ -17,7 +17,7 @@ from lipt.common.errors import RunNotReadyError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.states import RunState
-from lipt.common.weights.files import pack, read_specs
+from lipt.common.weights.files import read_specs
 from lipt.common.weights.specs import specs_of
 from lipt.trainer import Client, Recipe, ReselectingSampler, fit
 from tests import processes
@@ -105,25 +105,11 @@ def test_user_s_own_data_and_model_from_one_short_file(cluster: Cluster, tmp_pat
     assert friend.stop() == 0
 
 
-def test_the_command_line_takes_a_file_of_features(ready: Cluster, tmp_path: Path) -> None:
-    pixels_ND = open_dataset("digits").images(torch.arange(1797)).flatten(1).float() / 255
-    path, out = tmp_path / "f.safetensors", tmp_path / "s.npy"
-    path.write_bytes(pack({"features": pixels_ND}))
-    got = ready.lipt(
-        *("subset", "get", "--run", "first", "--strategy", "herding", "--budget", "30"),
-        *("--features", str(path), "--out", str(out)),
-    )
-    assert got.returncode == 0, got.stderr
-    assert len(np.load(out)) == 30
-
-
 @pytest.mark.smoke
 def test_training_with_workers_gets_new_subsets_as_it_goes(client: Client) -> None:
     digits = open_dataset("digits")
     model = build_model("resnet8", num_classes=10, inputs=digits.inputs, seed=0)
-    sampler = ReselectingSampler(
-        client, model, "grand", run="first", fraction=0.1, every=1, prefetch=True
-    )
+    sampler = ReselectingSampler(client, model, "grand", run="first", fraction=0.1, every=1)
     reselection = sampler.reselection
     for persistent in (True, False):  # forks once, and before every epoch
         loader = DataLoader(
@@ -136,7 +122,7 @@ def test_training_with_workers_gets_new_subsets_as_it_goes(client: Client) -> No
             multiprocessing_context="fork",
         )
         for epoch in (0, 1, 2) if persistent else (3, 4):
-            sampler.set_epoch(epoch)  # the next one is asked for while the workers fork
+            sampler.set_epoch(epoch)
             seen = [int(label) for batch in loader for label in batch["label"]]
             expected = digits.labels_N[torch.from_numpy(reselection.subset.indices.copy())]
             assert sorted(seen) == sorted(expected.tolist())
@@ -152,7 +138,6 @@ HIGH = ("--data", "tests.other_digits:high")
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a training script leaves behind: a wrapped model's state dict, by `torch.save`."""
     digits = open_dataset("tests.other_digits:low", allowed_modules=["tests"])
     recipe = Recipe(steps=60, batch_size=64, learning_rate=0.1, augmentation="none")
     weights = fit("resnet8", digits, recipe=recipe, device="cpu").weights

@@ -28,7 +28,6 @@ class RayNodes:
         self.address = str(self.cluster.address)
 
     def processes_of_the_doomed(self) -> set[int]:
-        """Its raylet, Ray's workers, and ours, by their ids."""
         (raylet,) = self.doomed.all_processes["raylet"]
         return with_descendants(raylet.process.pid)
 
@@ -41,7 +40,6 @@ class RayNodes:
 
 
 def with_descendants(pid: int) -> set[int]:
-    """A process and all that it has started, directly or not."""
     return {pid}.union(*map(with_descendants, children_of(pid)))
 
 
@@ -113,7 +111,6 @@ def test_node_that_vanishes_with_its_learners_costs_nothing_but_time(
 
 
 def trained_on(views: Iterator[Any], processes: Callable[[], set[int]]) -> str:
-    """A worker that has a learner, by its name, as soon as one is among these processes."""
     for view in views:
         for learner in view.learners:
             # Workers without a name are called after their host and process.

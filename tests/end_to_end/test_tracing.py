@@ -22,8 +22,6 @@ from tests.cluster import SMALL_RUN, Cluster, LoggedProcess
 from tests.collector import Collector, Spanned, collecting, tree
 from tests.prometheus import OBSERVABILITY, Prometheus, prometheus, promtool, tool
 
-# Where a value comes from what a CPU does not have.
-EMPTY_ON_CPUS = {"Memory of CUDA devices"}
 DASHBOARD = OBSERVABILITY / "grafana" / "dashboards" / "lipt.json"
 PANELS: dict[str, list[str]] = {
     panel["title"]: [target["expr"] for target in panel["targets"]]
@@ -33,8 +31,6 @@ PANELS: dict[str, list[str]] = {
 
 
 class Scraped(NamedTuple):
-    """What was run, who has scraped it, and what it says by itself."""
-
     prometheus: Prometheus
     runs: list[RunView]
     texts: list[str]
@@ -42,7 +38,6 @@ class Scraped(NamedTuple):
 
 @pytest.fixture(scope="module")
 def scraped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
-    """Two runs of four learners on two workers, one subset, and two questions that are refused."""
     tool("prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     certificates = Certificates.made(folder / "certificates")
@@ -160,8 +155,6 @@ def test_alert_rules_can_be_evaluated_on_what_is_scraped(scraped: Scraped) -> No
 
 @pytest.mark.parametrize("panel", PANELS)
 def test_no_line_of_a_panel_is_empty_after_a_run(scraped: Scraped, panel: str) -> None:
-    if panel in EMPTY_ON_CPUS:
-        pytest.skip("it shows what a CPU does not have")
     for expression in PANELS[panel]:
         for variable, value in (
             ("$coordinator", ".*"),
@@ -222,8 +215,6 @@ lipt subset get (lipt)
 
 @dataclass(frozen=True)
 class Traced:
-    """What came of it, with the logs of the two coordinators and the worker."""
-
     run_id: str
     spans: list[Spanned]
     logs: list[LoggedProcess]

@@ -67,7 +67,7 @@ def test_up_s_workers_come_with_a_run_and_go_after_it_and_ctrl_c_ends_the_rest(
     assert len(up.children()) == 1  # no worker before there are learners
     with cluster.client() as client:
         client.wait(client.start_run(SMALL_RUN).run_id)
-    up.wait_for("starting 2 workers: learners: 4")
+    up.wait_for("starting 2 workers for 4 learners")
     up.wait_for("; 0 workers left|ending [12] workers?: there is no learner")
     assert up.stop(signal.SIGINT) == 0
     assert "coordinator | " in up.text()

@@ -76,8 +76,6 @@ RAY = {"RAY_ADDRESS": "local", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": 
         # Nine epochs of 180 are 1,620 of 1,797 examples; in the tenth the rest is seen.
         ("redrawing.py", {"EPOCHS": "9"}, r"180 examples an epoch, 1620 of 1797 seen, loss .*"),
         ("redrawing.py", {"EPOCHS": "10"}, r"180 examples an epoch, 1797 of 1797 seen, loss .*"),
-        # At most half of six epochs of eight; a loss that few have above its mean leaves much out.
-        ("infobatch.py", {"EPOCHS": "8"}, r"(1[5-9]|2\d|3[0-7])% of all passes saved, loss .*"),
         ("own_features.py", {}, r"100 examples by kcenter on \[1797, 16\] features"),
         ("dask_scores.py", {}, SCORED),
         ("ray_scores.py", RAY, SCORED),

@@ -12,7 +12,6 @@ _FIGURE = "figure"
 
 @pytest.fixture
 def record(record_property: Callable[[str, object], None]) -> Record:
-    """Takes a sentence with a measured figure; all of them are shown at the end."""
     return lambda text: record_property(_FIGURE, text)
 
 

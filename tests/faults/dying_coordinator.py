@@ -82,8 +82,6 @@ _HANGING_SECONDS = 1.0
 
 
 class Death:
-    """Counts events, and ends the process at the one that was ordered."""
-
     def __init__(self, kind: str, number: int) -> None:
         self.counts: Counter[str] = Counter()
         self._ordered = (kind, number)
@@ -98,7 +96,6 @@ class Death:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def before(self, target: Any, name: str, kind: str) -> None:
-        """Make each call of a function an event."""
         original = getattr(target, name)
 
         def counted(*arguments: Any, **options: Any) -> Any:
@@ -108,7 +105,6 @@ class Death:
         setattr(target, name, counted)
 
     def watch_stages(self) -> None:
-        """Make each progress report of the compute process an event of its stage."""
         original = ComputeProcess._in_thread
 
         async def counted(self_: ComputeProcess, action: Any) -> Any:
@@ -120,7 +116,6 @@ class Death:
         ComputeProcess._in_thread = counted  # type: ignore[method-assign]
 
     def watch_database(self) -> None:
-        """Make the moments before and after each commit events; a learner's result has its own."""
         death = self
         commit_seconds = float(os.environ.get("COMMIT_SECONDS", "0"))
 
@@ -152,7 +147,6 @@ class Death:
 
 
 def journal_syncs() -> None:
-    """Write down what is synced from here on, where the test asks for it."""
     journal = os.environ.get("SYNC_JOURNAL")
     if journal is not None:
         record_syncs(Path(journal))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 
 def resident_bytes(pid: int | str = "self", *, peak: bool = False) -> int:
-    """What a process has in memory now, or had at most since `reset_peak`."""
     status = Path(f"/proc/{pid}/status").read_text()
     found = re.search(rf"{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status)
     assert found is not None, f"process {pid} has ended"
@@ -15,13 +14,11 @@ def resident_bytes(pid: int | str = "self", *, peak: bool = False) -> int:
 
 
 def reset_peak(pid: int | str = "self") -> None:
-    """Let the peak start anew from what there is now."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 @contextmanager
 def memory_growth(at_most_bytes: int) -> Iterator[None]:
-    """Fail when this process needs more at any moment of the block than it had before."""
     reset_peak()
     before = resident_bytes()
     yield

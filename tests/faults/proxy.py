@@ -30,8 +30,6 @@ class Proxy:
         self.faults = faults or []
         self.recorded: list[bytearray] = []
         self._recording = recording
-        self.bytes_up = 0
-        self.bytes_down = 0
         self._target = target
         self._frozen = threading.Event()
         self._open: list[socket.socket] = []
@@ -41,7 +39,6 @@ class Proxy:
         self.address = "{}:{}".format(*self._listener.getsockname())
 
     def freeze(self) -> None:
-        """Forward nothing any more, and tell nobody: the machine behind it is gone."""
         self._frozen.set()
 
     def __enter__(self) -> Self:
@@ -97,11 +94,6 @@ class Proxy:
                 if self._recording:
                     record += data
                 done += len(data)
-                with self._lock:
-                    if upstream:
-                        self.bytes_up += len(data)
-                    else:
-                        self.bytes_down += len(data)
                 if fault and inside and fault.bit is None:
                     break
         _reset(source)

@@ -75,8 +75,6 @@ class Outcome(NamedTuple):
 
 
 class MortalCoordinator:
-    """One state directory and address, served by one process after another."""
-
     def __init__(self, cluster: Cluster, name: str) -> None:
         self._cluster = cluster
         self._state_dir = cluster.directory / name
@@ -104,8 +102,6 @@ class MortalCoordinator:
 
 
 class Trainer:
-    """What a user does, however often nobody answers."""
-
     def __init__(self, address: str) -> None:
         self._address = address
         self.given_up = threading.Event()
@@ -137,7 +133,6 @@ def outcome(run: RunRecord | None, subset: str) -> Outcome:
 
 
 def finished(run: RunRecord | None) -> dict[int, tuple[int, str, object]]:
-    """The learners that are in: under which epoch, by whom, and what they are."""
     return {
         learner.index: (learner.epoch, learner.worker_id, learner.result)
         for learner in (run.learners if run else ())
@@ -146,7 +141,6 @@ def finished(run: RunRecord | None) -> dict[int, tuple[int, str, object]]:
 
 
 def said(pattern: str, workers: list[LoggedProcess]) -> Counter[int]:
-    """How often workers said something of each learner."""
     text = "".join(worker.text() for worker in workers)
     return Counter(int(index) for index in re.findall(rf"learner \w+/(\d+){pattern}", text))
 
@@ -156,7 +150,6 @@ def acknowledged(workers: list[LoggedProcess]) -> Counter[int]:
 
 
 def undisturbed(cluster: Cluster) -> tuple[Outcome, dict[str, int]]:
-    """What comes out when nothing happens, and how many events of each kind there are."""
     mortal = MortalCoordinator(cluster, "undisturbed")
     coordinator = mortal.start()
     worker = cluster.start_worker("calm")
@@ -178,7 +171,6 @@ def draw_moments(draw: random.Random, counts: Mapping[str, int]) -> Iterator[lis
 
 
 def die_or_end(process: LoggedProcess, asking: Future[str]) -> bool:
-    """Wait for the process to kill itself, or for the trainer to have its subset."""
     ended = asking.add_done_callback
     ended(lambda _: process.process.poll() is None and process.send(signal.SIGTERM))
     status = process.process.wait(_END_SECONDS)
@@ -188,7 +180,6 @@ def die_or_end(process: LoggedProcess, asking: Future[str]) -> bool:
 def live_through(
     cluster: Cluster, name: str, moments: list[tuple[str, int]]
 ) -> tuple[Outcome, list[tuple[str, int]]]:
-    """One run whose coordinator dies at some moments; what came of it, and which of them came."""
     mortal = MortalCoordinator(cluster, name)
     process = mortal.start(*moments[0])
     workers = [cluster.start_worker(f"{name}-{number}") for number in (1, 2)]

@@ -6,12 +6,10 @@ import math
 import random
 import re
 import struct
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
@@ -23,8 +21,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from torch import Tensor
 
-from lipt.common.blobs.blob import BlobName, blob_from_proto, chunk_data
-from lipt.common.blobs.store import BlobStore
+from lipt.common.blobs.blob import blob_from_proto
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.config.values import run_config_from_proto, validate
@@ -56,7 +53,6 @@ _TEXTS = (
 
 
 def mutate(draw: random.Random, content: bytes) -> bytes:
-    """One to four edits: flipped, overwritten, removed, doubled or inserted bytes."""
     data = bytearray(content)
     for _ in range(draw.randint(1, 4)):
         at = draw.randrange(len(data) + 1)
@@ -77,7 +73,6 @@ def mutate(draw: random.Random, content: bytes) -> bytes:
 
 
 def mutate_header(draw: random.Random, content: bytes) -> bytes:
-    """A safetensors file whose JSON says something else; its length is that of the new JSON."""
     (length,) = struct.unpack_from("<Q", content)
     header, values = content[8 : 8 + length], content[8 + length :]
     if draw.random() < 0.5:
@@ -222,43 +217,6 @@ def test_damaged_file_is_refused_by_name_or_still_the_model_s(reader: str, num_c
     # Damage to values alone cannot be seen here: the blob's digest is for that.
     assert outcomes["fine"] < num_cases / 2
     assert outcomes.total() == num_cases
-
-
-@contextmanager
-def receiving(store: BlobStore, name: BlobName) -> Iterator[Callable[[blob_pb2.Chunk], None]]:
-    with store.open_upload(name, store.committed_offset(name)) as upload:
-        yield lambda chunk: upload.write(
-            chunk_data(chunk, blob=name, offset_bytes=upload.offset_bytes)
-        )
-
-
-@pytest.mark.parametrize("num_cases", [1000, pytest.param(20_000, marks=LONG)])
-def test_damaged_chunks_never_change_what_is_stored(tmp_path: Path, num_cases: int) -> None:
-    draw, outcomes = random.Random(num_cases), Counter[str]()
-    data = draw.randbytes(8 * 64)
-    store, name = BlobStore(tmp_path, max_blob_bytes=10_000), BlobName.of(data)
-    with memory_growth(MAX_GROWTH_BYTES), receiving(store, name) as write:
-        offset = 0
-        for number in range(num_cases):
-            if number % (num_cases // 8) == 0:
-                piece = data[offset : offset + 64]
-                write(blob_pb2.Chunk(offset_bytes=offset, data=piece, crc32=zlib.crc32(piece)))
-                offset += 64
-            chunk = blob_pb2.Chunk(
-                offset_bytes=offset, data=data[offset : offset + 64], crc32=draw.randrange(2**32)
-            )
-            if number % 3 == 0:
-                random_message(draw, chunk)
-            try:
-                write(chunk)
-            except LiptError as error:
-                outcomes[error.reason] += 1
-            else:
-                # An empty chunk at the right place says nothing, rightly.
-                assert not chunk.data
-                outcomes["fine"] += 1
-    assert outcomes.total() == num_cases
-    assert (tmp_path / "uploads" / f"{name.sha256}.part").read_bytes() == data
 
 
 NUM_MESSAGES = 10_000

@@ -56,7 +56,6 @@ class Swarm:
         self._handed_in = asyncio.Event()
 
     async def work(self, runs: list[int], start: Callable[[int], object]) -> None:
-        """Start runs of so many learners one after another, and work until all learners are in."""
         async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             tasks = []
             for number in range(self._num_workers):

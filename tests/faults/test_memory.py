@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lipt.common.blobs.blob import BlobName, blob_to_proto
+from lipt.common.blobs.blob import blob_to_proto
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.images.formats import ImageFormat
 from lipt.common.rpc.channel import open_channel
@@ -27,7 +27,6 @@ from lipt.core.evaluation import Evaluator, Scored
 from lipt.core.soup import greedy_soup, uniform_soup
 from lipt.v1 import blob_pb2, info_pb2, info_pb2_grpc
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
-from tests.blob_files import blob_file
 from tests.cluster import Cluster
 from tests.faults.conftest import Record
 from tests.faults.memory import reset_peak, resident_bytes
@@ -91,31 +90,6 @@ def test_clients_that_stop_reading_cost_little_and_keep_nobody_waiting(
         assert all(call.is_active() for call in stalled)
         assert growth < MAX_STREAM_BYTES
         assert p99 < p99_seconds
-
-
-@pytest.mark.parametrize("num_uploads", [3, pytest.param(10, marks=LONG)])
-def test_memory_stays_bounded_while_blobs_are_uploaded_at_once(
-    cluster: Cluster, num_uploads: int, record: Record
-) -> None:
-    coordinator = cluster.start_coordinator("--insecure")
-    pid = coordinator.process.pid
-    with ThreadPoolExecutor(num_uploads) as pool, open_channel(cluster.address) as channel:
-        blobs = list(map(content, range(num_uploads)))
-        Transfers(BlobServiceStub(channel)).upload(b"warm")
-        reset_peak(pid)
-        before = resident_bytes(pid)
-
-        def send(data: bytes) -> BlobName:
-            with grpc.insecure_channel(cluster.address, options=OPTIONS) as own:
-                return Transfers(BlobServiceStub(own)).upload(data)
-
-        names = list(pool.map(send, blobs))
-        growth = resident_bytes(pid, peak=True) - before
-        record(f"{growth / 1e6:.0f} MB more at the peak")
-        store = cluster.state
-        for name, data in zip(names, blobs, strict=True):
-            assert blob_file(store, name.sha256).read_bytes() == data
-    assert growth < MAX_UPLOADS_BYTES
 
 
 @pytest.mark.faults
@@ -203,7 +177,6 @@ class Held(nn.Module):
 
 
 def main() -> None:
-    """Make a soup of one file read n times, and print how much memory that took at most."""
     method, path, num_learners = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     specs = specs_of(learner())
     scores = iter(range(10**9))

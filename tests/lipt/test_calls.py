@@ -85,8 +85,7 @@ def test_strategies_are_compared_with_random() -> None:
     assert alone.digest != soft.digest
     assert alone.choosing_seconds == 0 < soft.choosing_seconds
     assert comparison.verdict in str(comparison)
-    assert "<td>el2n</td>" in comparison._repr_html_()
-    assert "<td>everything +soft</td>" in comparison._repr_html_()
+    assert "everything +soft" in comparison._repr_html_()
     with pytest.raises(ConfigError, match="stepz: there is no such setting"):
         lipt.compare(few_digits(), few_digits(), recipe={"stepz": 3})
 

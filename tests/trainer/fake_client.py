@@ -1,6 +1,5 @@
 """A client for re-selection that asks nobody."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,14 +13,11 @@ class FakeClient:
 
     asked: what was asked, by the names of the arguments.
     refusals: raised in the place of answers to questions with weights, one each.
-    gate: closed, it keeps answers back.
     """
 
     def __init__(self, subset_of: Callable[[int], Subset]) -> None:
         self.asked: list[dict[str, Any]] = []
         self.refusals: list[LiptError] = []
-        self.gate = threading.Event()
-        self.gate.set()
         self._subset_of = subset_of
 
     @property
@@ -33,7 +29,6 @@ class FakeClient:
         return [plain, replace(plain, name="aum", needs=("learners",))]
 
     def subset(self, run: str, strategy: str, **options: Any) -> Subset:
-        self.gate.wait()
         self.asked.append({"run": run, "strategy": strategy, **options})
         if self.refusals and options.get("weights") is not None:
             raise self.refusals.pop(0)

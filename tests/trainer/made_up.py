@@ -13,7 +13,7 @@ from lipt.trainer.comparison.outcomes import Difference, Outcome, Rival
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import IngredientView, LearnerView, RunView, ServiceView
+from lipt.trainer.views import IngredientView, LearnerView, RunView
 from lipt.v1 import subset_pb2
 from tests.relay import Fault, change
 
@@ -79,11 +79,6 @@ DISCARDED = IngredientView(position=1, accuracy=0.25, soup_accuracy=0.5, alpha=0
 
 def made_up_run(**changes: Any) -> RunView:
     return replace(_RUN, **changes)
-
-
-def made_up_service(**changes: Any) -> ServiceView:
-    view = ServiceView(now=None, runs=(), workers=(), num_workers=0, computations=(), num_runs=0)
-    return replace(view, **changes)
 
 
 def made_up_learner(index: int = 0, **changes: Any) -> LearnerView:

@@ -26,7 +26,7 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.images.formats import ImageFormat
 from lipt.common.observability.logs import Events
 from lipt.common.process.machine import Machine
-from lipt.common.rpc.channel import open_channel
+from lipt.common.rpc.channel import LongPoll, open_channel
 from lipt.v1 import blob_pb2, worker_pb2, worker_pb2_grpc
 from lipt.worker.assignment import Worker, WorkerLimits
 from lipt.worker.client import Assignment, CoordinatorClient
@@ -126,15 +126,15 @@ class FakeClient:
         ] = []
         self.beats: SimpleQueue[worker_pb2.LearnerProgress] = SimpleQueue()
         self.given_back = threading.Event()
-        self.num_interrupts = 0
+        self.polls = LongPoll()
 
     @property
     def client(self) -> CoordinatorClient:
         return cast("CoordinatorClient", self)
 
-    def register(self, instance_id: str, *, name: str, **_: Any) -> None:
+    def register(self, instance_id: str, settings: WorkerSettings, _: torch.device) -> None:
         self._answer("register")
-        self.registered.append((instance_id, name))
+        self.registered.append((instance_id, settings.name))
         self.worker_id = f"worker-{len(self.registered)}"
 
     def acquire(self, *, wait_seconds: float) -> Assignment | None:
@@ -147,9 +147,6 @@ class FakeClient:
             raise found
         return found
 
-    def interrupt(self) -> None:
-        self.num_interrupts += 1
-
     def heartbeat(self, assignment: Assignment, progress: worker_pb2.LearnerProgress) -> bool:
         self.beats.put(progress)
         self._answer("heartbeat")
@@ -158,13 +155,13 @@ class FakeClient:
     def commit(
         self,
         assignment: Assignment,
-        result: BlobName,
+        names: Sequence[BlobName],
         report: worker_pb2.LearnerReport,
-        snapshots: Sequence[BlobName] = (),
         data_proof: str = "",
     ) -> None:
         self._answer("commit")
         self.proofs.append(data_proof)
+        *snapshots, result = names
         self.committed.append((self.worker_id, result, report, tuple(snapshots)))
 
     def release(
@@ -182,7 +179,6 @@ class FakeClient:
 
 @contextmanager
 def serving(servicer: Any) -> Iterator[grpc.Channel]:
-    """A channel to this servicer of workers' calls."""
     server = grpc.server(ThreadPoolExecutor(2))
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
@@ -193,7 +189,6 @@ def serving(servicer: Any) -> Iterator[grpc.Channel]:
 
 
 def make_worker(fake: FakeClient, cache: BlobStore, **settings: Any) -> Worker:
-    """A worker on the CPU, with the settings given by name, that calls `fake` and never waits."""
     flags = {"allow_modules": ("tests.tiny",), **settings}
     made = load_settings(WorkerSettings, config=None, flags=flags)
     cpu = torch.device("cpu")

@@ -43,8 +43,6 @@ def fail(error: BaseException) -> Work:
 
 @dataclass
 class World:
-    """An agent that ends when it is idle; `work` is what becomes of the learners, in turn."""
-
     fake: FakeClient
     events: Events = field(default_factory=Events)
     metering: Metering = field(default_factory=Metering)

@@ -6,6 +6,7 @@ from typing import Any
 
 import grpc
 import pytest
+import torch
 
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
@@ -19,15 +20,15 @@ from lipt.common.errors import (
     UnreachableError,
 )
 from lipt.common.observability.logs import EventKind, Events
+from lipt.common.process.devices import versions_on
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, fill_message
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import CoordinatorClient, LeaseKeeper
+from lipt.worker.settings import WorkerSettings
 from tests.worker.fake_client import TASK, FakeClient, make_assignment, serving
 
 
 class Fake(worker_pb2_grpc.WorkerServiceServicer):
-    """Hands out one assignment, and keeps what is given back."""
-
     def __init__(self) -> None:
         self.assignment = worker_pb2.Assignment(
             assignment_id="r/0",
@@ -80,13 +81,14 @@ def test_worker_says_who_it_is_and_proves_it_from_then_on(served: Served) -> Non
     assignment = client.acquire()
     assert assignment is not None
     client.heartbeat(assignment, worker_pb2.LearnerProgress())
-    secret, versions = "s" * 32, {"torch": "2"}
-    client.register(secret, name="one", device="cpu", versions=versions, allowed_modules=("mine",))
+    secret = "s" * 32
+    settings = WorkerSettings(name="one", allow_modules=("mine",))
+    client.register(secret, settings, torch.device("cpu"))
     assert client.worker_id == "w"
     (request,) = fake.registered
     assert (request.instance_id, request.name, request.device) == (secret, "one", "cpu")
     assert (request.protocol.major, request.protocol.minor) == (PROTOCOL_MAJOR, PROTOCOL_MINOR)
-    assert dict(request.versions) == versions
+    assert dict(request.versions) == versions_on(torch.device("cpu"))
     assert list(request.allowed_modules) == ["mine"]
     client.heartbeat(assignment, worker_pb2.LearnerProgress())
     assert fake.secrets == [None, secret]
@@ -106,7 +108,7 @@ def test_heartbeat_brings_the_progress_and_a_commit_its_snapshots_in_order(
     assert (beat.assignment_id, beat.epoch) == ("r/0", 7)
     assert beat.progress == progress
     early, late, result = (BlobName.of(content) for content in (b"1", b"2", b"3"))
-    client.commit(assignment, result, worker_pb2.LearnerReport(loss=1.0), [early, late])
+    client.commit(assignment, [early, late, result], worker_pb2.LearnerReport(loss=1.0))
     (committed,) = fake.committed
     assert blob_from_proto(committed.result) == result
     assert [blob_from_proto(blob) for blob in committed.snapshots] == [early, late]
@@ -140,7 +142,7 @@ def test_signal_while_a_poll_is_being_made_ends_that_poll(
     client = served[1]
 
     def future(*_: Any, **__: Any) -> Poll:
-        client.interrupt()  # what the handler of a signal does
+        client.polls.interrupt()  # what the handler of a signal does
         return Poll()
 
     monkeypatch.setattr(client._stub.AcquireAssignment, "future", future)

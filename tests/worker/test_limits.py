@@ -15,7 +15,7 @@ from lipt.common.errors import OverLimitError
 from lipt.common.observability.metrics import Phases
 from lipt.common.process.machine import Machine
 from lipt.worker.assignment import WorkerLimits
-from lipt.worker.instruments import DEVICE_MEMORY, SECONDS, Metering, Phase
+from lipt.worker.instruments import SECONDS, Metering, Phase
 from lipt.worker.settings import WorkerSettings, own_name
 from tests.clock import Clock
 from tests.worker.fake_client import TASK
@@ -72,9 +72,8 @@ def test_a_worker_begins_with_joining_and_every_phase_has_a_figure() -> None:
     clock = Clock()
     metering = Metering(phases=Phases(*Phase, clock=clock))
     clock.now += 2.0
-    shown = metering.readings(torch.device("cpu"))
-    assert shown[SECONDS] == {(phase.value,): 2.0 * (phase == "joining") for phase in Phase}
-    assert shown[DEVICE_MEMORY] == {}
+    shown = metering.readings()[SECONDS]
+    assert shown == {(phase.value,): 2.0 * (phase == "joining") for phase in Phase}
 
 
 def test_workers_of_one_host_have_names_that_differ() -> None:

@@ -21,7 +21,7 @@ import typer
 import typer.main
 from typer.core import TyperGroup
 
-from lipt.common.observability.tracing import attached, exporting, span, wanted_exporters
+from lipt.common.observability.tracing import attached, exporting, span, wants_export
 from lipt.common.terminal import SHORT_HELP, Version, complain
 from lipt.trainer.cli.commands import (
     certs,
@@ -41,7 +41,7 @@ from lipt.trainer.cli.display.output import leaving
 @contextmanager
 def as_span(group: Any, context: Any) -> Iterator[None]:
     """The block as a span with the name of the command that was typed."""
-    if not wanted_exporters(os.environ):
+    if not wants_export(os.environ):
         yield
         return
     done = None
@@ -132,6 +132,5 @@ main.command("report")(report.report)
 main.command("strategies")(service.list_strategies)
 main.add_typer(certs.app, name="certs")
 main.command("track")(report.track)
-main.command("top")(service.top)
 main.command("doctor")(service.examine)
 main.command("demo")(demo.demonstrate)

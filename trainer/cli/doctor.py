@@ -137,6 +137,8 @@ def _worker_check(worker: WorkerView) -> Check:
     name = f"worker {worker.name}"
     busy = f"at work on {worker.assignment}" if worker.assignment else "idle"
     detail = f"{worker.device}, {busy}, heard {worker.seconds_since_heard:.0f} s ago"
+    if worker.certificate_expires_at is not None:
+        detail += f", certificate until {worker.certificate_expires_at:%Y-%m-%d}"
     if worker.seconds_since_heard > 60:  # they are heard every few seconds
         return Check(name, None, detail, "See its log; it may be gone.")
     if worker.idle_reason:

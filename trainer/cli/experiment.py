@@ -13,18 +13,20 @@ from numpy.typing import NDArray
 
 from lipt.common.data import Dataset
 from lipt.trainer.cli.display.output import Say
-from lipt.trainer.cli.display.runs import run_lines
+from lipt.trainer.cli.display.runs import state_line
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison import outcomes
 from lipt.trainer.comparison.compare import compare
 from lipt.trainer.comparison.trial import FIXED, Plan, read_trials
 from lipt.trainer.main_training import Recipe
-from lipt.trainer.report.report import count_classes, gather, render, render_diagnosis
+from lipt.trainer.report.report import count_classes, render, render_diagnosis
 from lipt.trainer.views import RunView
 from lipt.trainer.writing.files import write_atomically
 from lipt.trainer.writing.formatting import table_lines, to_jsonable
 
 FRACTION = 0.1
+# Columns of the comparison's table that the demo prints; the report has all of them.
+_SHOWN = ("fraction", "strategy", "accuracy", "to random (95% interval)", "steps", "total time")
 
 PLAN = Plan(
     strategies=("auto", "facility_location"),
@@ -74,18 +76,17 @@ def conduct(
     run = finish(runs[first])
     record = directory / "run.json"
     write_atomically(record, f"{json.dumps(to_jsonable(run), indent=2)}\n".encode())
-    files: list[Path] = []
     rows: list[tuple[str, ...]] = []
     for strategy in (*FIXED, *PLAN.strategies):
         subset = client.subset(run.run_id, strategy, fraction=FRACTION)
         say(f"subset by {strategy}: {len(subset)} examples, digest {subset.digest[:12]}")
         named = directory / f"subset-{strategy}"
-        files += [subset.save(f"{named}{suffix}") for suffix in (".npy", ".csv")]
+        for suffix in (".npy", ".csv"):
+            subset.save(f"{named}{suffix}")
         counts = count_classes(train, subset.indices)
         per_class = f"{min(counts)} to {max(counts)}"
         num_wrong = str(is_wrong_N[subset.indices].sum())
-        shown = (subset.digest[:12], str(files[-2]))
-        rows.append((strategy, str(len(subset)), per_class, num_wrong, *shown))
+        rows.append((strategy, str(len(subset)), per_class, num_wrong))
     trials = directory / "comparison.jsonl"
     trials.unlink(missing_ok=True)  # of an earlier demo; this one is not to go on with it
     # A net this small trains fastest on one thread, and to the same bits on every machine.
@@ -94,7 +95,7 @@ def conduct(
     def pretrain(seed: int) -> RunView:
         return run if seed == first else finish(runs[seed])
 
-    compare(
+    done = compare(
         client.strategies(),
         PLAN,
         train,
@@ -109,33 +110,35 @@ def conduct(
     client.save_weights(weights, run.run_id, "pretrained")
     stories = [(strategy, FRACTION) for strategy in PLAN.strategies]
     now = datetime.now(UTC)
-    report = gather(client, run, train, stories, read_trials(trials), diagnosis=diagnosis, now=now)
-    write_atomically(page, render(report).encode())
-    header = ("strategy", "examples", "per class", "wrong labels", "digest", "file")
+    report = render(client, run, train, stories, read_trials(trials), diagnosis=diagnosis, now=now)
+    write_atomically(page, report.encode())
+    compared = outcomes.outcomes(done)
+    header = ("strategy", "examples", "per class", "wrong labels")
     return [
         f"{train.source}: {len(train)} examples, {train.inputs}, {len(train.class_names)} classes",
         found,
-        *run_lines(run),
+        state_line(run),
         "",
         *table_lines(header, rows),
         "",
-        *(f"wrote {file}" for file in (*files, weights, record, trials)),
+        *table_lines(
+            _SHOWN, [[row[name] for name in _SHOWN] for row in map(outcomes.cells, compared)]
+        ),
         "",
-        *outcomes.plain(report.outcomes),
-        "",
-        *outcomes.verdict(report.outcomes).splitlines(),
+        *outcomes.verdict(compared).splitlines(),
         "",
         f"diagnosis: {diagnosis_page}",
         f"report: {page}",
+        f"subsets, weights, the run's record and every training: {directory}",
     ]
 
 
 def found_text(suspects: list[int], is_wrong_N: NDArray[np.bool_]) -> str:
-    """How many of the labels that are wrong on purpose a diagnosis suspects, the worst first."""
+    """The number of labels that are wrong on purpose, and of those among the suspects."""
     worst = suspects[:20]
     return (
-        f"{is_wrong_N.sum()} of {len(is_wrong_N)} labels are wrong on purpose. The diagnosis, "
-        f"which is not told of them, suspects {len(suspects)} labels: "
+        f"{is_wrong_N.sum()} of {len(is_wrong_N)} labels are wrong on purpose. "
+        f"The diagnosis does not know which, and suspects {len(suspects)} labels: "
         f"{is_wrong_N[suspects].sum()} of these are wrong, and {is_wrong_N[worst].sum()} of the "
         f"first {len(worst)}."
     )

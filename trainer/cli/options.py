@@ -271,13 +271,13 @@ _PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow-s
 
 
 def require_loggers(asked: Mapping[str, str | None]) -> None:
-    """Look for the packages of the loggers that were asked for; imports none of them."""
-    from lipt.common.imports import require_extra
+    """Import the packages of the loggers that were asked for."""
+    from lipt.common.imports import import_extra
 
     for name, value in asked.items():
         if value is not None:
             package = _PACKAGES[name]
-            require_extra(name, package=package, extra="loggers", needed_for=f"--{name}")
+            import_extra(name, package=package, extra="loggers", needed_for=f"--{name}")
 
 
 def require_place(path: Path, *, folder: bool = False) -> None:

@@ -6,7 +6,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from lipt.common.access.roles import Role
 from lipt.common.access.tokens import TokenSource
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.blobs.store import BlobStore
-from lipt.common.blobs.transfer import OnBytes, Transfers
+from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.values import overrides_to_proto
 from lipt.common.errors import (
     InvalidRequestError,
@@ -46,7 +46,7 @@ from lipt.trainer.client.sources import (
 )
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import WEIGHTS_KINDS, RunView, ViewT, WeightsKind, view_of
+from lipt.trainer.views import RunView, ViewT, WeightsKind, view_of
 from lipt.trainer.writing.files import place
 from lipt.v1 import access_pb2, blob_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
@@ -57,10 +57,6 @@ _IDLE_SECONDS = 30.0
 
 # Largest download; far above any model that selects examples.
 _MAX_BYTES = 16 * 1024**3
-
-
-def _age_of(run: RunView) -> tuple[bool, Any]:
-    return run.created_at is None, run.created_at
 
 
 class Client(AbstractContextManager["Client"]):
@@ -201,37 +197,6 @@ class Client(AbstractContextManager["Client"]):
             if view.ended:
                 return
 
-    def watch_service(
-        self,
-        *,
-        interval_seconds: float = 1.0,
-        num_runs: int = 20,
-        on_pause: Callable[[str], object] = lambda _: None,
-    ) -> Iterator[views.ServiceView]:
-        """Yield the coordinator's state now and after every change, without end.
-
-        Args:
-            interval_seconds: minimum time between two views; 0.2 to 60.
-            num_runs: number of newest runs, at most 200; all that have not ended come as well.
-            on_pause: called with a message before each reconnection.
-        """
-        request = info_pb2.WatchServiceRequest(interval_seconds=interval_seconds, num_runs=num_runs)
-        idle_seconds = _IDLE_SECONDS + interval_seconds
-
-        def changes() -> Iterator[views.ServiceView]:
-            # Each stream begins with the whole state.
-            runs: dict[str, RunView] = {}
-            for message in self._connection.stream(
-                lambda of: of.info.WatchService, request, idle_seconds=idle_seconds
-            ):
-                view = view_of(views.ServiceView, message)
-                runs |= {run.run_id: run for run in view.runs}
-                newest = sorted(runs.values(), key=_age_of)[::-1]
-                shown = [run for at, run in enumerate(newest) if at < num_runs or not run.ended]
-                yield replace(view, runs=tuple(shown))
-
-        yield from Reconnection(self._reconnect_seconds, on_pause=on_pause).resumed(changes)
-
     def wait(self, run_id: str = "latest") -> RunView:
         """Wait until a run is ready, and return it.
 
@@ -359,24 +324,23 @@ class Client(AbstractContextManager["Client"]):
         answer = self._connection.unary(lambda of: of.subsets.ListStrategies, request)
         return [view_of(views.StrategyView, item) for item in answer.strategies]
 
-    def upload_weights(self, weights: Source, *, on_bytes: OnBytes | None = None) -> views.BlobView:
+    def upload_weights(self, weights: Source) -> views.BlobView:
         """Store weights at the coordinator, unless it has them.
 
         Args:
             weights: a safetensors file, its content, or a state dict file of `torch.save`.
-            on_bytes: called, in another thread, with each number of bytes sent.
 
         Raises:
             WeightsError, BlobTooLargeError: not such a file, or over the coordinator's limit.
         """
-        return views.BlobView(**asdict(self._upload(weights_source(weights), on_bytes)))
+        return view_of(views.BlobView, self._stored(weights_source(weights)))
 
     def weights(self, run: str = "latest", kind: str = WeightsKind.PRETRAINED) -> bytes:
         """Return a run's weights as the content of a safetensors file.
 
         Args:
             run: id, name, or "latest", the newest ready run.
-            kind: "initial" or "theta*", or "pretrained" or "theta_p".
+            kind: "initial" (theta*) or "pretrained" (theta_p).
 
         Raises:
             RunNotReadyError: the run has no weights yet.
@@ -389,21 +353,14 @@ class Client(AbstractContextManager["Client"]):
         )
 
     def save_weights(
-        self,
-        path: str | Path,
-        run: str = "latest",
-        kind: str = WeightsKind.PRETRAINED,
-        *,
-        on_bytes: OnBytes | None = None,
+        self, path: str | Path, run: str = "latest", kind: str = WeightsKind.PRETRAINED
     ) -> views.BlobView:
         """Write a run's weights to a safetensors file atomically, else as `weights`."""
         name, target = self._find_weights(run, kind), Path(path)
         # Beside the file, so that the last step is a rename.
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".lipt-") as folder:
             store = BlobStore(Path(folder), max_blob_bytes=_MAX_BYTES)
-            part = self._connection.transfer(
-                lambda blobs: Transfers(blobs, on_bytes=on_bytes).download(name, store)
-            )
+            part = self._connection.transfer(lambda blobs: Transfers(blobs).download(name, store))
             place(part, target)
         return views.BlobView(**asdict(name))
 
@@ -466,21 +423,18 @@ class Client(AbstractContextManager["Client"]):
         )
 
     def _find_weights(self, run: str, kind: str) -> BlobName:
-        found = WeightsKind.parse(kind)
-        if found is None:
-            raise InvalidRequestError(f"there are no {kind!r} weights; choose {WEIGHTS_KINDS}.")
-        request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{found.upper()}")
+        if kind not in set(WeightsKind):
+            raise InvalidRequestError(
+                f"there are no {kind!r} weights; choose {' or '.join(WeightsKind)}."
+            )
+        request = run_pb2.GetWeightsRequest(run_id=run, kind=f"WEIGHTS_KIND_{kind.upper()}")
         answer = self._connection.unary(
             lambda of: of.runs.GetWeights, request, seconds=RESTORE_SECONDS
         )
         return blob_from_proto(answer.weights)
 
     def _stored(self, source: Path | bytes) -> blob_pb2.BlobRef:
-        return blob_to_proto(self._upload(source))
-
-    def _upload(self, source: Path | bytes, on_bytes: OnBytes | None = None) -> BlobName:
         # A transfer retries for long; this call fails at once without a coordinator.
         self.info()
-        return self._connection.transfer(
-            lambda blobs: Transfers(blobs, on_bytes=on_bytes).upload(source)
-        )
+        name = self._connection.transfer(lambda blobs: Transfers(blobs).upload(source))
+        return blob_to_proto(name)

@@ -115,7 +115,7 @@ def compare(
                 continue
             subset, source, costs = None, None, {}
             if cell.strategy == REDRAWN:
-                source = Redrawn("random", train, round(cell.fraction * len(train)), seed)
+                source = Redrawn(train, round(cell.fraction * len(train)), seed)
                 subset = source.subset
             elif cell.strategy != EVERYTHING:
                 # All examples with their soft labels are a subset, too.

@@ -66,7 +66,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Rival:
-    """Everything, or re-drawn random, for as many steps as a row.
+    """Everything, or resampled random, for as many steps as a row.
 
     difference: of the row's accuracy to the rival's.
     reached: how soon the rival reached the row's target; None without looks.
@@ -252,7 +252,7 @@ def cells(row: Outcome) -> Cells:
         "on the subset": "-"
         if row.subset_accuracy is None
         else format_percent(row.subset_accuracy),
-        "levelled off": {True: "yes", False: "no", None: "-"}[row.levelled_off],
+        "converged": {True: "yes", False: "no", None: "-"}[row.levelled_off],
         "steps": str(row.num_steps),
         "total time": _time(row.choosing_seconds + row.training_seconds),
         "sent": format_bytes(round(row.bytes_sent)) if row.bytes_sent else "-",
@@ -293,7 +293,7 @@ def _instead(row: Outcome) -> Cells:
         "fraction": _fraction(row.fraction),
         "strategy": row.label,
         "to everything (95% interval)": _difference(row.everything.difference),
-        "to re-drawn random (95% interval)": _difference(row.redrawn.difference),
+        "to resampled random (95% interval)": _difference(row.redrawn.difference),
         **dict(zip(names, times, strict=True)),
     }
 

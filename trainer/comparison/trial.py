@@ -40,7 +40,7 @@ def label(strategy: str) -> str:
         return f"{label(strategy.removesuffix(SOFT))} {SOFT}"
     if strategy in FIXED:
         return f"random ({strategy})"
-    return "random re-drawn every epoch" if strategy == REDRAWN else strategy
+    return "random resampled every epoch" if strategy == REDRAWN else strategy
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Plan:
     recipe: its steps, or its epochs on the largest subset, are those of every training.
     run_overrides: settings of the runs, nested as in `RunConfig`.
     proxy: as in `client.subset`; each strategy's default where None.
-    soft_labels: whether all but re-drawn random is trained with soft labels, too.
+    soft_labels: whether all but resampled random is trained with soft labels, too.
     """
 
     strategies: tuple[str, ...]

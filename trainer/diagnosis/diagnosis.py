@@ -12,6 +12,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from pydantic import ValidationError
 
 from lipt.common.errors import BlobTooLargeError, DiagnosisError, WeightsError
 from lipt.trainer.diagnosis.findings import Findings, LabelIssue, facts
-from lipt.trainer.writing.formatting import as_table, thumbnails
+from lipt.trainer.writing.formatting import as_table
 
 COLUMNS: Mapping[str, type[np.generic]] = {
     "given_label": np.int32,
@@ -119,15 +120,20 @@ class Diagnosis:
 
     def show(self, data: Any, number: int = 16) -> Gallery:
         """Show the worst labels in a notebook; `data` is the diagnosed data in any form."""
-        from lipt.trainer.subsets.data import map_style  # noqa: PLC0415 - pictures need it
+        import torch  # noqa: PLC0415 - pictures need it
 
-        rows, names = map_style(data), self.class_names
-        pictures = []
-        for issue in self.label_issues()[:number]:
-            given, suggested = names[issue.given], names[issue.suggested]
-            text = f"row {issue.id}: {given}, like {suggested}"
-            pictures.append((rows[issue.id][0], text))
-        return Gallery(thumbnails(pictures))
+        from lipt.common.images.formats import data_url  # noqa: PLC0415 - torch
+        from lipt.trainer.subsets.data import open_data  # noqa: PLC0415
+
+        issues, names, dataset = self.label_issues()[:number], self.class_names, open_data(data)
+        images = dataset.images(torch.tensor([issue.id for issue in issues]))
+        figures = (
+            f"<figure style='{_FIGURE}'><img style='{_PICTURE}' src='{data_url(image, _PIXELS)}'>"
+            f"<figcaption>row {issue.id}: {escape(names[issue.given])}, "
+            f"like {escape(names[issue.suggested])}</figcaption></figure>"
+            for issue, image in zip(issues, images, strict=True)
+        )
+        return Gallery(f"<div>{''.join(figures)}</div>")
 
     def _suspects(self, *, sure: bool) -> NDArray[np.int64]:
         suspects = np.flatnonzero(self.suspect)
@@ -141,6 +147,11 @@ class Diagnosis:
     def _repr_html_(self) -> str:
         told = [(fact.name, fact.text) for fact in facts(self.findings)]
         return as_table(f"Diagnosis of {len(self):,} examples", told)
+
+
+_PIXELS = 96
+_FIGURE = "display:inline-block;margin:4px;text-align:center"
+_PICTURE = "height:56px;image-rendering:pixelated"
 
 
 @dataclass(frozen=True)
@@ -234,12 +245,9 @@ def read_diagnosis(
     findings = _parse(file.metadata.get("diagnosis", ""))
     if findings.num_examples != num_examples:
         raise _refused(f"{num_examples} examples were announced, it has {findings.num_examples}")
-    columns: dict[str, NDArray[Any]] = {}
-    for name in COLUMNS:
-        spec = file.specs.get(name)
-        if spec is None or spec.shape != (num_examples,):
-            raise _refused(f"{name} is missing or has other than {num_examples} values")
-        columns[name] = file.tensor(name).numpy()
+    if missing := COLUMNS.keys() - file.specs.keys():
+        raise _refused(f"it has no {min(missing)}")
+    columns: dict[str, NDArray[Any]] = {name: file.tensor(name).numpy() for name in COLUMNS}
     return Diagnosis(
         findings, **columns, fingerprint=fingerprint, run_id=run_id, manifest=dict(manifest or {})
     )

@@ -21,12 +21,7 @@ from lipt.common.imports import import_extra
 from lipt.common.weights.checkpoints import read_torch_file
 from lipt.trainer.integrations.weighting import Weighting
 from lipt.trainer.resampling.reselection import ReselectingSampler
-from lipt.trainer.resampling.samplers import (
-    EpochSampler,
-    InfoBatchSampler,
-    LossSampler,
-    SubsetSampler,
-)
+from lipt.trainer.resampling.samplers import RedrawingSampler, SubsetSampler
 from lipt.trainer.writing.files import replacing
 
 _TrainerCallback: Any = import_extra(
@@ -38,7 +33,7 @@ class SamplerStateWarning(UserWarning):
     """A checkpoint lacks the sampler's state; training continues without it."""
 
 
-def train_on(trainer: Any, sampler: SubsetSampler | EpochSampler) -> None:
+def train_on(trainer: Any, sampler: SubsetSampler | RedrawingSampler) -> None:
     """Let a `transformers.Trainer` draw its training examples from a sampler.
 
     Args:
@@ -46,13 +41,8 @@ def train_on(trainer: Any, sampler: SubsetSampler | EpochSampler) -> None:
         sampler: follows the Trainer's epochs and checkpoints; its subset's weights multiply losses.
 
     Raises:
-        ConfigError: the sampler has several ranks, or its epochs differ in length.
+        ConfigError: the sampler has several ranks.
     """
-    if isinstance(sampler, InfoBatchSampler):
-        raise ConfigError(
-            "the Trainer counts an epoch's steps once, and InfoBatch's epochs differ in length. "
-            "Take it in a loop of your own or under Lightning, or take a StaleLossSampler."
-        )
     if sampler.num_ranks != 1:
         raise ConfigError(
             f"the sampler is dealt out among {sampler.num_ranks} ranks, and accelerate would deal "
@@ -69,7 +59,7 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
     `train_on` adds it. With several processes losses stay unweighted, with a warning.
     """
 
-    def __init__(self, trainer: Any, sampler: SubsetSampler | EpochSampler) -> None:
+    def __init__(self, trainer: Any, sampler: SubsetSampler | RedrawingSampler) -> None:
         self._sampler, self._epoch, self._skipped = sampler, 0, 0.0
         self._weighting = _weighting_in(trainer, sampler)
 
@@ -82,14 +72,14 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
         sampler = self._sampler
         if isinstance(sampler, ReselectingSampler):
             sampler.reselection.num_epochs = state.num_train_epochs
-        if not state.global_step or not isinstance(sampler, ReselectingSampler | EpochSampler):
+        if not state.global_step or not isinstance(sampler, ReselectingSampler | RedrawingSampler):
             return
         path = _path(args, state)
         if path.is_file():
             sampler.load_state_dict(read_torch_file(path))
         else:
             warnings.warn(
-                f"{path} is missing, so training goes on without the sampler's subset or losses.",
+                f"{path} is missing, so training goes on without the sampler's subset.",
                 SamplerStateWarning,
                 stacklevel=2,
             )
@@ -102,20 +92,17 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
         self._weighting.begin(round(self._skipped * num_batches))
         self._skipped = 0.0
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Exchange the epoch's losses between ranks, before one rank writes a checkpoint."""
-        if isinstance(self._sampler, LossSampler):
-            self._sampler.gather()
-
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save the sampler's state in the checkpoint's folder."""
         sampler = self._sampler
-        if state.is_world_process_zero and isinstance(sampler, ReselectingSampler | EpochSampler):
+        if state.is_world_process_zero and isinstance(
+            sampler, ReselectingSampler | RedrawingSampler
+        ):
             with replacing(_path(args, state)) as temporary:
                 torch.save(sampler.state_dict(), temporary)
 
 
-def _weighting_in(trainer: Any, sampler: SubsetSampler | EpochSampler) -> Weighting:
+def _weighting_in(trainer: Any, sampler: SubsetSampler | RedrawingSampler) -> Weighting:
     weighting, plain, arguments = Weighting(sampler), trainer.compute_loss, trainer.args
     alone = arguments.world_size == 1
     weighted = weighting.step(plain, lambda: arguments.train_batch_size if alone else None)

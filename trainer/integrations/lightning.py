@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
 from lipt.trainer.integrations.weighting import Weighting
 from lipt.trainer.resampling.reselection import ReselectingSampler
-from lipt.trainer.resampling.samplers import EpochSampler, InfoBatchSampler, SubsetSampler
+from lipt.trainer.resampling.samplers import RedrawingSampler, SubsetSampler
 
 _Callback: Any = import_extra(
     "lightning.pytorch", package="lightning", extra="lightning", needed_for="SamplerCallback"
@@ -27,24 +26,13 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
     """Sets a sampler's epochs, saves its state, and weights the losses in `training_step`.
 
     `sampler` is the training DataLoader's. With a `ReselectingSampler` it logs
-    `subset_waited_seconds`, the time that training has waited for subsets. `fit` raises ConfigError
-    where Lightning would cut InfoBatch's epochs to one length.
+    `subset_waited_seconds`, the time that training has waited for subsets.
     """
 
-    def __init__(self, sampler: SubsetSampler | EpochSampler) -> None:
+    def __init__(self, sampler: SubsetSampler | RedrawingSampler) -> None:
         super().__init__()
         self._sampler = sampler
         self._weighting = Weighting(sampler)
-
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Raise ConfigError for settings that would cut epochs short."""
-        reloaded = trainer.reload_dataloaders_every_n_epochs
-        if isinstance(self._sampler, InfoBatchSampler) and reloaded != 1:
-            raise ConfigError(
-                f"reload_dataloaders_every_n_epochs is {reloaded}, so Lightning would cut "
-                "InfoBatch's epochs to the length of its first one. Give the Trainer "
-                "reload_dataloaders_every_n_epochs=1."
-            )
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Wrap the module's training step."""
@@ -67,8 +55,7 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Request a subset if one is due; raises as `Reselection.before_epoch`."""
         self._weighting.begin()
-        if isinstance(self._sampler, SubsetSampler):
-            self._set_epoch(trainer, trainer.current_epoch)
+        self._set_epoch(trainer, trainer.current_epoch)
         if isinstance(self._sampler, ReselectingSampler):
             waited = self._sampler.reselection.waited_seconds
             self.log("subset_waited_seconds", waited, rank_zero_only=True)
@@ -79,24 +66,16 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
         """Take the next batch's weights."""
         self._weighting.next_batch()
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Draw the next epoch's examples, from the losses of all ranks.
-
-        Lightning reads an epoch's length and restarts workers before it sets the epoch.
-        """
-        if isinstance(self._sampler, EpochSampler):
-            self._set_epoch(trainer, _following(trainer))
-
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Save the sampler's state and the next epoch's number."""
-        if isinstance(self._sampler, ReselectingSampler | EpochSampler):
+        if isinstance(self._sampler, ReselectingSampler | RedrawingSampler):
             saved = {"following": _following(trainer), "sampler": self._sampler.state_dict()}
             checkpoint["lipt_sampler"] = saved
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Restore the sampler's state and epoch, before Lightning starts the loader's workers."""
         saved = checkpoint.get("lipt_sampler")
-        if saved is not None and isinstance(self._sampler, ReselectingSampler | EpochSampler):
+        if saved is not None and isinstance(self._sampler, ReselectingSampler | RedrawingSampler):
             self._sampler.load_state_dict(saved["sampler"])
             self._set_epoch(trainer, saved["following"])
 

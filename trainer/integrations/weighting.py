@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from lipt.trainer.resampling.samplers import EpochSampler, SubsetSampler
+from lipt.trainer.resampling.samplers import RedrawingSampler, SubsetSampler
 from lipt.trainer.subsets.weighted import UnweightedWarning, soft_targets
 
 logger = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Weighting:
     Samplers without a subset have no weights.
     """
 
-    def __init__(self, sampler: SubsetSampler | EpochSampler) -> None:
+    def __init__(self, sampler: SubsetSampler | RedrawingSampler) -> None:
         self._sampler = sampler if isinstance(sampler, SubsetSampler) else None
         self._batch = 0
         self._said: set[str] = set()

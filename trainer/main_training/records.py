@@ -99,7 +99,7 @@ def write_line(file: TextIO, record: EpochRecord) -> None:
 
 _FORMAT = "lipt-checkpoint-3"
 _MAX_TENSORS = 200_000
-_PARTS = ("model", "momentum", "source", "generators")
+_PARTS = ("model", "momentum", "generators")
 
 
 class TrainingPaused(Exception):  # noqa: N818 - it was asked for, and nothing went wrong
@@ -127,7 +127,6 @@ class Checkpoint:
     subset: Subset | None
     generators: Mapping[str, Tensor]
     identity: Mapping[str, Any]
-    source: Mapping[str, Tensor]
 
     def save(self, path: Path) -> None:
         """Replace the file atomically."""

@@ -6,9 +6,9 @@ training is bit-identical. Shapes: N examples of the subset, B of a batch, C cla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,42 +26,11 @@ from lipt.core.learner.augmentation import augment_images
 from lipt.core.training import ForwardPass, Sgd
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.subsets.weighted import ABSOLUTE_WEIGHTS, example_losses, normalized_weights
-
-if TYPE_CHECKING:
-    from lipt.trainer.resampling.redrawing import LastLosses
+from lipt.trainer.subsets.weighted import example_losses, normalized_weights
 
 # Largest examples kept on the device; on an accelerator, as a share of its free memory.
 _MAX_CPU_BYTES = 4 * 1024**3
 _MAX_DEVICE_SHARE = 0.5
-
-
-class SubsetSource(Protocol):
-    """Source of another subset before each epoch; main training sets `num_epochs` beforehand.
-
-    Where there are `losses`, the source selects by them, and their budget sets the number of steps.
-    """
-
-    subset: Subset
-    num_epochs: int | None
-
-    @property
-    def losses(self) -> LastLosses | None:
-        """The losses that it selects by."""
-        ...
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """Settings that determine the subsets, as JSON; resuming requires equal ones."""
-        ...
-
-    def before_epoch(self, epoch: int) -> Subset:
-        """Return the subset of an epoch, counted from 0."""
-        ...
-
-
-# Called with the model in training and the first subset; None if the source selects that too.
-MakeSubsetSource = Callable[[nn.Module, Subset | None], SubsetSource]
 
 
 @dataclass(frozen=True)
@@ -92,8 +61,7 @@ class Examples:
             weights_N = torch.ones(len(subset))
             if recipe.weighted:
                 weights_N = torch.as_tensor(subset.weights.copy())
-            if not subset.manifest.get(ABSOLUTE_WEIGHTS):
-                weights_N = normalized_weights(weights_N)
+            weights_N = normalized_weights(weights_N)
         self._soft_labels_NC: Tensor | None = None
         if recipe.soft_labels:
             if subset is None or subset.soft_labels is None:
@@ -278,11 +246,10 @@ class Steps:
             fused=forward_pass.device.type == "cuda",
         )
 
-    def take(self, step: int, batch: Batch) -> tuple[Tensor, Tensor]:
+    def take(self, step: int, batch: Batch) -> Tensor:
         """Take a step, counted from 0.
 
-        Returns, on the device, float64 sums of weighted losses and merits (correct classes), and B
-        losses.
+        Returns, on the device, float64 sums of weighted losses and merits (correct classes).
         """
         recipe, target, targets_B = self._recipe, self._forward_pass.target, batch.targets_B
         if self._graphs:
@@ -298,5 +265,4 @@ class Steps:
         loss = (losses_B * batch.weights_B).mean()
         self.sgd.step(loss, recipe.learning_rate_at(step, self.num_steps))
         merit = target.merits(logits_BC.detach(), targets_B).double().sum()
-        sums = torch.stack([loss.detach().double() * len(targets_B), merit])
-        return sums, losses_B.detach()
+        return torch.stack([loss.detach().double() * len(targets_B), merit])

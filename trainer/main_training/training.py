@@ -45,15 +45,20 @@ from lipt.trainer.main_training.records import (
 )
 from lipt.trainer.main_training.steps import (
     Examples,
-    MakeSubsetSource,
     Steps,
-    SubsetSource,
     accuracy,
     place_model,
     require_comparable,
 )
+from lipt.trainer.resampling.redrawing import Redrawn
+from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.subsets.data import open_data
 from lipt.trainer.subsets.subset import Subset
+
+# What gives another subset before each epoch; its `num_epochs` is set beforehand.
+SubsetSource = Redrawn | Reselection
+# Called with the model in training and the first subset; None if the source selects that too.
+MakeSubsetSource = Callable[[nn.Module, Subset | None], SubsetSource]
 
 
 @dataclass
@@ -73,10 +78,8 @@ class Training:
 
     def __post_init__(self, subset: Subset | None) -> None:
         self.device = self.forward_pass.device
-        self.losses = None if self.source is None else self.source.losses
         self.examples = Examples(subset, self.train, self.recipe, self.device)
-        budget = len(self.examples) if self.losses is None else self.losses.budget
-        num_steps = self.recipe.num_steps(budget)
+        num_steps = self.recipe.num_steps(len(self.examples))
         self.steps = Steps(self.model, self.forward_pass, self.recipe, num_steps)
         self.progress = Progress(epoch=0, step=0, num_steps=num_steps, seconds=0.0)
         self.began = 0.0
@@ -132,14 +135,10 @@ class Training:
         end = step + len(batches)
         # Summed on the device, so that no batch waits for it.
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        losses: list[Tensor] = []
         started = monotonic()
         self.model.train()
         for batch in examples.batches(batches):
-            batch_sums, losses_B = self.steps.take(step, batch)
-            sums += batch_sums
-            if self.losses is not None:
-                losses.append(losses_B)
+            sums += self.steps.take(step, batch)
             step += 1
             if on_step is not None:
                 on_step(step, num_steps)
@@ -152,9 +151,6 @@ class Training:
                 f"the loss is {loss} after step {step}, with learning rate {recipe.learning_rate} "
                 f"and precision {recipe.precision}. Lower the learning rate, or train in float32."
             )
-        if self.losses is not None:
-            self.losses.note(examples.ids_N[torch.cat(batches)], torch.cat(losses))
-            self.losses.settle()
         now = monotonic()
         seconds = now - self.began
         training = now - started - (self.progress.evaluation_seconds - before.evaluation_seconds)
@@ -213,7 +209,6 @@ class Training:
             subset=self.examples.subset,
             generators=generator_states(self.device),
             identity=self.identity,
-            source={} if self.losses is None else self.losses.state_dict(),
         )
         saved.save(path)
 
@@ -287,7 +282,7 @@ def fit(
             identity["selection"] = dict(source.identity)
             if checkpoint is not None and saved is not None:
                 require_same(checkpoint, saved.identity, identity)
-                _restore_source(source, saved)
+                source.subset = saved.subset or source.subset
             subset = source.subset if subset is None else subset
         training = Training(
             built, forward_pass, train, test, recipe, schedule, subset, source, checkpoint, identity
@@ -314,13 +309,6 @@ def _identity(
         "subset": "" if subset is None else subset.digest,
         "re-selection": reselects,
     }
-
-
-def _restore_source(source: SubsetSource, saved: Checkpoint) -> None:
-    if saved.subset is not None:
-        source.subset = saved.subset
-    if source.losses is not None:
-        source.losses.load_state_dict(saved.source)
 
 
 def _require_trainable(

@@ -1,24 +1,19 @@
-"""Pages in one HTML file each: the diagnosis of a data set, and the report of a run.
-
-A report's content is gathered into one frozen value, from which its page is made.
-"""
+"""Pages in one HTML file each: the diagnosis of a data set, and the report of a run."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional
 
 from lipt.common import errors
 from lipt.common.data import Dataset
@@ -26,27 +21,18 @@ from lipt.common.data.sources.image_files import imagefolder_rows
 from lipt.common.images.formats import data_url
 from lipt.common.imports import import_extra
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.maps import MOST_SUSPECTS, placed, principal_components, rows_to_draw
-from lipt.common.models import find_head
-from lipt.common.models.head import evaluation_mode
-from lipt.common.process.devices import resolve_device
 from lipt.common.subsets import overlap
 from lipt.common.text import escaped, format_bytes
-from lipt.common.weights.files import read_weights
-from lipt.common.weights.specs import specs_of
 from lipt.trainer.client.client import Client
-from lipt.trainer.comparison.outcomes import Outcome, answers, cells, instead, outcomes
+from lipt.trainer.comparison.outcomes import answers, cells, instead, outcomes
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
-from lipt.trainer.main_training import Recipe
-from lipt.trainer.main_training.steps import place_model
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import InfoView, RunView
+from lipt.trainer.views import RunView
 from lipt.trainer.writing.formatting import format_percent
 
-WIDTH, HEIGHT = 480, 400
-_MAP_MARGIN = 14
+_WIDTH = 480
 _TICK_STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
@@ -57,9 +43,9 @@ class Plot:
     height: int
     num_places: int
     ticks: Sequence[float]
-    width: int = WIDTH
+    width: int = _WIDTH
     left: int = 56
-    right: int = WIDTH - 12
+    right: int = _WIDTH - 12
     top: int = 12
 
     @property
@@ -79,25 +65,6 @@ def ticks_of(accuracies: Sequence[float]) -> list[float]:
     step = next((step for step in _TICK_STEPS if high - low <= 5 * step), 1.0)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [round(step * number, 2) for number in range(first, max(last, first + 1) + 1)]
-
-
-class Point(NamedTuple):
-    """An example on the map; x and y in pixels from its upper left corner."""
-
-    row: int
-    label: int
-    x: float
-    y: float
-
-
-def draw(ids_M: Tensor, labels_N: NDArray[np.int64], features_MD: Tensor) -> list[Point]:
-    """The map of M of N examples, by the first two principal components of their features."""
-    places_M2 = principal_components(features_MD)
-    pixels_M2 = placed(places_M2, width=WIDTH, height=HEIGHT, margin=_MAP_MARGIN)
-    return [
-        Point(row, int(labels_N[row]), x, y)
-        for row, (x, y) in zip(ids_M.tolist(), pixels_M2.tolist(), strict=True)
-    ]
 
 
 def open_templates(needed_for: str) -> Any:
@@ -121,7 +88,7 @@ def _finalize(value: Any) -> Any:
 
 
 NUM_SUSPECTS, NUM_SUSPECTS_OF_RUN, NUM_GROUPS, NUM_PER_GROUP, NUM_OUTLIERS = 48, 24, 12, 8, 24
-_PICTURE_PIXELS, _THUMBNAIL_PIXELS, _COARSE_PIXELS = 112, 64, 16
+_PICTURE_PIXELS, _THUMBNAIL_PIXELS = 112, 64
 # Images up to this many pixels a side are scaled up with sharp edges.
 _SMALL_PIXELS = 64
 
@@ -228,7 +195,7 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
     return page
 
 
-_BATCH_SIZE, NUM_WANTED = 256, 24
+NUM_WANTED = 24
 
 
 def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
@@ -261,63 +228,7 @@ def _thumbnails(dataset: Dataset, rows: list[int]) -> list[tuple[int, str, str]]
     return list(zip(rows, names, _pictures(dataset, rows, _THUMBNAIL_PIXELS), strict=True))
 
 
-def features_of(
-    client: Client, run: RunView, dataset: Dataset, ids_N: Tensor, allowed_modules: Collection[str]
-) -> Tensor:
-    """theta_p's features of some examples; finite float32, N x D."""
-    recipe = Recipe(seed=run.config.seed)
-    device = resolve_device("auto")
-    model, forward_pass = place_model(run.config.model, dataset, recipe, device, allowed_modules)
-    content = client.weights(run.run_id)
-    specs = specs_of(model.state_dict())
-    model.load_state_dict(read_weights(content, like=specs, max_bytes=len(content)))
-    _, head = find_head(model)
-    parts: list[Tensor] = []
-    keeping = head.register_forward_pre_hook(lambda _, args: parts.append(args[0].float().cpu()))
-    with keeping, evaluation_mode(model), torch.inference_mode():
-        for ids_B in torch.split(ids_N, _BATCH_SIZE):
-            forward_pass(model, dataset.examples(ids_B))
-    features_ND = torch.cat(parts)
-    if not features_ND.isfinite().all():
-        raise errors.SignalsError("theta_p's features of some examples are not finite.")
-    return features_ND
-
-
-def coarse_values(dataset: Dataset, ids_N: Tensor) -> Tensor:
-    """Examples as vectors of their own values, images scaled down; float32, N x D."""
-    shape = dataset.inputs
-    if not isinstance(shape, ImageSpec):
-        stored = dataset.examples(ids_N)
-        columns = [stored] if isinstance(stored, Tensor) else list(stored.values())
-        values_ND = torch.cat([column.float().reshape(len(ids_N), -1) for column in columns], dim=1)
-        return values_ND.nan_to_num()
-    sides = (min(shape.height, _COARSE_PIXELS), min(shape.width, _COARSE_PIXELS))
-    parts = [
-        functional.adaptive_avg_pool2d(dataset.images(ids_B).float(), sides).flatten(start_dim=1)
-        for ids_B in torch.split(ids_N, _BATCH_SIZE)
-    ]
-    return torch.cat(parts)
-
-
-@dataclass(frozen=True)
-class Report:
-    """The content of a page."""
-
-    run: RunView
-    info: InfoView
-    dataset: Dataset
-    stories: Sequence[dict[str, Any]]
-    points: Sequence[Point]
-    # What places the points.
-    seen_by: str
-    comparison: dict[str, Any] | None
-    outcomes: Sequence[Outcome]
-    diagnosis: Diagnosis | None
-    suspects: Sequence[ExampleView]
-    made_at: datetime | None
-
-
-def gather(
+def render(
     client: Client,
     run: RunView,
     dataset: Dataset,
@@ -325,23 +236,71 @@ def gather(
     comparison: tuple[dict[str, Any], Sequence[Trial]] | None = None,
     *,
     diagnosis: Diagnosis | None = None,
-    allowed_modules: Collection[str] = (),
     now: datetime | None = None,
-) -> Report:
-    """Collect a ready run's report on the coordinator's data, with subsets and a comparison.
+) -> str:
+    """Return a ready run's page: one HTML file, no network, everything escaped.
 
     `requests` are the strategies and fractions of the subsets, `comparison` is the content of a
-    file of trials, `allowed_modules` are those that the run's model may be imported from.
+    file of trials.
     """
+    identity, trials = comparison or (None, [])
+    _require_same_data(run, dataset, identity, trials)
+    if diagnosis is not None:
+        require_same(diagnosis, dataset)
+    rows, labels_N = outcomes(trials), dataset.labels_N.numpy()
+    parts = {one.index: one.ingredient for one in run.learners if one.ingredient is not None}
+    tried = sorted(
+        (one for one in run.learners if one.index in parts),
+        key=lambda one: parts[one.index].position,
+    )
+    heights = [0.0, *(max(part.accuracy, part.soup_accuracy) for part in parts.values())]
+    subsets = [
+        client.subset(run.run_id, strategy, fraction=fraction) for strategy, fraction in requests
+    ]
+    suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
+    views = example_views(diagnosis, suspects[:NUM_SUSPECTS_OF_RUN], dataset) if diagnosis else {}
+    page: str = (
+        open_templates("lipt report")
+        .get_template("page.html")
+        .render(
+            run=run,
+            info=client.info(),
+            diagnosis=diagnosis,
+            suspects=list(views.values()),
+            small=are_small(dataset),
+            soup_plot=Plot(240, len(tried), ticks_of(heights)) if tried else None,
+            tried=tried,
+            learners=[*tried, *(found for found in run.learners if found.ingredient is None)],
+            cells=cells,
+            rows=rows,
+            answers=answers(rows),
+            instead=instead(rows),
+            dates=_dates(run, now),
+            stories=[_story(client, run, dataset, subset, diagnosis) for subset in subsets],
+            overlaps=[
+                (
+                    f"{first.strategy} and {second.strategy}",
+                    overlap(first.indices, second.indices, labels_N),
+                )
+                for first, second in combinations(subsets, 2)
+            ],
+            fit=fit_text,
+            config=json.dumps(run.config.model_dump(mode="json"), indent=2),
+            recipe=json.dumps(identity["recipe"], indent=2) if identity else "",
+        )
+    )
+    return page
+
+
+def _require_same_data(
+    run: RunView, dataset: Dataset, identity: dict[str, Any] | None, trials: Sequence[Trial]
+) -> None:
     own = dataset.fingerprint_like(run.fingerprint)
     if own != run.fingerprint:
         raise errors.SubsetError(
             f"run {run.label} was made on data with fingerprint {run.fingerprint}, but "
             f"{dataset.source} has {own}. Give the coordinator's own data."
         )
-    if diagnosis is not None:
-        require_same(diagnosis, dataset)
-    identity, trials = comparison or (None, [])
     if identity is not None and identity.get("data") != dataset.fingerprint:
         raise errors.SubsetError(
             f"the comparison was made on {identity.get('data_source')} with fingerprint "
@@ -352,77 +311,6 @@ def gather(
         raise errors.ConfigError(
             "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison out."
         )
-    subsets = [
-        client.subset(run.run_id, strategy, fraction=fraction) for strategy, fraction in requests
-    ]
-    suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
-    points: list[Point] = []
-    seen_by = "theta_p"
-    if subsets:
-        chosen = [subset.indices for subset in subsets]
-        ids_M = rows_to_draw(len(dataset), chosen, suspects, run.config.seed)
-        try:
-            features_MD = features_of(client, run, dataset, ids_M, allowed_modules)
-        except (errors.RequestError, errors.InputError, errors.LifecycleError) as error:
-            features_MD = coarse_values(dataset, ids_M)
-            seen_by = f"their own values, not by theta_p: {error}"
-        points = draw(ids_M, dataset.labels_N.numpy(), features_MD)
-    views = example_views(diagnosis, suspects[:NUM_SUSPECTS_OF_RUN], dataset) if diagnosis else {}
-    return Report(
-        run=run,
-        info=client.info(),
-        dataset=dataset,
-        stories=[_story(client, run, dataset, subset, diagnosis) for subset in subsets],
-        points=points,
-        seen_by=seen_by,
-        comparison=identity,
-        outcomes=outcomes(trials),
-        diagnosis=diagnosis,
-        suspects=list(views.values()),
-        made_at=now,
-    )
-
-
-def render(report: Report) -> str:
-    """The page: one HTML file, no network, everything escaped."""
-    environment = open_templates("lipt report")
-    run, rows, dataset, diagnosis = report.run, report.outcomes, report.dataset, report.diagnosis
-    parts = {one.index: one.ingredient for one in run.learners if one.ingredient is not None}
-    tried = sorted(
-        (one for one in run.learners if one.index in parts),
-        key=lambda one: parts[one.index].position,
-    )
-    heights = [0.0, *(max(part.accuracy, part.soup_accuracy) for part in parts.values())]
-    worst = diagnosis.label_issues()[:MOST_SUSPECTS] if diagnosis else ()
-    names, labels_N = dataset.class_names, dataset.labels_N.numpy()
-    page: str = environment.get_template("page.html").render(
-        report=report,
-        run=run,
-        small=are_small(dataset),
-        soup_plot=Plot(240, len(tried), ticks_of(heights)) if tried else None,
-        tried=tried,
-        learners=[*tried, *(found for found in run.learners if found.ingredient is None)],
-        cells=cells,
-        rows=rows,
-        answers=answers(rows),
-        instead=instead(rows),
-        dates=_dates(run, report.made_at),
-        stories=report.stories,
-        overlaps=[
-            (
-                f"{first.strategy} and {second.strategy}",
-                overlap(first.indices, second.indices, labels_N),
-            )
-            for first, second in combinations((story["subset"] for story in report.stories), 2)
-        ],
-        class_names=names,
-        suspected={issue.id: names[issue.suggested] for issue in worst},
-        fit=fit_text,
-        size=(WIDTH, HEIGHT),
-        config=json.dumps(run.config.model_dump(mode="json"), indent=2),
-        recipe=json.dumps(report.comparison["recipe"], indent=2) if report.comparison else "",
-    )
-    return page
 
 
 def _dates(run: RunView, made_at: datetime | None) -> str:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
@@ -34,11 +32,10 @@ class ReselectionWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Selected:
-    """One re-selection; `stale_epochs` is the age of its weights."""
+    """One re-selection, and how long training waited for it."""
 
     epoch: int
     digest: str
-    stale_epochs: int
     waited_seconds: float
 
 
@@ -59,7 +56,6 @@ class SelectionOptions(SubsetRequest, total=False):
     """The keywords of `Reselection`."""
 
     every: int
-    prefetch: bool
     num_epochs: int | None
     first: Subset | None
 
@@ -72,7 +68,6 @@ class Reselection:
         model: model in training; its state dict is sent without wrappers (DDP, torch.compile).
         strategy: one of `client.strategies()`.
         every: epochs between selections, R.
-        prefetch: ask one epoch early, in a thread, with weights one epoch old.
         num_epochs: length of training, where known; no subset is requested for later epochs.
         first: the subset of the first epochs; None selects it with theta_p.
         request: keywords of `client.subset`; `pretraining` applies to the first subset only.
@@ -89,7 +84,6 @@ class Reselection:
         strategy: str = "facility_location",
         *,
         every: int = 20,
-        prefetch: bool = False,
         num_epochs: int | None = None,
         first: Subset | None = None,
         **request: Unpack[SubsetRequest],
@@ -99,21 +93,16 @@ class Reselection:
                 f"every = {every}: a subset is selected again after 1 epoch or more. "
                 "The paper's choice is 20."
             )
-        self._model, self._every, self._prefetch = model, every, prefetch
-        self.losses = None
+        self._model, self._every = model, every
         self.num_epochs = num_epochs
         given: dict[str, Any] = {key: value for key, value in request.items() if value is not None}
         options: Mapping[str, object] = given.pop("options", {})
         asked = {"run": "latest", "strategy": strategy, **given}
         texts = {name: str(value) for name, value in options.items()}
-        how = {"options": texts, "every": every, "prefetch": prefetch}
-        self.identity: Mapping[str, Any] = asked | how
+        self.identity: Mapping[str, Any] = {**asked, "options": texts, "every": every}
         # A model in training needs no warm-up.
         later = {name: value for name, value in options.items() if name != "pretraining"}
         self._ask: Callable[..., Subset] = partial(client.subset, **asked, options=later)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="reselect")
-        # The prefetched subset; only rank 0 waits for it.
-        self._asked: Future[Subset] | None = None
         self._due = self._warned = False
         self._last_epoch: int | None = None
         self.history: list[Selected] = []
@@ -127,12 +116,14 @@ class Reselection:
                     )
             return client.subset(**asked, options=options)
 
+        started = monotonic()
         self.subset = self._on_rank_0(ask_first) if first is None else first
+        self._first_seconds = monotonic() - started
 
     @property
     def waited_seconds(self) -> float:
         """Seconds that training has waited for subsets."""
-        return sum(selected.waited_seconds for selected in self.history)
+        return self._first_seconds + sum(selected.waited_seconds for selected in self.history)
 
     def before_epoch(self, epoch: int) -> Subset:
         """Return the subset of an epoch, counted from 0; request one where it is due.
@@ -140,7 +131,8 @@ class Reselection:
         Call it before every epoch, on every rank, with increasing numbers; a repeated number
         changes nothing. Resumed training sets `subset` first, and goes on with the next number.
         """
-        if epoch == self._last_epoch or not self._comes(epoch):
+        is_past = self.num_epochs is not None and epoch >= self.num_epochs
+        if epoch == self._last_epoch or is_past:
             return self.subset
         if self._last_epoch is None:
             crossed = epoch > 0 and epoch % self._every == 0
@@ -150,13 +142,6 @@ class Reselection:
         self._due = self._due or crossed
         if self._due:
             self._select(epoch)
-        if self._prefetch and (epoch + 1) % self._every == 0 and self._comes(epoch + 1):
-            self._asked = Future()
-            if _rank_of_ranks()[0] == 0:
-                weights = _weights_of(self._model)
-                self._asked = self._executor.submit(
-                    copy_context().run, self._ask, weights=weights, previous=self.subset
-                )
         return self.subset
 
     def state_dict(self) -> dict[str, Any]:
@@ -164,19 +149,14 @@ class Reselection:
         return {"epoch": self._last_epoch, "due": self._due, "subset": self.subset.to_json()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; discards a prefetched subset."""
+        """Continue from a `state_dict`."""
         self.subset = Subset.from_json(state["subset"])
         self._last_epoch, self._due = state["epoch"], state["due"]
-        self._asked = None
-
-    def _comes(self, epoch: int) -> bool:
-        return self.num_epochs is None or epoch < self.num_epochs
 
     def _select(self, epoch: int) -> None:
         started = monotonic()
-        asked, self._asked = self._asked, None
         try:
-            chosen = self._on_rank_0(asked.result if asked else self._again)
+            chosen = self._on_rank_0(self._again)
         except (LiptError, OSError) as error:
             if isinstance(error, LiptError) and not error.retryable:
                 raise
@@ -191,9 +171,7 @@ class Reselection:
             return
         self._due = self._warned = False
         self.subset = chosen
-        self.history.append(
-            Selected(epoch, chosen.digest, int(asked is not None), monotonic() - started)
-        )
+        self.history.append(Selected(epoch, chosen.digest, monotonic() - started))
 
     def _again(self) -> Subset:
         return self._ask(weights=_weights_of(self._model), previous=self.subset)
@@ -239,7 +217,7 @@ class ReselectingSampler(SubsetSampler):
             for images, labels in loader: ...
 
     `shuffle`, `seed`, `rank`, `num_ranks`, `uneven` and `alpha` are those of `SubsetSampler`. All
-    other arguments, such as `fraction`, `every` and `prefetch`, and errors are those of
+    other arguments, such as `fraction` and `every`, and errors are those of
     `Reselection`. The attribute `reselection` has the history of selections.
     """
 

@@ -13,21 +13,12 @@ from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Sampler
 
-from lipt.common.config.values import validate
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.common.subsets import resolve_budget
-from lipt.trainer.resampling.redrawing import (
-    Cycles,
-    Draws,
-    InfoBatchDraws,
-    InfoBatchOptions,
-    StaleDraws,
-    StaleOptions,
-)
-from lipt.trainer.subsets.data import MapStyle
+from lipt.trainer.resampling.redrawing import Cycles
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted import normalized_weights
 
@@ -36,24 +27,6 @@ Uneven = Literal["keep", "drop", "repeat"]
 
 # Row numbers converted to Python ints at a time.
 _BLOCK = 16_384
-
-
-def with_ids(dataset: MapStyle[Any]) -> WithIds:
-    """Add row numbers to a data set: `for ids, (images, labels) in loader`."""
-    return WithIds(dataset)
-
-
-class WithIds(Dataset[tuple[int, Any]]):
-    """A map-style data set of (row number, example)."""
-
-    def __init__(self, dataset: MapStyle[Any]) -> None:
-        self._dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, row: int) -> tuple[int, Any]:
-        return row, self._dataset[row]
 
 
 class Ranks(TypedDict, total=False):
@@ -76,6 +49,10 @@ class RankSampler(Sampler[int]):
         self._rank, self.num_ranks = rank, num_ranks
         self._uneven: Uneven = uneven
         self._epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next `iter`; call it before each epoch, on every rank."""
+        self._epoch = epoch
 
     def _deal(self, order_N: Tensor) -> Tensor:
         """Return the rank's part of an order that all ranks share."""
@@ -147,10 +124,6 @@ class SubsetSampler(RankSampler):
         dealt_NC = self._dealt_soft_labels_NC
         return None if dealt_NC is None else dealt_NC[batch * batch_size : (batch + 1) * batch_size]
 
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next `iter`; call it before each epoch."""
-        self._epoch = epoch
-
     def __len__(self) -> int:
         return len(self._deal(torch.arange(len(self.subset))))
 
@@ -171,44 +144,7 @@ class SubsetSampler(RankSampler):
             yield from subset.indices[share_B.numpy()].tolist()
 
 
-class EpochSampler(RankSampler):
-    """Draws an epoch's examples in `set_epoch`."""
-
-    num_epochs: int | None = None
-
-    def __init__(self, draws: Draws, **ranks: Unpack[Ranks]) -> None:
-        super().__init__(**ranks)
-        self._draws = draws
-        self._order: Tensor | None = None
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw this epoch's examples; call it before each epoch, on every rank."""
-        if epoch != self._epoch or self._order is None:
-            self._epoch = epoch
-            self._order, _ = self._draws.draw(epoch, self.num_epochs)
-
-    def __len__(self) -> int:
-        return len(self._share())
-
-    def __iter__(self) -> Iterator[int]:
-        for share_B in torch.split(self._share(), _BLOCK):
-            yield from share_B.tolist()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return a checkpoint's state, for `torch.save`."""
-        return {"epoch": self._epoch}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`, with `set_epoch` of the same epoch or the next."""
-        self._epoch, self._order = state["epoch"], None
-
-    def _share(self) -> Tensor:
-        self.set_epoch(self._epoch)
-        assert self._order is not None  # noqa: S101 - it was drawn
-        return self._deal(self._order)
-
-
-class RedrawingSampler(EpochSampler):
+class RedrawingSampler(RankSampler):
     """Random examples, resampled every epoch; every example is drawn once before any repeats.
 
     RS2 without replacement (Okanovic et al. 2024, arXiv:2305.18424).
@@ -243,105 +179,20 @@ class RedrawingSampler(EpochSampler):
     ) -> None:
         size = resolve_budget(fraction=fraction, budget=budget, num_examples=num_examples)
         labels_N = None if labels is None else torch.as_tensor(labels)
-        super().__init__(Cycles(num_examples, size, seed, labels_N), **ranks)
+        super().__init__(**ranks)
+        self._cycles = Cycles(num_examples, size, seed, labels_N)
 
+    def __len__(self) -> int:
+        return len(self._deal(torch.arange(self._cycles.budget)))
 
-class LossSampler(EpochSampler):
-    """Draws an epoch by the examples' last losses, which the training loop passes to `update`.
-
-    Wrap the data with `with_ids`, so that a batch has its row numbers:
-
-        loader = DataLoader(with_ids(data), batch_size=256, sampler=sampler)
-        for epoch in range(200):
-            sampler.set_epoch(epoch)
-            for ids, (images, labels) in loader:
-                losses = cross_entropy(network(images), labels, reduction="none")
-                sampler.update(ids, losses)
-    """
-
-    _draws: StaleDraws | InfoBatchDraws
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw this epoch's examples; call it before each epoch, on every rank."""
-        if epoch != self._epoch:
-            self._draws.settle()
-        super().set_epoch(epoch)
-
-    def update(self, ids_B: Tensor, losses_B: Tensor) -> None:
-        """Note the losses (`reduction="none"`, unweighted) of a batch's row numbers."""
-        self._draws.note(ids_B, losses_B)
-
-    def gather(self) -> None:
-        """Exchange the epoch's losses, on every rank, before one rank writes a checkpoint."""
-        self._draws.gather()
+    def __iter__(self) -> Iterator[int]:
+        for share_B in torch.split(self._deal(self._cycles.draw(self._epoch)), _BLOCK):
+            yield from share_B.tolist()
 
     def state_dict(self) -> dict[str, Any]:
         """Return a checkpoint's state, for `torch.save`."""
-        return super().state_dict() | {"losses": self._draws.state_dict()}
+        return {"epoch": self._epoch}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict` of the same data."""
-        super().load_state_dict(state)
-        self._draws.load_state_dict(state["losses"])
-
-
-class StaleLossSampler(LossSampler):
-    """The examples of a random pool with the highest last losses; used like `LossSampler`.
-
-    The other arguments and errors are those of `RedrawingSampler`. Source: Jin et al. 2026
-    (arXiv:2606.08574), OrderDP.
-
-    Args:
-        pool: size of an epoch's random pool, in budgets.
-        hardest_out: share of the pool to exclude at the hard end; 0.05 where labels are noisy.
-    """
-
-    def __init__(
-        self,
-        num_examples: int,
-        *,
-        fraction: float | None = None,
-        budget: int | None = None,
-        seed: int = 0,
-        pool: float = 2.0,
-        hardest_out: float = 0.0,
-        **ranks: Unpack[Ranks],
-    ) -> None:
-        size = resolve_budget(fraction=fraction, budget=budget, num_examples=num_examples)
-        options = validate(StaleOptions, {"pool": pool, "hardest_out": hardest_out})
-        super().__init__(StaleDraws(num_examples, size, seed, options), **ranks)
-
-
-class InfoBatchSampler(LossSampler):
-    """Leaves out half of the easy examples in every epoch; the other half has weight 2.
-
-    Used like `LossSampler`, with the loss `(losses * sampler.weights(ids)).mean()`. The other
-    arguments and errors are those of `RedrawingSampler`. Source: Qin et al. 2024
-    (arXiv:2303.04947).
-
-    Args:
-        num_epochs: epochs of the whole training.
-        prune: share of the easy examples (loss below the mean) that an epoch leaves out.
-        annealing: share of all epochs, at the end, on all examples.
-    """
-
-    _draws: InfoBatchDraws
-
-    def __init__(
-        self,
-        num_examples: int,
-        *,
-        num_epochs: int,
-        seed: int = 0,
-        prune: float = 0.5,
-        annealing: float = 0.125,
-        **ranks: Unpack[Ranks],
-    ) -> None:
-        options = validate(InfoBatchOptions, {"prune": prune, "annealing": annealing})
-        super().__init__(InfoBatchDraws(num_examples, num_examples, seed, options), **ranks)
-        self.num_epochs = num_epochs
-
-    def weights(self, ids_B: Tensor) -> Tensor:
-        """Return a batch's weights in the current epoch, float32, on `ids_B`'s device."""
-        self._share()  # draws the epoch if needed
-        return self._draws.weights_N[ids_B.cpu()].to(ids_B.device)
+        """Continue from a `state_dict`, with `set_epoch` of the same epoch or the next."""
+        self._epoch = state["epoch"]

@@ -9,8 +9,6 @@ optional N x C soft labels (float16), and a metadata object {"format": "lipt-sub
 .csv      header `index,weight,soft_0,...`, one row per example. The metadata of NAME.csv is JSON
           in NAME.manifest.json.
 .json     the metadata object, with the keys "indices", "weights" and "soft_labels".
-.parquet  columns `index` int64, `weight` float32 and `soft_labels`, lists of float32; the metadata
-          is JSON in the schema's metadata under the key `lipt`.
 
 In text, a number is the shortest decimal of its float64 value, which reads back exactly.
 """
@@ -27,14 +25,12 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from lipt.common.errors import MissingExtraError, SubsetError
-from lipt.trainer.writing.files import import_pyarrow
+from lipt.common.errors import SubsetError
 
 _FORMAT = {"format": "lipt-subset", "version": 1}
 COLUMNS = (("indices", np.int64), ("weights", np.float32), ("soft_labels", np.float16))
 _TEXTS = ("fingerprint", "digest", "strategy")
 _CSV_HEADER = ["index", "weight"]
-_NEEDED_FOR = "A subset as .parquet"
 # Rows converted to Python numbers at a time.
 _ROWS = 16_384
 
@@ -80,9 +76,7 @@ def decode(file: BinaryIO, path: Path, beside: bytes | None = None) -> dict[str,
             for name, dtype in COLUMNS
             if name != "soft_labels" or name in fields
         }
-    except MissingExtraError:
-        raise
-    # numpy, csv, json and pyarrow raise any error for damaged bytes, MemoryError included.
+    # numpy, csv and json raise any error for damaged bytes, MemoryError included.
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise SubsetError(
@@ -183,32 +177,8 @@ def _decode_json(file: BinaryIO) -> dict[str, Any]:
     return _object(file.read())
 
 
-def _encode_parquet(fields: Fields, file: BinaryIO) -> None:
-    arrow, parquet = import_pyarrow(_NEEDED_FOR)
-    schema = [
-        arrow.field("index", arrow.int64(), nullable=False),
-        arrow.field("weight", arrow.float32(), nullable=False),
-    ]
-    columns = [fields["indices"], fields["weights"]]
-    if fields["soft_labels"] is not None:
-        schema.append(arrow.field("soft_labels", arrow.list_(arrow.float32()), nullable=False))
-        columns.append(list(fields["soft_labels"].astype(np.float32)))
-    with_metadata = arrow.schema(schema, metadata={"lipt": metadata_text(fields)})
-    parquet.write_table(arrow.table(columns, schema=with_metadata), file)
-
-
-def _decode_parquet(file: BinaryIO) -> dict[str, Any]:
-    _, parquet = import_pyarrow(_NEEDED_FOR)
-    table = parquet.read_table(file)
-    columns = {"indices": table["index"], "weights": table["weight"]}
-    if "soft_labels" in table.column_names:
-        columns["soft_labels"] = table["soft_labels"].to_pylist()
-    return columns | _object((table.schema.metadata or {})[b"lipt"])
-
-
 _CODECS: dict[str, Codec] = {
     ".npy": (_encode_npy, _decode_npy),
     ".csv": (_encode_csv, _decode_csv),
     ".json": (_encode_json, _decode_json),
-    ".parquet": (_encode_parquet, _decode_parquet),
 }

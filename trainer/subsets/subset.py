@@ -166,8 +166,8 @@ class Subset:
         """Whether its examples have different loss weights."""
         return bool(len(self)) and bool(self.weights.min() != self.weights.max())
 
-    def dataset(self, data: Any, *, check: bool = True, normalized: bool = True) -> WeightedData:
-        """Return the selected examples with their weights: (image, label, weight).
+    def dataset(self, data: Any, *, check: bool = True) -> WeightedData:
+        """Return the selected examples with their weights, of mean 1: (image, label, weight).
 
         Soft labels, if any, come last: (image, label, weight, soft label). A dictionary example
         gets them under "weight" and "soft_label". `WeightedSubsetLoss` and `SoftTargetLoss` take
@@ -176,8 +176,6 @@ class Subset:
         Args:
             data: the data that the subset was selected from, in any form that `lipt.select` takes.
             check: as in `apply`; raises the same errors.
-            normalized: whether to scale weights to mean 1, which preserves the learning rate's
-                scale.
         """
         import torch  # noqa: PLC0415 - slow
 
@@ -185,8 +183,7 @@ class Subset:
 
         rows = rows_of(data, self.manifest)
         require_same_data(rows, self, check=check)
-        weights_K = torch.from_numpy(self.weights.copy())
-        weights_K = normalized_weights(weights_K) if normalized else weights_K
+        weights_K = normalized_weights(torch.from_numpy(self.weights.copy()))
         soft_labels_KC = None
         if self.soft_labels is not None:
             soft_labels_KC = torch.from_numpy(self.soft_labels.astype(np.float32))
@@ -239,11 +236,10 @@ class Subset:
             )
 
     def save(self, path: str | Path) -> Path:
-        """Write .npy, .csv, .json or .parquet atomically.
+        """Write .npy, .csv or .json atomically; SubsetError for another suffix.
 
-        `numpy.load` of a .npy returns the indices; `pandas.read_csv` and `read_parquet` return the
-        columns index and weight. The manifest of NAME.csv is in NAME.manifest.json. SubsetError:
-        another suffix. MissingExtraError: .parquet without pyarrow.
+        `numpy.load` of a .npy returns the indices; `pandas.read_csv` returns the columns index and
+        weight. The manifest of NAME.csv is in NAME.manifest.json.
         """
         target = Path(path)
         write, _ = codec_of(target)  # checked before there is a file
@@ -299,24 +295,7 @@ class Subset:
         """
         from lipt.trainer.subsets.written_out import write_out  # noqa: PLC0415 - Pillow
 
-        return write_out(self, dataset, Path(folder), "tar", examples_per_shard, on_progress)
-
-    def to_parquet(
-        self,
-        dataset: Dataset,
-        folder: str | Path,
-        *,
-        examples_per_shard: int = EXAMPLES_PER_SHARD,
-        on_progress: Progress | None = None,
-    ) -> list[Path]:
-        """Write the selected images as Parquet files in Hugging Face's convention.
-
-        Columns: image, label, id (the row number) and weight. Else as `to_webdataset`;
-        `parquet:FOLDER` and `datasets.load_dataset` open them.
-        """
-        from lipt.trainer.subsets.written_out import write_out  # noqa: PLC0415 - Pillow
-
-        return write_out(self, dataset, Path(folder), "parquet", examples_per_shard, on_progress)
+        return write_out(self, dataset, Path(folder), examples_per_shard, on_progress)
 
 
 def _beside(source: Path) -> bytes | None:

@@ -19,9 +19,6 @@ from lipt.trainer.subsets.data import MapStyle
 # The keys of an example's weight and soft label, where examples are dictionaries.
 WEIGHT, SOFT_LABEL = "weight", "soft_label"
 
-# Manifest key: `fit` uses the subset's weights without normalization.
-ABSOLUTE_WEIGHTS = "absolute_weights"
-
 
 def example_losses(
     logits_BC: Tensor,

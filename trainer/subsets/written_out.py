@@ -8,10 +8,6 @@ suffix, and ID.json: {"id": row number in the data, "weight": the strategy's}. I
 in twelve digits. Multi-label and regression examples have a "target" in ID.json instead of ID.cls.
 classes.txt, which `webdataset:` reads, has one class name per line.
 
-Parquet shards (Hugging Face): `image`, a struct of `bytes` and `path`; `label`, int64, with class
-names in the `datasets` metadata; `id`, int64, the row number; `weight`, float32. Multi-label and
-regression examples have a list `target` instead of the label.
-
 Source: Aizman, Maltby & Breuel 2019, "High Performance I/O For Large Scale Deep Learning"
 (arXiv:2001.01858).
 """
@@ -21,11 +17,11 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image, UnidentifiedImageError
 
@@ -36,7 +32,7 @@ from lipt.common.data.sources.webdataset import CLASSES
 from lipt.common.errors import DataError, SubsetError
 from lipt.common.images.formats import FORMATS, to_image
 from lipt.trainer.subsets.data import RowNumbers, require_same_data
-from lipt.trainer.writing.files import import_pyarrow, making
+from lipt.trainer.writing.files import making
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
@@ -45,8 +41,6 @@ if TYPE_CHECKING:
 _SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}
 # Concurrent reads from a disk or a network.
 _NUM_READERS = 8
-# Readers hold a Parquet row group in memory.
-_ROWS_PER_GROUP = 100
 
 
 class ChosenImage(NamedTuple):
@@ -63,7 +57,6 @@ def write_out(
     subset: Any,
     dataset: Dataset,
     folder: Path,
-    form: Literal["tar", "parquet"],
     examples_per_shard: int,
     on_progress: Progress | None,
 ) -> list[Path]:
@@ -76,19 +69,14 @@ def write_out(
         raise SubsetError("the subset is empty, so there is nothing to write. Get another.")
     require_same_data(dataset, subset, check=True)
     count = -(-len(subset.indices) // examples_per_shard)
-    write: Callable[[Path, Iterator[ChosenImage]], None] = _write_tar
     names = [f"shard-{number:06d}.tar" for number in range(count)]
-    if form == "parquet":
-        import_pyarrow("writing Parquet files")
-        write = partial(_write_parquet, dataset)
-        names = [f"train-{number:05d}-of-{count:05d}.parquet" for number in range(count)]
     with making(folder) as unfinished:
         images = _chosen_images(subset, dataset, on_progress)
         for name in names:
             # The first image is read before the shard's file is made.
             own = islice(images, examples_per_shard)
-            write(unfinished / name, chain([next(own)], own))
-        if form == "tar" and dataset.rows.targets is None:
+            _write_tar(unfinished / name, chain([next(own)], own))
+        if dataset.rows.targets is None:
             # Line breaks in a name become spaces, so that line numbers stay class numbers.
             lines = (" ".join(name.splitlines()) + "\n" for name in dataset.class_names)
             # Folder names that are not UTF-8 are escaped.
@@ -153,34 +141,3 @@ def _write_tar(path: Path, images: Iterator[ChosenImage]) -> None:
                 member = tarfile.TarInfo(f"{image.row:012d}.{suffix}")
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
-
-
-def _write_parquet(dataset: Dataset, path: Path, images: Iterator[ChosenImage]) -> None:
-    arrow, parquet = import_pyarrow("writing Parquet files")
-    target, kind = "label", arrow.int64()
-    feature: dict[str, Any] = {"_type": "ClassLabel", "names": list(dataset.class_names)}
-    if dataset.rows.targets is not None:
-        target, kind = "target", arrow.list_(arrow.float32())
-        feature = {"_type": "Sequence", "feature": {"_type": "Value", "dtype": "float32"}}
-    image = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
-    columns = [
-        ("image", image, {"_type": "Image"}),
-        (target, kind, feature),
-        ("id", arrow.int64(), {"_type": "Value", "dtype": "int64"}),
-        ("weight", arrow.float32(), {"_type": "Value", "dtype": "float32"}),
-    ]
-    features = {name: described for name, _, described in columns}
-    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
-    schema = arrow.schema([(name, kind) for name, kind, _ in columns], metadata=metadata)
-    with parquet.ParquetWriter(path, schema) as writer:
-        while group := list(islice(images, _ROWS_PER_GROUP)):
-            rows = [
-                {
-                    "image": {"bytes": image.content, "path": f"{image.row:012d}.{image.suffix}"},
-                    target: image.target,
-                    "id": image.row,
-                    "weight": image.weight,
-                }
-                for image in group
-            ]
-            writer.write_table(arrow.Table.from_pylist(rows, schema=schema))

@@ -8,10 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from lipt.common.blobs.durable import sync
-from lipt.common.imports import import_extra
 
 
 @contextmanager
@@ -67,12 +65,3 @@ def _umask() -> int:
     mask = os.umask(0o077)  # reading it is setting it
     os.umask(mask)
     return mask
-
-
-def import_pyarrow(needed_for: str) -> tuple[Any, Any]:
-    """Import `pyarrow` and `pyarrow.parquet`, or raise an error that names `needed_for`."""
-    arrow, parquet = (
-        import_extra(module, package="pyarrow", extra="parquet", needed_for=needed_for)
-        for module in ("pyarrow", "pyarrow.parquet")
-    )
-    return arrow, parquet

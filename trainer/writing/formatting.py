@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import dataclasses
-import io
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from enum import StrEnum
 from html import escape
-from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lipt.common.text import printable
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-_MAX_PIXELS, _SHOWN_PIXELS = 96, 56
 
 
 def format_percent(share: float) -> str:
@@ -52,23 +40,9 @@ def _each(found: Mapping[str, Any], wanted: Mapping[str, Any], within: str) -> I
 
 def to_jsonable(value: Any) -> Any:
     """Convert views to JSON values: times become ISO 8601, infinities and NaN null."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: to_jsonable(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-        }
-    if isinstance(value, Mapping):
-        return {str(key): to_jsonable(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [to_jsonable(item) for item in value]
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, StrEnum | PurePath):
-        return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    dump = getattr(value, "model_dump", None)
-    return to_jsonable(dump(mode="json")) if dump else value
+    from pydantic_core import to_jsonable_python  # noqa: PLC0415 - slow
+
+    return to_jsonable_python(value, inf_nan_mode="null")
 
 
 def as_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
@@ -79,44 +53,3 @@ def as_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
         for name, text in rows
     )
     return f"<table><caption>{escape(caption)}</caption>{cells}</table>"
-
-
-def thumbnails(pictures: Sequence[tuple[Any, str]]) -> str:
-    """Format images in a row with captions as HTML; other examples show only the caption."""
-    cells = "".join(
-        "<figure style='display:inline-block;margin:4px;text-align:center'>"
-        f"{_picture(example)}<figcaption>{escape(text)}</figcaption></figure>"
-        for example, text in pictures
-    )
-    return f"<div>{cells}</div>"
-
-
-def _picture(example: Any) -> str:
-    image = _image(example)
-    if image is None:
-        return ""
-    image.thumbnail((_MAX_PIXELS, _MAX_PIXELS))
-    content = io.BytesIO()
-    image.save(content, "PNG")
-    source = base64.b64encode(content.getvalue()).decode()
-    style = f"height:{_SHOWN_PIXELS}px;image-rendering:pixelated"
-    return f"<img style='{style}' src='data:image/png;base64,{source}'>"
-
-
-def _image(example: Any) -> Image | None:
-    import numpy as np  # noqa: PLC0415 - slow, as Pillow
-    from PIL import Image  # noqa: PLC0415
-
-    if isinstance(example, Image.Image):
-        return example.convert("RGB")
-    if "uint8" not in str(getattr(example, "dtype", "")):
-        return None
-    pixels = np.asarray(example)
-    # Channels come first in tensors, last in arrays.
-    if pixels.ndim == 3 and pixels.shape[0] in (1, 3) and pixels.shape[-1] not in (1, 3):
-        pixels = pixels.transpose(1, 2, 0)
-    if pixels.ndim == 3 and pixels.shape[-1] == 1:
-        pixels = pixels[..., 0]
-    if pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[-1] == 3):
-        return Image.fromarray(np.ascontiguousarray(pixels))
-    return None

@@ -53,7 +53,6 @@ class Child(subprocess.Popen[str]):
         self._reader.start()
 
     def end(self, seconds: float) -> int:
-        """The exit status; kills its session after `seconds`."""
         try:
             return self.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -62,7 +61,6 @@ class Child(subprocess.Popen[str]):
             return self.wait()
 
     def tail(self) -> str:
-        """The last output lines."""
         self._reader.join(1.0)
         return "\n".join(self._lines)
 
@@ -127,7 +125,6 @@ class LocalEngine:
             self._children[number].terminate()
 
     def close(self) -> None:
-        """End all workers, slow ones by SIGKILL."""
         self.stop(self._children)
         deadline = time.monotonic() + STOP_SECONDS
         for child in self._children.values():

@@ -1,15 +1,12 @@
-"""`lipt-worker-pool` and `python -m lipt.worker.pool`: signals first, as imports take seconds."""
+"""`lipt-worker-pool` and `python -m lipt.worker.pool`."""
 
 from __future__ import annotations
 
-from lipt.common.process import end_at_signals
+from lipt.common.process import run_program
 
 
 def main() -> None:
-    end_at_signals("lipt-worker-pool")
-    from lipt.worker.pool.up import main as run
-
-    run()
+    run_program("lipt-worker-pool", "lipt.worker.pool.up")
 
 
 if __name__ == "__main__":

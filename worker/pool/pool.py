@@ -47,20 +47,14 @@ class DemandSource:
 
     def __init__(self, channel: grpc.Channel) -> None:
         self._workers = worker_pb2_grpc.WorkerServiceStub(channel)
-        self._polls = LongPoll()
+        self.polls = LongPoll()
 
     def wait(self, known: Demand | None, *, wait_seconds: float) -> Demand:
         """The demand once it differs from `known`, at the time-out, or when interrupted."""
         request = worker_pb2.GetDemandRequest(wait_seconds=wait_seconds, known=known)
         timeout = wait_seconds + _CALL_SECONDS
-        call = self._polls.answered(
-            lambda: self._workers.GetDemand.future(request, timeout=timeout)
-        )
+        call = self.polls.answered(lambda: self._workers.GetDemand.future(request, timeout=timeout))
         return call.result() if call else known or Demand()
-
-    def interrupt(self) -> None:
-        """End the current wait, and every later one; for signal handlers."""
-        self._polls.interrupt()
 
 
 @dataclass(eq=False)
@@ -81,13 +75,12 @@ class Pool:
         self._leaving: set[int] = set()
         self._num_failed, self._not_before = 0, -math.inf
         self._demand: Demand | None = None
-        self._changed_at = self._quiet_since = self.clock()
+        self._quiet_since = self.clock()
         self._complained_of: type[LiptError] | None = None
 
     def stop(self) -> None:
-        """Return from `run` soon; for signal handlers."""
         self._stopping.set()
-        self.source.interrupt()
+        self.source.polls.interrupt()
 
     def run(self, check: Callable[[], object] = lambda: None) -> None:
         """Work until `stop`, an error of `check`, or a worker that refuses its arguments."""
@@ -111,36 +104,27 @@ class Pool:
         now, settings = self.clock(), self.settings
         num_open = demand.num_queued + demand.num_leased + demand.num_coming
         num_open += demand.num_ranges if self.has_data else 0
-        if demand != self._demand:
-            self._demand, self._changed_at = demand, now
+        self._demand = demand
         if num_open:
             self._quiet_since = now
         for ended in self.engine.ended():
-            self._say_goodbye(ended, demand, now)
-        wanted = max(settings.min_workers, min(settings.workers, num_open))
-        missing = wanted - (len(self._workers) - len(self._leaving))
+            self._say_goodbye(ended, now)
+        missing = min(settings.workers, num_open) - len(self._workers) + len(self._leaving)
         if missing > 0 and now >= self._not_before:
-            logger.info("starting %s: learners: %s", _workers(missing), _counts(demand))
-            self._start(missing, now)
-        elif not num_open and now - self._quiet_since >= settings.idle_seconds:
-            idle = {number for number in self._workers if number >= settings.min_workers}
-            if idle := idle - self._leaving:
-                logger.info("ending %s: there is no learner", _workers(len(idle)))
-                self.engine.stop(idle)
-                self._leaving |= idle
-
-    def _start(self, count: int, now: float) -> None:
-        settings, number = self.settings, 0
-        for _ in range(count):
-            while number in self._workers:
-                number += 1
-            # The minimum stays; others leave when idle.
+            logger.info("starting %s for %d learners and ranges", _workers(missing), num_open)
             leaves = ["--max-idle-seconds", f"{settings.idle_seconds:g}"]
-            own = leaves if number >= settings.min_workers else []
-            self.engine.start(number, [*own, *self.arguments])
-            self._workers[number] = now
+            for _ in range(missing):
+                number = min(set(range(len(self._workers) + 1)) - self._workers.keys())
+                self.engine.start(number, [*leaves, *self.arguments])
+                self._workers[number] = now
+            return
+        idle = self._workers.keys() - self._leaving
+        if idle and now - self._quiet_since >= settings.idle_seconds:
+            logger.info("ending %s: there is no learner", _workers(len(idle)))
+            self.engine.stop(idle)
+            self._leaving |= idle
 
-    def _say_goodbye(self, ended: Ended, demand: Demand, now: float) -> None:
+    def _say_goodbye(self, ended: Ended, now: float) -> None:
         age_seconds = now - self._workers.pop(ended.number)
         if ended.number in self._leaving:
             self._leaving.discard(ended.number)
@@ -150,14 +134,6 @@ class Pool:
             raise ProcessEndedError(f"{name} does not take its arguments:\n{ended.tail}")
         if ended.status == 0:
             logger.info("%s is done; %s left", name, _workers(len(self._workers)))
-            unchanged_seconds = now - self._changed_at
-            if demand.num_queued and unchanged_seconds >= self.settings.idle_seconds:
-                logger.warning(
-                    "%s left without a learner, and %d wait: lipt doctor and lipt run watch say "
-                    "what keeps workers from them",
-                    name,
-                    demand.num_queued,
-                )
             return
         if ended.status is not None:
             if age_seconds >= _YOUNG_SECONDS:
@@ -172,16 +148,6 @@ class Pool:
 
 def _workers(number: int) -> str:
     return f"{number} worker{'' if number == 1 else 's'}"
-
-
-def _counts(demand: Demand) -> str:
-    words = {
-        "waiting": demand.num_queued,
-        "with a worker": demand.num_leased,
-        "about to come": demand.num_coming,
-        "ranges of a pass over the data": demand.num_ranges,
-    }
-    return ", ".join(f"{count} {word}" for word, count in words.items() if count) or "none"
 
 
 @contextmanager

@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -24,8 +23,6 @@ from lipt.worker.pool import STOP_SECONDS, Child, Ended
 from lipt.worker.settings import PoolSettings
 
 _LOCAL = "local"
-_CLIENT_SCHEME = "ray://"
-_KNOCK_SECONDS = 10.0
 # Beyond the worker's own: a cancellation passes several Ray processes.
 _CLOSE_SECONDS = STOP_SECONDS + 10.0
 # Longest time until a task notices its cancellation.
@@ -36,8 +33,9 @@ class RayEngine:
     """Runs workers on the Ray cluster that the settings name."""
 
     def __init__(self, settings: PoolSettings) -> None:
-        resources = dict(map(_resource, settings.resources))
-        runtime_env = _runtime_env(settings.runtime_env, settings.working_dir)
+        amounts = (each.partition("=") for each in settings.resources)
+        resources = {name: float(amount) for name, _, amount in amounts}
+        runtime_env = _runtime_env(settings.runtime_env)
         self._ray: Any = import_extra(
             "ray", package="ray", extra="ray", needed_for="a worker pool on Ray"
         )
@@ -118,29 +116,15 @@ class RayEngine:
         self._ray.shutdown()
 
 
-def _resource(text: str) -> tuple[str, float]:
-    name, _, amount = text.partition("=")
+def _runtime_env(path: Path | None) -> Any:
+    if path is None:
+        return {}
+    # Ray installs PyYAML; JSON is YAML.
+    yaml = import_extra("yaml", package="pyyaml", extra="ray", needed_for="--runtime-env")
     try:
-        return name, float(amount)
-    except ValueError:
-        raise ConfigError(
-            f"--resource {text!r} is not NAME=AMOUNT. Example: --resource accelerator=1"
-        ) from None
-
-
-def _runtime_env(path: Path | None, working_dir: Path | None) -> dict[str, Any]:
-    made: Any = {}
-    if path is not None:
-        # Ray installs PyYAML; JSON is YAML.
-        yaml = import_extra("yaml", package="pyyaml", extra="ray", needed_for="--runtime-env")
-        try:
-            made = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise ConfigError(f"--runtime-env {path} cannot be read: {error}.") from None
-        if not isinstance(made, dict):
-            raise ConfigError(f"--runtime-env {path} is no mapping. Example: pip: [lipt]")
-    folder = {} if working_dir is None else {"working_dir": str(working_dir.absolute())}
-    return {**made, **folder}
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"--runtime-env {path} cannot be read: {error}.") from None
 
 
 def _connect(ray: Any, address: str, runtime_env: dict[str, Any]) -> None:
@@ -149,11 +133,6 @@ def _connect(ray: Any, address: str, runtime_env: dict[str, Any]) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         started_here = {"include_dashboard": False}
     try:
-        if address not in (_LOCAL, "auto"):
-            # Ray itself would retry for more than a minute.
-            with suppress(ConfigError):  # Ray checks other address forms
-                listener = split_address(address.removeprefix(_CLIENT_SCHEME))
-                socket.create_connection(listener, timeout=_KNOCK_SECONDS).close()
         ray.init(
             address=address,
             runtime_env=runtime_env or None,
@@ -174,7 +153,9 @@ def run_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> tupl
     """Run a worker to its end; returns its exit status and last lines."""
     # Ray cancels a task by SIGINT, which background processes ignore by default.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    child = Child("lipt.worker", arguments, os.environ | environment, _log)
+    # The lines are for `ray logs`.
+    log = partial(print, file=sys.stderr, flush=True)
+    child = Child("lipt.worker", arguments, os.environ | environment, log)
     try:
         while (status := child.poll()) is None:
             sleep(_SLICE_SECONDS)
@@ -185,9 +166,3 @@ def run_worker(arguments: Sequence[str], environment: Mapping[str, str]) -> tupl
     finally:
         signal.signal(signal.SIGINT, before)
     return status, child.tail()
-
-
-def _log(line: str) -> None:
-    # For `ray logs`.
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

@@ -32,7 +32,7 @@ _LOOK_SECONDS = 0.2
 # Variables only for workers and trainers.
 _PEERS_OWN = ("LIPT_TLS_", "LIPT_TOKEN")
 _FLAGS = (
-    "workers min_workers idle_seconds ray gpus_per_worker cpus_per_worker runtime_env working_dir "
+    "workers idle_seconds ray gpus_per_worker cpus_per_worker runtime_env "
     "tls_cert tls_key tls_ca token_file log_level"
 )
 
@@ -74,8 +74,7 @@ def _run_pool(flags: dict[str, Any], worker_arguments: list[str]) -> None:
     with opened(settings, worker_arguments, say=partial(say, err=True)) as pool:
         # Connecting to Ray replaces handlers.
         _on_signals(pool.stop)
-        most, where = settings.workers, settings.where
-        say_here("up to %d workers for %s, %s", most, settings.coordinator, where)
+        say_here("up to %d workers for %s", settings.workers, settings.coordinator)
         pool.run()
     say_here("stopped")
 
@@ -215,11 +214,10 @@ def _reachable(listening: str, host: str | None, *, here: bool) -> str:
 
 
 def _tell(data: str, listening: str, settings: PoolSettings) -> None:
-    most = settings.workers
     flag = "" if listening == _DEFAULT_ADDRESS else f" --coordinator {settings.coordinator}"
     say(
-        f"lipt serves {data} on {listening}, for up to {most} worker{'' if most == 1 else 's'} "
-        f"{settings.where}, which come with the first run. In another terminal:"
+        f"lipt serves {data} on {listening}, for up to {settings.workers} workers, which come with "
+        "the first run. In another terminal:"
     )
     say(f"    lipt run start --watch{flag}")
     say(f"    lipt subset get --fraction 0.1 --out subset.npy{flag}")

@@ -7,8 +7,6 @@ class; `labels_N` and `stages_N`, int64 from 0; in its metadata `class_names`, a
 Shapes: N images, C channels, H x W pixels.
 """
 
-# ruff: noqa: D102 - methods are described once, in `ImageRows`
-
 from __future__ import annotations
 
 import io

@@ -24,8 +24,6 @@ Decoder, image size and class names do not matter. All rows are sampled for N <=
 Shapes: N examples, C channels or classes, H x W pixels, T targets, P features of another half.
 """
 
-# ruff: noqa: D102 - methods are described once, in the abstract classes
-
 from __future__ import annotations
 
 import hashlib

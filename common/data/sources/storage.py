@@ -4,8 +4,6 @@ Options follow a question mark, as in `csv:PATH?label=grade&drop=id,name`. Value
 percent-decoded after lists are split: a comma in a column's name is `%2C`.
 """
 
-# ruff: noqa: D102 - methods of io and of `LocalFiles` are described once
-
 from __future__ import annotations
 
 import io

@@ -1,14 +1,13 @@
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from pydantic import BaseModel, ByteSize, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from docs.make.configuration import markdown_tables
-from lipt.common.config.knobs import example_toml, option_help, sections
+from lipt.common.config.knobs import option_help, sections
 from lipt.common.config.run_config import (
-    PRESETS,
     AugmentationConfig,
     FingerprintKind,
     LearnersConfig,
@@ -16,12 +15,10 @@ from lipt.common.config.run_config import (
     PruningConfig,
     PruningMethod,
     RunConfig,
-    SoupSearch,
 )
 from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.config.values import (
-    did_you_mean,
     dump,
     overrides_to_proto,
     run_config_from_proto,
@@ -65,9 +62,8 @@ def test_flags_then_environment_then_file(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("lisen = 'x'", "lisen: there is no such setting; there are listen, state_dir, "),
-        ("[lease]\nseconds = 5", r"lease\.seconds: there is .*; there are duration_seconds$"),
-        ("[run.learners]\ndensity = 1", r"run\.learners\.density: .* num_learners, num_minibat"),
+        ("lisen = 'x'", "lisen: there is no such setting. Did you mean listen"),
+        ("[lease]\nseconds = 5", r"lease\.seconds: .* or lease\.duration_seconds\?"),
         ("[lease]\nduration_seconds = nan", r"lease\.duration_seconds = nan: .*finite"),
         ("[lease]\nduration_seconds = 1e9", r"duration_seconds = 1000000000\.0: .*equal to 3600"),
         ("[lease]\nduration_seconds = 'x'", r"lease\.duration_seconds = 'x': .*valid number"),
@@ -100,15 +96,6 @@ def test_own_factories_are_allowed_and_others_are_not() -> None:
     assert load(limits={"compute_memory": "1.5GiB"}).limits.compute_memory == 3 * 2**29
     worker = load_settings(WorkerSettings, config=None, flags={"max_memory": "2000000000"})
     assert worker.max_memory == 2 * 10**9
-
-
-@pytest.mark.parametrize(
-    ("size", "words"),
-    [("5 MB", "greater than or equal to 1073741824"), ("much", "could not parse value and unit")],
-)
-def test_size_that_nothing_could_run_in_is_refused(size: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=f"max_memory = '{size}': .*{words}"):
-        load_settings(WorkerSettings, config=None, flags={"max_memory": size})
 
 
 TASK = LearnerTask(
@@ -152,7 +139,7 @@ def test_run_config_has_the_same_fields_on_the_wire() -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"nonsense": 1}, "nonsense: there is no such setting; there are model"),
+        ({"nonsense": 1}, "nonsense: there is no such setting"),
         ({"learners": {"steps": 1}}, r"learners\.steps: there is no such setting"),
         ({"learners": 3}, "learners = 3: input should be a valid dictionary"),
         ({"pruning": {"method": "axe"}}, "input should be 'magnitude', 'snip', 'random' or 'none'"),
@@ -225,21 +212,8 @@ def test_a_column_of_no_known_type_is_refused() -> None:
         read(message)
 
 
-@pytest.mark.parametrize(
-    ("name", "question"),
-    [
-        ("density_mn", "did you mean pruning.density_min?"),
-        ("pruning.num_learners", "did you mean learners.num_learners?"),
-        ("learning_rat", "did you mean initialization.learning_rate or learners.learning_rate?"),
-        ("xyzzy", ""),
-    ],
-)
-def test_a_name_that_is_like_a_setting_gets_a_question(name: str, question: str) -> None:
-    assert did_you_mean(name, RunConfig) == question
-
-
 def test_a_recipe_s_setting_that_there_is_not_is_refused_with_what_was_meant() -> None:
-    with pytest.raises(ConfigError, match=r"did you mean learning_rate\?"):
+    with pytest.raises(ConfigError, match=r"Did you mean learning_rate"):
         validate(Recipe, {"learning_rates": 1})
 
 
@@ -258,70 +232,8 @@ class Kitchen(BaseModel):
     cooks: int = Field(default=3, ge=1, le=10_000, description="How many cooks there are.")
     oven: Oven = Oven()
     spare: Oven = Field(default=Oven(), description="For when it breaks.")
-    salt: Literal["sea", "rock"] = Field(default="sea", description="Kind of salt.")
     precision: Precision = Field(default=Precision.AUTO, description="Of the scales.")
-    seed: int = Field(default=2**32, ge=0, lt=2**63, description="A pinch.")
     open_late: bool = Field(default=False, description="Whether it closes after midnight.")
-    guests: tuple[str, ...] = Field(default=(), description="Who comes.")
-    bell: Path | None = Field(default=None, description="To ring.", examples=["/dev/bell"])
-    larder: ByteSize = Field(default=ByteSize(2**31), description="What fits in.")
-    door: Path = Field(default_factory=Path.home, description="To shut.", examples=["/door"])
-    owner: str = Field(description='Who "pays".', examples=['the "boss"'])
-
-
-TOML = """\
-# kitchen --config kitchen.toml
-#
-# All of it.
-
-# How many cooks there are.
-cooks = 3  # 1 to 10000
-
-# Kind of salt.
-salt = "sea"  # sea or rock
-
-# Of the scales.
-precision = "auto"  # auto, float32 or bfloat16
-
-# A pinch.
-seed = 4_294_967_296  # at least 0, below 2^63
-
-# Whether it closes after midnight.
-open_late = false
-
-# Who comes.
-guests = []
-
-# To ring.
-# bell = "/dev/bell"
-
-# What fits in.
-larder = "2GiB"
-
-# To shut.
-# door = "/door"
-
-# Who "pays".
-owner = "the \\"boss\\""
-
-# How the soup is kept warm.
-[oven]
-
-# Power, theta*.
-watts = 0.5  # above 0, at most 2
-
-# Is `*on*`, or_off|broken.
-label = "on"  # at most 80 characters
-
-# For when it breaks.
-[spare]
-
-# Power, theta*.
-watts = 0.5  # above 0, at most 2
-
-# Is `*on*`, or_off|broken.
-label = "on"  # at most 80 characters
-"""
 
 
 OVEN_TABLE = r"""
@@ -330,10 +242,6 @@ OVEN_TABLE = r"""
 | `watts` | `0.5` | above 0, at most 2 | Power, theta\*. |
 | `label` | `"on"` | at most 80 characters | Is `*on*`, or\_off\|broken. |
 """.strip()
-
-
-def test_example_has_every_setting_with_its_description_its_default_and_what_is_allowed() -> None:
-    assert example_toml(Kitchen, "kitchen --config kitchen.toml\n\nAll of it.") == TOML
 
 
 def test_tables_escape_what_markdown_takes_for_its_own_outside_of_code() -> None:
@@ -401,11 +309,3 @@ def test_figure_that_no_record_could_hold_is_refused(path: str, value: float) ->
 def test_kind_is_told_from_the_value() -> None:
     assert FingerprintKind.of("f" * 64) is FingerprintKind.of("") is FingerprintKind.SAMPLED
     assert FingerprintKind.of("full-" + "f" * 64) is FingerprintKind.FULL
-
-
-def test_the_papers_preset_has_its_learners_and_its_search() -> None:
-    config = validate(RunConfig, PRESETS["paper"])
-    learners = config.learners
-    sizes = (learners.num_learners, learners.num_minibatches, learners.num_steps)
-    assert (*sizes, learners.batch_size) == (10, 1, 10, 256)
-    assert (config.soup.search, config.soup.num_alphas) == (SoupSearch.GRID, 10)

@@ -17,7 +17,7 @@ from lipt.common.access.tokens import Token, TokenSource
 from lipt.common.errors import ConfigError, InvalidRequestError
 from lipt.common.network.tls import TlsFiles, server_credentials
 from lipt.common.rpc.channel import IdleWatchdog, open_channel
-from lipt.common.rpc.health_check import address_to_ask, main
+from lipt.common.rpc.health_check import main
 from lipt.common.rpc.messages import message_to_dict, require_lengths
 from lipt.v1 import (
     blob_pb2,
@@ -135,7 +135,6 @@ def files(tmp_path: Path, authority: trustme.CA) -> TlsFiles:
 
 @pytest.fixture
 def server(listener: Listener, authority: trustme.CA, tmp_path: Path) -> Iterator[Bound]:
-    """One that is yet to be started, and its ports: without TLS, and with client certificates."""
     server = grpc.server(ThreadPoolExecutor(max_workers=4))
     server.add_generic_rpc_handlers((listener,))
     credentials = server_credentials(write_files(tmp_path / "server", authority))
@@ -146,7 +145,6 @@ def server(listener: Listener, authority: trustme.CA, tmp_path: Path) -> Iterato
 
 
 def call_each_kind(channel: grpc.Channel) -> list[bytes]:
-    """What five calls have answered, two of them twice."""
     unary = channel.unary_unary("/x.X/unary_unary")
     return [
         unary(b"", timeout=30),
@@ -328,22 +326,11 @@ def test_what_is_as_long_as_it_may_be_is_taken() -> None:
     require_lengths(blob_pb2.WriteBlobRequest(chunk=blob_pb2.Chunk(data=b"x" * 10_000)))
 
 
-@pytest.mark.parametrize(
-    ("environment", "address"),
-    [
-        ({}, "127.0.0.1:50051"),
-        ({"LIPT_LISTEN": "0.0.0.0:7"}, "127.0.0.1:7"),
-        ({"LIPT_LISTEN": "[::]:7"}, "[::1]:7"),
-        ({"LIPT_LISTEN": "head:7", "LIPT_HEALTH_LISTEN": "127.0.0.1:8"}, "127.0.0.1:8"),
-    ],
-)
-def test_it_is_asked_where_it_listens(environment: dict[str, str], address: str) -> None:
-    assert address_to_ask(environment) == address
-
-
 async def test_status_is_whether_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     healthy = health.aio.HealthServicer()
     async with serving((health_pb2_grpc.add_HealthServicer_to_server, healthy)) as address:
+        monkeypatch.setenv("LIPT_LISTEN", address.replace("127.0.0.1", "0.0.0.0"))
+        assert await asyncio.to_thread(main) is None
         monkeypatch.setenv("LIPT_HEALTH_LISTEN", address)
         assert await asyncio.to_thread(main) is None
         await healthy.set("", health_pb2.HealthCheckResponse.NOT_SERVING)

@@ -27,8 +27,6 @@ METHOD = "/lipt.v1.InfoService/GetInfo"
 
 
 class Services:
-    """Those of one method; counts how often its handler was made."""
-
     num_made = 0
 
     async def find(self, details: grpc.HandlerCallDetails) -> Any:
@@ -52,8 +50,6 @@ ERRORS = [cls for cls in error_classes() if error_class(cls.reason) is cls]
 
 
 class Raising(run_pb2_grpc.RunServiceServicer, blob_pb2_grpc.BlobServiceServicer):
-    """Raises what the test sets, from a plain call and from a stream."""
-
     error: Exception = LiptError("unset")
 
     def __init__(self) -> None:
@@ -160,8 +156,6 @@ CREATE = "lipt.v1.RunService/CreateRun"
 
 
 class _Service(run_pb2_grpc.RunServiceServicer, worker_pb2_grpc.WorkerServiceServicer):
-    """Keeps the trace that each call was made in; refuses to cancel."""
-
     def __init__(self) -> None:
         self.seen: list[str] = []
 

@@ -142,7 +142,7 @@ def test_theta_star_has_the_features_it_has_as_a_soup(ask: Any, weights: BlobNam
     assert not torch.equal(anew.features_ND, initial.features_ND)
     _, facts = ask("auto", **question)
     tried = [one["features"] for one in facts["tried"]]
-    assert tried == ["patches", "soup", "initial", "patches+initial"]
+    assert tried == ["patches", "soup", "initial", "patches+soup", "patches+initial"]
 
 
 def test_learners_are_side_by_side_and_silent_about_their_own_shards(
@@ -217,8 +217,9 @@ def test_the_backbone_is_the_operators(weights: BlobName, context: Context, tmp_
 def test_a_choice_tells_what_it_tried(ask: Any, trajectories: Trajectories) -> None:
     chosen, facts = ask("auto", trajectories=trajectories)
     tried = {one["features"]: one for one in facts["tried"]}
-    assert list(tried) == ["patches", "soup", "learners", "patches+learners"]
-    assert [one["passes"] for one in tried.values()] == [2.0, 1.0, 2.0, 4.0]
+    # Learners, at two passes, could not halve the errors of patches for that price.
+    assert list(tried) == ["patches", "soup", "patches+soup"]
+    assert [one["passes"] for one in tried.values()] == [0.0, 1.0, 1.0]
     assert facts["features"] == "patches"
     assert facts["accuracy"] == tried["patches"]["accuracy"]
     alone, _ = ask("ridge:patches")

@@ -43,7 +43,6 @@ def _built(overlay: str) -> str:
 
 @cache
 def charted(name: str) -> str:
-    """The chart with a values file of its folder ci, as release `lipt` in the namespace `lipt`."""
     values = yaml.safe_load((CHART / "ci" / f"{name}-values.yaml").read_text())
     return "---\n".join(rendered(values))
 
@@ -183,7 +182,6 @@ def test_chart_and_overlay_come_to_the_same(name: str) -> None:
 
 
 def plain(given: list[Object]) -> dict[tuple[str, str], Any]:
-    """By kind and name, without what differs for a reason, and in an order of its own."""
     found = {}
     for each in copy.deepcopy(given):
         if each["kind"] == "Namespace":  # Helm is told it

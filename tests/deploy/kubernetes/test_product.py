@@ -28,8 +28,6 @@ _COMMANDS: dict[str, tuple[typer.Typer, Any, str, type[Any]]] = {
 
 @pytest.fixture
 def read(tmp_path: Path) -> Any:
-    """What the command of a component's container makes of its flags, variables and file."""
-
     def read(given: list[Object], component: str) -> tuple[Any, Object]:
         with pytest.MonkeyPatch.context() as patch:
             return _read(given, component, patch, tmp_path)
@@ -71,7 +69,6 @@ def spec_of(given: list[Object], component: str) -> Object:
 
 
 def mount_of(spec: Object, path: Path) -> Object:
-    """The volume that a path of the container lies on."""
     (container,) = spec["containers"]
     within = [each for each in container["volumeMounts"] if path.is_relative_to(each["mountPath"])]
     return max(within, key=lambda each: len(each["mountPath"]))

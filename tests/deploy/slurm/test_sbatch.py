@@ -24,8 +24,6 @@ BIN = Path(sys.executable).parent
 
 
 class Job:
-    """A job of three nodes whose tasks are local processes."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.home = folder / "lipt-7"

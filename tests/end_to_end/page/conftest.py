@@ -53,8 +53,6 @@ class Watched:
 
 @dataclass
 class Watcher:
-    """Opens pages, and keeps what their consoles say."""
-
     browser: Browser
     service: Watched
     _contexts: list[BrowserContext] = field(default_factory=list)
@@ -88,11 +86,9 @@ class Watcher:
             self._said.append(f"{kind}: {text}")
 
     def expect(self, pattern: str) -> None:
-        """What a console may say: the browser notes every request that fails."""
         self._expected.append(pattern)
 
     def complaints(self) -> list[str]:
-        """What consoles said and nobody expected."""
         expected = self._expected
         return [said for said in self._said if not any(re.search(one, said) for one in expected)]
 
@@ -105,7 +101,6 @@ _OF_EACH_CLASS = 80
 
 
 def _images(folder: Path) -> Path:
-    """Small digits of four classes, each in a folder of its class' name."""
     values, labels = load_digits(return_X_y=True)
     for label, name in enumerate(HOSTILE_CLASSES):
         (folder / name).mkdir(parents=True)
@@ -144,7 +139,6 @@ def service(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def watcher(browser: Browser, service: Watched) -> Iterator[Watcher]:
-    """Opens the page; at the end nothing may have been said on any console."""
     opened = Watcher(browser, service)
     yield opened
     opened.close()

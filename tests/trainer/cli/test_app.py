@@ -54,7 +54,7 @@ def spans_of(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Remembered:
 def test_a_command_is_a_span_with_its_name(
     monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], name: str
 ) -> None:
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
     monkeypatch.setenv("TRACEPARENT", f"00-{TRACE}-{SPAN}-01")
     spans = spans_of(monkeypatch, *arguments)
     assert spans.names() == [name]
@@ -109,7 +109,7 @@ DISTILL = ("distill", "--data", "digits-train", "--model", "linear", "--out", "x
         (("run", "start", "--set", "learners.num_steps"), "is not NAME=VALUE"),
         (("run", "start", "--config", "/nowhere/run.toml"), "cannot be read"),
         (("subset", "get", "--out", "x.npy"), "give one of --fraction and --budget"),
-        (("subset", "get", "--out", "x.txt", "--fraction", "0.1"), ".npy, .csv, .json, .parquet"),
+        (("subset", "get", "--out", "x.txt", "--fraction", "0.1"), ".npy, .csv, .json"),
         (("subset", "get", "--out", "/nowhere/x.npy", "--budget", "3"), "not a directory"),
         (("weights", "get", "--out", "/nowhere/w.safetensors"), "not a directory"),
         (("weights", "get", "--out", "w.safetensors", "--kind", "final"), "pretrained"),

@@ -77,10 +77,10 @@ def test_what_the_demo_shows_is_not_broken_on_digits(demo: Demo) -> None:
     assert rows["auto"].beats_random
     assert rows["auto"].levelled_off
     # The strategy, 144 examples, the fewest and the most of a class, and how many are wrong.
-    lines = re.findall(r"^(\w+) +144 +\d+ to \d+ +(\d+) +[0-9a-f]{12} ", said, re.MULTILINE)
+    lines = re.findall(r"^(\w+) +144 +\d+ to \d+ +(\d+)$", said, re.MULTILINE)
     num_wrong = {strategy: int(wrong) for strategy, wrong in lines}
     assert tuple(num_wrong) == STRATEGIES
-    # Of 144 examples about 7 have a wrong label where nobody looks.
+    # Of 144 random examples about 7 have a wrong label.
     assert num_wrong["auto"] < min(num_wrong["uniform"], num_wrong["uniform_per_class"])
     told = r"72 of 1442 labels are .* labels: (\d+) of these are wrong, and (\d+) of the first 20\."
     found, worst = re.findall(told, said)[-1]
@@ -96,7 +96,6 @@ def test_the_demo_writes_two_pages_and_leaves_no_process(demo: Demo) -> None:
         assert line in html.unescape(page)
     # Of either strategy as many wanted and unwanted ones, and the worst suspects.
     assert page.count("data:image/png;base64,") == 2 * 2 * 24 + 24
-    assert page.count('class="map"') == 2
     (pid,) = re.findall(r"lipt up started \(process (\d+)\)", said)
     with pytest.raises(ProcessLookupError):
         os.killpg(int(pid), 0)  # its session
@@ -105,6 +104,6 @@ def test_the_demo_writes_two_pages_and_leaves_no_process(demo: Demo) -> None:
 def test_wrong_labels_are_counted_among_the_suspects_and_the_worst_of_them() -> None:
     # 6 and 1 are the suspects; 1 and 3 are wrong.
     assert found_text([6, 1], np.isin(np.arange(8), [1, 3])) == (
-        "2 of 8 labels are wrong on purpose. The diagnosis, which is not told of them, suspects "
+        "2 of 8 labels are wrong on purpose. The diagnosis does not know which, and suspects "
         "2 labels: 1 of these are wrong, and 1 of the first 2."
     )

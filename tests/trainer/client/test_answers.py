@@ -3,7 +3,6 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from google.protobuf.timestamp_pb2 import Timestamp
 from grpc import StatusCode
 
 from lipt.common.blobs.blob import BlobName, blob_to_proto
@@ -19,7 +18,7 @@ from lipt.common.errors import (
 from lipt.trainer.client import client as module
 from lipt.trainer.client.client import Client
 from lipt.trainer.views import ProgressView
-from lipt.v1 import blob_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
+from lipt.v1 import blob_pb2, diagnosis_pb2, run_pb2, subset_pb2
 from tests.relay import Fault, Relay, answer, before, change, cut, refuse, silence
 from tests.service import READY, SMALLEST, Service
 from tests.trainer.made_up import described
@@ -88,49 +87,6 @@ def test_silence_is_ended(relay: Relay, waiting_run: str, monkeypatch: pytest.Mo
         next(changes)
         with pytest.raises(UnreachableError, match=r"sent nothing for 0\.1 s"):
             next(changes)
-
-
-def standing(**states: int) -> info_pb2.WatchServiceResponse:
-    """Runs of these states; the first letter of the alphabet is the oldest."""
-    return info_pb2.WatchServiceResponse(
-        runs=[
-            run_pb2.Run(
-                run_id=name,
-                state=state,  # type: ignore[arg-type]
-                created_at=Timestamp(seconds=ord(name)),
-            )
-            for name, state in states.items()
-        ]
-    )
-
-
-def test_a_view_of_the_service_has_every_run_as_last_told(relay: Relay, client: Client) -> None:
-    training, ready = run_pb2.RUN_STATE_TRAINING, run_pb2.RUN_STATE_READY
-    relay.next(
-        "WatchService",
-        answer(standing(b=training, a=training), standing(a=ready), standing(c=ready)),
-    )
-    views = client.watch_service()
-    told = [[(run.run_id, run.state.value) for run in next(views).runs] for _ in range(3)]
-    assert told == [
-        [("b", "training"), ("a", "training")],
-        [("b", "training"), ("a", "ready")],
-        [("c", "ready"), ("b", "training"), ("a", "ready")],
-    ]
-
-
-def test_a_cut_view_of_the_service_begins_anew_and_says_so(relay: Relay, client: Client) -> None:
-    ready = run_pb2.RUN_STATE_READY
-    relay.next(
-        "WatchService",
-        answer(standing(a=ready, b=ready), then=cut()),
-        answer(standing(b=ready)),
-    )
-    pauses: list[str] = []
-    views = client.watch_service(on_pause=pauses.append)
-    assert [[run.run_id for run in next(views).runs] for _ in range(2)] == [["b", "a"], ["b"]]
-    assert len(pauses) == 1
-    assert "asking again" in pauses[0]
 
 
 def progress(activity: str = "gradients", **fields: int) -> subset_pb2.GetSubsetResponse:

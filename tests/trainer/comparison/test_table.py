@@ -98,8 +98,8 @@ def test_every_baseline_at_chance_is_named_at_its_fraction_alone() -> None:
     lost = [*trials("uniform", [0.1, 0.1], 0.01), *trials("redrawn", [0.3, 0.09], 0.01)]
     first, second = answers(outcomes([*lost, *trials("craig", [0.1, 0.1], 0.01), *TRIALS, *WINNER]))
     assert first.better.startswith(
-        "At 1% this recipe does not learn here: random (uniform) reaches 10.0% and random re-drawn "
-        "every epoch reaches 9.0%, chance is 10.0%."
+        "At 1% this recipe does not learn here: random (uniform) reaches 10.0% and random "
+        "resampled every epoch reaches 9.0%, chance is 10.0%."
     )
     assert (first.learned, second.learned, second.beats_random) == (False, True, True)
 
@@ -118,7 +118,7 @@ def test_training_that_was_too_short_is_named() -> None:
         for strategy in ("uniform", "craig")
         for trial in trials(strategy, [0.7, 0.7], levelled_off=False)
     ]
-    # Of re-drawn random nobody asks it.
+    # Not computed for resampled random.
     short += trials("redrawn", [0.7, 0.7], levelled_off=False)
     assert answer(*short).better.endswith("rising with all of them: train longer.")
 

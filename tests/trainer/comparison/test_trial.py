@@ -55,31 +55,24 @@ def test_a_training_has_learned_by_its_odds_against_chance(
     assert replace(TRIAL, test_accuracy=score, chance=chance).learned is learned
 
 
-def test_trials_are_found_again_by_another_process(tmp_path: Path) -> None:
-    path = tmp_path / "trials.jsonl"
-    TrialFile(path, IDENTITY).add(TRIAL)
-    again = TrialFile(path, IDENTITY)
-    assert again.find(Cell(0, "uniform", 0.1)) == TRIAL
-    assert again.find(Cell(1, "uniform", 0.1)) is None
-    assert read_trials(path) == (IDENTITY, [TRIAL])
-
-
 def test_a_target_is_reached_at_the_first_look_that_finds_it_choosing_included() -> None:
     assert TRIAL.reached(0.4) == (20, 1.75 + 4.0)
     assert TRIAL.reached(0.3) == (10, 1.75 + 2.0)
     assert TRIAL.reached(0.51) is None
 
 
-def test_a_line_that_was_cut_is_done_again(tmp_path: Path) -> None:
+def test_trials_are_found_again_and_a_line_that_was_cut_is_done_again(tmp_path: Path) -> None:
     path = tmp_path / "trials.jsonl"
     file = TrialFile(path, IDENTITY)
-    file.add(TRIAL)
-    file.add(replace(TRIAL, seed=1))
+    for seed in (0, 1):
+        file.add(replace(TRIAL, seed=seed))
     path.write_text(path.read_text()[:-20])
     again = TrialFile(path, IDENTITY)
     assert again.trials == [TRIAL]
+    assert again.find(Cell(0, "uniform", 0.1)) == TRIAL
+    assert again.find(Cell(1, "uniform", 0.1)) is None
     again.add(replace(TRIAL, seed=1))
-    assert [trial.seed for trial in read_trials(path)[1]] == [0, 1]
+    assert read_trials(path) == (IDENTITY, [TRIAL, replace(TRIAL, seed=1)])
 
 
 def test_another_comparisons_file_is_refused(tmp_path: Path) -> None:

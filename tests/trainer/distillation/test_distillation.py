@@ -171,14 +171,6 @@ def test_the_distance_is_one_minus_each_cosine(synthetic: list[float], expected:
     assert distance(of([[1.0, 0.0]]), of([synthetic])).item() == pytest.approx(expected)
 
 
-def test_the_distance_falls_along_the_hand_derived_gradient() -> None:
-    # The distance is 2 (1 - x / sqrt(x^2 + y^2)); by x at (0, 1) that is -2, by y nothing.
-    point = torch.tensor([[0.0, 1.0]], requires_grad=True)
-    found = gradients(plane(), point, 0, torch.ones(1), differentiable=True)
-    (by_point,) = torch.autograd.grad(distance(of([[1.0, 0.0]]), found), [point])
-    assert by_point[0].tolist() == pytest.approx([-2.0, 0.0])
-
-
 def test_all_images_of_a_match_are_shifted_and_mirrored_alike(networks_of: Any) -> None:
     networks = networks_of(small(augmentation="crop_flip", padding=2))
     images_BCHW = torch.rand(1, 1, 8, 8).expand(3, -1, -1, -1)

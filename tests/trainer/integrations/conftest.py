@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from lipt.trainer import InfoBatchSampler, ReselectingSampler
-from lipt.trainer.resampling.samplers import LossSampler
+from lipt.trainer import ReselectingSampler
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.fake_client import FakeClient
 from tests.trainer.made_up import made_up_subset
@@ -50,11 +49,6 @@ class Model(nn.Module):
         logits = self.net(images)
         if self.training:
             self.seen.extend(ids.tolist())
-        if isinstance(self.sampler, LossSampler) and self.training:
-            losses_B = functional.cross_entropy(logits, ids % 2, reduction="none")
-            self.sampler.update(ids, losses_B)
-            if isinstance(self.sampler, InfoBatchSampler):
-                return {"loss": (losses_B * self.sampler.weights(ids)).mean()}
         return {"loss": functional.cross_entropy(logits, ids % 2), "logits": logits}
 
     def epochs(self) -> list[list[int]]:

@@ -7,14 +7,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from lipt.common.errors import ConfigError, SubsetError
-from lipt.trainer import (
-    InfoBatchSampler,
-    RedrawingSampler,
-    ReselectingSampler,
-    StaleLossSampler,
-    SubsetSampler,
-)
-from lipt.trainer.resampling.samplers import EpochSampler
+from lipt.trainer import RedrawingSampler, ReselectingSampler, SubsetSampler
 from tests.trainer.fake_client import FakeClient
 from tests.trainer.integrations.conftest import BATCH, NUM_EXAMPLES, Loop, Model, Rows, subset_of
 
@@ -34,12 +27,10 @@ def random() -> RedrawingSampler:
     return RedrawingSampler(NUM_EXAMPLES, budget=8)
 
 
-def stale() -> StaleLossSampler:
-    return StaleLossSampler(NUM_EXAMPLES, budget=8)
-
-
-def infobatch() -> InfoBatchSampler:
-    return InfoBatchSampler(NUM_EXAMPLES, num_epochs=8)
+def random_epoch(epoch: int) -> list[int]:
+    sampler = random()
+    sampler.set_epoch(epoch)
+    return list(sampler)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -65,24 +56,14 @@ def test_checkpoints_resume(loop: Loop, make_sampler: MakeSampler, fake_client: 
     assert fake_client.asked[-1]["previous"] == subset_of(1)
 
 
-@pytest.mark.parametrize("make", [random, stale])
-def test_a_checkpoint_keeps_the_order(loop: Loop, make: Callable[[], EpochSampler]) -> None:
-    whole, again = Model(), Model()
-    loop(whole, make(), 8)
-    loop(again, make(), 8, resume=6)
-    assert again.seen == whole.seen[48:]
-    torch.testing.assert_close(again.net.state_dict(), whole.net.state_dict())
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
-def test_epochs_of_other_lengths_go_on_in_the_same_order(lightning: Loop, workers: int) -> None:
+def test_a_checkpoint_keeps_the_order(loop: Loop, workers: int) -> None:
     whole, again = Model(), Model()
-    lightning(whole, infobatch(), 8, workers=workers)
-    assert 4 * 40 < len(whole.seen) < 8 * 40
-    lightning(again, infobatch(), 8, resume=5, workers=workers)
-    assert len(again.seen) > 40
-    assert again.seen == whole.seen[-len(again.seen) :]
+    loop(whole, random(), 8, workers=workers)
+    # Every epoch has examples of its own.
+    assert [sorted(random_epoch(epoch)) for epoch in range(8)] == whole.epochs()
+    loop(again, random(), 8, resume=6, workers=workers)
+    assert again.seen == whole.seen[48:]
     torch.testing.assert_close(again.net.state_dict(), whole.net.state_dict())
 
 
@@ -90,9 +71,7 @@ def test_what_no_epoch_would_use_is_not_asked_for(
     loop: Loop, make_sampler: MakeSampler, fake_client: FakeClient
 ) -> None:
     model, again = Model(), Model()
-    sampler = make_sampler(model, prefetch=True)
-    loop(model, sampler, 4)
-    sampler.reselection._executor.shutdown()
+    loop(model, make_sampler(model), 4)
     assert len(fake_client.asked) == 2
     # A finished training, too, announces the epoch that would follow.
     loop(again, make_sampler(again, first=subset_of(5)), 4, resume=4)
@@ -104,11 +83,6 @@ def test_lightning_logs_how_long_it_waited(lightning: Loop, make_sampler: MakeSa
     model = Model()
     trainer = lightning(model, make_sampler(model), 3)
     assert trainer.callback_metrics["subset_waited_seconds"] > 0
-
-
-def test_settings_that_would_cut_epochs_short_are_refused(lightning: Loop) -> None:
-    with pytest.raises(ConfigError, match="reload_dataloaders_every_n_epochs=1"):
-        lightning(Model(), infobatch(), 8, reload_dataloaders_every_n_epochs=0)
 
 
 def test_checkpoints_resume_its_epoch(huggingface: Loop, make_sampler: MakeSampler) -> None:
@@ -140,15 +114,9 @@ def test_a_checkpoint_s_sampler_state_has_to_be_there_whole(
         run(resume=1)
 
 
-@pytest.mark.parametrize(
-    ("sampler", "words"),
-    [
-        (SubsetSampler(subset_of(0), rank=1, num_ranks=2), "among 2 ranks.*without rank and num_r"),
-        (infobatch(), "counts an epoch's steps once"),
-    ],
-)
-def test_samplers_that_do_not_fit_are_refused(huggingface: Loop, sampler: Any, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_a_sampler_of_several_ranks_is_refused(huggingface: Loop) -> None:
+    sampler = SubsetSampler(subset_of(0), rank=1, num_ranks=2)
+    with pytest.raises(ConfigError, match=r"among 2 ranks.*without rank and num_r"):
         huggingface(Model(), sampler, 1)
 
 

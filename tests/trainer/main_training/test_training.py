@@ -199,13 +199,10 @@ def test_a_linear_model_learns_what_is_linear(
     assert trained.test_accuracy > 0.9
 
 
-def test_smoothed_numbers_are_refused() -> None:
-    recipe = PLAIN_RECIPE.model_copy(update={"label_smoothing": 0.1})
-    with pytest.raises(ConfigError, match=r"label_smoothing = 0\.1: of numbers there is nothing"):
-        fit(nn.Linear(3, 1), opened(numbers), recipe=recipe, device="cpu")
-
-
 @pytest.mark.parametrize("other", [classes, labels])
-def test_a_test_set_with_other_targets_is_refused(other: object) -> None:
+def test_a_test_set_with_other_targets_and_smoothed_numbers_are_refused(other: object) -> None:
     with pytest.raises(DataError, match="mine:data, which is trained on, has regression targets"):
         require_comparable(opened(other), opened(numbers))
+    smoothed = PLAIN_RECIPE.model_copy(update={"label_smoothing": 0.1})
+    with pytest.raises(ConfigError, match=r"label_smoothing = 0\.1: of numbers there is nothing"):
+        fit(nn.Linear(3, 1), opened(numbers), recipe=smoothed, device="cpu")

@@ -1,40 +1,28 @@
-import html
 import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
-from lipt.common.errors import DiagnosisError, RunNotReadyError, SubsetError, UnreachableError
-from lipt.common.inputs.specs import ImageSpec
-from lipt.common.models import build_model
+from lipt.common.errors import DiagnosisError, SubsetError
 from lipt.common.states import LearnerState, RunState
-from lipt.common.weights.files import pack
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
-from lipt.trainer.report.report import Report, coarse_values, gather, render, ticks_of
+from lipt.trainer.report.report import render, ticks_of
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import CostsView, DatasetView, InfoView, LearnerView, SoupView
+from lipt.trainer.views import CostsView, DatasetView, InfoView, LearnerView, RunView, SoupView
 from tests.trainer.made_up import KEPT, made_up_learner, made_up_run, made_up_subset, made_up_trial
 from tests.trainer.made_up_diagnosis import made_up_findings
 from tests.trainer.report.reading import Page, words
 
 DIGITS = open_dataset("digits-test")
-
-
-def weights(scale: float = 1.0) -> bytes:
-    model = build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=3)
-    tensors = model.state_dict().items()
-    return pack({n: value * scale if value.is_floating_point() else value for n, value in tensors})
 
 
 HOSTILE = "<script>alert(1)</script>"
@@ -65,11 +53,8 @@ INFO = InfoView(
 )
 
 
-@dataclass
 class FakeClient:
     """Chooses the first rows; by grand the last ones."""
-
-    give: Callable[[], bytes] = weights
 
     def info(self) -> InfoView:
         return INFO
@@ -86,17 +71,6 @@ class FakeClient:
             findings={"words": ["judged by <b>", "no learner was used"]},
         )
 
-    def weights(self, run: str) -> bytes:
-        assert run == "r-1"
-        return self.give()
-
-
-def raising(error: Exception) -> Callable[[], bytes]:
-    def give() -> bytes:
-        raise error
-
-    return give
-
 
 TRIALS = [
     made_up_trial(seed=seed, strategy=strategy, test_accuracy=accuracy + seed / 1000)
@@ -112,32 +86,33 @@ REQUESTS = [("craig", 0.1), ("grand", 0.1)]
 COMPARISON = {"model": "resnet8", "recipe": {"steps": 60}, "data": DIGITS.fingerprint}
 
 
-@pytest.fixture(scope="module")
-def report() -> Report:
-    return gather(FakeClient(), RUN, DIGITS, REQUESTS, (COMPARISON, TRIALS))  # type: ignore[arg-type]
+def rendered(run: RunView = RUN) -> str:
+    client: Any = FakeClient()
+    return render(client, run, DIGITS, REQUESTS, (COMPARISON, TRIALS))
 
 
-def test_what_comes_from_peers_has_no_marks_that_act(report: Report) -> None:
-    text = render(replace(report, run=replace(RUN, message="w\x1b[2J\x9b\u202e\x00")))
+def test_what_comes_from_peers_has_no_marks_that_act() -> None:
+    text = rendered(replace(RUN, message="w\x1b[2J\x9b\u202e\x00"))
     assert r"<p>w\x1b[2J\x9b\u202e\x00</p>" in text
     assert {mark for mark in text if not mark.isprintable()} == {"\n"}
 
 
 def test_it_has_no_verdict_where_a_baseline_learned_nothing() -> None:
     lost = [replace(trial, chance=0.9) for trial in TRIALS]
-    found = gather(FakeClient(), RUN, DIGITS, [], (COMPARISON, lost))  # type: ignore[arg-type]
-    page = render(found)
+    page = render(FakeClient(), RUN, DIGITS, [], (COMPARISON, lost))  # type: ignore[arg-type]
     assert "At 10% this recipe does not learn here: random (uniform) reaches 90.0%" in words(page)
     assert '<div class="verdict bad">' in page
     assert "What did choosing cost?" not in page
 
 
-def test_it_tells_verdict_soup_classes_wishes_learners_and_map(report: Report) -> None:
-    text = words(render(report))
+def test_it_tells_verdict_soup_classes_wishes_and_learners() -> None:
+    failed = made_up_learner(2, state=LearnerState.FAILED, loss=2.5, message="two\nlines")
+    page = rendered(replace(RUN, learners=(failed, *RUN.learners)))
+    text = words(page)
     assert "At 10% craig beats random by 4.0 points" in text
     assert "craig +soft 96.1% ± 0.1 +1.0 (+1.0 to +1.0) to without" in text
     assert "theta* 10.0%" in text
-    assert "1 of 2 learners kept" in text
+    assert "1 of 3 learners kept" in text
     assert "judged by &lt;b&gt; no learner was used" in text
     assert "craig and grand 0 " in text
     # In the order of the soup: learner 1 was tried first.
@@ -147,7 +122,6 @@ def test_it_tells_verdict_soup_classes_wishes_learners_and_map(report: Report) -
     available = np.bincount(DIGITS.labels_N.numpy())
     for label in range(10):
         assert f"{label} {kept[label]} of {available[label]}" in text
-    page = render(report)
     sections = re.split(r"<h3>(?:Most|Least) wanted</h3>", page)
     rows = [
         [int(row) for row in re.findall(r'<figure title="row (\d+): \d"><img', section)]
@@ -156,9 +130,6 @@ def test_it_tells_verdict_soup_classes_wishes_learners_and_map(report: Report) -
     first, last = list(range(24)), list(range(len(DIGITS) - 24, len(DIGITS)))
     # craig takes the first ones first, and grand the last ones.
     assert rows == [first, last, last, first]
-    failed = made_up_learner(2, state=LearnerState.FAILED, loss=2.5, message="two\nlines")
-    run = replace(RUN, learners=(failed, *RUN.learners))
-    text = words(render(replace(report, run=run)))
     worker = "&lt;script&gt;alert(1)&lt;/script&gt;"
     # In the order of the soup, those that it never tried last.
     assert (
@@ -166,42 +137,6 @@ def test_it_tells_verdict_soup_classes_wishes_learners_and_map(report: Report) -
         f"0 {worker} cpu 1.250 0.900 50.0% discarded 60.0% "
         "2 - - 2.500 0.900 - two lines -"
     ) in text
-    (drawing,) = re.findall(
-        r'<svg class="map"[^>]*aria-label="Map of the examples, chosen by craig">.*?</svg>',
-        render(report),
-        re.DOTALL,
-    )
-    told = re.findall(r"<title>(\d+): (\d)(, chosen)?</title>", drawing)
-    assert sorted(int(row) for row, _, _ in told) == list(range(len(DIGITS)))
-    assert {int(row) for row, _, chosen in told if chosen} == set(range(36))
-    assert all(int(label) == DIGITS.labels_N[int(row)] for row, label, _ in told)
-
-
-@pytest.mark.parametrize(
-    ("model", "give", "why"),
-    [
-        ("mine:model", weights, "mine"),
-        ("resnet18", weights, "tensor"),
-        ("resnet8", lambda: b"none", "safetensors"),
-        ("resnet8", lambda: weights(float("inf")), "not finite"),
-        ("resnet8", raising(RunNotReadyError("there are none yet.")), "there are none yet."),
-    ],
-)
-def test_without_the_model_pixels_place_the_examples_and_it_is_said_why(
-    model: str, give: Callable[[], bytes], why: str
-) -> None:
-    run = replace(RUN, config=RunConfig(model=model))
-    report = gather(FakeClient(give), run, DIGITS, [("craig", 0.1)])  # type: ignore[arg-type]
-    assert report.seen_by.startswith("their own values, not by theta_p: ")
-    assert why in report.seen_by
-    assert len(report.points) == len(DIGITS)
-    assert html.escape(report.seen_by, quote=False) in render(report).replace("&#39;", "'")
-
-
-def test_coarse_values_are_pixels_of_images_that_are_small() -> None:
-    ids_N = torch.tensor([4, 0])
-    pixels_ND = DIGITS.images(ids_N).flatten(start_dim=1).float()
-    assert torch.equal(coarse_values(DIGITS, ids_N), pixels_ND)
 
 
 SUSPECTS = np.array([3, 50])
@@ -235,29 +170,27 @@ def diagnosis() -> Diagnosis:
 
 def test_suspects_are_shown_with_both_classes_and_who_chose_them() -> None:
     client: Any = FakeClient()
-    report = gather(client, RUN, DIGITS, [("craig", 0.1)], diagnosis=diagnosis())
-    assert [view.row for view in report.suspects] == [3, 50]  # the worst first
-    assert [view.suggested for view in report.suspects] == ["7", "7"]
-    assert all(view.picture.startswith("data:image/png;base64,") for view in report.suspects)
-    text = words(render(report))
+    page = render(client, RUN, DIGITS, [("craig", 0.1)], diagnosis=diagnosis())
+    (shown,) = re.findall(r'<div class="examples">.*?</div>', page, re.DOTALL)
+    # The worst first.
+    assert re.findall(r'src="data:image/png;base64,[^"]*" alt="example (\d+),', shown) == [
+        "3",
+        "50",
+    ]
+    text = words(page)
     assert "The diagnosis suspects 2 of 355 labels" in text
     # The subset has row 3 of them, and by chance 2 x 36 / 355.
     assert "craig 36 1 0.2" in text
     given = [str(int(DIGITS.labels_N[row])) for row in SUSPECTS]
     assert f"{given[0]} → 7 fits &lt;0.01 in craig 3" in text
     assert f"{given[1]} → 7 fits 0.14 50" in text
-    rings = re.findall(r'<circle class="ring"[^>]*><title>([^<]*)</title>', render(report))
-    assert rings == [
-        f"3: labelled {given[0]}, looks like 7, chosen",
-        f"50: labelled {given[1]}, looks like 7",
-    ]
 
 
 def test_it_says_when_the_run_was_and_when_the_page_was_made() -> None:
     began = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
     run = replace(RUN, created_at=began, ended_at=began + timedelta(seconds=185))
     now = datetime(2026, 3, 2, 1, 5, tzinfo=timezone(timedelta(hours=2)))
-    page = render(gather(FakeClient(), run, DIGITS, [], now=now))  # type: ignore[arg-type]
+    page = render(FakeClient(), run, DIGITS, [], now=now)  # type: ignore[arg-type]
     text = " ".join(re.sub(r"<[^>]*>", "", page).split())
     assert (
         "started 2026-03-01 09:30 UTC, ready 2026-03-01 09:33 UTC after 0:03:05, "
@@ -270,20 +203,14 @@ def test_a_run_a_diagnosis_or_a_comparison_of_other_data_is_refused() -> None:
     other = "f" * 64
     of_run = replace(RUN, fingerprint=other)
     with pytest.raises(SubsetError, match=r"fingerprint f{64}.*digits-test has"):
-        gather(client, of_run, DIGITS, [])
+        render(client, of_run, DIGITS, [])
     looked_at = replace(diagnosis(), fingerprint=other)
     with pytest.raises(DiagnosisError, match=r"fingerprint f{64}"):
-        gather(client, RUN, DIGITS, [], diagnosis=looked_at)
+        render(client, RUN, DIGITS, [], diagnosis=looked_at)
     compared = COMPARISON | {"data": other, "data_source": "cifar10"}
     complaint = rf"on cifar10 with .* f{{64}}, but .*{DIGITS.fingerprint}"
     with pytest.raises(SubsetError, match=complaint):
-        gather(client, RUN, DIGITS, [], (compared, TRIALS))
-
-
-def test_a_coordinator_that_is_away_is_no_reason_for_a_page_without_a_map() -> None:
-    client: Any = FakeClient(raising(UnreachableError("nobody answers.")))
-    with pytest.raises(UnreachableError):
-        gather(client, RUN, DIGITS, REQUESTS)
+        render(client, RUN, DIGITS, [], (compared, TRIALS))
 
 
 def test_the_page_is_whole_and_loads_nothing_whatever_classes_are_called() -> None:
@@ -293,7 +220,7 @@ def test_the_page_is_whole_and_loads_nothing_whatever_classes_are_called() -> No
     found = diagnosis()
     found = replace(found, findings=found.findings.model_copy(update={"class_names": names}))
     client: Any = FakeClient()
-    text = render(gather(client, RUN, hostile, REQUESTS, (COMPARISON, TRIALS), diagnosis=found))
+    text = render(client, RUN, hostile, REQUESTS, (COMPARISON, TRIALS), diagnosis=found)
     page = Page(text)
     assert not page.open
     assert "script" not in page.tags

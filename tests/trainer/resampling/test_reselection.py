@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 from lipt.common.errors import (
@@ -81,15 +80,13 @@ def test_an_absent_coordinator_costs_one_warning(make: Make, fake: FakeClient) -
 
 def test_the_same_epoch_again_changes_nothing(make: Make, fake: FakeClient) -> None:
     # Lightning and Hugging Face set a sampler's epoch themselves, and a callback does too.
-    reselection = make(every=1, prefetch=True)
+    reselection = make(every=1)
     fake.refusals = [UnreachableError("away.")]
     reselection.before_epoch(0)
     reselection.before_epoch(0)
     with pytest.warns(ReselectionWarning):
         first = reselection.before_epoch(1)
-    fake.gate.clear()  # the next prefetch is on its way, and nothing waits for it
     assert reselection.before_epoch(1) is first
-    fake.gate.set()
     # The third answer: the first subset, the one that did not come, and this one were asked for.
     assert reselection.before_epoch(2).indices[0] == 2
     assert len(reselection.history) == 1
@@ -121,37 +118,22 @@ def test_weights_of_another_model_end_training(make: Make, fake: FakeClient) -> 
         reselection.before_epoch(1)
 
 
-def test_prefetching_asks_an_epoch_early(make: Make, fake: FakeClient, model: nn.Linear) -> None:
-    reselection = make(every=2, prefetch=True)
-    reselection.before_epoch(0)
-    early = pack(model.state_dict())
-    fake.gate.clear()
-    assert reselection.before_epoch(1).indices[0] == 0  # asked, not waited for
-    with torch.no_grad():
-        model.weight.add_(1)
-    fake.gate.set()
-    assert reselection.before_epoch(2).indices[0] == 1
-    assert fake.weights == [None, early]
-    assert [selected.stale_epochs for selected in reselection.history] == [1]
-
-
 @pytest.mark.parametrize("num_epochs", [5, 6])
 def test_nothing_is_asked_for_in_vain(make: Make, fake: FakeClient, num_epochs: int) -> None:
-    reselection = make(every=2, prefetch=True, num_epochs=num_epochs)
-    assert digests(reselection, range(num_epochs)) == [0, 0, 1, 1, 2, 2][:num_epochs]
-    reselection._executor.shutdown()  # whatever was asked for early has been by now
+    reselection = make(every=2, num_epochs=num_epochs)
+    # A finished training announces the epoch that would follow.
+    assert digests(reselection, range(7)) == [0, 0, 1, 1, 2, 2, 2]
     assert len(fake.asked) == 3
 
 
 def test_its_identity_has_all_that_decides_the_subsets(make: Make) -> None:
-    reselection = make(every=3, run="r-1", options={"a": 1}, prefetch=True)
+    reselection = make(every=3, run="r-1", options={"a": 1})
     assert json.loads(json.dumps(reselection.identity)) == {
         "run": "r-1",
         "strategy": "craig",
         "fraction": 0.1,
         "options": {"a": "1"},
         "every": 3,
-        "prefetch": True,
     }
 
 

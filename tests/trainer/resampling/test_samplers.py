@@ -1,9 +1,7 @@
-import io
 import json
 import multiprocessing
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,18 +13,17 @@ from torch import distributed, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from lipt.common.determinism import derive_generator
-from lipt.common.errors import ConfigError, LiptError, MissingExtraError, UnreachableError
-from lipt.trainer import InfoBatchSampler, RedrawingSampler, StaleLossSampler, with_ids
-from lipt.trainer.resampling.redrawing import (
-    Cycles,
-    InfoBatchDraws,
-    InfoBatchOptions,
-    StaleOptions,
-    draw_by_losses,
-    draw_pruned,
+from lipt.common.errors import (
+    BudgetError,
+    ConfigError,
+    LiptError,
+    MissingExtraError,
+    UnreachableError,
 )
+from lipt.trainer import RedrawingSampler
+from lipt.trainer.resampling.redrawing import Cycles
 from lipt.trainer.resampling.reselection import ReselectingSampler
-from lipt.trainer.resampling.samplers import EpochSampler, LossSampler, SubsetSampler, Uneven
+from lipt.trainer.resampling.samplers import SubsetSampler, Uneven
 from tests.properties import at_most
 from tests.trainer.fake_client import FakeClient
 from tests.trainer.made_up import made_up_subset
@@ -60,125 +57,51 @@ def records_of_ranks(train: Train, folder: Path) -> list[dict[str, Any]]:
 
 
 NUM_EXAMPLES = 40
-Make = Callable[..., EpochSampler]
 
 
-MAKERS: list[Make] = [
-    partial(RedrawingSampler, NUM_EXAMPLES, budget=10, seed=5),
-    partial(StaleLossSampler, NUM_EXAMPLES, budget=10, seed=5),
-    partial(InfoBatchSampler, NUM_EXAMPLES, num_epochs=16, seed=5),
-]
+def redrawing(**ranks: Any) -> RedrawingSampler:
+    return RedrawingSampler(NUM_EXAMPLES, budget=10, seed=5, **ranks)
 
 
-def loss_of(ids_B: torch.Tensor, epoch: int) -> torch.Tensor:
-    """Made up: every example's another one in every epoch."""
-    return (ids_B * 7 + epoch * 11) % 13 * 1.0
-
-
-def tell(sampler: EpochSampler, rows: list[int], epoch: int) -> None:
-    if isinstance(sampler, LossSampler):
-        for ids_B in torch.split(torch.tensor(rows), 4):
-            sampler.update(ids_B, loss_of(ids_B, epoch))
-
-
-def trained(sampler: EpochSampler, epoch: int) -> list[int]:
+def drawn_by(sampler: RedrawingSampler, epoch: int) -> list[int]:
     sampler.set_epoch(epoch)
-    order = list(sampler)
-    tell(sampler, order, epoch)
-    return order
+    return list(sampler)
 
 
-@pytest.mark.parametrize("make", MAKERS)
-def test_training_that_stopped_within_an_epoch_goes_on_within_its_order(make: Make) -> None:
-    whole, first, second = make(), make(), make()
-    orders = [trained(whole, epoch) for epoch in range(6)]
-    for epoch in range(3):
-        trained(first, epoch)
+def test_training_that_stopped_within_an_epoch_goes_on_within_its_order() -> None:
+    whole, first, second = redrawing(), redrawing(), redrawing()
+    orders = [drawn_by(whole, epoch) for epoch in range(6)]
     first.set_epoch(3)
-    tell(first, orders[3][:4], 3)
-    file = io.BytesIO()
-    torch.save(first.state_dict(), file)
-    file.seek(0)
-    second.load_state_dict(torch.load(file, weights_only=True))
-    second.set_epoch(3)
+    second.load_state_dict(first.state_dict())
     assert list(second) == orders[3]
-    tell(second, orders[3][4:], 3)
-    assert [trained(second, epoch) for epoch in (4, 5)] == orders[4:]
+    assert [drawn_by(second, epoch) for epoch in (4, 5)] == orders[4:]
 
 
-@pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("num_ranks", [2, 3])
-def test_ranks_share_one_epoch(make: Make, num_ranks: int) -> None:
-    parts = [make(rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
+def test_ranks_share_one_epoch(num_ranks: int) -> None:
+    parts = [redrawing(rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
     for epoch in range(3):
-        for part in parts:
-            part.set_epoch(epoch)
-        whole = make()
-        whole.set_epoch(epoch)
-        assert [len(part) for part in parts] == [len(list(part)) for part in parts]
-        together = [row for part in parts for row in part]
-        assert sorted(together) == sorted(whole)
-    short = [list(make(rank=r, num_ranks=3, uneven="drop")) for r in range(3)]
+        whole = drawn_by(redrawing(), epoch)
+        shares = [drawn_by(part, epoch) for part in parts]
+        assert [len(part) for part in parts] == list(map(len, shares))
+        assert sorted(row for share in shares for row in share) == sorted(whole)
+    short = [list(redrawing(rank=rank, num_ranks=3, uneven="drop")) for rank in range(3)]
     assert len({len(part) for part in short}) == 1
 
 
-@pytest.mark.parametrize("make", MAKERS)
-def test_a_loader_gives_what_the_sampler_drew(make: Make) -> None:
-    sampler, alone = make(), make()
-    values = torch.arange(NUM_EXAMPLES) * 2.0
-    data = with_ids(TensorDataset(values))
+def test_a_loader_gives_what_the_sampler_drew() -> None:
+    sampler, alone = redrawing(), redrawing()
+    data = TensorDataset(torch.arange(NUM_EXAMPLES))
     workers: Any = {"num_workers": 1, "persistent_workers": True}
     loader: Any = DataLoader(data, batch_size=4, sampler=sampler, **workers)
     for epoch in range(3):
-        expected = trained(alone, epoch)
         sampler.set_epoch(epoch)
-        seen: list[int] = []
-        for ids_B, (values_B,) in loader:
-            assert values_B.tolist() == (ids_B * 2.0).tolist()
-            seen.extend(ids_B.tolist())
-            tell(sampler, ids_B.tolist(), epoch)
-        assert seen == expected
-
-
-def test_a_mean_in_place_of_losses_and_a_state_of_other_data_are_refused() -> None:
-    sampler, other = StaleLossSampler(40, budget=10), StaleLossSampler(41, budget=10)
-    with pytest.raises(ConfigError, match='reduction="none"'):
-        sampler.update(torch.arange(3), torch.tensor(0.5))
-    with pytest.raises(ConfigError, match="losses of 40 examples, but there are 41"):
-        other.load_state_dict(sampler.state_dict())
-
-
-def train(rank: int) -> dict[str, Any]:
-    """One process: every example once, then the hardest ones, and what a checkpoint holds."""
-    # A pool of everything: the first three epochs have everybody, then the hardest eight.
-    sampler = StaleLossSampler(24, budget=8, pool=3, rank=rank, num_ranks=NUM_RANKS, uneven="drop")
-    seen = []
-    for epoch in range(4):
-        sampler.set_epoch(epoch)
-        seen.append(list(sampler))
-        ids = torch.tensor(seen[-1])
-        sampler.update(ids, ids.float() + epoch)
-    sampler.gather()
-    known = sampler.state_dict()["losses"]["noted_ids"].tolist()
-    return {"seen": seen, "noted": sorted(known)}
-
-
-@pytest.mark.slow
-def test_all_ranks_draw_by_the_losses_of_all(tmp_path: Path) -> None:
-    first, second = records_of_ranks(train, tmp_path)
-    pairs = zip(first["seen"], second["seen"], strict=True)
-    epochs = [sorted(one + other) for one, other in pairs]
-    assert sorted(row for epoch in epochs[:3] for row in epoch) == list(range(24))
-    # A loss is the row number and the epoch; those of both ranks decide.
-    losses = {row: row + epoch for epoch in range(3) for row in epochs[epoch]}
-    hardest = sorted(losses.values())[-8:]
-    assert sorted(losses[row] for row in epochs[3]) == hardest
-    # What a checkpoint of one rank holds after `gather` is everybody's.
-    assert first["noted"] == second["noted"] == epochs[3]
+        seen = [row for (rows,) in loader for row in rows.tolist()]
+        assert seen == drawn_by(alone, epoch)
 
 
 def drawn(cycles: Cycles, epoch: int) -> list[int]:
-    return cycles.draw(epoch)[0].tolist()
+    return cycles.draw(epoch).tolist()
 
 
 def permutation(seed: int, cycle: int, num_examples: int) -> list[int]:
@@ -191,16 +114,8 @@ def test_permutations_are_walked_through_without_doubles() -> None:
     first, second = permutation(3, 0, 6), permutation(3, 1, 6)
     epochs = [drawn(cycles, epoch) for epoch in range(6)]
     assert epochs == [first[:2], first[2:4], first[4:], second[:2], second[2:4], second[4:]]
-    # Of five examples, two at a time, the third epoch has the last of one permutation and the
-    # first other one of the next.
-    for seed in range(20):
-        cycles = Cycles(5, 2, seed=seed)
-        first, second = permutation(seed, 0, 5), permutation(seed, 1, 5)
-        other = next(example for example in second if example != first[4])
-        second.remove(other)
-        assert drawn(cycles, 2) == [first[4], other]
-        assert drawn(cycles, 3) == second[:2]
-        assert drawn(cycles, 4) == second[2:]
+    with pytest.raises(BudgetError, match=r"budget 7 is outside 1\.\.6"):
+        Cycles(6, 7, seed=3)
 
 
 @settings(max_examples=at_most(60))
@@ -224,91 +139,6 @@ def test_an_epoch_depends_on_nothing_that_was_drawn_before(budget: int) -> None:
     assert [drawn(backwards, epoch) for epoch in reversed(range(40))] == epochs[::-1]
     assert drawn(Cycles(10, budget, seed=1), 33) == epochs[33]
     assert drawn(Cycles(10, budget, seed=2), 33) != epochs[33]
-
-
-INF = float("inf")
-
-
-def pruned(losses: list[float], prune: float, seed: int = 0) -> tuple[list[int], list[float]]:
-    generator = torch.Generator().manual_seed(seed)
-    ids_K, weights_N = draw_pruned(torch.tensor(losses), prune, generator)
-    return sorted(ids_K.tolist()), weights_N.tolist()
-
-
-@pytest.mark.parametrize(("prune", "num_kept"), [(0.0, 5), (0.3, 4), (0.5, 2), (0.9, 1)])
-def test_the_easy_that_stay_weigh_as_much_as_all_easy_ones(prune: float, num_kept: int) -> None:
-    # The mean is 3: five are below it, 3.0 itself is not. 0.7 and 0.5 of five are rounded to even.
-    ids, weights = pruned([0.0, 1.0, 2.0, 0.0, 2.0, 3.0, 13.0], prune)
-    assert ids[-2:] == [5, 6]
-    assert [weights[row] for row in ids] == [5 / num_kept] * num_kept + [1.0, 1.0]
-    assert sum(weights) == 7.0
-
-
-def test_nothing_is_easy_that_was_never_trained_on() -> None:
-    assert pruned([INF] * 3, 0.5) == ([0, 1, 2], [1.0] * 3)
-    ids, weights = pruned([1.0, INF, 1.0, 4.0], 0.5)
-    assert ids[-2:] == [1, 3] or ids == [0, 1, 3]
-    assert sorted(weights) == [0.0, 1.0, 1.0, 2.0]
-
-
-@pytest.mark.parametrize(("num_epochs", "first_full"), [(8, 7), (16, 14), (200, 175), (10, 8)])
-def test_the_last_eighth_is_on_everything(num_epochs: int, first_full: int) -> None:
-    # Two of three are easy, and one of them is left out.
-    draws = InfoBatchDraws(3, 3, 0, InfoBatchOptions())
-    draws.known_N = torch.tensor([0.0, 0.0, 9.0])
-    sizes = [len(draws.draw(epoch, num_epochs)[0]) for epoch in range(num_epochs)]
-    assert sizes == [2] * first_full + [3] * (num_epochs - first_full)
-    assert len(draws.draw(10_000)[0]) == 2
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def drawn_by_losses(losses: list[float], budget: int, seed: int = 0, **options: float) -> list[int]:
-    losses_N = torch.tensor(losses)
-    return draw_by_losses(losses_N, budget, StaleOptions(**options), seeded(seed)).tolist()
-
-
-def pool_of(num_examples: int, pool_size: int, seed: int = 0) -> list[int]:
-    return torch.randperm(num_examples, generator=seeded(seed))[:pool_size].tolist()
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_hardest_half_of_a_pool_of_two_budgets(seed: int) -> None:
-    losses = [float(number) for number in range(10)]
-    expected = sorted(pool_of(10, 6, seed))[3:]
-    assert sorted(drawn_by_losses(losses, 3, seed)) == expected
-
-
-def test_the_new_come_first_and_the_hardest_may_be_left_out() -> None:
-    assert sorted(drawn_by_losses([5.0, INF, 4.0, INF], 2)) == [1, 3]
-    assert sorted(drawn_by_losses([5.0, INF, 4.0, INF], 3, pool=4 / 3)) == [0, 1, 3]
-    losses = [float(number) for number in range(20)]
-    # One of twenty: the next ten.
-    assert sorted(drawn_by_losses(losses, 10, hardest_out=0.05)) == list(range(9, 19))
-    assert sorted(drawn_by_losses([3.0, INF, 2.0, 1.0], 2, hardest_out=0.25)) == [1, 2]
-    assert sorted(drawn_by_losses([3.0, 2.0, 1.0], 2, pool=1.5, hardest_out=0.9)) == [1, 2]
-    assert sorted(drawn_by_losses([INF, INF, INF], 2, pool=1.5, hardest_out=0.9)) in (
-        [0, 1],
-        [0, 2],
-        [1, 2],
-    )
-
-
-def test_every_example_comes_once_before_it_is_judged() -> None:
-    # Ten of a pool of twenty: an epoch has new ones as long as the pool has any.
-    sampler = StaleLossSampler(20, budget=10)
-    seen: set[int] = set()
-    for epoch in range(2):
-        sampler.set_epoch(epoch)
-        ids = list(sampler)
-        assert not seen & set(ids)
-        seen |= set(ids)
-        sampler.update(torch.tensor(ids), torch.tensor(ids, dtype=torch.float32))
-    assert seen == set(range(20))
-    sampler.set_epoch(2)
-    assert sorted(sampler) == list(range(10, 20))
 
 
 TEN = made_up_subset(range(5, 105, 10))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lipt.common.errors import ConfigError, MissingExtraError, SubsetError
+from lipt.common.errors import ConfigError, SubsetError
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted import (
     SoftTargetLoss,
@@ -27,7 +27,7 @@ from lipt.trainer.subsets.weighted import (
 )
 from tests.trainer.made_up import made_up_subset
 
-SUFFIXES = (".npy", ".csv", ".json", ".parquet")
+SUFFIXES = (".npy", ".csv", ".json")
 
 
 JSON_VALUES = st.recursive(
@@ -107,16 +107,9 @@ def test_a_csv_is_a_plain_table_of_two_columns_with_its_manifest_beside_it(tmp_p
     }
 
 
-def test_parquet_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'lipt\[parquet\]'"):
-        made_up_subset([2]).save(tmp_path / "subset.parquet")
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("name", ["subset.txt", "subset"])
-def test_another_suffix_is_refused_with_the_four(name: str, tmp_path: Path) -> None:
-    complaint = r"\.npy, \.csv, \.json, \.parquet"
+def test_another_suffix_is_refused_with_the_three(name: str, tmp_path: Path) -> None:
+    complaint = r"\.npy, \.csv, \.json"
     with pytest.raises(SubsetError, match=complaint):
         made_up_subset([2]).save(tmp_path / name)
     with pytest.raises(SubsetError, match=complaint):
@@ -293,8 +286,6 @@ def test_examples_come_with_their_weights() -> None:
     assert np.array_equal(image, IMAGES[4])
     # Of mean 1: 1 and 3 are half and one and a half.
     assert (label, float(weight)) == (0, 1.5)
-    raw = subset_of(1, 3).dataset((IMAGES, LABELS), check=False, normalized=False)
-    assert [float(raw[place][2]) for place in (0, 1)] == [1.0, 3.0]
     table = datasets.Dataset.from_dict({"text": list("abcde"), "label": LABELS.tolist()})
     row = subset_of(1, 3).dataset(table, check=False)[0]
     assert (row["text"], row["label"], float(row["weight"])) == ("b", 1, 0.5)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lipt.common.config.settings import load_settings
 from lipt.common.errors import ConfigError, LiptError, ProcessEndedError, UnreachableError
+from lipt.common.rpc.channel import LongPoll
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.pool import Ended, LocalEngine, ray_engine
 from lipt.worker.pool.pool import Demand, DemandSource, Pool, opened, own_arguments
@@ -27,8 +28,6 @@ def settings(**flags: Any) -> PoolSettings:
 
 
 class FakeEngine:
-    """Keeps what it is told; `over` is what it tells of next."""
-
     def __init__(self) -> None:
         self.running: dict[int, Sequence[str]] = {}
         self.over: list[Ended] = []
@@ -50,12 +49,11 @@ class FakeEngine:
 
 
 class FakeSource:
-    """Answers with these demands and errors in turn, and stops the pool after them."""
-
     def __init__(self, *answers: Demand | LiptError) -> None:
         self.answers = list(answers)
         self.known: list[Demand | None] = []
         self.pool: Pool | None = None
+        self.polls = LongPoll()
 
     def wait(self, known: Demand | None, *, wait_seconds: float) -> Demand:
         self.known.append(known)
@@ -66,14 +64,12 @@ class FakeSource:
             raise answer
         return answer
 
-    def interrupt(self) -> None: ...
-
 
 class Bench:
-    def __init__(self, *answers: Demand | LiptError, fewest: int = 0, most: int = 4) -> None:
+    def __init__(self, *answers: Demand | LiptError, most: int = 4) -> None:
         self.clock, self.engine, self.source = Clock(100.0), FakeEngine(), FakeSource(*answers)
         self.pool = Pool(
-            settings(min_workers=fewest, workers=most, idle_seconds=IDLE_SECONDS),
+            settings(workers=most, idle_seconds=IDLE_SECONDS),
             ["--coordinator", "head:1"],
             cast("Any", self.source),
             cast("Any", self.engine),
@@ -110,15 +106,6 @@ def test_arguments_that_no_worker_takes_end_the_pool() -> None:
         bench.tend(Demand(num_queued=1))
 
 
-def test_worker_that_left_what_waits_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    waiting = Demand(num_queued=1)
-    bench = Bench()
-    bench.tend(waiting)
-    bench.end(0, 0)
-    assert bench.tend(waiting, after_seconds=IDLE_SECONDS + 5.0) == [0]
-    assert "worker 0 left without a learner, and 1 wait" in caplog.text
-
-
 def test_coordinator_that_is_away_is_waited_for_and_takes_no_worker_along(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,8 +122,6 @@ def test_coordinator_that_is_away_is_waited_for_and_takes_no_worker_along(
 
 
 class Fake(worker_pb2_grpc.WorkerServiceServicer):
-    """`GetDemand` is answered once `may_answer` is set."""
-
     def __init__(self) -> None:
         self.asked: list[worker_pb2.GetDemandRequest] = []
         self.may_answer = threading.Event()
@@ -161,7 +146,7 @@ def test_demand_is_asked_for_with_what_is_known_until_that_is_interrupted() -> N
         assert not without.HasField("known")
         assert having.known == first
         fake.may_answer.clear()
-        fake.when_asked = source.interrupt
+        fake.when_asked = source.polls.interrupt
         assert source.wait(Demand(num_queued=4), wait_seconds=60.0) == Demand(num_queued=4)
         assert source.wait(None, wait_seconds=60.0) == Demand()
         fake.may_answer.set()
@@ -178,12 +163,11 @@ def open_pool(**flags: Any) -> None:
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        ({"min_workers": 3, "workers": 2}, "min_workers 3 is more than workers 2"),
         ({"workers": 0}, "workers = 0"),
-        ({"working_dir": Path()}, "working_dir is for a pool on Ray"),
+        ({"runtime_env": Path()}, "runtime_env is for a pool on Ray"),
         ({"resources": ("gpu=1",)}, "resources is for a pool on Ray"),
         ({"coordinator": "head"}, "address 'head' is not host:port"),
-        ({"ray": "auto", "resources": ("gpu",)}, "--resource 'gpu' is not NAME=AMOUNT"),
+        ({"ray": "auto", "resources": ("gpu",)}, "resources.0 = 'gpu': string should match"),
         ({"ray": "auto", "runtime_env": Path("none.yaml")}, "--runtime-env none.yaml cannot be"),
     ],
 )
@@ -200,9 +184,7 @@ def test_runtime_environment_is_read_as_ray_reads_it(tmp_path: Path, name: str, 
     pytest.importorskip("yaml")
     file = tmp_path / name
     file.write_text(text)
-    made = ray_engine._runtime_env(file, tmp_path)
-    assert made["pip"] == ["lipt"]
-    assert made["working_dir"] == str(tmp_path)
+    assert ray_engine._runtime_env(file)["pip"] == ["lipt"]
 
 
 def test_workers_are_told_where_files_lie_and_no_secret(
@@ -243,18 +225,18 @@ def test_workers_of_this_machine_share_its_gpus_as_they_are_told(
 @pytest.mark.parametrize(
     ("demand", "num_workers"),
     [
-        (Demand(), 1),
+        (Demand(), 0),
         (Demand(num_queued=3), 3),
         (Demand(num_queued=1, num_leased=1, num_coming=1), 3),
         (Demand(num_queued=9), 4),
         # These workers have no data.
-        (Demand(num_ranges=3), 1),
+        (Demand(num_ranges=3), 0),
     ],
 )
 def test_there_is_a_worker_for_every_open_learner_within_bounds(
     demand: Demand, num_workers: int
 ) -> None:
-    assert len(Bench(fewest=1).tend(demand)) == num_workers
+    assert len(Bench().tend(demand)) == num_workers
 
 
 def test_workers_that_fail_when_young_are_started_again_after_growing_pauses() -> None:
@@ -270,18 +252,14 @@ def test_workers_that_fail_when_young_are_started_again_after_growing_pauses() -
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
 
 
-BOUNDED = st.tuples(st.integers(0, 5), st.integers(1, 10)).map(sorted)
-
-
-@given(BOUNDED, st.lists(st.integers(0, 15), min_size=1, max_size=120))
-def test_there_are_never_fewer_or_more_than_may_be_and_the_fewest_when_idle(
-    bounds: list[int], demands: list[int]
+@given(st.integers(1, 10), st.lists(st.integers(0, 15), min_size=1, max_size=120))
+def test_there_are_never_fewer_or_more_than_may_be_and_none_when_idle(
+    most: int, demands: list[int]
 ) -> None:
-    fewest, most = bounds
-    bench = Bench(fewest=fewest, most=most)
+    bench = Bench(most=most)
     for num_open in demands:
         present = len(bench.tend(Demand(num_queued=num_open), after_seconds=10.0))
-        assert max(fewest, min(num_open, most)) <= present <= most
+        assert min(num_open, most) <= present <= most
     for _ in range(3):
         bench.tend(Demand(), after_seconds=IDLE_SECONDS)
-    assert len(bench.engine.running) == fewest
+    assert bench.engine.running == {}

@@ -78,8 +78,6 @@ RayTaskError = type("RayTaskError", (RayError,), {})
 
 
 class FakeRay:
-    """A cluster whose tasks a test ends: `done` has their results and errors."""
-
     exceptions = SimpleNamespace(
         RayError=RayError, TaskCancelledError=TaskCancelledError, RayTaskError=RayTaskError
     )

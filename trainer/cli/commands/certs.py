@@ -25,7 +25,6 @@ app = Typer(
 )
 
 _HERE = ("localhost", "127.0.0.1", "::1")
-_PORT = 50051
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,6 @@ def init(
         "Make certificates for who connects, one for each machine or person:",
         *(f"    lipt certs {role} --folder {where}" for role in (Role.WORKER, Role.TRAINER)),
     ]
-    for role in (Role.WORKER, Role.TRAINER):
-        command, use = _peer(files, role, role)
-        lines += use
-        made["commands"].append(command)
     print_result(made | {"ca": cert, "ca_key": key}, lines, as_json=json)
 
 
@@ -126,11 +121,8 @@ def _add_peer(role: Role, may: str) -> None:
         days = making.days
         pair = issue_client(authority, name, role, hosts=named, now=now, days=days, scores=scores)
         files.require_free([name], force=making.force)
-        files.write(name, pair)
-        command, use = _peer(files, name, role)
-        made, line = _made(files, name, named, pair, command)
-        may = f"{role} that scores" if scores else role
-        print_result(made | {"role": role}, [f"{line}, role {may}", *use], as_json=json)
+        made, lines = _written(files, name, named, pair)
+        print_result(made | {"role": role, "scores": scores}, lines, as_json=json)
 
 
 _add_peer(Role.WORKER, "train learners, and nothing else")
@@ -141,49 +133,30 @@ _add_peer(Role.ADMIN, "do everything")
 def _coordinator(
     files: Folder, authority: Pair, hosts: Sequence[str], days: int
 ) -> tuple[dict[str, Any], list[str]]:
-    from lipt.common.network.tls import is_loopback, utc_now
+    from lipt.common.network.tls import utc_now
     from lipt.trainer.cli.certificates import COORDINATOR, issue_server
 
     names = list(dict.fromkeys([*hosts, *_HERE]))
     pair = issue_server(authority, names, now=utc_now(), days=days)
-    files.write(COORDINATOR, pair)
-    beyond = [host for host in names if not is_loopback(host)]
-    everywhere = "[::]" if beyond and ":" in beyond[0] else "0.0.0.0"  # noqa: S104 - with mTLS
-    listen = f"{everywhere if beyond else '127.0.0.1'}:{_PORT}"
-    start = f"lipt-coordinator --data digits --model resnet8 --listen {listen}"
-    command, use = _use(files, COORDINATOR, COORDINATOR, start)
-    made, line = _made(files, COORDINATOR, names, pair, command)
-    return made, [line, *use]
+    return _written(files, COORDINATOR, names, pair)
 
 
-def _made(
-    files: Folder, name: str, hosts: Sequence[str], pair: Pair, command: str
-) -> tuple[dict[str, Any], str]:
-    paths = {"cert": files.cert(name), "key": files.key(name)}
-    hosted = f"for {', '.join(hosts)}, " if hosts else ""
-    line = f"{paths['cert']}, {paths['key']}: {hosted}until {_day(pair)}"
-    return {"name": name, **paths, "hosts": hosts, "commands": [command]}, line
-
-
-def _peer(files: Folder, name: str, role: Role) -> tuple[str, list[str]]:
-    from lipt.trainer.cli.certificates import COORDINATOR
-
-    hosts = files.hosts(COORDINATOR)
-    host = next((host for host in hosts if not host.startswith("*")), "HOST")
-    address = f"[{host}]:{_PORT}" if ":" in host else f"{host}:{_PORT}"
-    program = "lipt-worker" if role is Role.WORKER else "lipt doctor"
-    return _use(files, name, role, f"{program} --coordinator {address}")
-
-
-def _use(files: Folder, name: str, owner: str, start: str) -> tuple[str, list[str]]:
-    """A command that uses a certificate, and lines that say where its files and it go."""
+def _written(
+    files: Folder, name: str, hosts: Sequence[str], pair: Pair
+) -> tuple[dict[str, Any], list[str]]:
+    """Write a certificate; what was made, and lines that say where it goes and how it is used."""
     from lipt.trainer.cli.certificates import AUTHORITY
 
-    paths = (files.cert(name), files.key(name), files.cert(AUTHORITY))
-    cert, key, ca = (shlex.quote(str(path)) for path in paths)
-    command = f"{start} --tls-cert {cert} --tls-key {key} --tls-ca {ca}"
-    copy = f"To the {owner}'s machine copy {cert} {key} {ca} into a folder of the same name. There:"
-    return command, [copy, f"    {command}"]
+    files.write(name, pair)
+    paths = {"cert": files.cert(name), "key": files.key(name)}
+    cert, key, ca = (shlex.quote(str(path)) for path in (*paths.values(), files.cert(AUTHORITY)))
+    hosted = f"for {', '.join(hosts)}, " if hosts else ""
+    lines = [
+        f"{cert}, {key}: {hosted}until {_day(pair)}",
+        f"Copy {cert} {key} {ca} to its machine, into a folder of the same name. Give there:",
+        f"    --tls-cert {cert} --tls-key {key} --tls-ca {ca}",
+    ]
+    return {"name": name, **paths, "hosts": hosts}, lines
 
 
 def _day(pair: Pair) -> str:

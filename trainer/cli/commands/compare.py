@@ -22,12 +22,12 @@ class Design:
     baselines: str = Option(
         "uniform,uniform_per_class,redrawn,everything",
         help="What to compare with: fixed random subsets (uniform, uniform_per_class), a random "
-        "one re-drawn every epoch (redrawn), all of the data (everything).",
+        "one resampled every epoch (`redrawn`), all of the data (everything).",
     )
     seeds: int = Option(3, min=1, help="How many seeds of the whole pipeline.")
     proxy: shared.Proxy = None
     soft_labels: bool = Option(
-        False, "--soft-labels", help="Train all but re-drawn random with soft labels, too."
+        False, "--soft-labels", help="Train all but resampled random with soft labels, too."
     )
     run_settings: list[str] | None = Option(
         None,

@@ -49,7 +49,7 @@ def demonstrate(
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "lipt-up.log"
     with _serving(log, workers) as check:
-        lines = _run(directory, log, workers, check)
+        lines = _run(directory, log, check)
         say("stopping the processes")
     for line in ("", *lines, f"done in {time.monotonic() - started:.1f} s"):
         say(line)
@@ -64,8 +64,8 @@ def _serving(log: Path, num_workers: int) -> Iterator[Callable[[], None]]:
     environment = {name: value for name, value in os.environ.items() if name[:5] != "LIPT_"}
     with tempfile.TemporaryDirectory(prefix="lipt-demo-", ignore_cleanup_errors=True) as folder:
         served = ("--data", DATA, "--model", MODEL, "--state-dir", f"{folder}/state")
-        pool = ("--workers", str(num_workers), "--min-workers", str(num_workers))
-        flags = (*served, "--listen", "127.0.0.1:0", *pool, "--", "--cache-dir", f"{folder}/cache")
+        pool = ("--listen", "127.0.0.1:0", "--workers", str(num_workers))
+        flags = (*served, *pool, "--", "--cache-dir", f"{folder}/cache")
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - this interpreter, no shell
                 [sys.executable, "-m", "lipt.trainer.cli", "up", *flags],
@@ -99,7 +99,7 @@ def _serving(log: Path, num_workers: int) -> Iterator[Callable[[], None]]:
                 process.wait()
 
 
-def _run(directory: Path, log: Path, num_workers: int, check: Callable[[], None]) -> list[str]:
+def _run(directory: Path, log: Path, check: Callable[[], None]) -> list[str]:
     from lipt.common.errors import RunFailedError, UnreachableError
     from lipt.common.states import RunState
     from lipt.trainer.cli.display.runs import follow
@@ -127,12 +127,6 @@ def _run(directory: Path, log: Path, num_workers: int, check: Callable[[], None]
             return final
 
         try:
-            # Else the first worker would do all the work alone.
-            _wait_until(
-                lambda: len(client.info().workers) >= num_workers,
-                f"{num_workers} workers to join",
-                check,
-            )
             return conduct(train, test, is_wrong_N, client, finish, directory, say)
         except UnreachableError:
             check()  # a dead process is the better explanation

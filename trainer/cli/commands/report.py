@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import BadParameter, Option
 
 from lipt.common.terminal import say
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import (
-    left_out_by,
-    open_talking,
-    print_result,
-    run_talking,
-)
+from lipt.trainer.cli.display.output import left_out_by, open_talking, print_result, run_talking
 from lipt.trainer.views import DEFAULT_STRATEGY
-
-if TYPE_CHECKING:
-    pass
-
 
 _Strategies = Annotated[str, Option(help="Strategies of the subsets, with commas between them.")]
 _Fraction = Annotated[
@@ -44,9 +36,9 @@ def report(
 ) -> None:
     """Write a run's report: the verdict, its costs, the soup, and what was chosen."""
     from lipt.common.errors import InputError, RequestError
-    from lipt.trainer.comparison.outcomes import verdict
+    from lipt.trainer.comparison.outcomes import outcomes, verdict
     from lipt.trainer.comparison.trial import read_trials
-    from lipt.trainer.report.report import gather, render
+    from lipt.trainer.report.report import render
     from lipt.trainer.writing.files import write_atomically
 
     names = shared.parse_names(strategies)
@@ -68,22 +60,11 @@ def report(
             except (RequestError, InputError) as error:
                 say(f"without a diagnosis: {error}", err=True)
         requests = [(name, fraction) for name in names]
-        gathered = run_talking(
-            lambda _: gather(
-                client,
-                view,
-                dataset,
-                requests,
-                found,
-                diagnosis=diagnosed,
-                allowed_modules=modules,
-                now=datetime.now(UTC),
-            ),
-            activity="gathering the report",
-        )
-    write_atomically(out, render(gathered).encode())
-    say(f"{out}: run {gathered.run.label}, {', '.join(names)}")
-    for line in verdict(gathered.outcomes).splitlines():
+        write = partial(render, client, view, dataset, requests, found, diagnosis=diagnosed)
+        page = run_talking(lambda _: write(now=datetime.now(UTC)), activity="gathering the report")
+    write_atomically(out, page.encode())
+    say(f"{out}: run {view.label}, {', '.join(names)}")
+    for line in verdict(outcomes(found[1] if found else [])).splitlines():
         say(line)
 
 

@@ -1,8 +1,7 @@
-"""Commands about a coordinator: `lipt doctor`, `strategies`, `top`, `token` and `dashboard`."""
+"""Commands about a coordinator: `lipt doctor`, `strategies`, `token` and `dashboard`."""
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
@@ -94,35 +93,6 @@ def _strategy_lines(strategy: StrategyView) -> list[str]:
     return [f"{strategy.name}: {strategy.summary}", *(f"    {line}" for line in more if line)]
 
 
-@shared.grouped
-def top(
-    *,
-    once: bool = Option(False, "--once", help="Print how it stands now, and end."),
-    json: shared.Json = False,
-    coordinator: shared.Coordinator,
-) -> None:
-    """Watch the coordinator until Ctrl-C: its runs, their learners, the workers and the queue.
-
-    Where standard output is no terminal, it is printed once. With --json an object is printed for
-    every change, without end; with --once as well, a single one.
-    """
-    from lipt.trainer.cli.display.service import frame_lines, watch_service
-
-    with coordinator.connect() as client:
-        if json:
-            for view in client.watch_service():
-                print_json(view)
-                if once:
-                    return
-        elif sys.stdout.isatty() and not once:
-            watch_service(client.address, lambda pause: client.watch_service(on_pause=pause))
-        else:
-            view = next(iter(client.watch_service()))
-            room = max(len(view.runs), len(view.workers), len(view.computations))
-            for line in frame_lines(client.address, view, room):
-                say(line)
-
-
 token_app = Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -193,26 +163,16 @@ def _day(moment: datetime | None) -> str:
 @shared.grouped
 def dashboard(
     *,
-    open_browser: bool = Option(False, "--open", help="Open it in this machine's browser, too."),
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
     """Print a link to the page to watch; it signs one browser in as you, within a minute."""
-    from lipt.common.errors import ConfigError
-
     with coordinator.connect() as client:
         link = client.open_page()
         called = client.address
     print_result(link, [link.url], as_json=json)
     if hint := tunnel_hint(link.url, called):
         say(hint, err=True)
-    if open_browser:
-        # A coordinator's link is opened by a browser, and by no other program of this machine.
-        if urlsplit(link.url).scheme not in {"http", "https"}:
-            raise ConfigError(f"{link.url!r} is no address of a page. It is not opened.")
-        import webbrowser
-
-        webbrowser.open(link.url)
 
 
 def tunnel_hint(url: str, called: str) -> str:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from typer import Argument, BadParameter, Option, Typer
+from typer import Argument, Option, Typer
 
 from lipt.common.text import format_bytes
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import open_talking, print_result, run_talking
 from lipt.trainer.subsets import EXAMPLES_PER_SHARD
-from lipt.trainer.views import DEFAULT_STRATEGY, WEIGHTS_KINDS, WeightsKind
+from lipt.trainer.views import DEFAULT_STRATEGY, WeightsKind
 
 if TYPE_CHECKING:
     from lipt.trainer.subsets.subset import Subset
@@ -46,7 +46,7 @@ class Choice:
 @shared.grouped
 def get(
     *,
-    out: Path = Option(..., "--out", "-o", help="A .npy, .csv, .json or .parquet file to write."),
+    out: Path = Option(..., "--out", "-o", help="A .npy, .csv or .json file to write."),
     run: shared.Run = "latest",
     choice: Choice,
     weights: Path | None = Option(
@@ -109,7 +109,6 @@ def export(
     subset: Path = Argument(..., help="A file of 'lipt subset get'."),
     *,
     data: str = Option(..., help="The data that the subset was chosen from."),
-    to: Literal["webdataset", "parquet"] = Option(..., help="Tar shards, or Parquet files."),
     out: Path = Option(..., "--out", "-o", help="A folder to make."),
     examples_per_shard: int = Option(
         EXAMPLES_PER_SHARD, min=1, help="How many examples go into one file, at most."
@@ -117,15 +116,14 @@ def export(
     allow_module: shared.AllowModule = None,
     json: shared.Json = False,
 ) -> None:
-    """Write a subset's images themselves, sharded, for whoever trains elsewhere."""
+    """Write a subset's images themselves, in tar shards, for whoever trains elsewhere."""
     from lipt.trainer.subsets.subset import Subset
 
     chosen = Subset.load(subset)
     modules, quarantined = shared.modules_of(allow_module, data), chosen.quarantined
     opened = open_talking(data, image_size=None, modules=modules, quarantined=quarantined)
-    write = chosen.to_webdataset if to == "webdataset" else chosen.to_parquet
     shards = run_talking(
-        lambda tell: write(
+        lambda tell: chosen.to_webdataset(
             opened,
             out,
             examples_per_shard=examples_per_shard,
@@ -159,16 +157,16 @@ def get_weights(
     *,
     out: Path = Option(..., "--out", "-o", help="A .safetensors file to write."),
     run: shared.Run = "latest",
-    kind: str = Option(WeightsKind.PRETRAINED.value, help=f"Which weights: {WEIGHTS_KINDS}."),
+    kind: WeightsKind = Option(
+        WeightsKind.PRETRAINED, help="theta* (initial) or theta_p (pretrained)."
+    ),
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
     """Write a run's weights to a safetensors file."""
-    if (found := WeightsKind.parse(kind)) is None:
-        raise BadParameter(f"{kind!r} is none of {WEIGHTS_KINDS}.", param_hint="--kind")
     shared.require_replaceable(out)
     with coordinator.connect() as client:
-        activity = f"downloading the {found} weights of {run}"
-        blob = run_talking(lambda _: client.save_weights(out, run, found), activity=activity)
+        activity = f"downloading the {kind} weights of {run}"
+        blob = run_talking(lambda _: client.save_weights(out, run, kind), activity=activity)
     line = f"{out}: {format_bytes(blob.size_bytes)}, sha256 {blob.sha256}"
-    print_result({"path": out, "kind": found, **vars(blob)}, [line], as_json=json)
+    print_result({"path": out, "kind": kind, **vars(blob)}, [line], as_json=json)

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
 from typer import BadParameter, Exit, Option
@@ -24,7 +23,6 @@ from lipt.trainer.cli.display.output import (
     run_talking,
     saying_warnings,
 )
-from lipt.trainer.views import WEIGHTS_KINDS, WeightsKind
 from lipt.trainer.writing.formatting import format_percent
 
 if TYPE_CHECKING:
@@ -35,7 +33,8 @@ if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Trained
     from lipt.trainer.main_training.records import OnEpoch
-    from lipt.trainer.main_training.steps import SubsetSource
+    from lipt.trainer.main_training.training import MakeSubsetSource
+    from lipt.trainer.resampling.redrawing import Redrawn
     from lipt.trainer.resampling.reselection import Reselection, SelectionOptions
     from lipt.trainer.subsets.subset import Subset
 
@@ -45,10 +44,8 @@ class Choice:
     strategy: str | None = Option(
         None, "--strategy", "-s", help="Have the coordinator choose, in place of --subset."
     )
-    redraw: Literal["random", "stale", "infobatch"] | None = Option(
-        None,
-        help="Draw other examples for every epoch, without a coordinator: random ones, those with "
-        "the highest last losses, or all but half of the easy ones.",
+    redraw: bool = Option(
+        False, "--redraw", help="Draw other random examples for every epoch, without a coordinator."
     )
     fraction: shared.Fraction = None
     budget: shared.Budget = None
@@ -56,14 +53,9 @@ class Choice:
     preset: shared.Preset = None
     proxy: shared.Proxy = None
     every: int | None = Option(None, min=1, help="Epochs until the next choice (20).")
-    prefetch: bool = Option(
-        False, "--prefetch", help="Ask an epoch early, so that training does not wait."
-    )
 
     def require(self, subset: Path | None) -> None:
         """Refuse options that do not go together."""
-        from lipt.trainer.resampling.redrawing import redraw_options
-
         ways = {"--subset": subset, "--strategy": self.strategy, "--redraw": self.redraw}
         given = [name for name, value in ways.items() if value]
         if len(given) > 1:
@@ -71,15 +63,12 @@ class Choice:
         if self.strategy or self.redraw:
             shared.require_size(self.fraction, self.budget)
         for names, way, is_given in (
-            ("fraction budget option", "--strategy or --redraw", self.strategy or self.redraw),
-            ("preset proxy every prefetch", "--strategy", self.strategy),
+            ("fraction budget", "--strategy or --redraw", self.strategy or self.redraw),
+            ("option preset proxy every", "--strategy", self.strategy),
         ):
             for name in names.split():
                 if getattr(self, name) and not is_given:
                     raise BadParameter(f"--{name} was given without {way}. Give both, or none.")
-        if self.redraw:
-            with shared.refusing_as_usage():
-                redraw_options(self.redraw, shared.parse_options(self.option))
 
     def request(self, run: str, *, soft_labels: bool) -> SelectionOptions:
         """The coordinator's part of the choice."""
@@ -90,51 +79,39 @@ class Choice:
             "options": shared.parse_options(self.option),
             "preset": self.preset,
             "proxy": self.proxy,
-            "prefetch": self.prefetch,
         }
         if soft_labels:
             asked["soft_labels"] = True
         return asked if self.every is None else {**asked, "every": self.every}
 
-    def source(self, train: Dataset, seed: int) -> SubsetSource | None:
+    def source(self, train: Dataset, seed: int) -> Redrawn | None:
         """What draws other examples for every epoch."""
         from lipt.common.subsets import resolve_budget
         from lipt.trainer.resampling.redrawing import Redrawn
 
-        if self.redraw is None:
+        if not self.redraw:
             return None
         size = len(train)
         budget = resolve_budget(fraction=self.fraction, budget=self.budget, num_examples=size)
-        return Redrawn(self.redraw, train, budget, seed, shared.parse_options(self.option))
+        return Redrawn(train, budget, seed)
 
 
-@dataclass
-class Reselecting:
-    """Makes the source of subsets for `fit`, and sums up what it did."""
+def _reselecting(
+    client: Client, strategy: str, request: SelectionOptions, say: Say, made: list[Reselection]
+) -> MakeSubsetSource:
+    """Makes the source for a model in training, which begins with `first` or asks, into `made`."""
+    from lipt.trainer.resampling.reselection import Reselection
 
-    client: Client
-    strategy: str
-    request: SelectionOptions
-    say: Say
-    source: Reselection | None = None
-    first_seconds: float = 0.0
+    def make(model: nn.Module, first: Subset | None) -> Reselection:
+        asked: SelectionOptions = {**request, "first": first}
+        activity = f"waiting for the first subset by {strategy}"
+        work = partial(Reselection, client, model, strategy, **asked)
+        made.append(run_talking(lambda _: work(), say, activity=activity))
+        if first is None and (why := made[-1].subset.stopped_early):
+            say(f"{strategy} stopped early: {why}")
+        return made[-1]
 
-    def __call__(self, model: nn.Module, first: Subset | None) -> Reselection:
-        """The source for a model in training, which begins with `first` or asks."""
-        from lipt.trainer.resampling.reselection import Reselection
-
-        started = monotonic()
-        asked: SelectionOptions = {**self.request, "first": first}
-        self.source = run_talking(
-            lambda _: Reselection(self.client, model, self.strategy, **asked),
-            self.say,
-            activity=f"waiting for the first subset by {self.strategy}",
-        )
-        if first is None:
-            self.first_seconds = monotonic() - started
-            if why := self.source.subset.stopped_early:
-                self.say(f"{self.strategy} stopped early: {why}")
-        return self.source
+    return make
 
 
 @dataclass(frozen=True)
@@ -198,7 +175,9 @@ def train(
     test: str | None = Option(None, help="Data to measure accuracy on, e.g. cifar10-test:DIR."),
     image_size: shared.ImageSize = None,
     training: shared.Training,
-    init: str = Option(_SCRATCH, help=f"{_SCRATCH}, or a run's weights: {WEIGHTS_KINDS}."),
+    init: Literal["scratch", "initial", "pretrained"] = Option(
+        _SCRATCH, help="From scratch, or from a run's weights: theta* or theta_p."
+    ),
     files: Files,
     loggers: Loggers,
     device: shared.Device = "auto",
@@ -208,8 +187,6 @@ def train(
     coordinator: shared.Coordinator,
 ) -> None:
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, images cropped and flipped."""
-    if init != _SCRATCH and WeightsKind.parse(init) is None:
-        raise BadParameter(f"{init!r} is none of {_SCRATCH}, {WEIGHTS_KINDS}.")
     shared.require_loggers(vars(loggers))
     from lipt.common.process.machine import wait_passively
 
@@ -229,12 +206,13 @@ def train(
     with ExitStack() as stack:
         progress = TrainingProgress()
         reselecting, initial = None, None
+        made: list[Reselection] = []
         quarantined = () if chosen is None else chosen.quarantined
         if choice.strategy is not None or init != _SCRATCH:
             client = stack.enter_context(coordinator.connect())
             if choice.strategy is not None:
                 run = request["run"] = _run_of(client, run, model)
-                reselecting = Reselecting(client, choice.strategy, request, progress.say)
+                reselecting = _reselecting(client, choice.strategy, request, progress.say, made)
                 quarantined = left_out_by(client)
             initial = None if init == _SCRATCH else _weights(client, run, init)
         opened = partial(open_talking, image_size=image_size, modules=modules)
@@ -264,7 +242,7 @@ def train(
         except TrainingPaused as paused:
             complain("lipt", str(paused))
             raise Exit(75) from None  # EX_TEMPFAIL: the same command is worth another start
-    _finish(trained, files.out, reselecting, redrawn=choice.redraw is not None, json=json)
+    _finish(trained, files.out, made, redrawn=choice.redraw, json=json)
 
 
 def _run_of(client: Client, run: str, model: str) -> str:
@@ -289,17 +267,15 @@ def _weights(client: Client, run: str, kind: str) -> Weights:
 
 
 def _finish(
-    trained: Trained, out: Path | None, chosen: Reselecting | None, *, redrawn: bool, json: bool
+    trained: Trained, out: Path | None, chosen: list[Reselection], *, redrawn: bool, json: bool
 ) -> None:
     from lipt.common.weights.files import pack
     from lipt.trainer.writing.files import write_atomically
 
     if out is not None:
         write_atomically(out, pack(trained.weights))
-    history, waited = [], 0.0
-    if chosen is not None and chosen.source is not None:
-        history = chosen.source.history
-        waited = chosen.first_seconds + chosen.source.waited_seconds
+    history = [selected for source in chosen for selected in source.history]
+    waited = sum(source.waited_seconds for source in chosen)
     on_subset = trained.subset_accuracies[-1][1]
     measures = {
         "num_steps": trained.num_steps,
@@ -319,10 +295,8 @@ def _finish(
     score = "" if trained.kind is TargetKind.CLASS else f"{trained.kind.score_name} "
     steps = f"{trained.num_steps} steps in {trained.seconds:.0f} s"
     lines = [f"{steps}: {score}{', '.join(accuracies)}; {trained.recipe.augmentation_text}"]
-    if chosen is not None:
+    if chosen:
         times = "once" if len(history) == 1 else f"{len(history)} times"
-        stale = sum(selected.stale_epochs > 0 for selected in history)
-        aged = f" ({stale} on weights an epoch old)" if stale else ""
         waiting = f"training waited {waited:.1f} s for subsets"
-        lines.append(f"the subset was chosen again {times}{aged}; {waiting}")
+        lines.append(f"the subset was chosen again {times}; {waiting}")
     print_result(measures, lines, as_json=json)

@@ -174,5 +174,3 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     assert len(sentences) == 2 * 3
     assert all(sentence in page for sentence in sentences)
     assert "What people would do instead" in page
-    # theta_p was fetched, and its features place the examples of both subsets.
-    assert page.count("as seen by theta_p (principal components)") == 2

@@ -19,7 +19,7 @@ from tests.trainer.made_up import described, made_up_subset
 from tests.trainer.made_up_diagnosis import diagnosis_answer, made_up_findings
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".csv", ".json", ".parquet"])
+@pytest.mark.parametrize("suffix", [".npy", ".csv", ".json"])
 def test_a_subset_is_written(relay: Relay, lipt: Any, tmp_path: Path, suffix: str) -> None:
     out = tmp_path / f"subset{suffix}"
     result = lipt(
@@ -66,24 +66,22 @@ def test_features_are_uploaded(service: Service, relay: Relay, lipt: Any, tmp_pa
     assert request.labels == "none"
 
 
-@pytest.mark.parametrize("form", ["webdataset", "parquet"])
-def test_examples_are_written_out(lipt: Any, digits: Dataset, tmp_path: Path, form: str) -> None:
+def test_examples_are_written_out(lipt: Any, digits: Dataset, tmp_path: Path) -> None:
     subset = made_up_subset(range(0, 1200, 3), fingerprint=digits.fingerprint)
     file, out = subset.save(tmp_path / "subset.npy"), tmp_path / "out"
-    arguments = ("--data", "digits-train", "--to", form, "--examples-per-shard", "150")
+    arguments = ("--data", "digits-train", "--examples-per-shard", "150")
     result = lipt("subset", "export", str(file), *arguments, "--out", str(out))
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith(f"{out}: 400 examples in 3 files of ")
     assert result.stdout.endswith(f"digest {subset.digest}\n")
-    again = open_dataset(f"{form}:{out}")
+    again = open_dataset(f"webdataset:{out}")
     assert again.labels_N.tolist() == digits.labels_N[0:1200:3].tolist()
 
 
-@pytest.mark.parametrize(("name", "kind"), [("initial", "initial"), ("theta_p", "pretrained")])
-def test_weights_written(service: Service, lipt: Any, tmp_path: Path, name: str, kind: str) -> None:
-    expected: Any = getattr(service.ready, f"{kind}_weights")
+def test_weights_written(service: Service, lipt: Any, tmp_path: Path) -> None:
+    expected: Any = service.ready.initial_weights
     out = tmp_path / "w.safetensors"
-    command = ("weights", "get", "--run", READY, "--kind", name, "--out", str(out))
+    command = ("weights", "get", "--run", READY, "--kind", "initial", "--out", str(out))
     result = lipt(*command)
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith(f"{out}: ")
@@ -91,7 +89,7 @@ def test_weights_written(service: Service, lipt: Any, tmp_path: Path, name: str,
     assert hashlib.sha256(out.read_bytes()).hexdigest() == expected.sha256
     assert json.loads(lipt(*command, "--json").stdout) == {
         "path": str(out),
-        "kind": kind,
+        "kind": "initial",
         "sha256": expected.sha256,
         "size_bytes": expected.size_bytes,
     }

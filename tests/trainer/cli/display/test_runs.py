@@ -1,22 +1,19 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.cli.display.runs import (
     Lines,
-    Pace,
     change_lines,
     follow,
     heartbeat_line,
-    in_words,
     learner_cells,
     state_line,
 )
-from lipt.trainer.views import LearnerView, ProgressView, RunView, SoupView
+from lipt.trainer.views import ProgressView, RunView, SoupView
 from tests.trainer.made_up import DISCARDED, KEPT, made_up_learner, made_up_run
 
 
@@ -87,56 +84,6 @@ def test_what_a_run_waits_for_is_a_line_and_a_heartbeat_says_what_is_wrong() -> 
     # That it is mended is seen by what the workers do then.
     assert change_lines(waits, run) == []
     assert heartbeat_line(waits, 0.0) == line
-
-
-def merging(done: int, total: int = 91, **changes: Any) -> RunView:
-    progress = ProgressView("merging learners", done, total)
-    return made_up_run(state=RunState.MERGING, progress=progress, **changes)
-
-
-def seen(*observations: tuple[float, RunView]) -> Pace:
-    pace = Pace()
-    for now, run in observations:
-        pace.observe(run, now)
-    return pace
-
-
-def test_in_training_steps_count_of_all_learners() -> None:
-    # Of 3 learners' 5 steps 2 are done at first, and 7 after 10 s: the other 8 take 16 s.
-    def run(*learners: LearnerView) -> RunView:
-        return made_up_run(learners=(*learners, made_up_learner(2)))
-
-    def leased(index: int, step: int) -> LearnerView:
-        return made_up_learner(index, state=LearnerState.LEASED, step=step)
-
-    done = made_up_learner(0, state=LearnerState.DONE)
-    pace = seen((0.0, run(leased(0, 1), leased(1, 1))), (10.0, run(done, leased(1, 2))))
-    assert pace.words(10.0) == "about 20 s left"
-    pace.observe(run(done, leased(1, 0)), 11.0)  # another attempt
-    assert pace.words(13.0) == ""
-
-
-@pytest.mark.parametrize(
-    "run",
-    [
-        merging(5),  # nothing has moved since
-        made_up_run(state=RunState.READY),
-        made_up_run(
-            state=RunState.MERGING, progress=ProgressView("waiting for its turn", 0, 9, ahead=2)
-        ),
-    ],
-)
-def test_nothing_is_guessed_where_nothing_tells(run: RunView) -> None:
-    pace = seen((100.0, merging(5)), (200.0, run))
-    assert pace.words(300.0) == ""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.0, "10 s"), (47.0, "50 s"), (400.0, "7 min"), (5399.0, "90 min"), (7500.0, "2.1 h")],
-)
-def test_durations_are_rounded_to_what_can_be_known(seconds: float, words: str) -> None:
-    assert in_words(seconds) == words
 
 
 def test_lines_come_at_changes_and_at_least_every_ten_seconds() -> None:

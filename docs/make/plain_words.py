@@ -1,0 +1,94 @@
+"""Plain words: finds terms that the project's texts avoid, and sentences of more than 35 words.
+
+`python -m docs.make.plain_words` reads the pages, and comments, docstrings and messages of the
+code. plain_words.toml has the terms, the files to read and the exceptions.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+_ROOT = Path(__file__).parents[2]
+_RULES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_TERMS = {
+    re.compile(term.replace(" ", r"\s+"), re.IGNORECASE): cure
+    for term, cure in _RULES["terms"].items()
+}
+_MAX_WORDS = 35
+# Of a page: fenced code, included files, API entries, HTML and indented code.
+_CODE = re.compile(
+    r"^```.*?^```$|^ *(?:--8<--|:::) [^\n]*$|<[^>]*>|^(?: {4}|\t)(?![-*] )[^\n]*$",
+    re.MULTILINE | re.DOTALL,
+)
+# A sentence ends at its mark; headings, list items, table cells and paragraphs stand alone.
+_END = re.compile(r"(?<=[.!?])[*_)\"]*\s+|\n\s*(?:[-*#>|]+|\d+\.)\s|\n\s*\n|\|")
+
+
+def prose(page: str) -> str:
+    """The sentences of a Markdown page, on their lines, without code and addresses."""
+    text = _CODE.sub(lambda found: "\n" * found[0].count("\n"), page)
+    return re.sub(r"`[^`]*`", "`code`", re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text))
+
+
+def remarks(source: str) -> Iterator[tuple[int, str]]:
+    """Comments, docstrings and messages of a Python file, with their lines."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(source)):
+        # A single word is a name.
+        if isinstance(node, ast.Constant) and " " in str(node.value):
+            yield node.lineno, re.sub(r"`[^`]*`", "`code`", str(node.value))
+
+
+def terms(text: str, line: int = 1) -> Iterator[tuple[int, str]]:
+    """Each term to avoid, with its line and the words to use instead."""
+    for term, cure in _TERMS.items():
+        for found in term.finditer(text):
+            yield (
+                line + text.count("\n", 0, found.start()),
+                f"'{' '.join(found[0].split())}': write {cure}",
+            )
+
+
+def long_sentences(text: str) -> Iterator[tuple[int, str]]:
+    """Each sentence above the limit, with its line and its beginning."""
+    start = 0
+    for end in (*(found.end() for found in _END.finditer(text)), len(text)):
+        words = re.findall(r"\S*\w\S*", text[start:end])
+        if len(words) > _MAX_WORDS:
+            line = 1 + text.count("\n", 0, text.index(words[0], start))
+            yield line, f"{len(words)} words, split it: {' '.join(words[:8])} ..."
+        start = end
+
+
+def complaints(name: str, text: str) -> list[tuple[int, str]]:
+    """All findings in a file, by line."""
+    if name.endswith(".md"):
+        return sorted([*terms(prose(text)), *long_sentences(prose(text))])
+    return sorted(wrong for line, remark in remarks(text) for wrong in terms(remark, line))
+
+
+def main(patterns: list[str]) -> int:
+    """Print the findings in the files of the rules, or in those that match the patterns."""
+    paths = {path for pattern in patterns or _RULES["files"] for path in _ROOT.glob(pattern)}
+    paths -= {path for pattern in _RULES["except"]["files"] for path in _ROOT.glob(pattern)}
+    found = [
+        f"{path.relative_to(_ROOT)}:{line}: {complaint}\n"
+        for path in sorted(paths)
+        for line, complaint in complaints(path.name, path.read_text("utf-8"))
+    ]
+    found = [line for line in found if not any(known in line for known in _RULES["except"]["here"])]
+    sys.stdout.writelines(found)
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
