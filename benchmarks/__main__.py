@@ -9,11 +9,7 @@ from pathlib import Path
 
 from lipt.common.process.devices import versions
 
-BENCHMARKS = (
-    "main_training",
-    "sparse_codec",
-    "blobs",
-)
+BENCHMARKS = ("main_training", "blobs")
 
 
 def main() -> int:

@@ -26,7 +26,7 @@ import grpc
 import grpc.aio
 import torch
 
-from benchmarks.processes import Children
+from benchmarks.processes import serving
 from lipt.common.blobs import transfer
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
@@ -178,13 +178,13 @@ def measure_round() -> tuple[float, float]:
     }
     with (
         tempfile.TemporaryDirectory() as scratch,
-        Children(Path(scratch), dict(os.environ)) as children,
+        serving(Path(scratch), "digits", "resnet18") as service,
     ):
-        address = start_coordinator(children, Path(scratch))
-        with Client(address) as client:
+        with Client(service.address) as client:
             client.start_run(run)
             next(view for view in client.watch() if view.learners)
-        rounds = [identity_round(address, Path(scratch) / str(i)) for i in range(REPEATS + 1)]
+        caches = [Path(scratch) / str(number) for number in range(REPEATS + 1)]
+        rounds = [identity_round(service.address, cache) for cache in caches]
     return rounds[0][0], sorted(seconds for _, seconds in rounds[1:])[REPEATS // 2]
 
 
@@ -202,18 +202,6 @@ def identity_round(address: str, cache: Path) -> tuple[float, float]:
         result = Transfers(client.blobs).upload(encode_sparse(weights))
         client.commit(assignment, [result], worker_pb2.LearnerReport())
         return assignment.initial_weights.size_bytes / 1e6, time.perf_counter() - start
-
-
-def start_coordinator(children: Children, scratch: Path) -> str:
-    """A coordinator of digits; its address."""
-    file = scratch / "address"
-    arguments = ["-m", "lipt.coordinator", "--data", "digits", "--model", "resnet18"]
-    arguments += ["--listen", "127.0.0.1:0", "--state-dir", str(scratch / "state")]
-    children.start("coordinator", [*arguments, "--address-file", str(file)])
-    while not file.exists():
-        children.check()
-        time.sleep(0.05)
-    return file.read_text().strip()
 
 
 def main() -> None:

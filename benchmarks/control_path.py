@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from benchmarks.processes import Children
+from benchmarks.processes import serving
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, fill_chunk
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
@@ -116,7 +116,7 @@ def measure(arguments: argparse.Namespace, against: Path | None) -> tuple[list[f
     barrier = multiprocessing.get_context("spawn").Barrier(len(shares) + 1)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        with serving(scratch, against) as (address, pid), Client(address) as client:
+        with coordinator(scratch, against) as (address, pid), Client(address) as client:
             learners = {"num_learners": num_workers, "num_steps": 1, "batch_size": 1}
             client.start_run({**RUN, "learners": learners})
             plans = [
@@ -140,27 +140,19 @@ def measure(arguments: argparse.Namespace, against: Path | None) -> tuple[list[f
 
 
 @contextmanager
-def serving(scratch: Path, against: Path | None) -> Iterator[tuple[str, int]]:
+def coordinator(scratch: Path, against: Path | None) -> Iterator[tuple[str, int]]:
     """A coordinator of this version or another, its address and process."""
-    (scratch / "config.toml").write_text(CONFIG)
-    file = scratch / "address"
-    here = Path(__file__).parent
-    path = os.pathsep.join(map(str, [here, *([against] if against else [])]))
-    with Children(scratch, {**os.environ, "PYTHONPATH": path}) as children:
-        pid = children.start(
-            "coordinator",
-            [
-                *("-m", "lipt.coordinator", "--listen", "127.0.0.1:0", "--insecure"),
-                *("--data", f"{Path(__file__).stem}:data"),
-                *("--model", f"{Path(__file__).stem}:model"),
-                *("--config", str(scratch / "config.toml")),
-                *("--state-dir", str(scratch / "state"), "--address-file", str(file)),
-            ],
-        )
-        while not file.exists():
-            children.check()
-            time.sleep(0.05)
-        yield file.read_text().strip(), pid
+    config, here = scratch / "config.toml", Path(__file__)
+    config.write_text(CONFIG)
+    path = os.pathsep.join(map(str, [here.parent, *([against] if against else [])]))
+    with serving(
+        scratch,
+        f"{here.stem}:data",
+        f"{here.stem}:model",
+        flags=["--insecure", "--config", str(config)],
+        environment={"PYTHONPATH": path},
+    ) as service:
+        yield service.address, service.process_ids[0]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ counted.
 
     python benchmarks/main_training.py [--models resnet8] [--rounds 3] [--device cpu]
 
-Images are those of $LIPT_DATA/cifar10-jpeg (or ../shared/data), else made up.
+Images are those of cifar10-jpeg/test.parquet in $LIPT_DATA or ../shared/data.
 """
 
 from __future__ import annotations
@@ -104,7 +104,9 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     arguments = parser.parse_args()
     device = resolve_device(arguments.device)
-    dataset, files = images(4 * BATCH_SIZE)
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("LIPT_DATA", beside)) / "cifar10-jpeg"
+    dataset, files = images(folder / "test.parquet", 4 * BATCH_SIZE)
     labels = dataset.labels_N.tolist()
     workers = (0, os.cpu_count() or 1)
     sides = [Side("fit", partial(with_fit, dataset))]
@@ -181,29 +183,12 @@ def endlessly(loader: DataLoader[tuple[Tensor, int]]) -> Iterator[tuple[Tensor, 
         yield from loader
 
 
-def images(count: int) -> tuple[Dataset, list[bytes]]:
+def images(path: Path, count: int) -> tuple[Dataset, list[bytes]]:
     """Pixels for `fit`, and the same images as files."""
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    path = Path(os.environ.get("LIPT_DATA", beside)) / "cifar10-jpeg" / "test.parquet"
-    ids_N = torch.arange(count)
-    if path.is_file():
-        encoded = open_dataset(f"parquet:{path}", memory_budget_bytes=0)
-        files = [encoded.raw_bytes(row) for row in range(count)]
-        pixels_NCHW, labels_N = encoded.images(ids_N), encoded.labels_N[:count]
-        source = "cifar10-jpeg"
-    else:
-        generator = torch.Generator().manual_seed(0)
-        shape = (count, 3, 32, 32)
-        pixels_NCHW = torch.randint(256, shape, generator=generator).to(torch.uint8)
-        files, labels_N, source = list(map(png, pixels_NCHW)), ids_N % 10, "made-up images"
-    names = tuple(map(str, range(10)))
-    return in_memory(source, names, labels_N, "benchmark", pixels_NCHW), files
-
-
-def png(pixels_CHW: Tensor) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(pixels_CHW.permute(1, 2, 0).numpy()).save(file, "PNG")
-    return file.getvalue()
+    encoded, ids_N = open_dataset(f"parquet:{path}", memory_budget_bytes=0), torch.arange(count)
+    names, labels_N = tuple(map(str, range(10))), encoded.labels_N[:count]
+    pixels = in_memory("cifar10-jpeg", names, labels_N, "benchmark", encoded.images(ids_N))
+    return pixels, [encoded.raw_bytes(row) for row in range(count)]
 
 
 if __name__ == "__main__":

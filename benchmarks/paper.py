@@ -21,8 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.processes import ending_in_order  # noqa: E402
 from benchmarks.reproduction.cells import SCALES, Cell, Scale  # noqa: E402
-from benchmarks.reproduction.page import of_whole_seeds, page  # noqa: E402
-from benchmarks.reproduction.plots import plot  # noqa: E402
+from benchmarks.reproduction.page import page  # noqa: E402
 from benchmarks.reproduction.tables import tables  # noqa: E402
 from benchmarks.reproduction.training import Results, run, serving  # noqa: E402
 
@@ -57,9 +56,7 @@ def _write_page(folder: Path) -> None:
         found = Results(folder / f"{name}.jsonl").read()
         if found or name != "tiny":
             scales[name] = (scale, tables(scale), found)
-            for table in tables(scale).values():
-                plot(table, of_whole_seeds(table, found), folder / f"{name}-{table.name}.svg")
-    folder.with_suffix(".md").write_text(page(scales, folder), encoding="utf-8")
+    folder.with_suffix(".md").write_text(page(scales), encoding="utf-8")
 
 
 def _spread(scale: Scale, arguments: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -124,28 +124,52 @@ def _handling(handler: signal._HANDLER, *numbers: signal.Signals) -> Iterator[No
             signal.signal(number, previous)
 
 
-def wait_for_address(
-    children: Children, file: Path, *, log: Path, seconds: float = _START_SECONDS
-) -> str:
-    """Where the coordinator listens, as soon as it does.
+@dataclass(frozen=True)
+class Service:
+    """A coordinator and workers: the address, the processes, and their ids."""
 
-    Args:
-        children: the coordinator is one of them.
-        file: where it writes its address.
-        log: its own.
-        seconds: how long it may take.
+    address: str
+    children: Children
+    process_ids: list[int]
 
-    Raises:
-        ProcessEndedError: a child has ended.
-        UnreachableError: the coordinator does not listen by then.
-    """
+
+@contextmanager
+def serving(
+    folder: Path,
+    data: str,
+    model: str,
+    *,
+    num_workers: int = 0,
+    flags: Sequence[str] = (),
+    device: str = "cpu",
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Service]:
+    """Start a coordinator with state, caches and logs in a folder, and workers; end them after."""
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("LIPT_")}
+    address_file = folder / "address"
+    address_file.unlink(missing_ok=True)
+    with Children(folder, {**clean, **(environment or {})}) as children:
+        served = ["--data", data, "--model", model, "--state-dir", str(folder / "state")]
+        where = ["--listen", "127.0.0.1:0", "--address-file", str(address_file)]
+        common = ["--device", device]
+        coordinator = ["-m", "lipt.coordinator", *common, *served, *where, *flags]
+        service = Service("", children, [children.start("coordinator", coordinator)])
+        service = replace(service, address=_wait_for_address(children, address_file))
+        for number in range(num_workers):
+            own = ["--cache-dir", str(folder / f"cache-{number}"), "--name", f"worker-{number}"]
+            worker = ["-m", "lipt.worker", *common, "--coordinator", service.address, *own]
+            service.process_ids.append(children.start(f"worker-{number}", worker))
+        yield service
+
+
+def _wait_for_address(children: Children, file: Path) -> str:
     started = time.monotonic()
     while not (file.exists() and file.read_text().strip()):
         children.check()
-        if time.monotonic() - started > seconds:
+        if time.monotonic() - started > _START_SECONDS:
             raise UnreachableError(
-                f"the coordinator does not listen after {seconds:.0f} s. See {log} for what "
-                "it does, and whether the machine is busy."
+                f"the coordinator does not listen after {_START_SECONDS:.0f} s. See "
+                f"{file.with_name('coordinator.log')}, and whether the machine is busy."
             )
-        time.sleep(0.2)
+        time.sleep(0.05)
     return file.read_text().strip()

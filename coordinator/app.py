@@ -10,21 +10,19 @@ from time import monotonic, time
 from typing import Any
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.errors import StateError
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import Meters
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
-from lipt.common.states import RunState
 from lipt.coordinator.access.tokens import OwnToken, Tokens
-from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
+from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.messages import OnProgress, Progressed, ScanNews
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.scan import PartyDistrusted, scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import steady_clock
-from lipt.coordinator.planning.admission import Admission, DataFigures
+from lipt.coordinator.planning.admission import Admission, log_all
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.holding import hold_runs_of_other_data
 from lipt.coordinator.runs.repair import restore_inputs
@@ -33,15 +31,12 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
-from lipt.coordinator.state.records import DataRecord, RunRecord, RunSummary
-from lipt.coordinator.storage.storage import open_storage
+from lipt.coordinator.storage.storage import Storage, open_accounts
 from lipt.coordinator.subsets.answers import Answers
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import backbone_identity
 
 logger = logging.getLogger(__name__)
-
-# Interval of progress messages while the data is opened.
 _REPORT_EVERY_SECONDS = 5.0
 
 
@@ -51,7 +46,6 @@ async def open_app(
     *,
     make_compute: Callable[[CoordinatorSettings, Events, Meters], ComputeQueue] = ComputeQueue,
 ) -> AsyncIterator[App]:
-    """Open the state and the data, and resume unfinished work."""
     async with AsyncExitStack() as stack:
         app = App(settings, stack)
         app.compute = make_compute(settings, app.events, app.meters)
@@ -79,7 +73,6 @@ class App:
         self.store = RunStore(self.database)
 
     async def open_data(self) -> None:
-        """Describe the data, and hold the runs of other data."""
         await self.tokens.load()
         source, backbone = self.settings.dataset.source, self.settings.backbone
         logger.info("opening %s%s", source, backbone and f" and the backbone {backbone}")
@@ -87,17 +80,12 @@ class App:
         self.data = await self.compute.run(DescribeData(), logging_progress(clock=monotonic))
         self.compute.open_light(self.data)
         await self.store.load()
-        served = (record.served_at for record in await self.database.load(DataRecord))
-        runs = (max(run.created_at, run.ended_at or 0.0) for run in self.store.runs())
-        self._newest_at = max([*served, *runs], default=None)
-        await hold_runs_of_other_data(self.store, self.data, self.database, self.events)
-        await _note_served(self.data, self.database)
+        hold_runs_of_other_data(self.store, self.data, self.events)
 
     async def resume(self) -> None:
         """Open the other parts, and let unfinished runs go on."""
         settings, stack, store, blobs = self.settings, self._stack, self.store, self.blobs
         compute, data = self.compute, self.data
-        _warm_for_subsets(store, compute)
         # Dispatcher and driver count the same deadline.
         deadline_clock = steady_clock(time, monotonic)
         self.dispatcher = Dispatcher(
@@ -120,14 +108,14 @@ class App:
         stack.push_async_callback(driver.stop)
         admission = Admission(
             blobs,
-            DataFigures(data.class_counts, data.inputs, data.other_target),
+            data,
             limits=settings.limits,
             machine=this_machine(),
             allowed_modules=settings.allow_modules,
             evaluation_batch_size=batch_size_for(data.inputs, resolve_device(settings.device)),
         )
         stack.callback(admission.stop)
-        await admission.look_at(settings.run)
+        await admission.require(settings.run, log_all)
         await self._keep_storage()
         self.dispatcher.restore()
         driver.resume_all()
@@ -144,7 +132,6 @@ class App:
             data,
             defaults=settings.run,
             wall_clock=time,
-            linger_seconds=settings.compute.linger_seconds,
             backbone=self._backbone,
             max_warm_up_epochs=settings.limits.warm_up_epochs,
             meters=self.meters,
@@ -158,24 +145,23 @@ class App:
             _begin(self._stack, self.answers.forget_scores_of(news.party), "distrust")
 
     async def _keep_storage(self) -> None:
-        """Remove unused blobs and old runs from now on."""
-        self.storage = await open_storage(
-            self.settings.state_dir,
+        settings = self.settings
+        accounts = await asyncio.to_thread(
+            open_accounts,
+            settings.state_dir,
             self.blobs,
-            self.settings.storage,
-            self.events,
-            self.store,
-            self.compute,
+            settings.storage,
             is_live=lambda lease: self.dispatcher.leases.has(*lease),
-            wall_clock=time,
             clock=monotonic,
-            newest_at=self._newest_at,
+        )
+        kept = (settings.state_dir, self.blobs, accounts, settings.storage, self.events)
+        self.storage = Storage(
+            *kept, self.store, self.compute, wall_clock=time, steady_clock=monotonic
         )
         _begin(self._stack, self.storage.run(), "collection")
 
 
 def _begin(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> None:
-    """Run a background task until the stack is closed."""
     task = asyncio.create_task(work, name=name)
 
     async def end() -> None:
@@ -197,33 +183,3 @@ def logging_progress(*, clock: Callable[[], float]) -> OnProgress:
             logger.info("%s: %d of %d", now.activity, now.done, now.total)
 
     return log
-
-
-async def _note_served(data: DataDescription, database: Database) -> None:
-    served_at = time()
-    records = [
-        DataRecord(
-            fingerprint=fingerprint,
-            source=data.source,
-            num_examples=data.num_examples,
-            served_at=served_at,
-        )
-        for fingerprint in data.fingerprints
-    ]
-    try:
-        await database.save(*records)
-    except StateError as error:
-        # A full disk does not prevent serving.
-        logger.warning("which data is served now is not noted: %s", error)
-
-
-def _warm_for_subsets(store: RunStore, compute: ComputeQueue) -> None:
-    """Start the light process before the first ready run."""
-
-    def warm(run: RunRecord | RunSummary) -> None:
-        if run.state in {RunState.TRAINING, RunState.MERGING, RunState.READY}:
-            compute.warm()
-
-    store.listen(lambda run, _: warm(run))
-    for run in store.runs():
-        warm(run)

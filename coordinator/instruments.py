@@ -27,8 +27,7 @@ LEARNER_TRAIN = Histogram(
 )
 LEARNER_BYTES = Counter(
     "lipt_learner_bytes_total",
-    "Bytes of learners that were taken: what their workers fetched for them, and their results "
-    "with their snapshots, by their run's encoding.",
+    "Bytes that workers fetched for learners that were taken, and of their results, by encoding.",
     ("direction", "encoding"),
     at_zero=tuple(
         (direction, encoding.value)
@@ -50,16 +49,13 @@ STAGES = Histogram(
 )
 SOUP_ACCURACY = Gauge(
     "lipt_soup_accuracy_ratio",
-    "Accuracy on the validation split of the newest run that is ready: of its soup, of theta*, of "
-    "its learners in the mean and of the best one. Of a target that is no class it is that "
-    "target's measure.",
+    "Accuracy, or its target's measure, of the newest ready run on the validation split.",
     ("of",),
 )
 SOUP_KEPT = Gauge("lipt_soup_kept_learners", "Learners that the newest ready run's soup kept.")
 SELECTION = Histogram(
     "lipt_selection_seconds",
-    "What computing a subset took, with its turn in the queue, by strategy; stored subsets that "
-    "are answered again do not count.",
+    "What computing a subset took with its turn in the queue, by strategy; not of stored ones.",
     ("strategy",),
     buckets=_WORK,
 )
@@ -103,24 +99,20 @@ RPC = Histogram(
 )
 RPC_LONG = Histogram(
     "lipt_rpc_long_duration_seconds",
-    "The same of calls that wait for something or carry a file: streams, and AcquireAssignment. "
-    "The whole call counts.",
+    "The same of calls that wait for something or carry a file.",
     ("method", "code"),
     buckets=_WORK,
 )
 RPC_IN_FLIGHT = Gauge("lipt_rpc_in_flight", "Calls under way, long ones too.")
 PEER_REFUSALS = Counter(
     "lipt_peer_refusals_total",
-    "Calls that were answered with an error, by the caller's name, or its address where it has "
-    "none, and by code. After 50 callers the rest are `other`.",
+    "Calls that were answered with an error, by code and caller; after 50 the rest are `other`.",
     ("peer", "code"),
     most=50,
 )
 STORAGE = Gauge(
     "lipt_storage_bytes",
-    "Bytes of blobs: what records need (`needed`) and what they do not (`spare`), as of the last "
-    "collection; uploads that no record names (`uploaded`), and what is reserved for unfinished "
-    "ones (`reserved`), as of now.",
+    "Bytes of blobs that records need or not, as of the last collection, and of uploads.",
     ("kind",),
 )
 STORAGE_FREE = Gauge(

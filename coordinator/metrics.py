@@ -48,7 +48,6 @@ def from_other_threads(read: Callable[[], Readings]) -> Callable[[], Readings]:
 
 
 def of_the_state(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueue) -> Readings:
-    """Runs, learners, workers, leases, the newest soup, and waiting jobs."""
     runs = store.runs()
     by_state = Counter(store.shown_state(run) for run in runs)
     learners: Counter[LearnerState] = Counter()
@@ -110,7 +109,6 @@ def of_the_machine(compute: ComputeQueue, directory: Path) -> Readings:
 
 
 def measure_stages(store: RunStore, meters: Meters) -> None:
-    """Record the durations of each run's stages once it is ready."""
     measured = {run.run_id for run in store.runs() if run.state is RunState.READY}
 
     def measure(run: RunRecord, _: object) -> None:

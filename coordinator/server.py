@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -13,9 +13,9 @@ from contextlib import (
     contextmanager,
 )
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from time import monotonic, time
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -64,21 +64,11 @@ from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
 from lipt.coordinator.rpc.workers import WorkerService, unless
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.storage.accounts import WorkerBlobs
-from lipt.v1 import (
-    access_pb2_grpc,
-    blob_pb2_grpc,
-    diagnosis_pb2_grpc,
-    info_pb2_grpc,
-    run_pb2_grpc,
-    subset_pb2_grpc,
-    worker_pb2_grpc,
-)
 
 _MOST_NAMED = 20
 
 
 def notes_on(data: DataDescription) -> Iterator[tuple[int, str]]:
-    """Yield notes on the data: a level of `logging`, and a sentence."""
     if ids := data.quarantined:
         named = ", ".join(map(str, ids[:_MOST_NAMED]))
         more = " and more" if len(ids) > _MOST_NAMED else ""
@@ -102,8 +92,6 @@ _LOOK_SECONDS, _MANY_OF_ALL = 30.0, 0.8
 # Those of the access table, which includes reflection.
 _SERVICES = sorted({method.split("/")[1] for method in ALLOWED_ROLES})
 
-# Adds a servicer to a server, and the servicer.
-_Service = tuple[Callable[[Any, grpc.aio.Server], None], Any]
 OpenApp = Callable[[CoordinatorSettings], AbstractAsyncContextManager[App]]
 
 
@@ -152,8 +140,8 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
     sessions = Sessions(lambda: app.tokens.own, app.tokens.holds, settings.state_dir, clock=time)
     limits = PeerLimits(settings.limits, clock=monotonic)
     server = _grpc_server(app, admitted, limits)
-    services = _services(app, stopping, sessions)
-    healthy = _add_services(server, services)
+    servicers = _servicers(app, stopping, sessions)
+    healthy = _add(server, servicers)
     credentials = None if tls is None else server_credentials(tls)
     address = bind(server, settings.listen, credentials, flag="--listen")
     page = None if settings.dashboard_listen is None else PageServer(settings.dashboard_listen, tls)
@@ -163,8 +151,8 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
         await server.start()
         try:
             if page is not None:
-                by_name = {type(one).__name__: one for _, one in services}
-                await open_page(app, by_name, sessions, page, tls, limits=limits, address=address)
+                by_name = {type(one).__name__: one for one in servicers}
+                await open_page(app, by_name, sessions, page, tls, limits=limits)
             await _announce(app, address, tls, admitted)
             if page is not None:
                 logger.info("the page is at %s: `lipt dashboard` opens it", page.url)
@@ -190,10 +178,7 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
         yield
         return
     state = from_other_threads(
-        lambda: {
-            **of_the_state(app.store, app.dispatcher, app.compute),
-            **app.storage.readings(),
-        }
+        lambda: {**of_the_state(app.store, app.dispatcher, app.compute), **app.storage.readings()}
     )
     with serving_metrics(
         listen,
@@ -240,9 +225,7 @@ async def _watch_descriptors(limit: int) -> None:
 def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.Server:
     identification = partial(identify, admitted=admitted, tokens=app.tokens)
     return grpc.aio.server(
-        interceptors=[
-            CallInterceptor(identification, app.events, app.meters, limits),
-        ],
+        interceptors=[CallInterceptor(identification, app.events, app.meters, limits)],
         # gRPC's own limit would refuse health checks as well.
         maximum_concurrent_rpcs=app.settings.limits.max_concurrent_calls + _SPARE_CALLS,
         options=(
@@ -255,11 +238,9 @@ def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.
     )
 
 
-def _services(app: App, stopping: asyncio.Event, sessions: Sessions) -> list[_Service]:
+def _servicers(app: App, stopping: asyncio.Event, sessions: Sessions) -> tuple[object, ...]:
     settings, dispatcher = app.settings, app.dispatcher
-    blobs = BlobService(
-        app.blobs, app.storage.uploads, of_workers=WorkerBlobs(dispatcher), meters=app.meters
-    )
+    of_workers, uploads = WorkerBlobs(dispatcher), app.storage.uploads
     info = InfoService(
         app.data,
         app.store,
@@ -270,30 +251,24 @@ def _services(app: App, stopping: asyncio.Event, sessions: Sessions) -> list[_Se
         device=device_name(resolve_device(settings.device)),
         wall_clock=time,
     )
-    runs = RunService(app.store, app.requests, app.answers, stopping, dispatcher.why_waiting)
-    workers = WorkerService(dispatcher, app.intake, stopping)
-    access = AccessService(app.tokens, sessions.link)
-    return [
-        (access_pb2_grpc.add_AccessServiceServicer_to_server, access),
-        (blob_pb2_grpc.add_BlobServiceServicer_to_server, blobs),
-        (
-            diagnosis_pb2_grpc.add_DiagnosisServiceServicer_to_server,
-            DiagnosisService(app.answers),
-        ),
-        (info_pb2_grpc.add_InfoServiceServicer_to_server, info),
-        (run_pb2_grpc.add_RunServiceServicer_to_server, runs),
-        (subset_pb2_grpc.add_SubsetServiceServicer_to_server, SubsetService(app.answers)),
-        (worker_pb2_grpc.add_WorkerServiceServicer_to_server, workers),
-    ]
+    return (
+        AccessService(app.tokens, sessions.link),
+        BlobService(app.blobs, uploads, of_workers=of_workers, meters=app.meters),
+        DiagnosisService(app.answers),
+        info,
+        RunService(app.store, app.requests, app.answers, stopping, dispatcher.why_waiting),
+        SubsetService(app.answers),
+        WorkerService(dispatcher, app.intake, stopping),
+    )
 
 
-def _add_services(
-    server: grpc.aio.Server, services: Sequence[_Service]
-) -> health.aio.HealthServicer:
-    for add, servicer in services:
-        add(servicer, server)
+def _add(server: grpc.aio.Server, servicers: Iterable[object]) -> health.aio.HealthServicer:
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
+    for servicer in servicers:
+        # A generated base class, and beside it the function that adds what extends it.
+        base = type(servicer).__bases__[0]
+        getattr(import_module(base.__module__), f"add_{base.__name__}_to_server")(servicer, server)
     reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME), server)
     return healthy
 

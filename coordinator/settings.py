@@ -27,14 +27,12 @@ class DatasetSettings(Section):
     """The data: `digits`, `cifar10:DIR`, `cifar100:DIR`, `imagefolder:DIR`, `parquet:PATH` or
     `package.module:factory`."""
     image_size: int | None = Field(default=None, ge=1, le=4096, examples=[224])
-    """Pixels a side that images are scaled to. Default: their own size where all share one of at
-    most 64, else 224."""
+    """Pixels a side that images are scaled to. Default: their own if at most 64, else 224."""
     fingerprint: FingerprintKind = FingerprintKind.SAMPLED
-    """How closely new runs are bound to their data: by every label and the bytes of 64 examples, or
-    by every label and the bytes of every example, which are all read at the start."""
+    """Binds new runs to every label and the bytes of 64 examples, or of all, read at the start."""
     max_corrupt: int = Field(default=0, ge=0, le=10_000)
-    """Image files that may be broken: they are left out and named. With more of them, the data is
-    refused. Above 0, every image is decoded at the first opening."""
+    """Broken image files that are left out and named; with more, the data is refused. Above 0,
+    every image is decoded at the first opening."""
 
 
 class LeaseSettings(Section):
@@ -48,17 +46,13 @@ class PeerLimitSettings(Section):
     """What one peer may do: a certificate's name, or else a connection. 0 is no limit."""
 
     calls_per_second: float = Field(default=200.0, ge=0.0)
-    """Calls that one peer may make a second, as many at once; what comes earlier waits for up to a
-    second, and is refused beyond that."""
+    """Calls of one peer a second, as many at once; what comes a second too early is refused."""
     registrations_per_minute: int = Field(default=600, ge=0)
-    """Times a minute that one peer may register workers, those of ten seconds at once; more are
-    refused."""
+    """Workers that one peer may register a minute, those of ten seconds at once."""
     max_calls: int = Field(default=1024, ge=0)
-    """One peer's calls under way, those of workers that wait for work included; more are
-    refused."""
+    """One peer's calls under way, those of workers that wait for work included."""
     max_streams: int = Field(default=64, ge=0)
-    """One peer's streams, which are transfers, requests for subsets and diagnoses, and watching; a
-    transfer takes two chunks of 256 KiB in memory."""
+    """One peer's streams: transfers, subsets, diagnoses and watching."""
 
 
 class LimitSettings(Section):
@@ -67,21 +61,18 @@ class LimitSettings(Section):
     max_blob_bytes: int = Field(default=4 * 1024**3, ge=1024)
     """Largest file that is accepted: uploaded weights, or a learner's result."""
     max_concurrent_calls: int = Field(default=4096, ge=8)
-    """Calls under way at once, those of workers that wait for work included; more are refused."""
+    """Calls under way in all, those of workers that wait for work included."""
     compute_memory: ByteSize | None = Field(default=None, ge=2**30, examples=["16GiB"])
     """Memory that the compute process may take: runs that plan more are refused, and on a CPU the
     system refuses it more. Default: four fifths of this machine's, or of its container's."""
     compute_threads: int | None = Field(default=None, ge=1, examples=[16])
-    """Threads that a run may ask of the compute process. Default: four for each core, and at least
-    8, because the result of a run that a larger machine made depends on them."""
+    """Threads that a run may ask of the compute process. Default: four a core, at least 8."""
     compute_images: int = Field(default=100_000_000, ge=1)
     """Images that theta*'s training, or the soup's evaluations, may put through the model."""
     warm_up_epochs: float = Field(default=200.0, gt=0.0)
-    """Epochs that a request for a subset may have the compute process train ordinary warm-ups for
-    (`pretraining=epochs:N`), over all their models; each counts as one at least."""
+    """Epochs that `pretraining=epochs:N` of a subset may take, over all models of its warm-up."""
     worker_memory: ByteSize = Field(default=ByteSize(80 * 2**30), ge=2**30)
-    """Memory that a learner may take on a worker, its device's included. Workers have limits of
-    their own: `--max-memory` and `--max-threads`."""
+    """Memory that a learner may take on a worker, its device's included."""
     worker_threads: int = Field(default=256, ge=1)
     """Threads that a run may ask of a worker."""
     worker_images: int = Field(default=1_000_000_000, ge=1)
@@ -95,9 +86,8 @@ class StorageSettings(Section):
     """How much of what peers upload is stored, and how long that and ended runs are kept."""
 
     max_bytes: int | None = Field(default=None, ge=1, examples=[100 * 1024**3])
-    """What uploads may take in all, with what they declare and have yet to send. What a run, subset
-    or diagnosis is made of does not count. Default: a third of the disk that is free at the
-    start."""
+    """What uploads that no run, subset or diagnosis names may take in all, with what they have yet
+    to send. Default: a third of the disk that is free at the start."""
     max_bytes_per_peer: int | None = Field(default=None, ge=1, examples=[50 * 1024**3])
     """Of these, one peer's. Default: half of all."""
     max_unfinished: int = Field(default=512, ge=1)
@@ -108,11 +98,9 @@ class StorageSettings(Section):
     """An upload that got no byte for so long is removed."""
     unused_hours: float = Field(default=24.0, gt=0.0)
     """What no record needs, and nobody has used for so long, is removed."""
-    keep_runs: int | None = Field(default=None, ge=0, examples=[1000])
-    """How many ended runs are kept, the newest; others are removed with their subsets, unless
-    something is computed for them or they were asked for in the last hour. Default: all."""
     keep_days: float | None = Field(default=None, gt=0.0, examples=[90])
-    """How long after its end a run is removed likewise. Default: never."""
+    """How long after its end a run is removed with its subsets, unless something is computed for it
+    or it was asked for in the last hour. Default: never."""
     collect_every_seconds: float = Field(default=900.0, gt=0.0, le=86_400.0)
     """How often the coordinator looks for what is to be removed; first after so long."""
 
@@ -142,15 +130,11 @@ class ComputeSettings(Section):
     """Requests that may wait for each process; more are refused, and told when to come again."""
     max_waiting_per_caller: int = Field(default=32, ge=1)
     """Of these one caller's: those of one certificate's name, or else of one connection."""
-    linger_seconds: float = Field(default=10.0, ge=0.0, le=3600.0)
-    """What nobody waits for any more is computed for so long in case somebody comes back for it,
-    after a cut, say; then it is dropped. What has not begun is dropped at once."""
     scoring_workers: ScoringWorkers = ScoringWorkers.SAME
-    """Which workers with the data before them (`--worker-data`) share passes over it: those of the
-    `same` device, processor and versions, with the same bits; `any`; or `none`."""
+    """Which workers with `--worker-data` share passes over the data: those of the `same` device,
+    processor and versions, with the same bits; `any`; or `none`."""
     scoring_range: int = Field(default=4096, ge=1)
-    """Examples that such a worker is given at a time, up to whole batches; a pass that was cut goes
-    on with the ranges that are missing."""
+    """Examples that such a worker is given at a time, up to whole batches."""
     verified_share: float = Field(default=0.05, gt=0.0, le=1.0)
     """Random share of the examples that such workers score which is scored here again: n forged
     ones go unnoticed with a probability of (1 - share)^n."""
@@ -164,37 +148,30 @@ class CoordinatorSettings(Section):
     state_dir: Path = Field(
         default_factory=lambda: user_state_path("lipt"), examples=["/var/lib/lipt"]
     )
-    """Directory in which runs, blobs and subsets survive restarts. Default: the user's state
-    directory."""
+    """Directory of runs, blobs and subsets. Default: the user's state directory."""
     address_file: Path | None = Field(default=None, examples=["/run/lipt/address"])
-    """File that the address is written to once it is served, for scripts that let the system choose
-    the port."""
+    """File that the address is written to once it is served."""
     insecure: bool = False
-    """Serve without TLS whoever reaches the address, with every role: only where the network itself
-    keeps strangers out."""
+    """Serve all who reach the address, with every role, without TLS: in a closed network only."""
     require_token: bool = False
     """With `insecure`: serve only who shows a token (`lipt token create`)."""
     tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/coordinator.pem"])
-    """PEM file of this server's certificate. New files are used without a restart, here and in
-    `tls_key` and `tls_ca`."""
+    """PEM file of this server's certificate. New files are used without a restart."""
     tls_key: TlsKey = Field(default=None, examples=["/etc/lipt/coordinator.key"])
     tls_ca: Path | None = Field(default=None, examples=["/etc/lipt/ca.pem"])
     """PEM file of the authority that must have signed the certificates of workers and trainers
     (mTLS), and gives them their roles. Without it, everybody is asked for a token."""
     metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9464"])
     health_listen: str | None = Field(default=None, examples=["0.0.0.0:50052"])
-    """Address of gRPC's health alone, without TLS, for probes; it answers before the data is open.
-    Default: health is where everything else is served."""
+    """Address of gRPC's health alone, without TLS, for probes also before the data is open."""
     dashboard_listen: str | None = Field(default=None, examples=["127.0.0.1:50080"])
-    """Address of the page to watch, host:port; https where there are TLS files. Needs the package's
-    extra `dashboard`. Default: none is served."""
+    """Address of the page, host:port; https with TLS files. Needs the extra `dashboard`."""
     dashboard_url: str | None = Field(
         default=None, pattern=r"^https?://[^/?#]+$", examples=["https://lipt.example.org"]
     )
-    """Where browsers reach the page, where that is another address: behind a reverse proxy."""
+    """Where browsers reach the page behind a reverse proxy."""
     device: str = "auto"
-    """Where the soup and the signals are computed: `cpu`, `cuda`, `cuda:N`, or `auto` for the first
-    CUDA device if there is one."""
+    """Where soup and signals are computed: `cpu`, `cuda`, `cuda:N`, or `auto`: CUDA if any."""
     backbone: str | None = Field(default=None, examples=["torchvision:resnet18"])
     """A trained network for the proxies `ridge:backbone` and `auto`: `torchvision:NAME` with
     weights from torch hub's folder or downloaded, or `torchvision:NAME@FILE` with a file's."""
@@ -210,8 +187,7 @@ class CoordinatorSettings(Section):
     storage: StorageSettings = StorageSettings()
     compute: ComputeSettings = ComputeSettings()
     run: RunConfig = RunConfig()
-    """What a run takes where its request says nothing. The figures are the paper's (Ro et al. 2023)
-    where it gives any."""
+    """What a run takes where its request says nothing: the paper's figures, if it gives any."""
 
     @model_validator(mode="after")
     def _deadline_outlasts_a_lease(self) -> Self:

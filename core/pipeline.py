@@ -239,6 +239,10 @@ def merge_learners(
 ) -> Merged:
     """Merge learners, reopened at every call, by their validation scores."""
     soup, evaluator = config.soup, _evaluator(workspace, config, inputs)
+    labels_V = workspace.dataset.labels_N[workspace.split(config).validation_ids]
+    order_V = stratified_order(labels_V, seed=config.seed)
+    halving = soup.search is not SoupSearch.GRID
+    sizes = slice_sizes(len(order_V), soup.num_alphas) if halving else ()
     evaluate = Evaluators.of(evaluator, config, lambda: workspace.new_model(config))
     report = workspace.progress("merging learners")
     # Several weights are scored at a time, on a thread each.
@@ -252,7 +256,7 @@ def merge_learners(
                 learners,
                 evaluate,
                 num_alphas=soup.num_alphas,
-                slices=_slices(workspace, config, evaluate),
+                slices=[evaluate.of_slice(order_V[:size]) for size in sizes],
                 on_progress=report,
                 on_ingredient=on_ingredient,
             )
@@ -260,15 +264,6 @@ def merge_learners(
             made = uniform_soup(learners, evaluate, on_progress=report)
         merging.note(accuracy=made.accuracy)
     return Merged(made, initial_accuracy, len(evaluator.targets_N))
-
-
-def _slices(workspace: Workspace, config: RunConfig, evaluate: Evaluators) -> list[Evaluators]:
-    if config.soup.search is SoupSearch.GRID:
-        return []
-    labels_V = workspace.dataset.labels_N[workspace.split(config).validation_ids]
-    order_V = stratified_order(labels_V, seed=config.seed)
-    sizes = slice_sizes(len(order_V), config.soup.num_alphas)
-    return [evaluate.of_slice(order_V[:size]) for size in sizes]
 
 
 def _evaluator(workspace: Workspace, config: RunConfig, inputs: InputFormat) -> Evaluator:

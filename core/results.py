@@ -90,7 +90,6 @@ class Outcome:
 
     @property
     def trajectories(self) -> Trajectories:
-        """theta* and the learners."""
         if self.initial_weights is None:
             raise ValueError(f"run {self.name} has no theta* yet")
         return Trajectories(self.initial_weights, self.learners)
@@ -102,7 +101,6 @@ def pack_initial(weights: Weights, frozen: Collection[str]) -> bytes:
 
 
 def frozen_in(metadata: Mapping[str, str]) -> frozenset[str]:
-    """The frozen names of `pack_initial`, from the file's metadata."""
     return frozenset(json.loads(metadata.get(_KEY, "[]")))
 
 

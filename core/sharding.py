@@ -1,6 +1,5 @@
 """Sharding: the validation split, and one disjoint shard of the rest for each learner.
 
-Draws are seeded by the learner's index: learner i gets the same density for any number of learners.
 Defaults that are too large for a small data set shrink to it.
 
 Source: LiPT (Ro et al. 2023), sections 3.1 and 3.3.

@@ -23,9 +23,8 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
 from lipt.core.signals.signals import Signals, given, probabilities_of
 
-# Best alpha on 20,000 images of cifar10-jpeg, where the head's accuracy is 66.5%: 0.5 for a random
-# tenth, 0.8 for a fiftieth, 0.3 for 30%. A head of the chosen ones alone is 7.6, 18.5 and 3.8
-# points behind. So alpha is 0.8 (1 - exp(-points / 8)).
+# On 20,000 images of cifar10-jpeg the best alpha is 0.8 for a random fiftieth, 0.5 for a tenth, 0.3
+# for 30%; a head of these alone is 18.5, 7.6 and 3.8 points behind: 0.8 (1 - exp(-points / 8)).
 _MOST, _POINTS = 0.8, 0.08
 # Examples on which the head of the chosen ones is evaluated.
 _MAX_SAMPLE = 2_000
@@ -60,16 +59,18 @@ def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
         "distrusted": distrusted,
         "recommended_alpha": recommended_alpha(on_others, alone, distrusted),
     }
-    return SoftLabels(_probabilities(errors_NC, labels_N, places_K), facts)
+    probabilities_KC = torch.empty(len(places_K), errors_NC.shape[1], dtype=torch.float16)
+    for rows in row_blocks(len(places_K), 8 * errors_NC.shape[1]):
+        places_B = places_K[rows]
+        probabilities_BC = probabilities_of(errors_NC[places_B], labels_N[places_B])
+        probabilities_KC[rows] = probabilities_BC.clamp_(0, 1).half()
+    return SoftLabels(probabilities_KC, facts)
 
 
 def _accuracies_on_others(
     signals: Signals, errors_NC: Tensor, places_K: Tensor, trust_N: Tensor, seed: int
 ) -> tuple[float, float]:
-    """Accuracies on a sample of the others, weighted by trust: of the head, of one of the chosen.
-
-    The same examples judge both, as a strategy may choose the easy ones.
-    """
+    """Accuracies on a sample of the others: of the head, and of one of the chosen alone."""
     labels_N, generator = signals.labels_N, derive_generator(seed, "soft labels")
     others = torch.ones(len(labels_N), dtype=torch.bool)
     others[places_K] = False
@@ -93,15 +94,6 @@ def _accuracies_on_others(
     known_MC = probabilities_of(errors_NC[others_M], labels_M)
     on_others = weighted_accuracy(known_MC, labels_M, weights_M)
     return on_others, weighted_accuracy(head.outputs_NC[num_chosen:], labels_M, weights_M)
-
-
-def _probabilities(errors_NC: Tensor, labels_N: Tensor, places_K: Tensor) -> Tensor:
-    probabilities_KC = torch.empty(len(places_K), errors_NC.shape[1], dtype=torch.float16)
-    for rows in row_blocks(len(places_K), 8 * errors_NC.shape[1]):
-        places_B = places_K[rows]
-        probabilities_BC = probabilities_of(errors_NC[places_B], labels_N[places_B])
-        probabilities_KC[rows] = probabilities_BC.clamp_(0, 1).half()
-    return probabilities_KC
 
 
 def recommended_alpha(accuracy: float, alone: float, distrusted: float) -> float:

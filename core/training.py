@@ -56,7 +56,6 @@ class ForwardPass:
             return call_model(model, inputs_B)
 
     def mean_loss(self, model: nn.Module, examples_B: Stored, targets_B: Tensor) -> Tensor:
-        """The mean loss, 0-d float32, of examples and targets on the device."""
         return self.target.mean_loss(self(model, examples_B), targets_B)
 
 
@@ -160,10 +159,8 @@ def initialize(
 ) -> Weights:
     """Train a random model into the initial weights theta*, the start of all learners.
 
-    A constant learning rate and no augmentation, for the chaotic first steps only. Deterministic on
-    one kind of device. RunFailedError if the loss is not finite.
-
-    Source: LiPT (Ro et al. 2023), section 3.1.
+    A constant learning rate and no augmentation, for the chaotic first steps only (LiPT, section
+    3.1). RunFailedError if the loss is not finite.
     """
     model.to(device)
     num_steps = num_initialization_steps(config, len(train_ids))
@@ -198,15 +195,12 @@ class Warmed:
     seconds: float = 0.0
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file atomically."""
         tensors = {_WEIGHTS + name: value for name, value in self.weights.items()}
         tensors |= {_OF_MOMENTUM + name: value for name, value in self.momentum.items()}
         save_tensors(path, tensors, {"step": str(self.step), "seconds": repr(self.seconds)})
 
     @classmethod
     def load(cls, path: Path) -> Warmed:
-        """Map a file of `save` into memory."""
-
         def build(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Warmed:
             weights, momentum = (
                 {name.removeprefix(of): tensors[name] for name in tensors if name.startswith(of)}
@@ -218,7 +212,6 @@ class Warmed:
 
 
 def num_warm_up_steps(epochs: float, num_train: int) -> int:
-    """Optimizer steps of some epochs of full batches, rounded up."""
     return _num_steps(epochs, num_train, BATCH_SIZE)
 
 
@@ -238,11 +231,9 @@ def warm_up(
 ) -> Warmed:
     """Train a model on all data for some epochs: the ordinary warm-up that LiPT replaces.
 
-    A cosine from 0.1 to 0 over all steps; images are cropped by up to 4 pixels and flipped. Every
-    epoch has its own generators: continuing from `begun`, an epoch's end, gives the same weights.
-    SignalsError if the loss is not finite.
-
-    Source: the recipe that Paul et al. 2021 (arXiv:2107.07075) and Ro et al. 2023 compare with.
+    A cosine from 0.1 to 0 over all steps; images are cropped by up to 4 pixels and flipped, as Paul
+    et al. 2021 (arXiv:2107.07075) do. Continuing from `begun`, an epoch's end, gives the same
+    weights. SignalsError if the loss is not finite.
     """
     model.to(device)
     num_steps = num_warm_up_steps(epochs, len(train_ids))

@@ -122,7 +122,6 @@ class Workspace(ABC):
         """Keep a value."""
 
     def cached(self, key: Key[KeptT], compute: Callable[[], KeptT]) -> KeptT:
-        """The kept value, or else the computed one."""
         found = self.find(key)
         return self.keep(key, compute()) if found is None else found
 
@@ -145,7 +144,6 @@ class Workspace(ABC):
         return lambda done, total: self.report(activity, done, total)
 
     def split(self, config: RunConfig) -> Split:
-        """The run's training and validation ids; the same at every call."""
         return split_validation(self.dataset.labels_N, config.validation, seed=config.seed)
 
     def batch_norm_examples(self, config: RunConfig) -> Stored | None:
@@ -159,7 +157,6 @@ class Workspace(ABC):
 
     @property
     def batch_size(self) -> int:
-        """Examples per forward pass."""
         return batch_size_for(self.dataset.inputs, self.device)
 
     def batches(
@@ -203,7 +200,6 @@ class Workspace(ABC):
 
 
 def model_seed(config: RunConfig) -> int:
-    """The seed of a run's model."""
     return derive_seed(config.seed, "model")
 
 
@@ -225,17 +221,14 @@ class InMemory(Workspace):
         self._kept: dict[tuple[str, str], Any] = {}
 
     def report(self, activity: str, done: int, total: int) -> None:
-        """Report progress."""
         self._on_progress(activity, done, total)
 
     def put(self, content: bytes) -> BlobName:
-        """Keep a file."""
         name = BlobName.of(content)
         self._files[name] = content
         return name
 
     def read(self, name: BlobName) -> bytes:
-        """The content of a stored file."""
         return self._files[name]
 
     def put_features(self, features: UserFeatures, content: bytes) -> BlobName:
@@ -245,15 +238,12 @@ class InMemory(Workspace):
         return name
 
     def user_features(self, features: BlobName) -> UserFeatures:
-        """A user's features of every example."""
         return self._features[features]
 
     def find(self, key: Key[KeptT]) -> KeptT | None:
-        """The kept value."""
         found: KeptT | None = self._kept.get((key.kind, repr(key.depends_on)))
         return found
 
     def keep(self, key: Key[KeptT], value: KeptT) -> KeptT:
-        """Keep a value."""
         self._kept[key.kind, repr(key.depends_on)] = value
         return value

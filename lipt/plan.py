@@ -26,7 +26,8 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.common.text import format_bytes
 from lipt.common.weights.specs import copy_to_cpu
-from lipt.coordinator.planning.admission import DataFigures, RunPlan, plan_here, result_bytes
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.planning.admission import RunPlan, plan_here, resident_bytes, result_bytes
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.evaluation import Evaluator, num_evaluated_together
 from lipt.core.pipeline import model_inputs, one_learner
@@ -99,7 +100,7 @@ def estimate(
         allowed_modules=(*modules_of(config.model), *allow_modules),
         on_progress=lambda *_: clock.append(perf_counter()),
     )
-    data = DataFigures.of(dataset)
+    data = DataDescription.of(dataset)
     network, size = workspace.new_model(config).cpu(), workspace.batch_size
     figures, plan, refused = plan_here(config, network, data, evaluation_batch_size=size)
     inputs, kind = model_inputs(workspace, config), dataset.target.kind
@@ -156,7 +157,7 @@ def run_stages(
 
 
 def count_subset(
-    question: Question, data: DataFigures, figures: ModelFigures, width: int, batch_size: int
+    question: Question, data: DataDescription, figures: ModelFigures, width: int, batch_size: int
 ) -> tuple[Stage, int]:
     """Return the stage from theta_p to a subset, for the largest proxy, and its signals' bytes."""
     strategy, learners = find_strategy(question.strategy), question.config.learners
@@ -178,15 +179,15 @@ def count_subset(
         errors * STORAGE_LIMITS.error_dtype(errors).itemsize,
         features * STORAGE_LIMITS.feature_dtype(features).itemsize,
     )
-    # Labels, two numbers per state, and a gradient norm.
-    others = number * (8 + 8 * states + 4 * (Need.GRADIENT_NORMS in needs))
+    # Labels, and two numbers per state.
+    others = number * (8 + 8 * states)
     in_memory = sum(size for size in values if size <= STORAGE_LIMITS.memory_bytes)
     by_class = question.balanced or strategy.balances_itself
     largest = max(data.class_counts) if by_class else number
     # Larger matrices of all pairs are computed in rounds.
     pairs = min(MATRIX_BYTES, 4 * largest**2) if "N^2" in strategy.cost else 0
-    batch = batch_size * (figures.evaluation_bytes + INPUT_BYTES * data.example_bytes)
-    always = PROCESS_BYTES + data.resident_bytes + figures.weights_bytes
+    batch = batch_size * (figures.evaluation_bytes + INPUT_BYTES * data.inputs.num_bytes)
+    always = PROCESS_BYTES + resident_bytes(data) + figures.weights_bytes
     memory, images = always + batch + in_memory + solved + pairs, round((passes + states) * number)
     return Stage("subset", "compute", images, "scored", memory), sum(values) + others
 

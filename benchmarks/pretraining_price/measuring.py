@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from benchmarks import json_lines
-from benchmarks.processes import Children, wait_for_address
+from benchmarks.processes import serving
 from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView
@@ -222,26 +222,15 @@ def _start(client: Client, scale: Scale, learners: dict[str, Any], **more: Any) 
 
 @contextmanager
 def _cluster(scale: Scale, place: Path, num_workers: int) -> Iterator[_Cluster]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LIPT_")}
-    address_file, started = place / "address", time.perf_counter()
-    with Children(place, kept) as children:
-        common = ["--device", "cpu"]
-        served = ["--data", scale.source, "--model", scale.model]
-        served += ["--state-dir", str(place / "state")]
-        where = ["--listen", "127.0.0.1:0", "--address-file", str(address_file)]
-        arguments = ["-m", "lipt.coordinator", *common, *served, *where]
-        process_ids = [children.start("coordinator", arguments)]
-        address = wait_for_address(children, address_file, log=place / "coordinator.log")
-        for number in range(num_workers):
-            name = f"worker-{number}"
-            own = ["--name", name, "--cache-dir", str(place / f"cache-{number}")]
-            arguments = ["-m", "lipt.worker", *common, "--coordinator", address, *own]
-            process_ids.append(children.start(name, arguments))
-        with Client(address) as client:
-            while len(client.info().workers) < num_workers:
-                children.check()
-                time.sleep(0.2)
-            yield _Cluster(client, time.perf_counter() - started, process_ids)
+    started = time.perf_counter()
+    with (
+        serving(place, scale.source, scale.model, num_workers=num_workers) as service,
+        Client(service.address) as client,
+    ):
+        while len(client.info().workers) < num_workers:
+            service.children.check()
+            time.sleep(0.2)
+        yield _Cluster(client, time.perf_counter() - started, service.process_ids)
 
 
 @dataclass(frozen=True)

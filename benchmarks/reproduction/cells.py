@@ -205,14 +205,12 @@ class Row:
     cell: with fraction and seed left open.
     paper: the paper's accuracy by fraction, in percent.
     fractions: in place of the table's own.
-    x: a figure's place on its axis.
     """
 
     label: str
     cell: Cell
     paper: Mapping[float, float] | None = None
     fractions: tuple[float, ...] | None = None
-    x: int = 0
 
 
 @dataclass(frozen=True)
@@ -228,7 +226,6 @@ class Table:
     """One of the paper's.
 
     question: what it asks, in a sentence.
-    axis: of a figure, what its rows are along.
     targets: whether it asks for seconds to an accuracy.
     claims: what the paper's figures say.
     """
@@ -238,7 +235,6 @@ class Table:
     question: str
     fractions: tuple[float, ...]
     rows: tuple[Row, ...]
-    axis: str = ""
     targets: bool = False
     claims: tuple[Claim, ...] = ()
 

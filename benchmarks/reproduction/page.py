@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -187,13 +186,8 @@ def seconds_to(result: Mapping[str, Any], target: float) -> float | None:
 _PARTS = ("initialization", "sharding", "training", "merging", "warm-up")
 
 
-def page(scales: Mapping[str, tuple[Scale, Mapping[str, Table], Found]], plots: Path) -> str:
-    """All tables of all scales that have results.
-
-    Args:
-        scales: by name, with what was measured at each.
-        plots: the folder of `plots`' pictures, beside the page.
-    """
+def page(scales: Mapping[str, tuple[Scale, Mapping[str, Table], Found]]) -> str:
+    """All tables of all scales that have results."""
     parts = [INTRODUCTION]
     for name, (scale, tables, found) in scales.items():
         parts.append(f"## Scale: {name}\n")
@@ -202,10 +196,7 @@ def page(scales: Mapping[str, tuple[Scale, Mapping[str, Table], Found]], plots: 
             continue
         parts.append(_conditions(scale, found))
         parts.extend(
-            "\n".join(
-                _section(table, of_whole_seeds(table, found), plots / f"{name}-{table.name}.svg")
-            )
-            for table in tables.values()
+            "\n".join(_section(table, of_whole_seeds(table, found))) for table in tables.values()
         )
     return "\n".join(parts)
 
@@ -226,7 +217,7 @@ def _conditions(scale: Scale, found: Found) -> str:
     )
 
 
-def _section(table: Table, found: Found, plot: Path) -> Iterator[str]:
+def _section(table: Table, found: Found) -> Iterator[str]:
     yield f"### {table.title}\n"
     yield f"{table.question} `benchmarks/paper.py {table.name}`\n"
     lines = list(_accuracies(table, found))
@@ -240,8 +231,6 @@ def _section(table: Table, found: Found, plot: Path) -> Iterator[str]:
     yield from lines
     if table.targets:
         yield from reaching_lines(table, found)
-    if plot.exists():
-        yield f"\n![{table.title}]({plot.parent.name}/{plot.name})\n"
     yield "\nWhat choosing cost, in the mean over seeds and fractions:\n"
     yield from _costs(table, found)
     yield ""

@@ -160,9 +160,7 @@ def _figures(scale: Scale) -> Iterator[Table]:
             place: {} if place == usual else {f"learners__{field}": place} for place in places
         }
         rows = [(f"{axis} = {place}", "grand", LIPT, settings[place], "") for place in places]
-        table = _table(scale, f"fig-{axis}", title, question, (0.1,), *rows)
-        placed = [replace(row, x=place) for row, place in zip(table.rows, places, strict=False)]
-        yield replace(table, axis=axis, rows=(*placed, *table.rows[len(placed) :]))
+        yield _table(scale, f"fig-{axis}", title, question, (0.1,), *rows)
 
 
 def _table(

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks import json_lines
-from benchmarks.processes import Children, wait_for_address
+from benchmarks import json_lines, processes
 from benchmarks.reproduction.cells import (
     AUTO,
     EVERYTHING,
@@ -49,29 +48,17 @@ _SECONDS_BETWEEN_QUESTIONS = 1.0
 
 @contextmanager
 def serving(scale: Scale, work: Path) -> Iterator[str]:
-    """A coordinator and its workers; its address. Their state stays, so that nothing is done twice.
-
-    Args:
-        scale: which data and model.
-        work: a folder of this scale for states, caches and logs.
-    """
+    """The address of a coordinator with workers, whose state stays for the next start."""
     work.mkdir(parents=True, exist_ok=True)
-    address_file = work / "address"
-    address_file.unlink(missing_ok=True)
-    environment = {name: value for name, value in os.environ.items() if name[:5] != "LIPT_"}
-    environment["OMP_NUM_THREADS"] = str(scale.threads)
-    with Children(work, environment) as children:
-        where = ["--listen", "127.0.0.1:0", "--address-file", str(address_file)]
-        served = ["--data", scale.train, "--model", scale.model, "--state-dir", str(work / "state")]
-        common = ["--device", scale.device]
-        children.start("coordinator", ["-m", "lipt.coordinator", *common, *served, *where])
-        address = wait_for_address(children, address_file, log=work / "coordinator.log")
-        for number in range(scale.num_workers):
-            own = ["--cache-dir", str(work / f"cache-{number}"), "--name", f"worker-{number}"]
-            children.start(
-                f"worker-{number}", ["-m", "lipt.worker", *common, "--coordinator", address, *own]
-            )
-        yield address
+    with processes.serving(
+        work,
+        scale.train,
+        scale.model,
+        num_workers=scale.num_workers,
+        device=scale.device,
+        environment={"OMP_NUM_THREADS": str(scale.threads)},
+    ) as service:
+        yield service.address
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,12 @@ logger = logging.getLogger(__name__)
 # Cached files of each kind. Strategies need several kinds for the same weights: with one limit for
 # all files, strategies tried in turn would evict each other's.
 _MOST_FILES = 4
-# Each model of a warm-up has weights, signals and gradient norms; the rest is for other queries.
-_FILES_PER_MODEL, _MORE_FILES = 3, 9
+# Each model of a warm-up has weights and signals; the rest is for other queries.
+_FILES_PER_MODEL, _MORE_FILES = 2, 9
 _DIGEST_CHARS = 32
 _MOST_NAMED = 20
 _IDS = TypeAdapter(tuple[int, ...])
 
-# Sends a job's messages while it runs.
 Report = Callable[[News], None]
 
 
@@ -105,15 +104,22 @@ def _file_name(name: str, path: Path) -> str:
 
 
 def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
-    """The data set with the examples excluded at its first opening in this state directory.
-
-    A repaired image stays excluded: positions must not shift. New damage is refused (DataError).
-    """
+    """The data set without what its first opening here excluded; a DataError on new damage."""
     path = folder / f"{dataset.fingerprint}.json"
     try:
         kept = _IDS.validate_json(path.read_bytes(), strict=True)
     except FileNotFoundError:
-        _keep_quarantine(path, dataset)
+        try:
+            make_directory(path.parent)
+            write_durably(path, json.dumps(dataset.quarantined).encode())
+        except OSError as error:
+            if dataset.quarantined:
+                raise StateError(
+                    f"the excluded images of {dataset.source} cannot be stored in {path}: {error}. "
+                    "Make room, and start again."
+                ) from error
+            # A full disk does not prevent serving the readable data.
+            logger.warning("%s is not written: %s", path, error)
         return dataset
     except (OSError, ValueError) as error:
         raise StateError(
@@ -129,20 +135,6 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
     return replace(dataset, quarantined=kept)
 
 
-def _keep_quarantine(path: Path, dataset: Dataset) -> None:
-    try:
-        make_directory(path.parent)
-        write_durably(path, json.dumps(dataset.quarantined).encode())
-    except OSError as error:
-        if dataset.quarantined:
-            raise StateError(
-                f"the excluded images of {dataset.source} cannot be stored in {path}: {error}. "
-                "Make room, and start again."
-            ) from error
-        # A full disk does not prevent serving the readable data.
-        logger.warning("%s is not written: %s", path, error)
-
-
 @dataclass(frozen=True)
 class Context(Workspace):
     """Inputs and caches of jobs: opened on first use, shared, reopened if data files change."""
@@ -152,7 +144,6 @@ class Context(Workspace):
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The coordinator's data set, without excluded examples."""
         settings = self.settings
         opened = open_dataset(
             settings.dataset.source,
@@ -184,7 +175,6 @@ class Context(Workspace):
             )
 
     def find(self, key: Key[KeptT]) -> KeptT | None:
-        """A cached value, if there is one."""
         kept = find_cached(self._folder(key.models), key.kind, self.on_data(key.depends_on))
         return None if kept is None else key.of.load(kept)
 
@@ -233,7 +223,6 @@ class Context(Workspace):
 
     @cached_property
     def scratch(self) -> Path | None:
-        """The folder of arrays too large for memory."""
         return self.signals_dir
 
     @property
@@ -248,7 +237,6 @@ class Context(Workspace):
         self.send(Progressed(activity, done, total))
 
     def user_features(self, features: BlobName) -> UserFeatures:
-        """A user's uploaded features of the examples in `dataset`."""
         keep = self.dataset.numbering.kept
         read = read_user_features(
             self.blobs.verified_path(features),

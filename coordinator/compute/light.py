@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NoReturn
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,14 +30,10 @@ class LightContext(Context):
     @cached_property
     def dataset(self) -> Dataset:
         known = self.known
-        labels_N = torch.from_numpy(np.frombuffer(known.labels, "<i4").astype(np.int64))
+        labels_N = torch.from_numpy(known.labels_N)
         rows = _LabelRows(known.source, known.class_names, labels_N, known.fingerprints)
         return _WithoutExamples(
-            rows,
-            rows.fingerprint(),
-            known.inputs,
-            quarantined=known.quarantined,
-            excludes=True,
+            rows, rows.fingerprint(), known.inputs, quarantined=known.quarantined, excludes=True
         )
 
     def require_data(self, fingerprint: str) -> None:

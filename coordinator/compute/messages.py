@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum, auto
-from time import monotonic
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from lipt.common.observability.logs import logging_about
@@ -68,75 +66,43 @@ class Job(Protocol[ResultT_co]):
     def run(self, context: Any) -> ResultT_co: ...
 
 
-class Cost(IntEnum):
-    """A job's needs, ascending."""
-
-    LABELS = auto()
-    # One look at every example's stored signals; heavy if they are not stored.
-    SIGNALS = auto()
-    # Images, a model, or more than one look at every example.
-    DEAR = auto()
-
-
 @dataclass(frozen=True)
 class Asked:
-    """A job's run, waiting callers (None for a run's own job), cost, and receiver of parts."""
+    """A job's circumstances.
+
+    `callers` wait for it (None: a run's own job). Labels and stored signals may be enough for a
+    `light` one. It fails with OtherDataError unless the data keeps its `fingerprint` (empty: any).
+    `on_part` receives early parts of the result, `took` its seconds without the queue.
+    """
 
     run: str = ""
     callers: Callable[[], frozenset[str]] | None = None
-    cost: Cost = Cost.DEAR
+    light: bool = False
+    fingerprint: str = ""
     on_part: Callable[[object], None] = field(default=lambda _: None, compare=False)
+    took: Callable[[float], None] = field(default=lambda _: None, compare=False)
 
 
 @dataclass(frozen=True)
-class OnData(Generic[ResultT]):
-    """A job that fails with OtherDataError unless the data keeps this fingerprint throughout."""
-
-    fingerprint: str
-    job: Job[ResultT]
-
-    def run(self, context: Any) -> ResultT:
-        context.require_data(self.fingerprint)
-        try:
-            return self.job.run(context)
-        finally:
-            # Also where the job has failed: other data is the better explanation.
-            context.require_data(self.fingerprint)
-
-
-@dataclass(frozen=True)
-class Took(Generic[ResultT]):
-    """A job's result and its seconds, without the wait in the queue."""
-
-    made: ResultT
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Timed(Generic[ResultT]):
-    """A job that is timed."""
+class Order(Generic[ResultT]):
+    """A job on its way to a process, with its data, log context and trace."""
 
     job: Job[ResultT]
-
-    def run(self, context: Any) -> Took[ResultT]:
-        started = monotonic()
-        return Took(self.job.run(context), monotonic() - started)
-
-
-@dataclass(frozen=True)
-class WithOrigin(Generic[ResultT]):
-    """A job with the log context and trace (empty for none) of its request."""
-
-    job: Job[ResultT]
-    log_context: Mapping[str, str]
-    traceparent: str
+    fingerprint: str = ""
+    log_context: Mapping[str, str] = field(default_factory=dict)
+    traceparent: str = ""
 
     def run(self, context: Any) -> ResultT:
         with logging_about(**self.log_context), attached(self.traceparent), span(name_of(self.job)):
-            return self.job.run(context)
+            if not self.fingerprint:
+                return self.job.run(context)
+            context.require_data(self.fingerprint)
+            try:
+                return self.job.run(context)
+            finally:
+                # Also where the job has failed: other data is the better explanation.
+                context.require_data(self.fingerprint)
 
 
 def name_of(job: object) -> str:
-    """The job's name, without wrappers."""
-    inner = getattr(job, "job", None)
-    return type(job).__name__ if inner is None else name_of(inner)
+    return type(getattr(job, "job", job)).__name__

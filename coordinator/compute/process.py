@@ -30,14 +30,7 @@ from lipt.common.process.devices import go_first_without_memory, is_out_of_memor
 from lipt.common.text import format_bytes
 from lipt.coordinator.compute.children import IGNORED_SIGNALS, start_child
 from lipt.coordinator.compute.context import Context, Report
-from lipt.coordinator.compute.messages import (
-    DroppedError,
-    Ended,
-    Job,
-    News,
-    TooDearError,
-    name_of,
-)
+from lipt.coordinator.compute.messages import DroppedError, Ended, Job, News, TooDearError, name_of
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +48,7 @@ _KILLED = f"by {signal.SIGKILL.name}"
 
 
 def serve(pipe: Connection, memory_bytes: int) -> None:
-    """Run jobs in the child until the parent is gone or closes the pipe.
-
-    The parent sends an `OpenContext`, then jobs; None drops the current job.
-    """
+    """Run jobs in the child: the parent sends an `OpenContext`, then jobs, and None drops one."""
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     # Blocked since before the fork; children of this process must not inherit that.
@@ -172,7 +162,6 @@ class ComputeProcess:
             self._killing = later(self.patience_seconds, child.kill)
 
     def start(self) -> Connection:
-        """Start a child if there is none, and return its pipe."""
         if self._stopped:
             raise ComputeError("nothing is computed any more: the coordinator is stopping.")
         if self._pipe is None or self._child is None or not self._child.is_alive():
@@ -228,10 +217,7 @@ class ComputeProcess:
             on_news(message)
 
     async def _in_thread(self, action: Callable[[], MessageT]) -> MessageT:
-        """Use the pipe in the thread; on cancellation, end the child first.
-
-        The thread then reads end-of-file; a closed pipe's descriptor might be another file's.
-        """
+        """Use the pipe in the thread; a cancelled caller ends the child, and so the thread."""
         acting = asyncio.get_running_loop().run_in_executor(self._thread, action)
         try:
             return await asyncio.shield(acting)
@@ -278,7 +264,8 @@ def resident(pid: int, *, proc: Path = _PROC) -> Resident | None:
         status = (proc / str(pid) / "status").read_text()
     except OSError:
         return None
-    return Resident(_kilobytes("VmRSS", status), _kilobytes("VmHWM", status))
+    found = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+) kB", status, re.MULTILINE))
+    return Resident(*(int(found.get(name, 0)) * 1024 for name in ("VmRSS", "VmHWM")))
 
 
 def system_kills(*, proc: Path = _PROC) -> int:
@@ -287,8 +274,3 @@ def system_kills(*, proc: Path = _PROC) -> int:
         if found := re.search(r"^oom_kill (\d+)", (proc / "vmstat").read_text(), re.MULTILINE):
             return int(found[1])
     return 0
-
-
-def _kilobytes(name: str, status: str) -> int:
-    found = re.search(rf"^{name}:\s+(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) * 1024 if found else 0

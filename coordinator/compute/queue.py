@@ -27,16 +27,15 @@ from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.light import LightContext
 from lipt.coordinator.compute.messages import (
     Asked,
-    Cost,
     DroppedError,
     Job,
     News,
     OnProgress,
+    Order,
     Progressed,
     ScanClosed,
     ScanNews,
     TooDearError,
-    WithOrigin,
     name_of,
 )
 from lipt.coordinator.compute.process import ComputeProcess, OpenContext, Resident, resident
@@ -45,7 +44,6 @@ from lipt.coordinator.settings import CoordinatorSettings, compute_memory_bytes
 
 ResultT = TypeVar("ResultT")
 
-# The queues' names in messages and metrics.
 HEAVY, LIGHT = "dear", "cheap"
 
 _PIPELINE = frozenset({""})
@@ -70,10 +68,7 @@ class Computation:
 
 @dataclass(eq=False)
 class Entry:
-    """A queued or running job.
-
-    `turn` jobs had started when it was queued, at `since` seconds; numbers ascend by arrival.
-    """
+    """A job queued at `since` seconds, when `turn` jobs had started; numbers ascend by arrival."""
 
     number: int
     turn: int
@@ -86,7 +81,6 @@ class Entry:
     latest: Progressed = _NOTHING_YET
 
     def report(self, news: News) -> None:
-        """Forward a message while the caller still waits."""
         if isinstance(news, Progressed):
             self.latest = news
         if not self.outcome.done():
@@ -170,24 +164,15 @@ class ComputeQueue:
         self._executors = [_Executor(HEAVY, self._process(open_context, "lipt-compute"))]
 
     def open_light(self, known: DataDescription) -> None:
-        """Compute light jobs in a second process from now on."""
         open_context = partial(LightContext, self._settings, known=known)
         process = self._process(open_context, "lipt-compute-light")
         self._executors.append(_Executor(LIGHT, process))
 
-    def warm(self) -> None:
-        """Start the light process before its first job."""
-        for light in self._executors[1:]:
-            light.process.start()
-
     async def run(
-        self,
-        job: Job[ResultT],
-        on_progress: OnProgress = lambda _: None,
-        asked: Asked = _BY_ITSELF,
+        self, job: Job[ResultT], on_progress: OnProgress = lambda _: None, asked: Asked = _BY_ITSELF
     ) -> ResultT:
         """Return the job's result (QueueFullError if too many wait); cancelling drops the job."""
-        job = WithOrigin(job, dict(log_context()), current_traceparent())
+        job = Order(job, asked.fingerprint, dict(log_context()), current_traceparent())
         open_scan = ""
 
         def hear(news: News) -> None:
@@ -201,7 +186,7 @@ class ComputeQueue:
                 asked.on_part(news)
 
         heavy, *light = self._executors
-        if light and asked.cost < Cost.DEAR:
+        if light and asked.light:
             with suppress(TooDearError):
                 return await self._wait(light[0], job, hear, asked)
         try:
@@ -211,7 +196,6 @@ class ComputeQueue:
                 self.on_scan(ScanClosed(open_scan))
 
     def computations(self) -> tuple[Computation, ...]:
-        """Running jobs, then waiting ones in order, queue by queue."""
         now = self._clock()
         return tuple(
             Computation(
@@ -280,14 +264,12 @@ class ComputeQueue:
         # A job that has run for long will probably run about as long again.
         elapsed = 0.0 if executor.present is None else self._clock() - executor.began
         retry_after_seconds = min(max(elapsed, _MIN_RETRY_SECONDS), _MAX_RETRY_SECONDS)
-        waiting = f"{len(of_trainers)} requests wait to be computed, {limits.max_waiting} may"
+        number, most, whose = len(of_trainers), limits.max_waiting, ""
         if num_own >= limits.max_waiting_per_caller:
-            waiting = (
-                f"{num_own} requests of this caller wait to be computed, "
-                f"{limits.max_waiting_per_caller} may"
-            )
+            number, most, whose = num_own, limits.max_waiting_per_caller, " of this caller"
         raise QueueFullError(
-            f"{waiting}. Ask again in {retry_after_seconds:.0f} s.",
+            f"{number} requests{whose} wait to be computed, {most} may. Ask again in "
+            f"{retry_after_seconds:.0f} s.",
             retry_after_seconds=retry_after_seconds,
         )
 
@@ -330,6 +312,7 @@ class ComputeQueue:
         finally:
             seconds = self._clock() - executor.began
             self._meters.observe(JOB, seconds, executor.name, name_of(entry.job))
+            entry.asked.took(seconds)
             executor.present = None
             self._proceed(executor)
 

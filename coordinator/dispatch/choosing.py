@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
+from operator import attrgetter
 from typing import NamedTuple
 
 from lipt.common.states import LearnerState
@@ -30,7 +31,6 @@ class Waiting(NamedTuple):
     indices: Sequence[int]
 
     def learners(self) -> Iterator[LearnerRecord]:
-        """The queued learners."""
         return (self.run.learners[index] for index in self.indices)
 
 
@@ -42,7 +42,6 @@ class Opening(NamedTuple):
 
     @property
     def key(self) -> AssignmentKey:
-        """The learner's key."""
         return AssignmentKey(self.run.run_id, self.learner.index)
 
 
@@ -56,15 +55,11 @@ def ends_of_run(run: RunRecord, silent: Collection[str]) -> tuple[SilentEnd, ...
     if not silent or any(learner.state is LearnerState.DONE for learner in run.learners):
         return ()
     ends = (end for learner in run.learners for end in learner.silent_ends)
-    return _in_a_row(sorted((end for end in ends if end.worker_id in silent), key=_time_of))
+    return _in_a_row(sorted((end for end in ends if end.worker_id in silent), key=attrgetter("at")))
 
 
 def _in_a_row(ends: Sequence[SilentEnd]) -> tuple[SilentEnd, ...]:
     return tuple(takewhile(lambda end: end.step == ends[-1].step, reversed(ends)))
-
-
-def _time_of(end: SilentEnd) -> float:
-    return end.at
 
 
 def tried_again_at(ends: Sequence[SilentEnd]) -> float | None:
@@ -126,7 +121,6 @@ class Offers:
         return any(True for _ in self)
 
     def take(self, opening: Opening) -> None:
-        """Remove an opening."""
         del self._seen[opening.key]
 
 
@@ -149,30 +143,19 @@ def _why_not(worker: WorkerRecord, waiting: Waiting) -> str:
 
 
 def why_waiting(
-    waiting: Waiting,
-    *,
-    alive: Collection[WorkerRecord],
-    busy: Collection[str] = (),
-    silent: Collection[str] = (),
+    waiting: Waiting, *, alive: Collection[WorkerRecord], silent: Collection[str] = ()
 ) -> str:
     """Why no worker trains a run's queued learners, as a clause; empty if one can."""
-    if not waiting.indices:
-        return ""
     if suspects := why_quarantined(waiting, silent):
         return suspects
-    if not alive:
-        return ""
     run = waiting.run
     if able := [worker for worker in alive if worker.can_run(run)]:
         return _why_unconfirmed(run, waiting.learners(), able)
-    shown = sorted(alive, key=lambda worker: (worker.worker_id in busy, worker.name))
-    first = shown[0]
-    others = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
-    idle = "" if first.worker_id in busy else (" are idle, but" if others else " is idle, but")
-    return (
-        f"worker{'s' if others else ''} {first.name}{others}{idle} "
-        f"{'do' if others else 'does'} not {first.refusal(run)}"
-    )
+    if not alive:
+        return ""
+    first = min(alive, key=lambda worker: worker.name)
+    others = f", and {len(alive) - 1} more cannot train it either" if len(alive) > 1 else ""
+    return f"worker {first.name} does not {first.refusal(run)}{others}"
 
 
 def why_quarantined(waiting: Waiting, silent: Collection[str]) -> str:
@@ -199,10 +182,7 @@ def choose_learner(
     *,
     alive: Callable[[], Collection[WorkerRecord]],
 ) -> Opening | None:
-    """The first learner that a free worker may train.
-
-    Learners that failed on it, or that its party trained, go to others that can take them.
-    """
+    """The first learner for a free worker; others come first for those that it failed."""
     # One run may have thousands of them in a row.
     able: dict[str, bool] = {}
     for opening in openings:
@@ -222,11 +202,7 @@ def choose_learner(
 
 
 def may_train(
-    worker: WorkerRecord,
-    run: RunRecord,
-    learner: LearnerRecord,
-    *,
-    alive: Collection[WorkerRecord],
+    worker: WorkerRecord, run: RunRecord, learner: LearnerRecord, *, alive: Collection[WorkerRecord]
 ) -> bool:
     """Whether a worker may confirm a learner: once per party, best on a device that can."""
     if not _is_another(worker, learner):
@@ -253,16 +229,11 @@ def _why_unconfirmed(
     lacking = [learner for learner in waiting if lacks(learner)]
     if not lacking:
         return ""
-    names = sorted(worker.name for worker in able)
-    there = f"worker {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
     kinds = sorted({copy.kind for learner in lacking for copy in learner.copies})
     device = f", on such a device: {' or '.join(kinds)}" if kinds else ""
-    num_held = sum(bool(learner.copies) for learner in lacking)
-    held = f"; {num_held} of its learners held back for it" if num_held else ""
     return (
-        f"{there} {'is' if len(names) == 1 else 'are'} not enough: learners.redundancy = {wanted} "
-        f"wants another, with a certificate or token of its own where workers have some"
-        f"{device}{held}"
+        f"learners.redundancy = {wanted} wants another worker for {len(lacking)} learners, with a "
+        f"certificate or token of its own where workers have some{device}"
     )
 
 

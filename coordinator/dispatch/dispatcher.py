@@ -49,14 +49,12 @@ from lipt.coordinator.runs.transitions import (
     after_failure,
     handed_in,
     is_in,
-    leased,
     requeued,
 )
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
 logger = logging.getLogger(__name__)
 
-# Pause after the end of a lease could not be written.
 _RETRY_SECONDS = 1.0
 _BEFORE_TRAINING = frozenset({RunState.PENDING, RunState.INITIALIZING, RunState.SHARDING})
 
@@ -106,18 +104,15 @@ class Dispatcher:
         store.listen(lambda *_: self._on_change())
 
     def restore(self) -> None:
-        """Renew the leases that were active when the previous process ended."""
         for run in self._store.live():
             self.leases.follow(run, run.learners)
             for learner in run.learners:
                 self._silent.update(end.worker_id for end in learner.silent_ends)
 
     def alive(self) -> tuple[WorkerRecord, ...]:
-        """The workers that wait for work, hold a lease or called recently."""
         return self.workers.alive(self.leases.holders() | self._polls.keys())
 
     def num_waiting(self) -> int:
-        """The number of workers that wait for work."""
         return len(self._polls)
 
     def seconds_since_heard(self, worker: WorkerRecord) -> float:
@@ -126,28 +121,22 @@ class Dispatcher:
         return 0.0 if waits else self.workers.seconds_since_heard(worker)
 
     def held_by(self, worker_id: str) -> Held | None:
-        """The learner that a worker has leased, with its run."""
         key = self.leases.held_by(worker_id)
         return None if key is None else self._learner(key)
 
     def why_idle(self, worker: WorkerRecord) -> str:
-        """Why a free worker gets none of the queued learners; empty if it can get one."""
         if worker.worker_id in self.leases.holders():
             return ""
         return why_idle(worker, self._waiting_learners())
 
     def why_waiting(self, run: RunRecord) -> str:
-        """Why no worker trains a run's queued learners; empty if one can."""
         waiting = Waiting(run, self.leases.queued(run.run_id))
         # Most runs have no queued learner, and there may be thousands of workers to check.
         if not waiting.indices:
             return ""
-        return why_waiting(
-            waiting, alive=self.alive(), busy=self.leases.holders(), silent=self._silent
-        )
+        return why_waiting(waiting, alive=self.alive(), silent=self._silent)
 
     def demand(self) -> Demand:
-        """The current demand for workers; held runs have none."""
         learners: Counter[LearnerState] = Counter()
         num_coming = 0
         for run in self._store.live():
@@ -165,7 +154,6 @@ class Dispatcher:
         )
 
     async def wait_for_demand(self, known: Demand | None, *, wait_seconds: float) -> Demand:
-        """Return the demand once it differs from `known`, or at the timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_seconds):
                 while self.demand() == known:
@@ -224,14 +212,16 @@ class Dispatcher:
             if not queued or self._store.held(run.run_id):
                 return run
             now = self._wall_clock()
-            granted = leased(
-                learner,
+            granted = learner.changed(
+                state=LearnerState.LEASED,
+                epoch=learner.epoch + 1,
                 worker_id=worker_id,
                 worker_name=worker.name,
                 device=worker.device,
                 party=worker.party,
                 kind=worker.kind,
-                at=now,
+                leased_at=now,
+                committed_at=None,
             )
             started = run.training_started_at or now
             return run.changed(training_started_at=started).with_learner(granted)
@@ -326,10 +316,7 @@ class Dispatcher:
             require_lease(run, key, worker_id, epoch)
             learners = run.config.learners
             learner, judged = handed_in(
-                learner,
-                result,
-                redundancy=learners.redundancy,
-                max_attempts=learners.max_attempts,
+                learner, result, redundancy=learners.redundancy, max_attempts=learners.max_attempts
             )
             if judged.verdict is Verdict.TAKE:
                 learner = learner.changed(committed_at=self._wall_clock())
@@ -354,8 +341,6 @@ class Dispatcher:
         return run, False
 
     async def fail(self, worker_id: str, key: AssignmentKey, epoch: int, reason: str) -> None:
-        """Count a failed attempt of the learner, and queue it for another worker."""
-
         def failed(run: RunRecord, learner: LearnerRecord) -> LearnerRecord:
             most = run.config.learners.max_attempts
             return after_failure(learner, worker_id=worker_id, reason=reason, max_attempts=most)
@@ -365,10 +350,7 @@ class Dispatcher:
     async def give_back(
         self, worker_id: str, key: AssignmentKey, epoch: int, *, too_large: str = ""
     ) -> None:
-        """Requeue a learner that its worker returns untrained; a stale call has no effect.
-
-        After `too_large`, the reason, the worker gets no more of this run.
-        """
+        """Requeue an untrained learner; after `too_large` the worker gets no more of its run."""
         why, message = EventKind.LEARNER_RETURNED, "its worker gave it back"
         if too_large:
             self.workers.decline(worker_id, key.run_id)
@@ -381,7 +363,6 @@ class Dispatcher:
             )
 
     async def expire_leases(self) -> None:
-        """Requeue learners and ranges of silent workers, until cancelled."""
         while True:
             # Expired together, so that they share transactions: a whole rack may be down.
             expired = self.leases.expired()

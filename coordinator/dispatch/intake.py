@@ -9,8 +9,9 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -38,6 +39,10 @@ from lipt.core.results import frozen_in
 MAX_GROWTH = 100.0
 # Weights that are zero without pruning, and buffers that look like weights, shift the density.
 MAX_DENSITY_ERROR = 0.05
+_MOST_REFERENCES = 16
+_REMEDY = (
+    "Install the coordinator's lipt on its worker, or start a run with learners.num_snapshots=0."
+)
 _STATISTICS = ("running_mean", "running_var")
 
 
@@ -45,17 +50,24 @@ _STATISTICS = ("running_mean", "running_var")
 class Reference:
     """Specs of theta*'s trained tensors, their norm, and the number of frozen tensors."""
 
-    specs: dict[str, TensorSpec]
-    norm: float
-    num_frozen: int
+    specs: Mapping[str, TensorSpec]
+    norm: float = 0.0
+    num_frozen: int = 0
+
+    @classmethod
+    def read(cls, blobs: BlobStore, name: BlobName) -> Self:
+        # The coordinator's own file: only its size is limited.
+        most = blobs.max_blob_bytes
+        container = read_container(blobs.path(name), max_bytes=most, max_tensors=most)
+        frozen = frozen_in(container.metadata)
+        trained = {name: spec for name, spec in container.specs.items() if name not in frozen}
+        norm = trained_norm({name: container.tensor(name) for name in trained})
+        return cls(trained, norm, num_frozen=len(frozen))
 
 
 @dataclass(eq=False)
 class Intake:
-    """Checks results and keeps those that pass: learners in their runs, ranges in scans' folders.
-
-    One learner and one range are checked at a time: a check takes the memory of two dense models.
-    """
+    """Checks one learner and one range at a time: it takes the memory of two dense models."""
 
     dispatcher: Dispatcher
     blobs: BlobStore
@@ -63,13 +75,12 @@ class Intake:
     meters: Meters = field(default_factory=Meters)
 
     def __post_init__(self) -> None:
-        self._references: dict[BlobName, Reference] = {}
+        self._reference = lru_cache(_MOST_REFERENCES)(partial(Reference.read, self.blobs))
         self._learner_thread = ThreadPoolExecutor(1, thread_name_prefix="learner-check")
         self._range_thread = ThreadPoolExecutor(1, thread_name_prefix="range-check")
         self._range_lock = asyncio.Lock()
 
     def stop(self) -> None:
-        """Stop the threads that check results."""
         self._learner_thread.shutdown()
         self._range_thread.shutdown()
 
@@ -80,13 +91,7 @@ class Intake:
         run, already = self.dispatcher.check_commit(worker_id, key, epoch, result.blob)
         if already:
             return
-        workers = self.dispatcher.workers
-        version = workers.version(worker_id) or "of an unknown version"
-        remedy = (
-            f"Worker {workers.name(worker_id)} runs lipt {version}: install the coordinator's "
-            "version there, or start a run with learners.num_snapshots=0."
-        )
-        check = partial(self._check_learner, run, key.learner, result, remedy)
+        check = partial(self._check_learner, run, key.learner, result)
         loop = asyncio.get_running_loop()
         # Until the record names them, they are uploads that may expire.
         sent = {*result.snapshots, result.blob}
@@ -108,7 +113,6 @@ class Intake:
     async def take_range(
         self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName, proof: str
     ) -> None:
-        """Check a range's file and keep it in its scan's folder, unless the range is done."""
         scans = self.dispatcher.scans
         in_thread = partial(asyncio.get_running_loop().run_in_executor, self._range_thread)
         # One at a time: of two commits of a range, the second finds it done.
@@ -137,50 +141,25 @@ class Intake:
             "Give its workers the coordinator's data (--worker-data), or none."
         )
 
-    def _check_learner(
-        self, run: RunRecord, index: int, result: LearnerResult, remedy: str
-    ) -> None:
-        learners = run.config.learners
-        require_report(result, learners.num_snapshots, remedy)
-        theta = self._reference(run)
+    def _check_learner(self, run: RunRecord, index: int, result: LearnerResult) -> None:
+        require_report(result, run.config.learners.num_snapshots)
+        if run.initial_weights is None:
+            raise ValueError(f"run {run.run_id} has no initial weights yet")
+        theta = self._reference(run.initial_weights)
         pruned = run.config.pruning.method is not PruningMethod.NONE
         density = run.learners[index].density if pruned else None
         # Snapshots are not pruned.
         for name, kept in (*((name, None) for name in result.snapshots), (result.blob, density)):
             # A damaged blob is removed, and can be uploaded again.
             self.blobs.is_whole(name, remove_damaged=True)
-            check_learner(
-                self.blobs.path(name),
-                theta.specs,
-                initial_norm=theta.norm,
-                density=kept,
-                num_frozen=theta.num_frozen,
-            )
-        self._require_end(result, theta, remedy)
-
-    def _require_end(self, result: LearnerResult, theta: Reference, remedy: str) -> None:
-        if not result.snapshots:
-            return
-        ends = map(self.blobs.path, (result.blob, result.snapshots[-1]))
-        pruned, end = (dict(open_weights(path, like=theta.specs)) for path in ends)
-        if not is_pruned_from(pruned, end):
-            raise LearnerRejectedError(
-                f"the learner's last snapshot is not its result before pruning. {remedy}"
-            )
-
-    def _reference(self, run: RunRecord) -> Reference:
-        name = run.initial_weights
-        if name is None:
-            raise ValueError(f"run {run.run_id} has no initial weights yet")
-        if name not in self._references:
-            # The coordinator's own file: only its size is limited.
-            most = self.blobs.max_blob_bytes
-            container = read_container(self.blobs.path(name), max_bytes=most, max_tensors=most)
-            frozen = frozen_in(container.metadata)
-            trained = {name: spec for name, spec in container.specs.items() if name not in frozen}
-            norm = trained_norm({name: container.tensor(name) for name in trained})
-            self._references[name] = Reference(trained, norm, num_frozen=len(frozen))
-        return self._references[name]
+            check_learner(self.blobs.path(name), theta, density=kept)
+        if result.snapshots:
+            ends = map(self.blobs.path, (result.blob, result.snapshots[-1]))
+            pruned_end, end = (dict(open_weights(path, like=theta.specs)) for path in ends)
+            if not is_pruned_from(pruned_end, end):
+                raise LearnerRejectedError(
+                    f"the learner's last snapshot is not its result before pruning. {_REMEDY}"
+                )
 
     def _keep_range(self, grant: RangeGrant, party: str, name: BlobName) -> None:
         self.blobs.is_whole(name, remove_damaged=True)
@@ -193,12 +172,11 @@ class Intake:
         folder.keep(grant.key.learner, party, content)
 
 
-def require_report(result: LearnerResult, num_snapshots: int, remedy: str) -> None:
-    """Refuse another number of snapshots than the run's, and impossible figures."""
+def require_report(result: LearnerResult, num_snapshots: int) -> None:
     if len(result.snapshots) != num_snapshots:
         raise LearnerRejectedError(
             f"the learner came with {len(result.snapshots)} snapshots, but learners.num_snapshots "
-            f"is {num_snapshots}. {remedy}"
+            f"is {num_snapshots}. {_REMEDY}"
         )
     loss, seconds, received = result.loss, result.train_seconds, result.bytes_received
     if not (math.isfinite(loss) and 0.0 <= seconds < math.inf and received >= 0):
@@ -208,36 +186,26 @@ def require_report(result: LearnerResult, num_snapshots: int, remedy: str) -> No
         )
 
 
-def check_learner(
-    path: Path,
-    like: Mapping[str, TensorSpec],
-    *,
-    initial_norm: float = 0.0,
-    density: float | None = None,
-    num_frozen: int = 0,
-) -> None:
-    """Refuse a learner's result or snapshot that does not match its task.
-
-    `like` are theta*'s trained tensors. Norm 0 and density None turn their checks off.
-    """
+def check_learner(path: Path, theta: Reference, *, density: float | None = None) -> None:
+    """Refuse a file that does not match its task; norm 0 and density None are not compared."""
     try:
-        weights = dict(open_weights(path, like=like))
+        weights = dict(open_weights(path, like=theta.specs))
     except (WeightsError, BlobTooLargeError) as error:
         frozen = (
-            f" The run's learners.frozen leaves {num_frozen} of theta*'s tensors as they are: a "
-            f"learner is the other {len(like)} alone."
+            f" The run's learners.frozen leaves {theta.num_frozen} of theta*'s tensors as they "
+            f"are: a learner is the other {len(theta.specs)} alone."
         )
-        raise LearnerRejectedError(f"{error}{frozen if num_frozen else ''}") from None
+        raise LearnerRejectedError(f"{error}{frozen if theta.num_frozen else ''}") from None
     if bad := non_finite(weights):
         raise LearnerRejectedError(
             f"{bad}: the learner diverged. Lower learners.learning_rate, or use precision float32."
         )
     norm = trained_norm(weights)
     # A theta* of zeros has no norm to compare with.
-    if initial_norm > 0.0 and norm > MAX_GROWTH * initial_norm:
+    if theta.norm > 0.0 and norm > MAX_GROWTH * theta.norm:
         raise LearnerRejectedError(
-            f"the learner's weights have a norm of {norm:.4g}, {norm / initial_norm:.0f} times "
-            f"theta*'s {initial_norm:.4g}; at most {MAX_GROWTH:g} times is taken. It diverged, or "
+            f"the learner's weights have a norm of {norm:.4g}, {norm / theta.norm:.0f} times "
+            f"theta*'s {theta.norm:.4g}; at most {MAX_GROWTH:g} times is taken. It diverged, or "
             "is no learner of this run: lower learners.learning_rate, or look at the worker."
         )
     if density is not None:

@@ -51,7 +51,6 @@ class AssignmentKey(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse an assignment id; an InvalidRequestError if it is not RUN/INDEX."""
         run_id, _, index = text.rpartition("/")
         if not run_id or not index.isdecimal() or len(index) > _MAX_INDEX_DIGITS:
             raise InvalidRequestError(f"assignment id {text!r} is not RUN/INDEX.")
@@ -59,7 +58,6 @@ class AssignmentKey(NamedTuple):
 
     @property
     def is_range(self) -> bool:
-        """Whether it names a range of a scan, open or not."""
         return self.run_id.startswith(SCAN)
 
 
@@ -75,7 +73,6 @@ class Lease:
 
 
 def require_lease(run: RunRecord, key: AssignmentKey, worker_id: str, epoch: int) -> None:
-    """Refuse a worker without the learner's current lease, with a StaleLeaseError."""
     learner = run.learners[key.learner]
     is_out = _is_out(run, learner)
     if not is_out or learner.worker_id != worker_id or learner.epoch != epoch:
@@ -125,24 +122,20 @@ class LeaseTable:
                 self.renew(key, learner.worker_id, learner.epoch)
 
     def queued(self, run_id: str) -> Sequence[int]:
-        """The indices of a run's queued learners, ascending."""
         return self._queued.get(run_id, ())
 
     def renew(self, key: AssignmentKey, worker_id: str, epoch: int) -> None:
-        """Start a lease, or extend it by its full duration from now."""
         if not self._leases:
             self._added.set()
         self._leases[key] = Lease(worker_id, epoch, self._clock() + self.duration_seconds)
         self._held.setdefault(worker_id, {})[key] = None
 
     def extend(self, key: AssignmentKey, seconds: float) -> None:
-        """Set a lease, if it exists, to end `seconds` from now."""
         lease = self._leases.get(key)
         if lease is not None:
             self._leases[key] = replace(lease, expires_at=self._clock() + seconds)
 
     def end(self, key: AssignmentKey) -> None:
-        """End a lease, if it exists."""
         lease = self._leases.pop(key, None)
         if lease is None:
             return
@@ -152,34 +145,27 @@ class LeaseTable:
             del self._held[lease.worker_id]
 
     def end_all(self, run_id: str) -> None:
-        """End all leases of a run or scan."""
         for key in [key for key in self._leases if key.run_id == run_id]:
             self.end(key)
 
     def find(self, key: AssignmentKey) -> Lease | None:
-        """The current lease of a learner or range."""
         return self._leases.get(key)
 
     def held_by(self, worker_id: str, *, ranges: bool = False) -> AssignmentKey | None:
-        """The learner, or the range, that the worker has leased."""
         held = self._held.get(worker_id, ())
         return next((key for key in held if key.is_range is ranges), None)
 
     def has(self, key: AssignmentKey, epoch: int) -> bool:
-        """Whether the current lease of a learner or range has this epoch."""
         lease = self._leases.get(key)
         return lease is not None and lease.epoch == epoch
 
     def num_learners(self) -> int:
-        """The number of leased learners."""
         return sum(not key.is_range for key in self._leases)
 
     def holders(self) -> AbstractSet[str]:
-        """The workers that hold a lease."""
         return self._held.keys()
 
     def expired(self) -> tuple[tuple[AssignmentKey, Lease], ...]:
-        """The leases whose end has passed."""
         now = self._clock()
         return tuple(item for item in self._leases.items() if item[1].expires_at <= now)
 
@@ -265,7 +251,6 @@ class Scans:
         self._on_change = on_change
 
     def note(self, news: ScanNews) -> None:
-        """Handle a job's message about its scan."""
         opened = self._open.get(news.scan_id)
         match news:
             case ScanOpened(scan=scan, present=present, challenge=challenge):
@@ -292,7 +277,6 @@ class Scans:
         self._distrusted.add(party)
 
     def take(self, worker: WorkerRecord) -> RangeGrant | None:
-        """The worker's leased range, or else its next one."""
         held = self.held_by(worker.worker_id)
         if held is not None:
             return held
@@ -316,7 +300,6 @@ class Scans:
         return sum(opened.num_wanted for opened in self._open.values() if opened.free)
 
     def held_by(self, worker_id: str) -> RangeGrant | None:
-        """The range that a worker has leased."""
         key = self._leases.held_by(worker_id, ranges=True)
         lease = None if key is None else self._leases.find(key)
         if key is None or lease is None:
@@ -324,7 +307,6 @@ class Scans:
         return self._grant(self._open[key.run_id], key, worker_id, lease.epoch)
 
     def require(self, worker_id: str, key: AssignmentKey, epoch: int) -> RangeGrant:
-        """The range that a worker claims; a StaleLeaseError if the lease is over."""
         opened, lease = self._open.get(key.run_id), self._leases.find(key)
         if opened is None or lease is None or (lease.worker_id, lease.epoch) != (worker_id, epoch):
             why = f"the lease with epoch {epoch} is over" if opened else "nobody needs it any more"
@@ -334,7 +316,6 @@ class Scans:
         return self._grant(opened, key, worker_id, epoch)
 
     def is_done(self, key: AssignmentKey) -> bool:
-        """Whether a range of an open scan is done."""
         opened = self._open.get(key.run_id)
         return opened is not None and key.learner in opened.done
 
@@ -347,7 +328,6 @@ class Scans:
         return False
 
     def finish(self, grant: RangeGrant) -> None:
-        """Mark a worker's stored range as done."""
         opened = self._open.get(grant.key.run_id)
         if opened is not None:
             self._finish(opened, grant.key.learner, "workers")

@@ -26,7 +26,6 @@ _ALIVE_SECONDS = 90.0
 # Forgotten after this time; a worker that returns registers again.
 _REMEMBERED_SECONDS = 3600.0
 _SWEEP_SECONDS = 60.0
-# Bounds the memory that peers can use.
 _MAX_WORKERS = 10_000
 
 
@@ -40,7 +39,6 @@ class WorkerRecord:
     versions: dict[str, str]
     allowed_modules: tuple[str, ...]
     heard_at: float
-    # Last idle reason sent to the worker.
     idle_reason: str = ""
     # Runs whose learners it has declined as too large.
     declined: frozenset[str] = frozenset()
@@ -53,7 +51,6 @@ class WorkerRecord:
 
     @property
     def party(self) -> str:
-        """The worker's certificate or token, or else its own id."""
         return party_of(self.binding.caller, self.worker_id)
 
     @property
@@ -174,18 +171,15 @@ class WorkerRegistry:
         return bool(reason)
 
     def decline(self, worker_id: str, run_id: str) -> None:
-        """Give the worker no more learners of this run."""
         worker = self._workers.get(worker_id)
         if worker is not None:
             declined = worker.declined | {run_id}
             self._workers[worker_id] = replace(worker, declined=declined)
 
     def find(self, worker_id: str) -> WorkerRecord | None:
-        """The worker; None if it is unknown."""
         return self._workers.get(worker_id)
 
     def name(self, worker_id: str) -> str:
-        """The worker's display name; its id if it is unknown."""
         worker = self._workers.get(worker_id)
         return worker.name if worker else worker_id
 
@@ -193,13 +187,7 @@ class WorkerRegistry:
         """The party of a registered worker's scores."""
         return self.heard(worker_id).binding.caller.scorer
 
-    def version(self, worker_id: str) -> str:
-        """The worker's LiPT version; empty if it is unknown."""
-        worker = self._workers.get(worker_id)
-        return worker.versions.get("lipt", "") if worker else ""
-
     def alive(self, present: Collection[str]) -> tuple[WorkerRecord, ...]:
-        """The workers heard recently, or whose ids are in `present`."""
         since = self._clock() - _ALIVE_SECONDS
         return tuple(
             worker
@@ -208,15 +196,12 @@ class WorkerRegistry:
         )
 
     def seconds_since_heard(self, worker: WorkerRecord) -> float:
-        """Seconds since the worker's last call."""
         return self._clock() - worker.heard_at
 
     def seconds_since_joined(self, worker: WorkerRecord) -> float:
-        """Seconds since the worker registered."""
         return self._clock() - worker.joined_at
 
     def _forget(self) -> None:
-        """Drop old workers: restarted ones return under new ids."""
         now = self._clock()
         if now - self._swept_at >= _SWEEP_SECONDS:
             self._swept_at = now

@@ -21,18 +21,14 @@ from starlette.responses import RedirectResponse, Response
 
 from lipt.common.config.values import overrides_to_proto
 from lipt.common.determinism import derive_seed
-from lipt.common.errors import (
-    InvalidRequestError,
-    LiptError,
-    UnauthenticatedError,
-)
+from lipt.common.errors import InvalidRequestError, LiptError, UnauthenticatedError
 from lipt.common.maps import rows_to_draw
 from lipt.common.rpc.messages import require_lengths
 from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.access.caller import Caller, require_role
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.selecting import MapExamples, ShowExamples
-from lipt.coordinator.compute.messages import Asked, OnData, OnProgress
+from lipt.coordinator.compute.messages import Asked, OnProgress
 from lipt.coordinator.page.requests import Handler, Page, PageRequest, address_of, answer, refuse
 from lipt.coordinator.page.sessions import SESSION_SECONDS
 from lipt.coordinator.rpc.subsets import Answering
@@ -51,7 +47,6 @@ Labels = NDArray[np.int64]
 
 
 async def sign_in_by_code(request: PageRequest) -> object:
-    """Sign in the caller that requested a link."""
     code = request.http.query_params.get("code", "")
     try:
         return _signed_in(
@@ -65,7 +60,6 @@ async def sign_in_by_code(request: PageRequest) -> object:
 async def sign_in_by_token(
     request: PageRequest, token: Annotated[str, Field(max_length=200)]
 ) -> object:
-    """Sign in the caller whose token was pasted."""
     return _signed_in(request, lambda: request.page.app.tokens.caller(token), answer({}))
 
 
@@ -96,7 +90,6 @@ def _signed_in(
 
 
 async def sign_out(request: PageRequest) -> object:
-    """End the caller's sessions and take the cookie away."""
     await request.page.sessions.end(request.session)
     response = answer({})
     response.delete_cookie(request.page.cookie, httponly=True, samesite="strict")
@@ -122,11 +115,8 @@ def calling(call: str) -> tuple[Handler, bool]:
 
 
 async def start_run(
-    request: PageRequest,
-    name: Annotated[str, Field(max_length=200)] = "",
-    settings: str = "",
+    request: PageRequest, name: Annotated[str, Field(max_length=200)] = "", settings: str = ""
 ) -> object:
-    """Start a run; `settings` are TOML, as in a file's table [run]."""
     try:
         overrides = tomllib.loads(settings)
     except (ValueError, RecursionError) as error:
@@ -141,7 +131,6 @@ async def start_run(
 async def pictures(
     request: PageRequest, ids: Annotated[list[int], Field(max_length=MAX_PICTURES)]
 ) -> object:
-    """Examples as pictures or texts, with their labels."""
     app = request.page.app
     for row in ids:
         if not 0 <= row < app.data.num_rows or row in app.data.quarantined:
@@ -149,23 +138,17 @@ async def pictures(
                 f"there is no example {str(row)[:30]}, or it is quarantined. The data has "
                 f"{app.data.num_rows}, counted from 0."
             )
-    job = OnData(app.data.fingerprint, ShowExamples(tuple(ids)))
-    examples = await app.compute.run(job, asked=_asked_by(request))
-    labels_N, names = _labels_of(app, app.data.fingerprint), app.data.class_names
+    asked = _asked_by(request, app.data.fingerprint)
+    examples = await app.compute.run(ShowExamples(tuple(ids)), asked=asked)
+    labels_N, names = app.data.labels_N, app.data.class_names
     shown = [
-        {
-            "id": row,
-            "class_name": names[labels_N[row]],
-            "png": example.picture,
-            "text": example.text,
-        }
+        {"id": row, "class_name": names[labels_N[row]]} | asdict(example)
         for row, example in zip(ids, examples, strict=True)
     ]
     return {"pictures": shown}
 
 
 async def show_diagnosis(request: PageRequest, sha256: str) -> object:
-    """The findings of a stored diagnosis."""
     blobs = request.page.app.blobs
 
     def load() -> Diagnosis:
@@ -175,7 +158,6 @@ async def show_diagnosis(request: PageRequest, sha256: str) -> object:
 
 
 async def list_subsets(request: PageRequest, run: str) -> object:
-    """A run's subsets without their examples, newest first."""
     found = await request.page.app.answers.subsets_of(run)
     return {"subsets": [_listed(subset, request.page) for subset in found]}
 
@@ -206,11 +188,8 @@ async def show_subsets(request: PageRequest, run: str, digest: str, other: str =
 
 
 async def draw_map(
-    request: PageRequest,
-    run: str,
-    digests: Annotated[list[str], Field(min_length=1, max_length=2)],
+    request: PageRequest, run: str, digests: Annotated[list[str], Field(min_length=1, max_length=2)]
 ) -> object:
-    """A sample of the examples and of one or two subsets, on a plane."""
     app = request.page.app
     found = find_ready(app.store, run, app.data)
     records = [await app.answers.find_subset(found.run_id, one) for one in digests]
@@ -220,11 +199,11 @@ async def draw_map(
     if found.inputs is None or found.pretrained_weights is None:
         raise ValueError(f"run {found.run_id} is ready without weights")
     job = MapExamples(found.config, found.inputs, found.pretrained_weights, tuple(ids_M.tolist()))
-    asked = _asked_by(request, found.run_id)
+    asked = _asked_by(request, found.fingerprint, found.run_id)
 
     async def place(report: OnProgress) -> tuple[tuple[float, float], ...]:
         await restore(found, [job.weights], app.blobs, app.compute, report, asked)
-        return await app.compute.run(OnData(found.fingerprint, job), report, asked)
+        return await app.compute.run(job, report, asked)
 
     async def values() -> AsyncGenerator[object, None]:
         with Answering(place) as answering:
@@ -234,22 +213,20 @@ async def draw_map(
         yield {
             "ids": ids_M.tolist(),
             "places": places_M2,
-            "labels": _labels_of(app, app.data.fingerprint)[ids_M].tolist(),
+            "labels": app.data.labels_N[ids_M].tolist(),
             "chosen": [np.isin(ids_M, rows_K).tolist() for rows_K in chosen],
         }
 
     return values()
 
 
-def _asked_by(request: PageRequest, run: str = "") -> Asked:
-    return Asked(run, lambda: frozenset({request.peer()}))
+def _asked_by(request: PageRequest, fingerprint: str, run: str = "") -> Asked:
+    return Asked(run, lambda: frozenset({request.peer()}), fingerprint=fingerprint)
 
 
 def _labels_of(app: App, fingerprint: str) -> Labels:
     """The labels of the data of this fingerprint; empty where other data is served."""
-    if fingerprint not in app.data.fingerprints:
-        return np.empty(0, np.int64)
-    return np.frombuffer(app.data.labels, "<i4").astype(np.int64)
+    return app.data.labels_N if fingerprint in app.data.fingerprints else np.empty(0, np.int64)
 
 
 def _listed(subset: SubsetRecord, page: Page) -> dict[str, Any]:
@@ -259,7 +236,6 @@ def _listed(subset: SubsetRecord, page: Page) -> dict[str, Any]:
         **subset.model_dump(include={"digest", "strategy", "num_examples", "run_id", "created_at"}),
         "fraction": subset.num_examples / max(num_examples, 1),
         "manifest": subset.manifest,
-        "code": code_for(subset, page.address),
     }
 
 
@@ -270,61 +246,30 @@ def examined(
     class_names: Sequence[str],
     quarantined: Sequence[int],
 ) -> dict[str, Any]:
-    """A subset's classes, weights, and examples of both ends.
-
-    `labels_N` is empty where the subset was chosen of other data; `quarantined` are excluded ids.
-    """
+    """A subset's weights, examples of both ends, and classes, if its data is served."""
     indices_K, weights_K = examples.indices_K, examples.weights_K
-    weighted = bool(len(weights_K)) and bool(weights_K.min() != weights_K.max())
     heaviest_K = indices_K[np.argsort(-weights_K, kind="stable")]
     rest = np.setdiff1d(np.arange(len(labels_N)), [*quarantined, *indices_K])
     classes = []
     if len(labels_N):
         in_data_C = np.bincount(labels_N, minlength=len(class_names)).tolist()
         chosen_C = np.bincount(labels_N[indices_K], minlength=len(class_names)).tolist()
-        classes = [
-            {"name": name, "in_data": in_data, "in_subset": in_subset}
-            for name, in_data, in_subset in zip(class_names, in_data_C, chosen_C, strict=True)
-        ]
+        names = ("name", "in_data", "in_subset")
+        rows = zip(class_names, in_data_C, chosen_C, strict=True)
+        classes = [dict(zip(names, row, strict=True)) for row in rows]
+    low, high = float(weights_K.min()), float(weights_K.max())
+    # Neither an order of choice nor a score of the others is stored.
+    chosen = heaviest_K[:NUM_SHOWN].tolist() if low < high else _drawn(subset, indices_K)
     return {
         "classes": classes,
-        "weights": {
-            "min": float(weights_K.min()),
-            "max": float(weights_K.max()),
-            "weighted": weighted,
-        },
-        # Neither an order of choice nor a score of the others is stored.
-        "chosen": heaviest_K[:NUM_SHOWN].tolist()
-        if weighted
-        else _drawn(subset, indices_K, "chosen"),
-        "left_out": _drawn(subset, rest, "left out"),
+        "weights": {"min": low, "max": high, "weighted": low < high},
+        "chosen": chosen,
+        "left_out": _drawn(subset, rest),
     }
 
 
-def code_for(subset: SubsetRecord, address: str) -> str:
-    """Three lines of Python that use a subset."""
-    manifest: dict[str, Any] = subset.manifest
-    asked = {
-        "budget": manifest.get("budget", subset.num_examples),
-        "options": manifest.get("options") or None,
-        "balanced": subset.balanced,
-        "preset": manifest.get("preset"),
-        "labels": "none" if manifest.get("labels") == "none" else None,
-        "proxy": (manifest.get("proxy") or {}).get("proxy"),
-    }
-    given = [repr(subset.run_id), repr(subset.strategy)]
-    given += [f"{name}={value!r}" for name, value in asked.items() if value is not None]
-    return (
-        "import lipt\n"
-        f"subset = lipt.Client({address!r}).subset({', '.join(given)})\n"
-        "train_set = subset.dataset(data)  # data: the examples that the coordinator has\n"
-    )
-
-
-def _drawn(subset: SubsetRecord, rows: NDArray[np.int64], purpose: str) -> list[int]:
+def _drawn(subset: SubsetRecord, rows: NDArray[np.int64]) -> list[int]:
     """Some rows, ascending; the same at every look at the subset."""
-    config: Any = subset.manifest.get("run_config") or {}
-    seed = derive_seed(int(config.get("seed", 0)), f"page: {purpose} {subset.digest}")
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(derive_seed(0, f"page: {subset.digest}"))
     found: list[int] = np.sort(generator.permutation(rows)[:NUM_SHOWN]).tolist()
     return found

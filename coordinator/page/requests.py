@@ -54,16 +54,11 @@ class Page:
     """What the page's handlers use."""
 
     app: App
-    # The servicers of `lipt.v1` by name.
     services: Mapping[str, Any]
     sessions: Sessions
     attempts: Attempts
     limits: PeerLimits
-    # The page's host names.
     names: set[str]
-    # The gRPC server's.
-    address: str
-    # The name of the session's cookie.
     cookie: str
     encrypted: bool
 
@@ -77,11 +72,9 @@ class PageRequest:
     session: Session
 
     def peer(self) -> str:
-        """The peer for turns, quotas and limits."""
         return self.session.peer
 
     def invocation_metadata(self) -> tuple[()]:
-        """No metadata, as of a call."""
         return ()
 
 
@@ -89,7 +82,6 @@ Handler: TypeAlias = Callable[..., Awaitable[object]]
 
 
 def address_of(request: Request) -> str:
-    """The network address that a request comes from."""
     return request.client.host if request.client is not None else "somewhere"
 
 
@@ -102,7 +94,6 @@ def require_json(content_type: str | None) -> None:
 
 
 async def read_body(request: Request) -> bytes:
-    """The body of a request, which may be neither too long nor too late."""
     body = bytearray()
     try:
         async with asyncio.timeout(_BODY_SECONDS):
@@ -143,10 +134,7 @@ def by_fields(handler: Handler) -> Handler:
 
 
 def as_json(value: object) -> bytes:
-    """A message by all its fields, or a value of dicts and lists.
-
-    Numbers that are not finite become texts, and so does an int64 of a message.
-    """
+    """A message by all its fields, or a value; infinite numbers and NaN become texts."""
     if not isinstance(value, Message):
         return to_json(value, inf_nan_mode="strings")
     return MessageToJson(
@@ -160,12 +148,10 @@ def as_json(value: object) -> bytes:
 def answer(
     value: object, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """A value as an answer."""
     return Response(as_json(value), status, headers, media_type="application/json")
 
 
 def refuse(page: Page, error: Exception, request: Request) -> Response:
-    """Count and log an error that ends a request, and answer with the status of its code."""
     method = f"{request.method} {request.url.path[:200]}"
     refused = count_refusal(page.app.events, error, method=method, peer=address_of(request))
     status = 413 if isinstance(refused, BlobTooLargeError) else _STATUS.get(refused.code, 500)
@@ -178,8 +164,6 @@ class Streaming(StreamingResponse):
     """A stream whose source is closed when it ends, also where its reader takes nothing more."""
 
     async def stream_response(self, send: Send) -> None:
-        """Send all parts."""
-
         async def timely(message: Sent) -> None:
             async with asyncio.timeout(_UNREAD_SECONDS):
                 await send(message)

@@ -114,9 +114,8 @@ async def open_page(
     tls: TlsFiles | None,
     *,
     limits: PeerLimits,
-    address: str,
 ) -> None:
-    """Serve the page from here on; `address` is the gRPC server's, for code that calls it."""
+    """Serve the page from here on."""
     # Import starlette, which is an extra.
     from lipt.coordinator.page.application import application, own_names  # noqa: PLC0415
     from lipt.coordinator.page.requests import Page  # noqa: PLC0415
@@ -130,7 +129,6 @@ async def open_page(
         attempts=Attempts(clock=monotonic),
         limits=limits,
         names=own_names(server.host, certified, settings.dashboard_url),
-        address=address,
         # Browsers do not tell ports apart: two coordinators of one machine have a cookie each.
         cookie=f"lipt-{server.port}",
         encrypted=server.encrypted,

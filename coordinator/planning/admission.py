@@ -14,17 +14,10 @@ from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Self
 
-import torch
 from torch import nn
 
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.run_config import (
-    AugmentationMethod,
-    RunConfig,
-    SoupMethod,
-    SoupSearch,
-)
-from lipt.common.data import Dataset
+from lipt.common.config.run_config import AugmentationMethod, RunConfig, SoupMethod, SoupSearch
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES
 from lipt.common.errors import ConfigError, LiptError, OverLimitError, WeightsError
 from lipt.common.inputs.specs import ImageSpec, InputSpec
@@ -49,11 +42,11 @@ from lipt.common.planning import (
 )
 from lipt.common.process.devices import is_out_of_memory
 from lipt.common.process.machine import Machine, this_machine
-from lipt.common.targets.values import OtherTarget, SingleLabel, Target
 from lipt.common.text import format_bytes
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import TensorSpec, specs_of
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.settings import LimitSettings, compute_memory_bytes, compute_threads
 from lipt.core.evaluation import num_evaluated_together, num_norm_examples
 from lipt.core.sharding import num_validation_examples, require_shards_fit
@@ -72,53 +65,17 @@ _RGB = 3
 _MASK_SHARE = 32
 
 
-@dataclass(frozen=True)
-class DataFigures:
-    """Examples per class, or per stratum of another target, and their inputs."""
-
-    class_counts: Sequence[int]
-    inputs: InputSpec
-    other_target: OtherTarget | None = None
-
-    @classmethod
-    def of(cls, dataset: Dataset) -> Self:
-        """The figures of an open data set."""
-        targets = dataset.rows.targets
-        counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
-        other_target = None if targets is None else targets.target
-        return cls(tuple(counts_C.tolist()), dataset.inputs, other_target)
-
-    @property
-    def target(self) -> Target:
-        """The models' target."""
-        return self.other_target or SingleLabel(len(self.class_counts))
-
-    @property
-    def num_examples(self) -> int:
-        """N."""
-        return sum(self.class_counts)
-
-    @property
-    def example_bytes(self) -> int:
-        """Bytes of a stored example."""
-        return self.inputs.num_bytes
-
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes held in memory; 0 for a large image set."""
-        if not isinstance(self.inputs, ImageSpec):
-            return self.num_examples * self.example_bytes
-        decoded = self.num_examples * _RGB * self.inputs.height * self.inputs.width
-        return decoded if decoded <= MEMORY_BUDGET_BYTES else 0
+def resident_bytes(data: DataDescription) -> int:
+    """Bytes of the data in memory; 0 for a large image set."""
+    if not isinstance(data.inputs, ImageSpec):
+        return data.num_examples * data.inputs.num_bytes
+    decoded = data.num_examples * _RGB * data.inputs.height * data.inputs.width
+    return decoded if decoded <= MEMORY_BUDGET_BYTES else 0
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The costs of a run by place, each with a limit of its own.
-
-    A worker's costs are per learner, the compute process's per stage. `max_blob_bytes` are of
-    single files, in the state directory and on the wire.
-    """
+    """The costs of a run by place: per learner on workers, per stage here, and per file."""
 
     worker_threads: tuple[Cost, ...]
     worker_memory: tuple[Cost, ...]
@@ -131,7 +88,7 @@ class RunPlan:
 
 
 def plan_run(
-    config: RunConfig, figures: ModelFigures, data: DataFigures, *, evaluation_batch_size: int
+    config: RunConfig, figures: ModelFigures, data: DataDescription, *, evaluation_batch_size: int
 ) -> RunPlan:
     """Plan a run; `evaluation_batch_size` is in images per forward pass on the coordinator."""
     learners, soup, initial = config.learners, config.soup, config.initialization
@@ -147,9 +104,8 @@ def plan_run(
         Cost("evaluation on the coordinator", "threads", (evaluation,)),
         Cost("training of theta* on the coordinator", "threads", (training,)),
     )
-    size = data.example_bytes
+    size = data.inputs.num_bytes
     model = Part("model", 1, figures.weights_bytes, "its weights", None, config.model)
-    # A minibatch's examples.
     minibatch = learners.batch_size * size
     shard = Part("learners.num_minibatches", learners.num_minibatches, minibatch, "its examples")
     memory = learner_memory(learners, config.model, figures, example_bytes=size)
@@ -179,21 +135,19 @@ def plan_run(
 
 
 def result_bytes(figures: ModelFigures) -> int:
-    """Maximum bytes of a learner's result: all of its weights, and a mask."""
     return figures.sent_bytes + figures.sent_bytes // _MASK_SHARE
 
 
 def _compute_memory(
     config: RunConfig,
     figures: ModelFigures,
-    data: DataFigures,
+    data: DataDescription,
     *,
     num_trained: int,
     num_scored: tuple[int, int],
     evaluation_batch_size: int,
 ) -> tuple[Cost, ...]:
-    """Memory of the stages, by the examples of a training batch and those that score models."""
-    size, soup, weights = data.example_bytes, config.soup, figures.weights_bytes
+    size, soup, weights = data.inputs.num_bytes, config.soup, figures.weights_bytes
     number, split = str(config.initialization.batch_size), f"{config.validation.fraction:g}"
     norm, most = str(soup.batch_norm_examples), config.learners.num_minibatches
     shard = config.learners.batch_size * size * _SHARD_COPIES
@@ -226,7 +180,7 @@ def _compute_memory(
     threads = max(config.evaluation_threads, config.learners.cpu_threads)
     always = (
         Part("", 1, PROCESS_BYTES, "the process"),
-        Part("", 1, data.resident_bytes, "the data"),
+        Part("", 1, resident_bytes(data), "the data"),
         Part("evaluation_threads", threads, THREAD_BYTES, "threads"),
         Part("model", MODEL_COPIES, weights, "copies of the weights", None, config.model),
     )
@@ -274,7 +228,6 @@ def _disk(config: RunConfig, figures: ModelFigures, minibatch_bytes: int) -> Cos
 
 
 def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -> dict[str, Limit]:
-    """The limit for each place of a `RunPlan`; by default the machine's."""
     at_most = {
         "worker_threads": limits.worker_threads,
         "worker_memory": limits.worker_memory,
@@ -292,7 +245,6 @@ def ceilings(limits: LimitSettings, machine: Machine, *, free_disk_bytes: int) -
 
 
 def violations(plan: RunPlan, ceilings: Mapping[str, Limit]) -> tuple[Violation, ...]:
-    """All costs over their limit, in the order of the plan."""
     return tuple(
         found
         for place in fields(RunPlan)
@@ -302,13 +254,17 @@ def violations(plan: RunPlan, ceilings: Mapping[str, Limit]) -> tuple[Violation,
 
 
 def require_none(found: Sequence[Violation]) -> None:
-    """Refuse a plan with violations: an OverLimitError names the worst of each setting."""
     worst: dict[str, Violation] = {}
     for item in found:
         if item.knob not in worst or item.times > worst[item.knob].times:
             worst[item.knob] = item
     if worst:
         raise OverLimitError(" ".join(map(str, worst.values())))
+
+
+def log_all(found: Sequence[Violation]) -> None:
+    for one in found:
+        logger.warning("a run as [run] has it would be refused: %s", one)
 
 
 @dataclass(frozen=True)
@@ -321,7 +277,6 @@ class Examined:
 
     @classmethod
     def of(cls, model: nn.Module, spec: str, inputs: InputSpec) -> Self:
-        """Measure the model of a spec, on the CPU or without values."""
         figures = measure_model(model, spec, inputs=inputs)
         return cls(model, figures, specs_of(model.state_dict()))
 
@@ -334,7 +289,6 @@ class Examined:
 
 
 def require_augmentation(config: RunConfig, inputs: InputSpec) -> None:
-    """Refuse image augmentation for data without images."""
     method = config.augmentation.method
     if method is AugmentationMethod.CROP_FLIP and not isinstance(inputs, ImageSpec):
         raise ConfigError(
@@ -343,20 +297,12 @@ def require_augmentation(config: RunConfig, inputs: InputSpec) -> None:
         )
 
 
-def require_shards(config: RunConfig, data: DataFigures) -> None:
-    """Refuse shards that exceed the training split, with a ConfigError."""
+def plan_here(
+    config: RunConfig, model: nn.Module, data: DataDescription, *, evaluation_batch_size: int
+) -> tuple[ModelFigures, RunPlan, tuple[Violation, ...]]:
+    """Plan a run, and list what exceeds this machine; a ConfigError if it fits nowhere."""
     held_out = num_validation_examples(data.class_counts, config.validation)
     require_shards_fit(data.num_examples - held_out, config.learners)
-
-
-def plan_here(
-    config: RunConfig, model: nn.Module, data: DataFigures, *, evaluation_batch_size: int
-) -> tuple[ModelFigures, RunPlan, tuple[Violation, ...]]:
-    """Plan a run, and list violations of this machine's default limits.
-
-    A ConfigError says that the run does not fit the data or the model, whatever the limits.
-    """
-    require_shards(config, data)
     require_augmentation(config, data.inputs)
     figures = Examined.of(model, config.model, data.inputs).figures_of(config)
     plan = plan_run(config, figures, data, evaluation_batch_size=evaluation_batch_size)
@@ -370,7 +316,7 @@ class Admission:
     """Admits runs, or refuses them with the figures."""
 
     blobs: BlobStore
-    data: DataFigures
+    data: DataDescription
     _: KW_ONLY
     limits: LimitSettings
     machine: Machine
@@ -383,26 +329,13 @@ class Admission:
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="model-check")
 
     def stop(self) -> None:
-        """Stop the thread that measures models."""
         self._threads.shutdown()
 
-    async def require(self, config: RunConfig) -> str:
-        """Admit a run or raise; return a note on given weights if its head is new."""
-        require_shards(config, self.data)
-        return await self._in_thread(config, require_none)
-
-    async def look_at(self, config: RunConfig) -> None:
-        """Check a model and weights like `require`; violations are only logged."""
-
-        def log(found: Sequence[Violation]) -> None:
-            for one in found:
-                logger.warning("a run as [run] has it would be refused: %s", one)
-
-        await self._in_thread(config, log)
-
-    async def _in_thread(
-        self, config: RunConfig, judge: Callable[[Sequence[Violation]], None]
+    async def require(
+        self, config: RunConfig, judge: Callable[[Sequence[Violation]], None] = require_none
     ) -> str:
+        """Admit a run or raise; return a note on given weights if its head is new."""
+
         def admit() -> str:
             require_augmentation(config, self.data.inputs)
             examined, size = self._examined(config.model), self.evaluation_batch_size

@@ -24,15 +24,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     Offered,
 )
-from lipt.coordinator.compute.messages import (
-    Asked,
-    Job,
-    OnData,
-    OnProgress,
-    Progressed,
-    Timed,
-    Took,
-)
+from lipt.coordinator.compute.messages import Asked, Job, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.holding import record_held
 from lipt.coordinator.runs.store import RunStore
@@ -49,7 +41,6 @@ from lipt.coordinator.state.records import RunRecord
 logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
-# Recomputes damaged theta* and shards.
 Restore = Callable[[RunRecord, OnProgress], Awaitable[None]]
 
 _BACKOFF = Backoff(first_seconds=1.0, max_seconds=30.0)
@@ -83,11 +74,9 @@ class RunDriver:
         self.store.listen(self._on_change)
 
     def start(self, run_id: str) -> None:
-        """Start or resume a run."""
         _begin(self._tasks, run_id, self._drive(run_id))
 
     def resume_all(self) -> None:
-        """Resume every run that an earlier process left unfinished."""
         for run in self.store.live():
             # A held run waits in its task.
             self.start(run.run_id)
@@ -97,7 +86,6 @@ class RunDriver:
                     self._look_after(run)
 
     async def cancel(self, run_id: str) -> RunRecord:
-        """Cancel a run and its computations; an ended one is unchanged."""
         log_about(run=run_id)
 
         def change(run: RunRecord) -> RunRecord:
@@ -110,7 +98,6 @@ class RunDriver:
         return run
 
     async def stop(self) -> None:
-        """Stop all tasks; the next process resumes the runs."""
         tasks = (*self._tasks.values(), *self._restoring.values())
         for task in tasks:
             task.cancel()
@@ -192,18 +179,23 @@ class RunDriver:
             if num_held:
                 self.store.release(run_id)
 
-    async def _computed(self, run: RunRecord, job: Job[ResultT]) -> Took[ResultT]:
+    async def _computed(self, run: RunRecord, job: Job[ResultT]) -> tuple[ResultT, float]:
+        seconds = 0.0
+
         def take(part: object) -> None:
             if isinstance(part, Offered):
                 self.store.set_ingredient(run.run_id, part.index, part.ingredient)
 
-        bound = OnData(run.fingerprint, Timed(job))
-        asked = Asked(run.run_id, on_part=take)
-        return await self._patiently(
-            run.run_id,
-            lambda: self.compute.run(bound, self._report(run.run_id), asked),
-            stage="stage",
+        def note(took: float) -> None:
+            nonlocal seconds
+            seconds = took
+
+        asked = Asked(run.run_id, fingerprint=run.fingerprint, on_part=take, took=note)
+        report = self._report(run.run_id)
+        made = await self._patiently(
+            run.run_id, lambda: self.compute.run(job, report, asked), stage="stage"
         )
+        return made, seconds
 
     async def _restored(self, run: RunRecord) -> None:
         report = self._report(run.run_id)
@@ -237,13 +229,13 @@ class RunDriver:
         return partial(self.store.set_activity, run_id)
 
     async def _initialize(self, run: RunRecord) -> None:
-        took = await self._computed(run, InitializeWeights(run.config))
-        made = {"initial_weights": took.made.weights, "inputs": took.made.inputs}
-        await self._finish(run, RunState.SHARDING, took.seconds, **made)
+        made, seconds = await self._computed(run, InitializeWeights(run.config))
+        stored = {"initial_weights": made.weights, "inputs": made.inputs}
+        await self._finish(run, RunState.SHARDING, seconds, **stored)
 
     async def _shard(self, run: RunRecord) -> None:
-        took = await self._computed(run, CutShards(run.config))
-        await self._finish(run, RunState.TRAINING, took.seconds, learners=took.made)
+        learners, seconds = await self._computed(run, CutShards(run.config))
+        await self._finish(run, RunState.TRAINING, seconds, learners=learners)
 
     async def _train(self, run: RunRecord) -> None:
         num_failures = run.num_failures
@@ -269,8 +261,7 @@ class RunDriver:
         await self._advance(
             run.run_id,
             lambda now: without_open_learners(now, decision.reason).changed(
-                state=RunState.MERGING,
-                costs=now.costs.changed(training_seconds=seconds),
+                state=RunState.MERGING, costs=now.costs.changed(training_seconds=seconds)
             ),
         )
 
@@ -278,12 +269,9 @@ class RunDriver:
         if run.inputs is None or run.initial_weights is None:
             raise RunFailedError(f"run {run.name} has no initial weights to merge on.")
         await self._restored(run)
-        took = await self._computed(
-            run, MakeSoup(run.config, run.inputs, run.initial_weights, run.results)
-        )
-        made = took.made
+        job = MakeSoup(run.config, run.inputs, run.initial_weights, run.results)
+        made, seconds = await self._computed(run, job)
         if isinstance(made, DamagedLearners):
-            # Back to training, for committed learners with damaged results.
             lost = made.indices
             for index in lost:
                 self.events.record(
@@ -294,14 +282,13 @@ class RunDriver:
                     reason=DAMAGED,
                 )
             await self._advance(
-                run.run_id,
-                lambda now: without_results(now, lost).changed(state=RunState.TRAINING),
+                run.run_id, lambda now: without_results(now, lost).changed(state=RunState.TRAINING)
             )
             return
         await self._finish(
             run,
             RunState.READY,
-            took.seconds,
+            seconds,
             ended_at=self.wall_clock(),
             learners=tuple(
                 learner.changed(ingredient=made.ingredients.get(learner.index))

@@ -14,23 +14,17 @@ from lipt.common.inputs.specs import spec_of
 from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.compute.messages import Progressed
 from lipt.coordinator.runs.store import LATEST, RunStore
-from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import DataRecord, RunRecord, RunSummary
+from lipt.coordinator.state.records import RunRecord, RunSummary
 
 
 def record_held(run: RunRecord | RunSummary, reason: str, events: Events) -> None:
-    """Log and count a held run."""
     with logging_about(run=run.run_id):
         events.record(EventKind.RUN_HELD, level=logging.ERROR, run=run.name, reason=reason)
 
 
 def find_named(store: RunStore, name: str) -> RunRecord:
-    """A run by id or name, in any state; an UnknownRunError if there is none.
-
-    "latest" is the newest ready run, preferably of the served data, or else the newest run.
-    """
+    """A run by id or name; "latest" is the newest ready one, preferably of the served data."""
     newest_first = store.runs()[::-1]
     ready = [run for run in newest_first if name == LATEST and run.state is RunState.READY]
     served = [run for run in ready if not store.held(run.run_id)]
@@ -51,46 +45,33 @@ def find_ready(
 
 
 def not_ready(store: RunStore, run: RunRecord) -> LiptError:
-    """The error for a run that lacks the wanted weights: it is held, under way or has ended."""
     if store.shown_state(run) is RunState.HELD:
         return OtherDataError(store.held(run.run_id))
-    return RunNotReadyError(how_far(run, store.activity(run.run_id)))
+    return RunNotReadyError(how_far(run, store.activity(run.run_id).activity))
 
 
-def how_far(run: RunRecord, progress: Progressed) -> str:
-    """A sentence on a run that is not ready, or never will be."""
+def how_far(run: RunRecord, activity: str) -> str:
     if run.state.ended and run.state is not RunState.READY:
         verb = "was" if run.state is RunState.CANCELLED else "has"
         why = "" if run.message in {"", run.state} else f": {run.message.removesuffix('.')}"
         return f"run {run.name} {verb} {run.state}{why}. Start another: lipt run start"
-    parts = []
     if run.state is RunState.TRAINING:
-        parts.append(f"{run.count()[LearnerState.DONE]} of {len(run.learners)} learners are in")
-    if progress.ahead:
-        parts.append(f"{progress.activity}, {progress.ahead} ahead")
-    elif progress.activity:
-        parts.append(f"{progress.activity}, {progress.done} of {progress.total}")
-    where = f" ({'; '.join(parts)})" if parts else ""
+        activity = f"{run.count()[LearnerState.DONE]} of {len(run.learners)} learners are in"
+    where = f" ({activity})" if activity else ""
     return f"run {run.name} is {run.state}{where}. Follow it with: lipt run watch {run.name}"
 
 
-def why_held(
-    run: RunRecord | RunSummary, data: DataDescription, *, source: str = "", or_else: str = ""
-) -> str:
+def why_held(run: RunRecord | RunSummary, data: DataDescription, *, or_else: str = "") -> str:
     """Why a run is held, and the remedy (then `or_else`); empty if its data is served."""
     found = data.fingerprint_like(run.fingerprint)
-    if not found:
-        kind = FingerprintKind.of(run.fingerprint)
-        return (
-            f"run {run.name} is bound to its data by the {kind} fingerprint {run.fingerprint}, "
-            f"and this coordinator has none of that kind of {data.source}. "
-            f"Start the coordinator with --fingerprint {kind}{or_else}."
-        )
     if found != run.fingerprint:
-        own = f"{run.fingerprint} ({source})" if source else run.fingerprint
+        own = f"{run.fingerprint} ({run.source})" if run.source else run.fingerprint
+        kind = FingerprintKind.of(run.fingerprint)
+        remedy = "with the run's own data" if found else f"with --fingerprint {kind}"
         return (
             f"run {run.name} was made on data with fingerprint {own}, this coordinator now serves "
-            f"{data.source} with {found}. Start the coordinator with the run's own data{or_else}."
+            f"{data.source} with {found or 'none of that kind'}. Start the coordinator "
+            f"{remedy}{or_else}."
         )
     if run.inputs is None or spec_of(run.inputs) == data.inputs:
         return ""
@@ -102,19 +83,9 @@ def why_held(
     )
 
 
-async def hold_runs_of_other_data(
-    store: RunStore, data: DataDescription, database: Database, events: Events
-) -> None:
-    """Hold every run of other data until this process ends."""
-    # Thousands of runs share a few data sets.
-    sources: dict[str, str] = {}
+def hold_runs_of_other_data(store: RunStore, data: DataDescription, events: Events) -> None:
     for run in store.runs():
-        if not why_held(run, data):
-            continue
-        if run.fingerprint not in sources:
-            known = await database.find(DataRecord, run.fingerprint)
-            sources[run.fingerprint] = known.source if known else ""
-        reason = why_held(run, data, source=sources[run.fingerprint])
-        store.hold(run.run_id, reason)
-        if not run.state.ended:
-            record_held(run, reason, events)
+        if reason := why_held(run, data):
+            store.hold(run.run_id, reason)
+            if not run.state.ended:
+                record_held(run, reason, events)

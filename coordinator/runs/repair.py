@@ -10,7 +10,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import CorruptBlobError
 from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights, MakeSoup
-from lipt.coordinator.compute.messages import Asked, Job, OnData, OnProgress
+from lipt.coordinator.compute.messages import Asked, Job, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.state.records import RunRecord
 
@@ -20,11 +20,12 @@ logger = logging.getLogger(__name__)
 async def restore_inputs(
     run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress
 ) -> None:
-    """Recompute what the run's open learners and soup need: damaged theta* and shards."""
     if run.initial_weights is not None:
         shards = {learner.shard for learner in run.learners if learner.state.open}
         wanted = {run.initial_weights, *shards}
-        await restore(run, wanted, blobs, compute, report, Asked(run.run_id))
+        await restore(
+            run, wanted, blobs, compute, report, Asked(run.run_id, fingerprint=run.fingerprint)
+        )
 
 
 async def restore(
@@ -51,7 +52,7 @@ async def restore(
         await restore(run, [initial], blobs, compute, report, asked)
         jobs.append(MakeSoup(run.config, run.inputs, initial, run.results))
     for job in jobs:
-        await compute.run(OnData(run.fingerprint, job), report, asked)
+        await compute.run(job, report, asked)
     if lost := await _damaged(blobs, damaged):
         raise CorruptBlobError(
             f"{len(lost)} files of run {run.name} were changed or lost by the coordinator's disk, "

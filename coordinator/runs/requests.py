@@ -19,7 +19,7 @@ from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord, RunSummary
-from lipt.core.sharding import fit_defaults, num_validation_examples
+from lipt.core.sharding import fit_defaults, num_validation_examples, require_shards_fit
 from lipt.v1 import config_pb2
 
 _NUMBERED = re.compile(r"run-([1-9][0-9]{0,8})")
@@ -43,13 +43,8 @@ class RunRequests:
     _creating: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def create(
-        self,
-        request_id: str,
-        name: str,
-        overrides: config_pb2.RunConfig,
-        traceparent: str = "",
+        self, request_id: str, name: str, overrides: config_pb2.RunConfig, traceparent: str = ""
     ) -> RunRecord:
-        """Start a run, or return the one that this request id already started."""
         request_id = request_id or uuid.uuid4().hex
         earlier = self.store.find_request(request_id)
         if earlier is not None:
@@ -57,8 +52,10 @@ class RunRequests:
         config = run_config_from_proto(overrides, self.defaults)
         held_out = num_validation_examples(self.data.class_counts, config.validation)
         asked = {field.name for field, _ in overrides.learners.ListFields()}
-        fitted = fit_defaults(config.learners, self.data.num_examples - held_out, asked=asked)
+        num_train = self.data.num_examples - held_out
+        fitted = fit_defaults(config.learners, num_train, asked=asked)
         config = config.model_copy(update={"learners": fitted.learners})
+        require_shards_fit(num_train, config.learners)
         given = config.initialization.weights_sha256
         # Until the record names them, they are an upload that may expire.
         with self.blobs.expiry.holding(*([given] if given else [])):
@@ -75,6 +72,8 @@ class RunRequests:
                         request_id=request_id,
                         created_at=self.wall_clock(),
                         config=config,
+                        source=self.data.source,
+                        num_examples=self.data.num_examples,
                         fingerprint=self.data.fingerprint,
                         num_classes=self.data.target.num_outputs,
                         other_target=self.data.other_target,
@@ -92,7 +91,6 @@ class RunRequests:
         return run
 
     async def cancel(self, key: str) -> RunRecord:
-        """Cancel a run by id or name; an ended one is unchanged."""
         return await self.driver.cancel(self.store.find(key).run_id)
 
     def _free_name(self, wanted: str) -> str:

@@ -23,11 +23,7 @@ Change: TypeAlias = Callable[[RunRecord], RunRecord]
 # Called with a run and its changed learners once they are durable and visible.
 OnDurable: TypeAlias = Callable[[RunRecord, Sequence[LearnerRecord]], None]
 
-# Name that finds the newest run.
 LATEST = "latest"
-# Bounds the records of ended runs in memory. A learner takes about 3 KB, a run without learners 20
-# times as much.
-_MOST_LEARNERS, _LEARNERS_PER_RUN = 5_000, 20
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,6 @@ class LiveRun:
         self.changed = asyncio.Event()
         self._database = database
         self._on_durable = on_durable
-        # The record with all changes so far.
         self._latest = run
         # Futures of the current write, and of the next one.
         self._writing: asyncio.Future[None] | None = None
@@ -120,7 +115,6 @@ class LiveRun:
 
 
 def changed_learners(old: RunRecord, new: RunRecord) -> list[LearnerRecord]:
-    """The learners of `new` that differ from those of `old`."""
     # Nearly all are the same objects; comparing their fields is slow.
     before = old.learners + (None,) * (len(new.learners) - len(old.learners))
     return [
@@ -136,7 +130,6 @@ class _Entry:
 
     summary: RunSummary
     revision: int
-    # Time of the last request for it.
     used_at: float
     held: str = ""
 
@@ -149,8 +142,6 @@ class RunStore:
         self._entries: dict[str, _Entry] = {}
         # In the same order; an ended run stays until its end is written.
         self._live: dict[str, LiveRun] = {}
-        # Records of ended runs, by last use.
-        self._kept: dict[str, RunRecord] = {}
         self._listeners: list[OnDurable] = []
 
     async def load(self) -> None:
@@ -163,11 +154,9 @@ class RunStore:
             self._make_live(run)
 
     def runs(self) -> tuple[RunSummary, ...]:
-        """Summaries of all runs, oldest first."""
         return tuple(entry.summary for entry in self._entries.values())
 
     def live(self) -> tuple[RunRecord, ...]:
-        """The runs that have not ended, oldest first."""
         shown = (live.shown for live in self._live.values())
         return tuple(run for run in shown if not run.state.ended)
 
@@ -176,21 +165,10 @@ class RunStore:
         live = self._live.get(run_id)
         if live is not None:
             return live.shown
-        run = self._kept.get(run_id)
-        if run is None and run_id in self._entries:
-            run = self._database.read_run(run_id)
+        run = self._database.read_run(run_id) if run_id in self._entries else None
         if run is None:
             raise UnknownRunError(f"there is no run {run_id!r}.")
-        self._keep(run)
         return run
-
-    def _keep(self, run: RunRecord) -> None:
-        self._kept.pop(run.run_id, None)
-        self._kept[run.run_id] = run
-        size = sum(_LEARNERS_PER_RUN + len(kept.learners) for kept in self._kept.values())
-        while len(self._kept) > 1 and size > _MOST_LEARNERS:
-            dropped = self._kept.pop(next(iter(self._kept)))
-            size -= _LEARNERS_PER_RUN + len(dropped.learners)
 
     def find(self, key: str) -> RunRecord:
         """A run by id or name; "latest" is the newest. Raises like `record`."""
@@ -206,7 +184,6 @@ class RunStore:
         )
 
     def find_request(self, request_id: str) -> RunRecord | None:
-        """The run that a request id started."""
         ids = (run.run_id for run in self.runs() if run.request_id == request_id)
         run_id = next(ids, None)
         return None if run_id is None else self.record(run_id)
@@ -216,14 +193,12 @@ class RunStore:
         self._listeners.append(listener)
 
     async def add(self, run: RunRecord) -> None:
-        """Store a new run."""
         await self._database.save_run(run, run.learners)
         self._note(RunSummary.of(run))
         self._make_live(run)
         self._announce(run, run.learners)
 
     async def update(self, run_id: str, change: Change) -> RunRecord:
-        """Apply a change durably, and return the record; if it raises, nothing changes."""
         run = self.find(run_id)
         live = self._live.get(run.run_id) or self._make_live(run)
         try:
@@ -232,7 +207,6 @@ class RunStore:
             self._retire(run.run_id)
 
     async def remove(self, run_id: str) -> None:
-        """Remove an ended run with its learners, subsets and diagnoses."""
         entry = self._entries.get(run_id)
         if entry is None:
             raise UnknownRunError(f"there is no run {run_id!r}.")
@@ -245,19 +219,15 @@ class RunStore:
         await self._database.remove_run(run_id)
         self._entries.pop(run_id, None)
         self._live.pop(run_id, None)
-        self._kept.pop(run_id, None)
 
     def idle_seconds(self, run_id: str) -> float:
-        """Seconds since the last request for the run."""
         return self._clock() - self._entries[run_id].used_at
 
     def activity(self, run_id: str) -> Progressed:
-        """The run's current activity."""
         live = self._live.get(run_id)
         return live.activity if live else Progressed()
 
     def set_activity(self, run_id: str, activity: Progressed) -> None:
-        """Set the run's activity, unless it has ended."""
         if live := self._live.get(run_id):
             live.activity = activity
             self._touch(run_id)
@@ -267,13 +237,11 @@ class RunStore:
         return self._entries[run_id].held
 
     def hold(self, run_id: str, reason: str) -> None:
-        """Hold the run, in memory only."""
         if self._entries[run_id].held != reason:
             self._entries[run_id].held = reason
             self._turn(run_id)
 
     def release(self, run_id: str) -> None:
-        """End the hold of the run."""
         if self._entries[run_id].held:
             self._entries[run_id].held = ""
             self._announce(self.record(run_id), ())
@@ -284,12 +252,10 @@ class RunStore:
         return RunState.HELD if waits else run.state
 
     def progress(self, run_id: str, index: int) -> LearnerProgress:
-        """The last progress report of a learner in training."""
         live = self._live.get(run_id)
         return live.progress.get(index, LearnerProgress()) if live else LearnerProgress()
 
     def set_progress(self, run_id: str, index: int, progress: LearnerProgress) -> None:
-        """Store a worker's progress report of its learner."""
         live = self._live.get(run_id)
         if live and live.progress.get(index) != progress:
             live.progress[index] = progress
@@ -302,7 +268,6 @@ class RunStore:
         return learner.ingredient or making
 
     def set_ingredient(self, run_id: str, index: int, ingredient: Ingredient) -> None:
-        """Store a learner's part in the soup being made."""
         if live := self._live.get(run_id):
             live.ingredients[index] = ingredient
             self._touch(run_id)
@@ -312,13 +277,11 @@ class RunStore:
         return self._entries[run_id].revision
 
     async def wait_for_change(self, run_id: str, after: int, *, timeout_seconds: float) -> int:
-        """The run's revision once it is above `after`, or at the timeout."""
         entry = self._entries[run_id]
         await self._wait(run_id, lambda: entry.revision > after, timeout_seconds)
         return entry.revision
 
     async def wait_for_turn(self, run_id: str, after: int, *, timeout_seconds: float) -> None:
-        """Wait for a change of the record or of its hold, ignoring progress."""
         live = self._live.get(run_id)
         await self._wait(run_id, lambda: live is not None and live.turn > after, timeout_seconds)
 
@@ -349,7 +312,6 @@ class RunStore:
         live = self._live.get(run_id)
         if live and live.settled and live.shown.state.ended:
             del self._live[run_id]
-            self._keep(live.shown)
 
     def _announce(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         self._entries[run.run_id].summary = RunSummary.of(run)

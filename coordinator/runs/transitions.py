@@ -41,10 +41,7 @@ class ClosingDecision:
 
 
 def decide_closing(run: RunRecord, *, now: float) -> ClosingDecision:
-    """Decide whether a run in training continues to its soup, waits or fails.
-
-    Closes when all learners ended or at the deadline; `now` is on `training_started_at`'s clock.
-    """
+    """Whether a run in training merges, waits or fails; `now` is on its deadline's clock."""
     settings = run.config.learners
     done = run.count()[LearnerState.DONE]
     missing = [learner for learner in run.learners if learner.state is not LearnerState.DONE]
@@ -81,42 +78,11 @@ def with_deadline_running(run: RunRecord, *, now: float) -> RunRecord:
 
 
 def _why_missing(missing: Iterable[LearnerRecord]) -> str:
-    names = (f"learner {learner.index} ({_whereabouts(learner)})" for learner in missing)
-    return f"Missing: {'; '.join(names)}."
-
-
-def _whereabouts(learner: LearnerRecord) -> str:
-    if learner.state is LearnerState.LEASED:
-        where = f"at worker {learner.worker_name}"
-    elif learner.state is LearnerState.QUEUED:
-        where = "waiting for a worker"
-    else:
-        where = learner.state.value
-    return f"{where}: {learner.account}" if learner.account else where
-
-
-def leased(
-    learner: LearnerRecord,
-    *,
-    worker_id: str,
-    worker_name: str,
-    device: str,
-    party: str = "",
-    kind: str = "",
-    at: float | None = None,
-) -> LearnerRecord:
-    """The learner leased to a worker, under a new epoch."""
-    return learner.changed(
-        state=LearnerState.LEASED,
-        epoch=learner.epoch + 1,
-        worker_id=worker_id,
-        worker_name=worker_name,
-        device=device,
-        party=party,
-        kind=kind,
-        leased_at=at,
-        committed_at=None,
+    names = (
+        f"learner {learner.index} ({': '.join(filter(None, (learner.state, learner.account)))})"
+        for learner in missing
     )
+    return f"Missing: {'; '.join(names)}."
 
 
 def after_failure(
@@ -166,7 +132,6 @@ class LearnerResult:
 
 
 def done(learner: LearnerRecord, result: LearnerResult) -> LearnerRecord:
-    """The learner with its result committed."""
     return learner.changed(
         state=LearnerState.DONE,
         result=result.blob,
@@ -231,7 +196,6 @@ def judge(earlier: Sequence[CopyRecord], newest: CopyRecord, *, redundancy: int)
 def handed_in(
     learner: LearnerRecord, result: LearnerResult, *, redundancy: int, max_attempts: int
 ) -> tuple[LearnerRecord, Judgement]:
-    """The learner after its worker handed in a result, and the judgement."""
     copy = CopyRecord(
         epoch=learner.epoch,
         worker_id=learner.worker_id,
@@ -266,7 +230,6 @@ def _names(copies: Sequence[CopyRecord]) -> str:
 
 
 def is_in(learner: LearnerRecord, result: BlobName, worker_id: str, epoch: int) -> bool:
-    """Whether this result was committed, or is held back, under this lease."""
     handed_in = [(copy.worker_id, copy.epoch, copy.result) for copy in learner.copies]
     if learner.state is LearnerState.DONE and learner.result is not None:
         handed_in.append((learner.worker_id, learner.epoch, learner.result))
@@ -274,7 +237,6 @@ def is_in(learner: LearnerRecord, result: BlobName, worker_id: str, epoch: int) 
 
 
 def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
-    """The closed run: its open learners are dropped with this reason."""
     learners = tuple(
         learner.changed(state=LearnerState.DROPPED, message=reason)
         if learner.state.open
@@ -285,7 +247,6 @@ def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
 
 
 def without_results(run: RunRecord, indices: tuple[int, ...]) -> RunRecord:
-    """The run with these learners requeued, without their damaged results."""
     for index in indices:
         learner = requeued(run.learners[index], DAMAGED)
         run = run.with_learner(learner.changed(result=None, snapshots=(), copies=()))

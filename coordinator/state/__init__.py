@@ -1,7 +1,7 @@
 """The state directory: acknowledged results survive the end of any process.
 
-lipt.db              runs, learners, subsets, diagnoses, tokens and served data: SQLite, a row per
-                     record with its JSON in `body`
+lipt.db              runs, learners, subsets, diagnoses and tokens: SQLite, a row per record with
+                     its JSON in `body`
 lipt.db-wal, -shm    SQLite's write-ahead log and its index
 blobs/ab/SHA256      theta*, theta_p, shards, learners with their snapshots, subsets and uploads;
                      a file appears whole and never changes

@@ -9,6 +9,7 @@ import typer
 from platformdirs import user_state_path
 
 from lipt.common.terminal import say
+from lipt.common.text import format_bytes
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -42,7 +43,7 @@ def check(state_dir: StateDir) -> None:
     say(
         f"{state_dir}: {checked.num_runs} runs, {checked.num_subsets} subsets, "
         f"{checked.num_diagnoses} diagnoses and "
-        f"{checked.num_blobs} blobs ({_megabytes(checked.num_bytes)}), "
+        f"{checked.num_blobs} blobs ({format_bytes(checked.num_bytes)}), "
         f"{len(checked.problems) or 'no'} problem{'' if len(checked.problems) == 1 else 's'}"
     )
     if checked.problems:
@@ -53,8 +54,7 @@ def check(state_dir: StateDir) -> None:
 def gc(
     state_dir: StateDir,
     min_age_hours: Annotated[
-        float,
-        typer.Option(min=0.0, help="Spare what is younger: its sender may still want it."),
+        float, typer.Option(min=0.0, help="Spare what is younger: its sender may still want it.")
     ] = 24.0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would go, and leave it.")
@@ -71,7 +71,7 @@ def gc(
     files = (*collected.blobs, *collected.parts)
     say(
         f"{'would remove' if dry_run else 'removed'} {len(files)} files "
-        f"({_megabytes(sum(file.size_bytes for file in files))}), spared {collected.num_spared} "
+        f"({format_bytes(sum(file.size_bytes for file in files))}), spared {collected.num_spared} "
         f"younger than {min_age_hours:g} h"
     )
 
@@ -89,10 +89,6 @@ def backup(
     made = back_up(state_dir, destination)
     say(
         f"{destination}: {made.num_runs} runs and {made.num_blobs} blobs "
-        f"({_megabytes(made.num_bytes)}), verified. "
+        f"({format_bytes(made.num_bytes)}), verified. "
         f"Check it with: lipt state check --state-dir {destination}"
     )
-
-
-def _megabytes(num_bytes: int) -> str:
-    return f"{num_bytes / 1e6:.1f} MB"

@@ -20,7 +20,6 @@ from lipt.common.inputs.specs import InputFormat
 from lipt.common.states import RunState
 from lipt.coordinator.state.files import make_private_file
 from lipt.coordinator.state.records import (
-    DataRecord,
     DiagnosisRecord,
     LearnerRecord,
     RunRecord,
@@ -57,18 +56,19 @@ CREATE INDEX records_by_run ON records (run_id);
 """
 
 RecordT = TypeVar("RecordT", bound=BaseModel)
+_REMEDY = (
+    "Free some space or mend the disk, then ask again: nothing acknowledged was lost. If the file "
+    "is damaged, start on a copy that lipt state backup made."
+)
 
-# The kind of each record, and its field that is the key.
 KINDS: dict[type[BaseModel], tuple[str, str]] = {
     SubsetRecord: ("subset", "key"),
     DiagnosisRecord: ("diagnosis", "key"),
-    DataRecord: ("data", "fingerprint"),
     TokenRecord: ("token", "token_id"),
 }
 
 
 def prepare(connection: sqlite3.Connection) -> None:
-    """Create the tables of an empty database in one transaction; refuse other schemas."""
     found = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if found == 0:
         statements = [*_TABLES.split(";\n"), f"PRAGMA user_version = {SCHEMA}"]
@@ -78,7 +78,6 @@ def prepare(connection: sqlite3.Connection) -> None:
 
 
 def require_schema(found: int, what: str) -> None:
-    """Refuse a database with another schema, with a StateError."""
     if found != SCHEMA:
         raise StateError(
             f"{what} has schema {found}, and this version knows {SCHEMA}. Use the lipt that wrote "
@@ -87,7 +86,6 @@ def require_schema(found: int, what: str) -> None:
 
 
 def write(connection: sqlite3.Connection, record: BaseModel) -> None:
-    """Insert or update a record that is neither a run nor a learner."""
     kind, key = KINDS[type(record)]
     connection.execute(
         "INSERT INTO records (kind, key, run_id, body) VALUES (?, ?, ?, ?) "
@@ -105,7 +103,6 @@ def write(connection: sqlite3.Connection, record: BaseModel) -> None:
 def write_run(
     connection: sqlite3.Connection, run: RunRecord, learners: Iterable[LearnerRecord]
 ) -> None:
-    """Insert or update a run and some of its learners."""
     connection.execute(
         "INSERT INTO runs (run_id, name, request_id, created_at, body) VALUES (?, ?, ?, ?, ?) "
         "ON CONFLICT (run_id) DO UPDATE SET body = excluded.body",
@@ -146,7 +143,6 @@ def read(
 def read_runs(
     connection: sqlite3.Connection, problems: list[str], ids: Collection[str] | None = None
 ) -> Iterator[RunRecord]:
-    """Yield runs (those of `ids`, or all) with their learners, oldest first; see `read`."""
     which = ""
     values: tuple[str, ...] = ()
     if ids is not None:
@@ -176,7 +172,9 @@ def read_summaries(connection: sqlite3.Connection, problems: list[str]) -> Itera
     # Most runs share a few kinds of inputs, so each is parsed and stored once.
     same = cache(str)
     inputs_of = cache(_INPUTS.validate_json)
-    for run_id, *names, state, ended_at, fingerprint, inputs in connection.execute(_SUMMARIES):
+    for run_id, *names, state, ended_at, source, fingerprint, inputs in connection.execute(
+        _SUMMARIES
+    ):
         name, request_id, created_at = names
         try:
             yield RunSummary(
@@ -186,6 +184,7 @@ def read_summaries(connection: sqlite3.Connection, problems: list[str]) -> Itera
                 created_at,
                 RunState(state),
                 ended_at,
+                same(source),
                 same(fingerprint),
                 None if inputs is None else inputs_of(inputs),
             )
@@ -197,7 +196,8 @@ _INPUTS: TypeAdapter[InputFormat] = TypeAdapter(InputFormat)
 _SUMMARIES = """
     SELECT run_id, name, request_id, created_at,
         json_extract(body, '$.state'), json_extract(body, '$.ended_at'),
-        json_extract(body, '$.fingerprint'), json_extract(body, '$.inputs')
+        json_extract(body, '$.source'), json_extract(body, '$.fingerprint'),
+        json_extract(body, '$.inputs')
     FROM (
         SELECT run_id, name, request_id, created_at,
             CASE WHEN json_valid(body) THEN body ELSE '{}' END AS body
@@ -220,16 +220,10 @@ ResultT = TypeVar("ResultT")
 
 
 class Database:
-    """The open database; each write is one durable transaction.
-
-    One thread writes, so an fsync never blocks the event loop. Single runs are read at once.
-    """
+    """The open database: one thread writes in durable transactions; one run is read at once."""
 
     def __init__(
-        self,
-        connection: sqlite3.Connection,
-        thread: ThreadPoolExecutor,
-        reader: sqlite3.Connection,
+        self, connection: sqlite3.Connection, thread: ThreadPoolExecutor, reader: sqlite3.Connection
     ) -> None:
         self._connection = connection
         self._thread = thread
@@ -247,31 +241,23 @@ class Database:
             return cls(connection, thread, reader)
         except sqlite3.Error as error:
             thread.shutdown()
-            remedy = "Check that the directory is writable, or give another --state-dir."
-            raise StateError(
-                f"{path} cannot be opened: {error}. {_remedy(error, remedy)}"
-            ) from None
+            raise StateError(f"{path} cannot be opened: {error}. {_REMEDY}") from None
 
     async def close(self) -> None:
-        """Finish all writes and close the file."""
         self._reader.close()
         await self._do(self._connection.close)
         self._thread.shutdown()
 
     async def load_runs(self, ids: Collection[str] | None = None) -> tuple[RunRecord, ...]:
-        """All runs, or those of these ids, with their learners, oldest first."""
         return await self._load(partial(read_runs, ids=ids))
 
     async def load_summaries(self) -> tuple[RunSummary, ...]:
-        """The summaries of all runs, oldest first."""
         return await self._load(read_summaries)
 
     async def load(self, kind: type[RecordT]) -> tuple[RecordT, ...]:
-        """All records of a kind, by key."""
         return await self._load(lambda *given: read(given[0], kind, given[1]))
 
     def read_run(self, run_id: str) -> RunRecord | None:
-        """The stored run with its learners; blocks for the read."""
         problems: list[str] = []
         try:
             # One consistent view of the run and its learners.
@@ -281,27 +267,20 @@ class Database:
             finally:
                 self._reader.execute("ROLLBACK")
         except sqlite3.Error as error:
-            raise StateError(
-                f"run {run_id} could not be read: {error}. Run lipt state check; if it finds "
-                "the database damaged, restore a backup."
-            ) from error
+            raise StateError(f"run {run_id} could not be read: {error}. {_REMEDY}") from error
         require_readable(problems)
         return runs[0] if runs else None
 
     async def save_run(self, run: RunRecord, learners: Iterable[LearnerRecord] = ()) -> None:
-        """Write a run and its changed learners."""
         await self._write(lambda connection: write_run(connection, run, learners))
 
     async def remove_run(self, run_id: str) -> None:
-        """Remove a run, if it exists, with its learners, subsets and diagnoses."""
         # Dependent rows are removed with it: ON DELETE CASCADE.
         await self._write(
             lambda connection: connection.execute("DELETE FROM runs WHERE run_id = ?", (run_id,))
         )
 
     async def save(self, *records: BaseModel) -> None:
-        """Write records, all or none."""
-
         def save(connection: sqlite3.Connection) -> None:
             for record in records:
                 write(connection, record)
@@ -309,7 +288,6 @@ class Database:
         await self._write(save)
 
     async def find(self, kind: type[RecordT], key: str) -> RecordT | None:
-        """The record with this key, if it exists."""
         found = await self._find(kind, "AND key = ?", key)
         return found[0] if found else None
 
@@ -361,12 +339,7 @@ class Database:
             # A cancelled caller does not cancel its action.
             return await asyncio.shield(loop.run_in_executor(self._thread, action))
         except sqlite3.Error as error:
-            remedy = (
-                "Nothing acknowledged was lost; free some space or mend the disk, then ask again."
-            )
-            raise StateError(
-                f"the state could not be used: {error}. {_remedy(error, remedy)}"
-            ) from error
+            raise StateError(f"the state could not be used: {error}. {_REMEDY}") from error
 
 
 def _commit(connection: sqlite3.Connection, action: Callable[[sqlite3.Connection], object]) -> None:
@@ -391,15 +364,6 @@ def _require_not_lost(path: Path) -> None:
             f"{path} is missing or empty, but there are blobs beside it, {blob} for one. Start on "
             f"a copy that lipt state backup made; to forget the runs, delete {blob.parents[1]}."
         )
-
-
-def _remedy(error: sqlite3.Error, otherwise: str) -> str:
-    # An OperationalError means a disk problem, any other DatabaseError a damaged file.
-    damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(
-        error, sqlite3.OperationalError | sqlite3.IntegrityError
-    )
-    restore = "It is damaged: start on a copy that lipt state backup made."
-    return restore if damaged else otherwise
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -22,7 +22,6 @@ _DIRECTORY, _FILE = 0o700, 0o600
 
 @contextmanager
 def collection_paused(directory: Path) -> Iterator[None]:
-    """Prevent any coordinator from removing blobs during the block."""
     blobs = directory / "blobs"
     # Without blobs none can be removed, so any lock will do.
     with directory_lock(blobs if blobs.is_dir() else directory, exclusive=False):
@@ -67,7 +66,6 @@ class StateLock:
     """One coordinator per state directory: a lock that the kernel releases with the process."""
 
     def __init__(self, directory: Path) -> None:
-        """Create the directory and lock it; a StateError if another process holds the lock."""
         path = directory / "coordinator.lock"
         try:
             make_private_directory(directory)
@@ -115,7 +113,6 @@ class StateLock:
             self._file.write(f"process {os.getpid()} {doing}\n".encode())
 
     def release(self) -> None:
-        """Release the directory."""
         self._file.close()
 
 

@@ -22,7 +22,6 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def changed(self, **values: Any) -> Self:
-        """This record with some fields replaced; unknown names raise an error."""
         unknown = values.keys() - type(self).model_fields.keys()
         if unknown:
             raise TypeError(f"{type(self).__name__} has no fields {sorted(unknown)}")
@@ -34,7 +33,6 @@ class SilentEnd(_Record):
 
     worker_id: str
     worker_name: str
-    # The last step that the worker reported.
     step: int
     # Seconds, on the clock of `training_started_at`.
     at: float
@@ -55,7 +53,6 @@ class CopyRecord(_Record):
 
     @property
     def files(self) -> tuple[BlobName, ...]:
-        """Snapshots and result."""
         return (*self.snapshots, self.result)
 
 
@@ -72,7 +69,6 @@ class LearnerRecord(_Record):
     worker_id: str = ""
     worker_name: str = ""
     device: str = ""
-    # Party and kind of that worker.
     party: str = ""
     kind: str = ""
     # With redundancy: results that await confirmation, oldest first.
@@ -80,7 +76,6 @@ class LearnerRecord(_Record):
     # Workers on which it failed: others go first.
     failed_on: tuple[str, ...] = ()
     result: BlobName | None = None
-    # In the order of training.
     snapshots: tuple[BlobName, ...] = ()
     loss: float = 0.0
     train_seconds: float = 0.0
@@ -129,8 +124,10 @@ class RunRecord(_Record):
     request_id: str
     created_at: float
     config: RunConfig
+    # The data: its name, its usable examples, and what binds the run to it.
+    source: str = ""
+    num_examples: int = 0
     fingerprint: str
-    # The number of model outputs.
     num_classes: int
     # Set if the outputs are not classes.
     other_target: OtherTarget | None = None
@@ -154,18 +151,15 @@ class RunRecord(_Record):
     traceparent: str = ""
 
     def with_learner(self, learner: LearnerRecord) -> RunRecord:
-        """This run with one learner replaced."""
         learners = list(self.learners)
         learners[learner.index] = learner
         return self.changed(learners=tuple(learners))
 
     def count(self) -> Counter[LearnerState]:
-        """Number of learners per state."""
         return Counter(learner.state for learner in self.learners)
 
     @property
     def all_costs(self) -> dict[str, Any]:
-        """Seconds per stage, and bytes to and from workers."""
         sent = (
             blob.size_bytes
             for learner in self.learners
@@ -181,7 +175,6 @@ class RunRecord(_Record):
 
     @property
     def outcome(self) -> Outcome:
-        """The results of its stages so far, for `lipt.core`."""
         committed = tuple(
             CommittedLearner(learner.index, learner.snapshots, learner.result)
             for learner in self.learners
@@ -203,11 +196,9 @@ class RunRecord(_Record):
 
     @property
     def num_failures(self) -> int:
-        """Number of failed attempts of all learners."""
         return sum(learner.failures for learner in self.learners)
 
     def task(self, learner: LearnerRecord) -> LearnerTask:
-        """A learner's task; the same for every attempt."""
         inputs = self.inputs
         if inputs is None:
             raise ValueError(f"run {self.run_id} is {self.state}: it has no learners yet")
@@ -231,23 +222,13 @@ class RunSummary:
     created_at: float
     state: RunState
     ended_at: float | None
+    source: str
     fingerprint: str
     inputs: InputFormat | None
 
     @classmethod
     def of(cls, run: RunRecord) -> Self:
-        """The summary of a run's current record."""
         return cls(*(getattr(run, name) for name in cls.__slots__))
-
-
-class DataRecord(_Record):
-    """A data set that this directory was served with, under one of its fingerprints."""
-
-    fingerprint: str
-    source: str
-    num_examples: int
-    # Wall clock of the latest start of a coordinator with it.
-    served_at: float
 
 
 class TokenRecord(_Record):

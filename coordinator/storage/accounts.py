@@ -30,7 +30,6 @@ _SHARE_OF_DISK = 3
 NOBODY = ""
 # An unfinished upload that is silent for longer is removed if room is needed.
 _GRACE_SECONDS = 120.0
-# Retry delay sent with a refusal.
 _RETRY_SECONDS = 10.0
 
 
@@ -52,7 +51,6 @@ class Allowance:
 
     @classmethod
     def of_learner(cls, lease: LeaseId, run: RunRecord) -> Allowance:
-        """The allowance for a learner of the run."""
         initial_bytes = run.initial_weights.size_bytes if run.initial_weights else 0
         return cls(
             lease,
@@ -112,7 +110,6 @@ class Accounts:
         self._entries: dict[str, _Entry] = {}
 
     def restore(self, finished: Mapping[str, int], unfinished: Mapping[str, int]) -> None:
-        """Add the uploads of an earlier process, sizes by digest."""
         now = self._clock()
         for sizes, whole in ((finished, True), (unfinished, False)):
             for sha256, size_bytes in sizes.items():
@@ -121,10 +118,7 @@ class Accounts:
     def begin(
         self, name: BlobName, peer: str, allowance: Allowance | None = None
     ) -> tuple[str, ...]:
-        """Reserve an upload's declared size; return the silent uploads to remove for it.
-
-        Raises UploadInProgressError, ForeignBlobError or StorageFullError; `end` has to follow.
-        """
+        """Reserve a declared size, and return the silent uploads to remove; `end` has to follow."""
         before = self._entries.get(name.sha256)
         if before is not None and before.sending:
             raise UploadInProgressError(f"blob {name} is being sent by someone else. Try again.")
@@ -155,15 +149,12 @@ class Accounts:
                 del self._entries[sha256]
 
     def digests(self) -> frozenset[str]:
-        """The digests of all uploads."""
         return frozenset(self._entries)
 
     def num_unfinished(self) -> int:
-        """The number of unfinished uploads."""
         return sum(not entry.finished for entry in self._entries.values())
 
     def num_bytes(self, *, finished: bool) -> int:
-        """Bytes of finished uploads, or bytes reserved for unfinished ones."""
         return sum(it.size_bytes for it in self._entries.values() if it.finished is finished)
 
     def _require_allowed(self, name: BlobName, allowance: Allowance) -> None:
@@ -288,7 +279,6 @@ class WorkerBlobs:
         self._dispatcher = dispatcher
 
     def require_readable(self, name: BlobName, shown: Evidence) -> None:
-        """Refuse a blob outside the worker's assignment, with a ForeignBlobError."""
         worker_id = self._dispatcher.workers.behind(shown)
         if worker_id is None:
             return

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
@@ -19,13 +20,12 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.files import collection_allowed
 from lipt.coordinator.state.maintenance import Collected, collect, named_digests
-from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
+from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.coordinator.storage.accounts import Accounts, LeaseId, Uploads, free_bytes, resolve_quota
 
 logger = logging.getLogger(__name__)
 
 _HOUR, _DAY = 3600.0, 86_400.0
-# A run requested within this time is in use.
 _IN_USE_SECONDS = 3600.0
 
 
@@ -42,23 +42,27 @@ class Storage:
     compute: ComputeQueue
     _: KW_ONLY
     wall_clock: Callable[[], float]
-    # By which runs age; else the wall clock.
-    aging_clock: Callable[[], float] | None = None
+    # Without it runs age by the wall clock alone.
+    steady_clock: Callable[[], float] | None = None
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     def __post_init__(self) -> None:
         self.uploads = Uploads(self.blobs, self.accounts)
         self.latest = Collected()
+        self.store.listen(self.forget_named)
+        self._aging = self.wall_clock
+        if self.steady_clock is not None:
+            times = (run.ended_at or run.created_at for run in self.store.runs())
+            newest = max(times, default=None)
+            self._aging = aging_clock(newest, self.wall_clock, self.steady_clock)
 
     def forget_named(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
-        """Stop counting the blobs of a run and of the given learners as uploads."""
         blobs = [run.initial_weights, run.pretrained_weights]
         for learner in learners:
             blobs += [learner.shard, learner.result, *learner.snapshots]
         self.accounts.forget(blob.sha256 for blob in blobs if blob is not None)
 
     def readings(self) -> Readings:
-        """Stored bytes by kind, and the number of unfinished uploads."""
         return {
             STORAGE: {
                 ("needed",): self.latest.needed_bytes,
@@ -70,10 +74,7 @@ class Storage:
         }
 
     async def run(self) -> None:
-        """Remove old runs and unused files until cancelled.
-
-        Starts after a pause in which peers reconnect and resume their uploads.
-        """
+        """Remove old runs and unused files, first after a pause in which peers reconnect."""
         while True:
             await self.sleep(self.settings.collect_every_seconds)
             await self.remove_overdue_runs()
@@ -81,9 +82,11 @@ class Storage:
 
     async def remove_overdue_runs(self) -> None:
         """Remove overdue runs that are not in use; their blobs are then no longer needed."""
-        now = (self.aging_clock or self.wall_clock)()
-        for run in overdue(self.store.runs(), self.settings, now=now):
-            if self._in_use(run.run_id):
+        days = math.inf if self.settings.keep_days is None else self.settings.keep_days
+        before = self._aging() - days * _DAY
+        for run in self.store.runs():
+            overdue = run.ended_at is not None and run.ended_at < before
+            if not overdue or self._in_use(run.run_id):
                 continue
             try:
                 await self.store.remove(run.run_id)
@@ -143,78 +146,35 @@ class Storage:
             return done, uploads - left.difference(named_digests(self.directory))
 
 
-async def open_storage(
-    directory: Path,
-    blobs: BlobStore,
-    settings: StorageSettings,
-    events: Events,
-    store: RunStore,
-    compute: ComputeQueue,
-    *,
-    is_live: Callable[[LeaseId], bool],
-    wall_clock: Callable[[], float],
-    clock: Callable[[], float],
-    newest_at: float | None = None,
-) -> Storage:
-    """Open the storage of a state directory, with the uploads of an earlier process.
-
-    `newest_at` is the time of the newest record: runs age from there by `clock`.
-    """
-    finished, unfinished = await asyncio.to_thread(_left_behind, directory, blobs)
-    usable = free_bytes(directory) + sum(finished.values()) + sum(unfinished.values())
-    quota = resolve_quota(settings, usable_bytes=usable)
-    logger.info(
-        "uploads may take %d bytes, %d of one peer; they take %d now",
-        quota.max_bytes,
-        quota.max_bytes_per_peer,
-        sum(finished.values()),
-    )
-    accounts = Accounts(quota, clock=clock, is_live=is_live)
-    accounts.restore(finished, unfinished)
-    storage = Storage(
-        *(directory, blobs, accounts, settings, events, store, compute),
-        wall_clock=wall_clock,
-        aging_clock=aging_clock(newest_at, wall_clock, clock),
-    )
-    store.listen(storage.forget_named)
-    return storage
-
-
 def aging_clock(
     newest_at: float | None, wall_clock: Callable[[], float], clock: Callable[[], float]
 ) -> Callable[[], float]:
     """The time by which runs age, at most the wall clock's.
 
     A wall clock that is wrong for hours would remove runs for good. So time goes on from the newest
-    record of earlier processes, with the steady clock: while no coordinator served, no run ages.
+    run of earlier processes, with the steady clock: while no coordinator served, no run ages.
     """
     began, newest = clock(), wall_clock() if newest_at is None else newest_at
     return lambda: min(wall_clock(), newest + clock() - began)
 
 
-def _left_behind(directory: Path, blobs: BlobStore) -> tuple[dict[str, int], dict[str, int]]:
-    """Sizes of the blobs that no record names, and of partial uploads."""
+def open_accounts(
+    directory: Path,
+    blobs: BlobStore,
+    settings: StorageSettings,
+    is_live: Callable[[LeaseId], bool],
+    clock: Callable[[], float],
+) -> Accounts:
+    """The accounts, with the uploads of an earlier process; reads the disk."""
     named = set(named_digests(directory))
     left = (blobs.expiry.blob(digest) for digest in blobs.expiry.digests() if digest not in named)
     finished = {blob.sha256: blob.size_bytes for blob in left if blob is not None}
-    return finished, {part.sha256: part.size_bytes for part in blobs.expiry.parts()}
-
-
-def overdue(
-    runs: Iterable[RunSummary], settings: StorageSettings, *, now: float
-) -> Sequence[RunSummary]:
-    """The ended runs past `keep_days` or `keep_runs` (None: no limit), oldest end first."""
-    days, most = settings.keep_days, settings.keep_runs
-    ended = sorted(
-        (run for run in runs if run.state.ended), key=lambda run: (_end(run), run.run_id)
-    )
-    too_many = 0 if most is None else max(0, len(ended) - most)
-    return [
-        run
-        for place, run in enumerate(ended)
-        if place < too_many or (days is not None and now - _end(run) > days * _DAY)
-    ]
-
-
-def _end(run: RunSummary) -> float:
-    return run.created_at if run.ended_at is None else run.ended_at
+    unfinished = {part.sha256: part.size_bytes for part in blobs.expiry.parts()}
+    taken = sum(finished.values())
+    usable = free_bytes(directory) + taken + sum(unfinished.values())
+    quota = resolve_quota(settings, usable_bytes=usable)
+    most, most_of_one = quota.max_bytes, quota.max_bytes_per_peer
+    logger.info("uploads may take %d bytes, %d of one peer; %d are taken", most, most_of_one, taken)
+    accounts = Accounts(quota, clock=clock, is_live=is_live)
+    accounts.restore(finished, unfinished)
+    return accounts

@@ -31,7 +31,7 @@ from lipt.coordinator.compute.jobs.selecting import (
     Selected,
     SelectSubset,
 )
-from lipt.coordinator.compute.messages import Asked, OnData, OnProgress
+from lipt.coordinator.compute.messages import Asked, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.verification import scorers_of
 from lipt.coordinator.instruments import SELECTION
@@ -39,7 +39,7 @@ from lipt.coordinator.runs.holding import find_named, find_ready, not_ready
 from lipt.coordinator.runs.repair import restore
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import DataRecord, DiagnosisRecord, RunRecord, SubsetRecord
+from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.proxies.proxy import Kind, Proxy
 from lipt.core.selection.registry import find_strategy
@@ -89,23 +89,21 @@ class Answers:
     _: KW_ONLY
     defaults: RunConfig
     wall_clock: Callable[[], float]
-    linger_seconds: float
     backbone: str | None = None
     max_warm_up_epochs: float = math.inf
     meters: Meters = field(default_factory=Meters)
 
     def __post_init__(self) -> None:
-        self._flights = SingleFlight(linger_seconds=self.linger_seconds)
+        self._flights = SingleFlight()
         self._distrusted: set[str] = set()
 
     async def subset(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
-        """The subset for a query: stored, the previous one, or computed now."""
         callers = _always(caller)
         with self._holding(query.weights, query.features):
             run = find_named(self.store, query.run)
             log_about(run=run.run_id)
             held = self.store.held(run.run_id)
-            num_examples = await self._num_examples(run, held)
+            num_examples = run.num_examples if held else self.data.num_examples
             waits = training_for(query, num_examples) is Training.LEARNERS
             if run.state is not RunState.READY if waits else run.initial_weights is None:
                 raise not_ready(self.store, run)
@@ -126,7 +124,6 @@ class Answers:
     async def diagnosis(
         self, query: DiagnosisQuery, on_progress: OnProgress, caller: str
     ) -> DiagnosisRecord:
-        """The diagnosis for a query, stored or computed now."""
         callers = _always(caller)
         with self._holding(query.features):
             run = None
@@ -163,7 +160,6 @@ class Answers:
             )
 
     async def weights(self, name: str, what: Literal["theta*", "theta_p"], caller: str) -> BlobName:
-        """The blob of a run's theta* or theta_p; recomputed if damaged."""
         run = find_named(self.store, name)
         blob = run.initial_weights if what == "theta*" else run.pretrained_weights
         if blob is None:
@@ -179,12 +175,10 @@ class Answers:
         return blob
 
     async def subsets_of(self, name: str) -> tuple[SubsetRecord, ...]:
-        """The newest subsets of a run (by id, name or "latest"), newest first."""
         run = find_named(self.store, name)
         return await self.database.find_subsets(run.run_id, most=_MOST_LISTED)
 
     async def find_subset(self, name: str, digest: str) -> SubsetRecord:
-        """A run's subset with this digest; an UnknownBlobError if it has none."""
         run = find_named(self.store, name)
         found = await self.database.find_subsets(run.run_id, digest)
         if not found:
@@ -194,7 +188,6 @@ class Answers:
         return found[0]
 
     async def examples(self, subset: SubsetRecord) -> Examples:
-        """A subset's examples, ascending, with their weights; a LiptError if damaged."""
         return await asyncio.to_thread(
             lambda: unpack(
                 self.blobs.read_bytes(subset.blob), subset.num_examples, subset.num_classes
@@ -213,7 +206,6 @@ class Answers:
                 logger.warning("%d subsets with scores of %s are removed", number, party)
 
     async def stop(self) -> None:
-        """Drop all computations."""
         await self._flights.stop()
 
     def _holding(self, *uploaded: BlobName | None) -> contextlib.AbstractContextManager[None]:
@@ -223,7 +215,6 @@ class Answers:
     def _job(
         self, run: RunRecord, query: SubsetQuery, num_examples: int
     ) -> tuple[str, SelectSubset]:
-        """The job for a query, and the key of its answer."""
         question = question_of(
             run.outcome,
             query,
@@ -264,35 +255,17 @@ class Answers:
         with self.blobs.expiry.holding(anchor.sha256):
             checked = await self._flights.run(
                 f"recheck {previous.key} {job.weights.sha256}",
-                lambda report, waiting: self.compute.run(
-                    OnData(run.fingerprint, recheck), report, Asked(run.run_id, waiting)
-                ),
+                lambda report, waiting: self.compute.run(recheck, report, _asked(run, waiting)),
                 on_progress,
                 callers,
             )
-        logger.info(
-            "subset %s %s: its weights foretold a loss of %.4g, which is %.4g",
-            previous.digest[:12],
-            "is kept" if checked.still_serves else "is selected anew",
-            checked.predicted_loss,
-            checked.actual_loss,
-        )
         return checked.still_serves
-
-    async def _num_examples(self, run: RunRecord, held: str) -> int:
-        """The number of examples of the run's data, recorded earlier if the run is held."""
-        if not held:
-            return self.data.num_examples
-        known = await self.database.find(DataRecord, run.fingerprint)
-        if known is None:
-            raise OtherDataError(held)
-        return known.num_examples
 
     async def _select(
         self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress, callers: Callers
     ) -> SubsetRecord:
         started = monotonic()
-        asked = Asked(run.run_id, callers, job.cost)
+        asked = replace(_asked(run, callers), light=job.is_light)
         # A span in the caller's trace, linked to the run's.
         with span("selection", link=run.traceparent, run_id=run.run_id) as selection:
             selection.note(run_name=run.name, strategy=job.strategy, budget=job.budget)
@@ -300,7 +273,7 @@ class Answers:
                 await self._restore(run, job.weights, report, callers)
             await self._restore(run, job.initial, report, callers)
             while True:
-                selected = await self.compute.run(OnData(run.fingerprint, job), report, asked)
+                selected = await self.compute.run(job, report, asked)
                 # Otherwise it had begun on kept signals that were removed since.
                 if not self._distrusted & scorers_of(selected.told.get("scored_by")):
                     break
@@ -340,10 +313,10 @@ class Answers:
             await self._restore(run, job.sources.initial, report, callers)
         fingerprint = run.fingerprint if run else self.data.fingerprint
         proxy, features = str(job.proxy), job.sources.features
-        asked = Asked(run.run_id if run else "", callers)
+        asked = Asked(run.run_id if run else "", callers, fingerprint=fingerprint)
         link = run.traceparent if run else ""
         with span("diagnosis", link=link, run_id=asked.run, proxy=proxy):
-            diagnosed = await self.compute.run(OnData(fingerprint, job), report, asked)
+            diagnosed = await self.compute.run(job, report, asked)
         diagnosis = DiagnosisRecord(
             key=key,
             run_id=asked.run,
@@ -374,7 +347,7 @@ class Answers:
             await self._flights.run(
                 f"restore {blob}",
                 lambda report, waiting: restore(
-                    run, [blob], self.blobs, self.compute, report, Asked(run.run_id, waiting)
+                    run, [blob], self.blobs, self.compute, report, _asked(run, waiting)
                 ),
                 report,
                 callers,
@@ -398,6 +371,10 @@ class Answers:
         return await asyncio.to_thread(self.blobs.is_whole, blob)
 
 
+def _asked(run: RunRecord, callers: Callers) -> Asked:
+    return Asked(run.run_id, callers, fingerprint=run.fingerprint)
+
+
 def _always(caller: str) -> Callers:
     return lambda: frozenset({caller})
 
@@ -410,22 +387,16 @@ def request_key(question: Sources, run: RunRecord | None, **besides: object) -> 
 
 
 def origin_of(run: RunRecord | None, fingerprint: str, data: DataDescription) -> dict[str, Any]:
-    """The part of a manifest on the run and the data."""
     return {
         "run_id": run.run_id if run else "",
         "run_name": run.name if run else "",
-        "data": {
-            "source": data.source,
-            "fingerprint": fingerprint,
-            "num_examples": data.num_rows,
-        },
+        "data": {"source": data.source, "fingerprint": fingerprint, "num_examples": data.num_rows},
     }
 
 
 def manifest_of(
     run: RunRecord, job: SelectSubset, selected: Selected, data: DataDescription
 ) -> dict[str, object]:
-    """The manifest stored with a subset: run, data, selection and costs."""
     # All selections with a warm-up share it, so its seconds stand apart.
     costs = {"selection_seconds": selected.seconds - selected.warming_seconds}
     if selected.warm_up_seconds is not None:

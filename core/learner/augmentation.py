@@ -2,7 +2,6 @@
 
 Operations, ranges and signs equal `torchvision.transforms.RandAugment` to the byte, which gives all
 images of a batch the same draw. Images with the same operation and sign are processed at once.
-Draws come from a CPU generator: one seed gives the same draws on every device.
 
 Shapes: B images, C channels (1 or 3), H height, W width, P = H x W pixels, O operations per image.
 Source: Cubuk et al. 2020, "RandAugment" (arXiv:1909.13719).
@@ -17,7 +16,8 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
-from torchvision.transforms import functional as tv_functional
+from torchvision.transforms import functional as tv
+from torchvision.transforms.v2.functional import equalize_image
 
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod
 from lipt.common.errors import DataError
@@ -25,50 +25,38 @@ from lipt.common.images.formats import crop_flip
 from lipt.common.inputs.model_input import Stored
 
 NUM_MAGNITUDE_BINS = 31
-_LEVELS = 256
 # A translation by a full magnitude: 150 pixels in the 331 of AutoAugment's ImageNet.
 _FULL_TRANSLATION = 150.0 / 331.0
-# Five operations, two signs, and a few image sizes or magnitudes in one process.
+# Five motions, two signs, and a few image sizes or magnitudes in one process.
 _TABLES_KEPT = 64
 
 
-def _brightness(images_BCHW: Tensor, level: float) -> Tensor:
-    return _blend(images_BCHW, torch.zeros_like(images_BCHW), 1.0 + level)
-
-
-def _color(images_BCHW: Tensor, level: float) -> Tensor:
-    if images_BCHW.shape[1] == 1:
-        return images_BCHW
-    return _blend(images_BCHW, _grey(images_BCHW), 1.0 + level)
-
-
 def _contrast(images_BCHW: Tensor, level: float) -> Tensor:
-    grey_B1HW = _grey(images_BCHW)
-    num_pixels = grey_B1HW[0].numel()
-    # Summed in integers: the same on every device and in any order.
-    mean_B111 = grey_B1HW.sum(dim=(-3, -2, -1), keepdim=True).to(torch.float32) / num_pixels
+    grey_B1HW = images_BCHW
+    if images_BCHW.shape[1] == 3:
+        grey_B1HW = tv.rgb_to_grayscale(images_BCHW)
+    # Summed in integers, unlike torchvision's: the same on every device and in any order.
+    mean_B111 = grey_B1HW.sum(dim=(-3, -2, -1), keepdim=True).float() / grey_B1HW[0].numel()
     return _blend(images_BCHW, mean_B111, 1.0 + level)
 
 
 def _sharpness(images_BCHW: Tensor, level: float) -> Tensor:
     # The blur is the 3 x 3 mean with the centre counted five times. The sum in thirteenths is an
-    # integer and never halfway between two levels, so rounding its quotient gives what a
-    # convolution in floats gives. The border of one pixel is not blurred.
-    height, width = images_BCHW.shape[-2:]
-    if height <= 2 or width <= 2:
+    # integer and never halfway between two levels: every device rounds the same. A border of one
+    # pixel is not blurred.
+    if min(images_BCHW.shape[-2:]) <= 2:
         return images_BCHW
     values = images_BCHW.to(torch.int16)
     rows = values[..., :-2, :] + values[..., 1:-1, :] + values[..., 2:, :]
-    boxes = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
-    thirteenths = boxes + 4 * values[..., 1:-1, 1:-1]
-    blurred_BCHW = images_BCHW.to(torch.float32)
-    blurred_BCHW[..., 1:-1, 1:-1] = (thirteenths.to(torch.float32) / 13.0).round_()
+    thirteenths = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * values[..., 1:-1, 1:-1]
+    blurred_BCHW = images_BCHW.float()
+    blurred_BCHW[..., 1:-1, 1:-1] = (thirteenths.float() / 13.0).round_()
     return _blend(images_BCHW, blurred_BCHW, 1.0 + level)
 
 
-def _posterize(images_BCHW: Tensor, bits: float) -> Tensor:
-    dropped = 8 - int(bits)
-    return images_BCHW & (0xFF >> dropped << dropped)
+def _blend(images_BCHW: Tensor, other_BCHW: Tensor, ratio: float) -> Tensor:
+    blended_BCHW = images_BCHW * ratio + other_BCHW * (1.0 - ratio)
+    return blended_BCHW.clamp_(0, 255).to(torch.uint8)
 
 
 def _solarize(images_BCHW: Tensor, threshold: float) -> Tensor:
@@ -76,107 +64,40 @@ def _solarize(images_BCHW: Tensor, threshold: float) -> Tensor:
     return images_BCHW ^ (images_BCHW >= threshold).to(torch.uint8).neg_()
 
 
-def _autocontrast(images_BCHW: Tensor, _level: float) -> Tensor:
-    # A constant channel stays unchanged.
-    images_BCP = images_BCHW.flatten(2)
-    lowest_BC1 = images_BCP.amin(dim=-1, keepdim=True).to(torch.float32)
-    highest_BC1 = images_BCP.amax(dim=-1, keepdim=True).to(torch.float32)
-    constant_BC1 = lowest_BC1 == highest_BC1
-    scale_BC1 = (255.0 / (highest_BC1 - lowest_BC1)).masked_fill_(constant_BC1, 1.0)
-    lowest_BC1.masked_fill_(constant_BC1, 0.0)
-    stretched_BCP = ((images_BCP - lowest_BC1) * scale_BC1).clamp_(0, 255)
-    return _cut(stretched_BCP).view_as(images_BCHW)
-
-
-def _equalize(images_BCHW: Tensor, _level: float) -> Tensor:
-    # PIL's rule: with h the histogram and s the number of pixels below the brightest value, divided
-    # by 255, value v becomes (sum of h below v + s/2) / s, in integers; if s is 0 the channel stays
-    # unchanged.
-    values_BCP = images_BCHW.flatten(2).to(torch.int64)
-    num_images, num_channels, num_pixels = values_BCP.shape
-    if num_pixels < _LEVELS:
-        return images_BCHW
-    ones = values_BCP.new_ones(1).expand_as(values_BCP)
-    histogram_BCL = values_BCP.new_zeros(num_images, num_channels, _LEVELS)
-    histogram_BCL.scatter_add_(-1, values_BCP, ones)
-    brightest_BC1 = values_BCP.amax(dim=-1, keepdim=True)
-    step_BC1 = (num_pixels - histogram_BCL.gather(-1, brightest_BC1)) // (_LEVELS - 1)
-    below_BCL = histogram_BCL.cumsum(-1) - histogram_BCL
-    table_BCL = (below_BCL + step_BC1 // 2) // step_BC1.clamp(min=1)
-    unchanged_L = torch.arange(_LEVELS, device=images_BCHW.device)
-    table_BCL = torch.where(step_BC1 == 0, unchanged_L, table_BCL.clamp_(max=_LEVELS - 1))
-    return table_BCL.to(torch.uint8).gather(-1, values_BCP).view_as(images_BCHW)
-
-
-def _grey(images_BCHW: Tensor) -> Tensor:
-    if images_BCHW.shape[1] == 1:
-        return images_BCHW
-    red, green, blue = images_BCHW.unbind(dim=1)
-    luma_BHW = red * 0.2989 + green * 0.587 + blue * 0.114
-    return luma_BHW.to(torch.uint8).unsqueeze(1)
-
-
-def _blend(images_BCHW: Tensor, other_BCHW: Tensor, ratio: float) -> Tensor:
-    blended_BCHW = images_BCHW * ratio + other_BCHW * (1.0 - ratio)
-    return _cut(blended_BCHW.clamp_(0, 255))
-
-
-def _cut(values: Tensor) -> Tensor:
-    return values.to(torch.int16).to(torch.uint8)
-
-
 # All images of a group move in the same way, and the nearest-pixel rule copies pixels without
 # mixing them. So the resampling of `grid_sample` is computed once per image size and applied as a
-# gather over bytes, without floats.
+# gather over bytes, which takes a tenth of the time.
 @lru_cache(maxsize=_TABLES_KEPT)
-def _source_pixels(
-    height: int, width: int, *, degrees: float = 0.0, shear_x: float = 0.0, shear_y: float = 0.0
-) -> tuple[Tensor, Tensor]:
+def _source_pixels(height: int, width: int, motion: str, level: float) -> tuple[Tensor, Tensor]:
     # From 1, because 0 marks pixels from outside. float32 is exact up to 2**24.
-    positions = torch.arange(1, height * width + 1, dtype=torch.float32)
-    positions_1HW = positions.view(1, height, width)
-    if degrees != 0.0:
-        moved_1HW = tv_functional.rotate(positions_1HW, degrees)
+    positions_1HW = torch.arange(1, height * width + 1, dtype=torch.float32).view(1, height, width)
+    if motion == "Rotate":
+        moved_1HW = tv.rotate(positions_1HW, level)
     else:
-        moved_1HW = tv_functional.affine(
+        along_x, shifts = motion.endswith("X"), motion.startswith("Translate")
+        pixels = int(level) if shifts else 0
+        degrees = 0.0 if shifts else math.degrees(math.atan(level))
+        moved_1HW = tv.affine(
             positions_1HW,
             angle=0.0,
-            translate=[0, 0],
+            translate=[pixels, 0] if along_x else [0, pixels],
             scale=1.0,
-            shear=[math.degrees(math.atan(shear_x)), math.degrees(math.atan(shear_y))],
+            shear=[degrees, 0.0] if along_x else [0.0, degrees],
             center=[0, 0],
         )
     source_P = moved_1HW.flatten().to(torch.int64) - 1
     return source_P.clamp(min=0), (source_P >= 0).to(torch.uint8)
 
 
-def _resample(images_BCHW: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    source_P, inside_P = (part.to(images_BCHW.device, non_blocking=True) for part in table)
-    images_BCP = images_BCHW.flatten(2)
-    moved_BCP = images_BCP.gather(-1, source_P.expand_as(images_BCP))
-    return moved_BCP.mul_(inside_P).view_as(images_BCHW)
-
-
 def _moving(motion: str) -> Callable[[Tensor, float], Tensor]:
     def move(images_BCHW: Tensor, level: float) -> Tensor:
-        height, width = images_BCHW.shape[-2:]
-        return _resample(images_BCHW, _source_pixels(height, width, **{motion: level}))
+        table = _source_pixels(*images_BCHW.shape[-2:], motion, level)
+        source_P, inside_P = (part.to(images_BCHW.device, non_blocking=True) for part in table)
+        images_BCP = images_BCHW.flatten(2)
+        moved_BCP = images_BCP.gather(-1, source_P.expand_as(images_BCP))
+        return moved_BCP.mul_(inside_P).view_as(images_BCHW)
 
     return move
-
-
-def _shifting(dim: int) -> Callable[[Tensor, float], Tensor]:
-    # By whole pixels, right or down (left or up where negative), filling with black.
-    def shift(images_BCHW: Tensor, level: float) -> Tensor:
-        pixels, size = int(level), images_BCHW.shape[dim]
-        shifted_BCHW = torch.zeros_like(images_BCHW)
-        kept = max(size - abs(pixels), 0)
-        # Right or down: the first `kept` pixels move to the end; left or up the reverse.
-        source, target = (0, size - kept) if pixels >= 0 else (size - kept, 0)
-        shifted_BCHW.narrow(dim, target, kept).copy_(images_BCHW.narrow(dim, source, kept))
-        return shifted_BCHW
-
-    return shift
 
 
 @dataclass(frozen=True)
@@ -193,38 +114,40 @@ def _spaced(first: float, last: float, magnitude_bin: int) -> float:
     return float(torch.linspace(first, last, NUM_MAGNITUDE_BINS)[magnitude_bin])
 
 
-def _up_to(full: float) -> Callable[[int, int, int], float]:
-    return lambda magnitude_bin, _height, _width: _spaced(0.0, full, magnitude_bin)
+def _moved(motion: str, full: Callable[[int, int], float]) -> Operation:
+    return Operation(
+        _moving(motion),
+        lambda magnitude_bin, height, width: _spaced(0.0, full(height, width), magnitude_bin),
+        signed=True,
+    )
+
+
+def _colored(apply: Callable[[Tensor, float], Tensor]) -> Operation:
+    return Operation(
+        apply, lambda magnitude_bin, _, __: _spaced(0.0, 0.9, magnitude_bin), signed=True
+    )
 
 
 OPERATIONS: dict[str, Operation] = {
     "Identity": Operation(lambda images_BCHW, _level: images_BCHW),
-    "ShearX": Operation(_moving("shear_x"), _up_to(0.3), signed=True),
-    "ShearY": Operation(_moving("shear_y"), _up_to(0.3), signed=True),
-    "TranslateX": Operation(
-        _shifting(-1),
-        lambda magnitude_bin, _, width: _spaced(0.0, _FULL_TRANSLATION * width, magnitude_bin),
-        signed=True,
-    ),
-    "TranslateY": Operation(
-        _shifting(-2),
-        lambda magnitude_bin, height, _: _spaced(0.0, _FULL_TRANSLATION * height, magnitude_bin),
-        signed=True,
-    ),
-    "Rotate": Operation(_moving("degrees"), _up_to(30.0), signed=True),
-    "Brightness": Operation(_brightness, _up_to(0.9), signed=True),
-    "Color": Operation(_color, _up_to(0.9), signed=True),
-    "Contrast": Operation(_contrast, _up_to(0.9), signed=True),
-    "Sharpness": Operation(_sharpness, _up_to(0.9), signed=True),
+    "ShearX": _moved("ShearX", lambda _height, _width: 0.3),
+    "ShearY": _moved("ShearY", lambda _height, _width: 0.3),
+    "TranslateX": _moved("TranslateX", lambda _height, width: _FULL_TRANSLATION * width),
+    "TranslateY": _moved("TranslateY", lambda height, _width: _FULL_TRANSLATION * height),
+    "Rotate": _moved("Rotate", lambda _height, _width: 30.0),
+    "Brightness": _colored(lambda images, level: tv.adjust_brightness(images, 1.0 + level)),
+    "Color": _colored(lambda images, level: tv.adjust_saturation(images, 1.0 + level)),
+    "Contrast": _colored(_contrast),
+    "Sharpness": _colored(_sharpness),
     "Posterize": Operation(
-        _posterize,
+        lambda images, bits: tv.posterize(images, int(bits)),
         lambda magnitude_bin, _, __: 8.0 - round(magnitude_bin * 4 / (NUM_MAGNITUDE_BINS - 1)),
     ),
     "Solarize": Operation(
         _solarize, lambda magnitude_bin, _, __: _spaced(255.0, 0.0, magnitude_bin)
     ),
-    "AutoContrast": Operation(_autocontrast),
-    "Equalize": Operation(_equalize),
+    "AutoContrast": Operation(lambda images, _level: tv.autocontrast(images)),
+    "Equalize": Operation(lambda images, _level: equalize_image(images)),
 }
 
 

@@ -3,9 +3,8 @@
 The result depends only on the task, the initial weights and the shard, to the last bit on a CPU:
 threads are pinned, global generators are restored, and every draw comes from the task's seed.
 
-A *step* is one pass over the shard's M minibatches. The paper says both that a learner "iterates
-over its minibatches for K steps" and that K stays at 10 because of overfitting. Its authors' code
-calls K selection epochs. With M = 1 (the paper's CIFAR-10 setting) both are the same.
+A *step* is one pass over the shard's M minibatches (the authors' code calls K selection epochs).
+With M = 1 (the paper's CIFAR-10 setting) it is one minibatch.
 
 Shapes: N examples of the shard, B of a minibatch, C classes.
 Source: LiPT (Ro et al. 2023), section 3.3.
@@ -37,7 +36,7 @@ from lipt.common.observability.tracing import span
 from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import Weights, check_specs, copy_to_cpu, specs_of
 from lipt.core.learner.augmentation import augment
-from lipt.core.learner.pruning import PruningInputs, prunable_parameters, prune
+from lipt.core.learner.pruning import prunable_parameters, prune
 from lipt.core.results import DIVERGED
 from lipt.core.training import ForwardPass, Sgd
 
@@ -73,7 +72,6 @@ def train_learner(
 ) -> LearnerResult:
     """Train a copy of theta* on a shard for K steps and prune it.
 
-    Changes settings of the process meanwhile (threads, cuDNN's algorithms, global generators).
     `on_step` gets each step's number, from 1, and its mean loss; `should_stop` is called before
     each minibatch.
 
@@ -127,11 +125,7 @@ def train_learner(
 
 
 def compute_mode(task: LearnerTask, device: torch.device) -> ForwardPass:
-    """The forward pass on a device, in the precision that the task allows.
-
-    AUTO is bfloat16 autocast on a CUDA device that supports it, else float32: CPUs differ too much
-    in bfloat16.
-    """
+    """The forward pass on a device; AUTO is bfloat16 where CUDA supports it, else float32."""
     precision = task.learners.precision
     on_cuda = device.type == "cuda"
     supported = on_cuda and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -306,12 +300,13 @@ def _pruned(
 
     _require_finite(task, model.state_dict(), "weights", num_steps)
     if parameters:
-        inputs = PruningInputs(
-            weights={name: parameter.detach().cpu() for name, parameter in parameters.items()},
+        pruned = prune(
+            task.pruning_method,
+            {name: parameter.detach().cpu() for name, parameter in parameters.items()},
+            task.density,
             gradients=gradients,
             generator=derive_generator(task.seed, "learner-pruning"),
         )
-        pruned = prune(task.pruning_method, inputs, task.density)
         with torch.no_grad():
             # In the model, so that a tensor with two names in its state is pruned under both.
             for name, parameter in parameters.items():

@@ -9,7 +9,6 @@ Source: LiPT (Ro et al. 2023), section 3.3 and Appendix D.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,17 +17,8 @@ from lipt.common.config.run_config import PruningMethod
 from lipt.common.errors import ConfigError
 from lipt.common.weights.specs import Weights
 
-# One score per weight, by the tensor's name; the largest are kept.
-Scores = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class PruningInputs:
-    """Prunable tensors by name, never modified; a gradient function; a CPU generator."""
-
-    weights: Mapping[str, Tensor]
-    gradients: Callable[[], Mapping[str, Tensor]]
-    generator: torch.Generator
+# The gradients of the shard's first minibatch, computed if a method asks for them.
+Gradients = Callable[[], Mapping[str, Tensor]]
 
 
 def prunable_parameters(model: nn.Module, frozen: Collection[str] = ()) -> dict[str, nn.Parameter]:
@@ -40,16 +30,43 @@ def prunable_parameters(model: nn.Module, frozen: Collection[str] = ()) -> dict[
     }
 
 
-def prune(method: PruningMethod, inputs: PruningInputs, density: float) -> dict[str, Tensor]:
+def prune(
+    method: PruningMethod,
+    weights: Mapping[str, Tensor],
+    density: float,
+    *,
+    gradients: Gradients,
+    generator: torch.Generator,
+) -> dict[str, Tensor]:
     """Zero the weights with the globally lowest scores; ConfigError unless 0 < density <= 1."""
-    score = METHODS[method]
-    if score is None:
-        return {name: weight.clone() for name, weight in inputs.weights.items()}
-    masks = masks_of_largest(score(inputs), density)
+    match method:
+        case PruningMethod.MAGNITUDE:
+            # The learners' default: the weights closest to zero are zeroed.
+            scores = {name: weight.abs() for name, weight in weights.items()}
+        case PruningMethod.SNIP:
+            # Connection sensitivity |g w| (Lee et al. 2019, arXiv:1810.02340) of the trained
+            # learner. Dividing by the sum, as in the paper, changes no order.
+            slopes = gradients()
+            scores = {name: (slopes[name] * weight).abs() for name, weight in weights.items()}
+        case PruningMethod.RANDOM:
+            scores = _ranks(weights, generator)
+        case PruningMethod.NONE:
+            return {name: weight.clone() for name, weight in weights.items()}
+    masks = masks_of_largest(scores, density)
     # A product would turn negative weights into -0.0, which would be sent as a value.
     return {
         name: weight.where(masks[name], torch.zeros_like(weight))
-        for name, weight in inputs.weights.items()
+        for name, weight in weights.items()
+    }
+
+
+def _ranks(weights: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+    sizes = [weight.numel() for weight in weights.values()]
+    # A permutation has no ties; float32 draws would have some among millions of weights.
+    ranks = torch.split(torch.randperm(sum(sizes), generator=generator), sizes)
+    return {
+        name: rank.view(weight.shape)
+        for (name, weight), rank in zip(weights.items(), ranks, strict=True)
     }
 
 
@@ -79,37 +96,6 @@ def _largest(scores_T: Tensor, count: int) -> Tensor:
     num_ties = count - int(kept_T.sum())
     kept_T[(scores_T == threshold).nonzero().flatten()[:num_ties]] = True
     return kept_T
-
-
-def _magnitude(inputs: PruningInputs) -> Scores:
-    # The learners' default: the weights closest to zero are zeroed.
-    return {name: weight.abs() for name, weight in inputs.weights.items()}
-
-
-def _snip(inputs: PruningInputs) -> Scores:
-    # Connection sensitivity |g w| (Lee et al. 2019, arXiv:1810.02340) of the trained learner, by
-    # the loss of a minibatch of its own shard. Dividing by the sum, as in the paper, changes no
-    # order.
-    gradients = inputs.gradients()
-    return {name: (gradients[name] * weight).abs() for name, weight in inputs.weights.items()}
-
-
-def _random(inputs: PruningInputs) -> Scores:
-    sizes = [weight.numel() for weight in inputs.weights.values()]
-    # A permutation has no ties; float32 draws would have some among millions of weights.
-    ranks = torch.split(torch.randperm(sum(sizes), generator=inputs.generator), sizes)
-    return {
-        name: rank.view(weight.shape)
-        for (name, weight), rank in zip(inputs.weights.items(), ranks, strict=True)
-    }
-
-
-METHODS: dict[PruningMethod, Callable[[PruningInputs], Scores] | None] = {
-    PruningMethod.MAGNITUDE: _magnitude,
-    PruningMethod.SNIP: _snip,
-    PruningMethod.RANDOM: _random,
-    PruningMethod.NONE: None,
-}
 
 
 def is_pruned_from(result: Weights, state: Weights) -> bool:

@@ -1,8 +1,7 @@
 """Numba loops: lazy greedy, plane scores and products of gradients.
 
 Import it only if `can_compile`; without numba torch gives the same answers. Distances are not
-negative, so their float32 bits, read as integers, keep their order. With few classes the loop over
-products of gradients is six times as fast as a BLAS product.
+negative, so their float32 bits, read as integers, keep their order.
 
 Shapes: N candidates, T targets, C classes, D features, M draws, n of the examples, S of a sample, K
 budget.

@@ -1,8 +1,7 @@
 """Options: keyword-only parameters of a strategy's function.
 
 Name, type, default and description are in the signature alone: `beta: Annotated[float, Field(ge=0),
-"share dropped as the hardest"] = 0.1`. Users give texts, which are parsed by the annotation. A
-preset, such as a paper's, sets several options by one name.
+"share dropped as the hardest"] = 0.1`. Users give texts, which are parsed by the annotation.
 
 Strategies that look at a model have one more, `pretraining`, which replaces LiPT's own:
 
@@ -40,7 +39,6 @@ class Option:
 
     @property
     def default(self) -> str:
-        """The default as a user writes it."""
         return _text(self.default_value)
 
 
@@ -114,7 +112,6 @@ class Preset:
     balanced: bool | None = None
 
     def options(self, fraction: float, given: Mapping[str, str]) -> dict[str, str]:
-        """The preset's texts by option, overridden by given ones."""
         values = self.values(fraction) if callable(self.values) else self.values
         return {**values, **given}
 

@@ -1,8 +1,8 @@
 """Similarities of all pairs of examples: distances or cosines of their vectors, in blocks.
 
-In float32, for solvers that read N x N pairs. Vectors whose difference float32 cannot resolve count
-as equal. Distances use differences of centred factors, which keeps the digits of nearly equal
-gradients. With f_i = [h_i, 1], A = |e_i - e_j|^2 and B = |h_i - h_j|^2,
+In float32; vectors whose difference that cannot resolve count as equal. Distances use differences
+of centred factors, which keeps the digits of nearly equal gradients. With f_i = [h_i, 1], A =
+|e_i - e_j|^2 and B = |h_i - h_j|^2,
 
     |e_i (x) f_i - e_j (x) f_j|^2 = A (|f_i|^2 + |f_j|^2) / 2 + B (|e_i|^2 + |e_j|^2) / 2
         - A B / 2 + (|e_i|^2 - |e_j|^2) (|f_i|^2 - |f_j|^2) / 2.
@@ -46,12 +46,10 @@ class Proximity:
 
     @property
     def device(self) -> torch.device:
-        """The vectors' device."""
         return self.limits_N.device
 
     @property
     def width(self) -> int:
-        """Number of values in a vector's factors."""
         num_errors = 0 if self.errors is None else self.errors.values_ND.shape[1]
         return self.features.values_ND.shape[1] + num_errors
 
@@ -71,7 +69,6 @@ class Proximity:
         return squares_nm.masked_fill_(unresolved_nm, 0.0).sqrt_().neg_()
 
     def take(self, ids_n: Tensor) -> Proximity:
-        """The proximities among some of the examples."""
         norms = self.norms
         return replace(
             self,
@@ -101,12 +98,10 @@ class ScaledCosine:
 
     @property
     def device(self) -> torch.device:
-        """The vectors' device."""
         return self.vectors.device
 
     @property
     def width(self) -> int:
-        """Number of values in a vector's factors."""
         return self.vectors.width
 
     def block(self, rows: slice | Tensor, columns: slice | Tensor) -> Tensor:
@@ -119,7 +114,6 @@ class ScaledCosine:
         return products_nm.add_(1).mul_(0.5)
 
     def take(self, ids_n: Tensor) -> ScaledCosine:
-        """The similarities among some of the examples."""
         return replace(
             self,
             vectors=self.vectors[ids_n],
@@ -224,7 +218,6 @@ class Centred:
         return sums_nm.addmm_(self.rows(rows), self.rows(columns).T, alpha=-2)
 
     def take(self, ids_n: Tensor) -> Centred:
-        """Some of the rows."""
         return replace(self, values_ND=self.values_ND[ids_n], squares_N=self.squares_N[ids_n])
 
 

@@ -34,9 +34,8 @@ def select(
 ) -> Selection:
     """Choose exactly `budget` examples, or fewer with a reason; rows ascending, on the CPU.
 
-    Balanced, a strategy sees one class at a time, with the class's own seed and its quota of the
-    budget, unless it balances by itself. BudgetError if the budget is outside 1..N. SignalsError if
-    signals are missing, or not finite.
+    Balanced, a strategy sees one class at a time, unless it balances by itself. BudgetError if the
+    budget is outside 1..N. SignalsError if signals are missing, or not finite.
     """
     require_budget(budget, len(signals))
     for need in sorted(strategy.needs_for(options)):
@@ -44,7 +43,7 @@ def select(
             for name, values in _values(model, need).items():
                 if values is None or not values.numel():
                     raise SignalsError(
-                        f"strategy {strategy.name!r} needs {name}. {_REMEDIES[need]}"
+                        f"strategy {strategy.name!r} needs {name}. {_REMEDIES.get(need, _REMEDY)}"
                     )
                 _require_finite(values, name)
     if strategy.prepare is not None:
@@ -113,14 +112,10 @@ def _require_finite(values: Tensor, name: str) -> None:
     require_finite_rows(finite_N, torch.arange(len(values)), name)
 
 
-_NOT_COMPUTED = "They were not computed: compute them with the run's weights first."
+_REMEDY = "They were not computed: compute them first, or give your own."
 _REMEDIES = {
-    Need.SIGNALS: _NOT_COMPUTED,
-    Need.FEATURES: "They were not computed: compute them first, or give your own.",
-    Need.GRADIENT_NORMS: _NOT_COMPUTED,
     Need.VALIDATION: "The run has none: set validation.fraction above 0.",
     Need.DYNAMICS: "Only a run with learners has it, on its own weights: leave `weights` unset.",
-    Need.COPIES: "They were not looked for: look for them in the run's data first.",
     Need.PAIRED_FEATURES: (
         "Give a safetensors file with the tensors `features` and `paired_features`, a row per "
         "example: `lipt subset get --features FILE.safetensors`, or client.subset(features=...)."
@@ -135,8 +130,6 @@ def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
             return {"errors": signals.errors_NC, "features": signals.features_ND}
         case Need.FEATURES:
             return {"features": signals.features_ND}
-        case Need.GRADIENT_NORMS:
-            return {"gradient norms": signals.gradient_norms_N}
         case Need.PAIRED_FEATURES:
             pairs_NP = signals.paired_features_NP
             return {"features of pairs": signals.features_ND, "paired features": pairs_NP}
@@ -148,11 +141,7 @@ def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
         case Need.VALIDATION:
             return {"a validation split": None}
         case Need.DYNAMICS if dynamics is not None:
-            return {
-                "the learners' probabilities": dynamics.probabilities_NLT,
-                "the learners' margins": dynamics.margins_NLT,
-                "the learners' error norms": dynamics.error_norms_NL,
-                "the learners' disagreement": dynamics.disagreement_N,
-            }
+            words = {name.rpartition("_")[0].replace("_", " "): name for name in vars(dynamics)}
+            return {f"the learners' {word}": getattr(dynamics, words[word]) for word in words}
         case Need.DYNAMICS:
             return {"the learners' view of the examples": None}

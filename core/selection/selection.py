@@ -33,7 +33,6 @@ class Selection:
 
 
 def unweighted(indices_K: Tensor) -> Selection:
-    """A selection with equal weights."""
     return Selection(indices_K, torch.ones(len(indices_K), device=indices_K.device))
 
 
@@ -45,8 +44,7 @@ def keep_largest(scores_N: Tensor, budget: int) -> Selection:
 def draw_by_weight(log_weights_N: Tensor, budget: int, *, generator: torch.Generator) -> Selection:
     """Draw `budget` examples without replacement; weights of 0 (-inf) come last, by id.
 
-    The K largest of log weight + Gumbel noise (Efraimidis & Spirakis 2006, "Weighted random
-    sampling with a reservoir").
+    The K largest of log weight + Gumbel noise (Efraimidis & Spirakis 2006).
     """
     waits_N = torch.empty(len(log_weights_N), dtype=torch.float64)
     waits_N.exponential_(generator=generator)
@@ -111,10 +109,7 @@ def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]
 def worth_counting(
     counts_C: Sequence[int], wrong_C: Sequence[float], budget: int
 ) -> tuple[int, ...]:
-    """Examples of each class that count for its quota: those with right labels.
-
-    Else wrong labels could fill a rare class's equal share. All count more if the budget needs it.
-    """
+    """Examples of each class that count for its quota: right labels, and more if needed."""
     wrong = sum(share * count for share, count in zip(wrong_C, counts_C, strict=True))
     spared = min(1.0, (sum(counts_C) - budget) / wrong) if wrong else 0.0
     pairs = zip(wrong_C, counts_C, strict=True)

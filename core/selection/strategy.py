@@ -30,22 +30,21 @@ class Need(StrEnum):
     """An input of a strategy besides the labels.
 
     SIGNALS: errors and features, one forward pass over the data. FEATURES: the user's or the
-    model's. GRADIENT_NORMS: of all parameters, one backward pass per example. VALIDATION: signals
-    of the run's validation split. DYNAMICS: a forward pass for every snapshot of every learner.
-    PAIRED_FEATURES: two feature matrices of the user. COPIES: near-duplicate images.
+    model's. VALIDATION: signals of the run's validation split. DYNAMICS: a forward pass for every
+    snapshot of every learner. PAIRED_FEATURES: two feature matrices of the user. COPIES:
+    near-duplicate images.
     """
 
     SIGNALS = "signals"
     FEATURES = "features"
-    GRADIENT_NORMS = "gradient norms"
     VALIDATION = "validation split"
     DYNAMICS = "learners"
     PAIRED_FEATURES = "paired features"
     COPIES = "near copies"
 
 
-# Inputs that need a model.
-OF_A_MODEL = frozenset({Need.SIGNALS, Need.FEATURES, Need.VALIDATION, Need.GRADIENT_NORMS})
+# Inputs that the forward pass of a model or a proxy provides.
+OF_A_MODEL = frozenset({Need.SIGNALS, Need.FEATURES, Need.VALIDATION})
 NOTHING: frozenset[Need] = frozenset()
 SIGNALS = frozenset({Need.SIGNALS})
 FEATURES = frozenset({Need.FEATURES})
@@ -54,7 +53,6 @@ CLASSES = frozenset({TargetKind.CLASS})
 
 
 def needs_of_space(options: Mapping[str, Any]) -> frozenset[Need]:
-    """The needs of strategies with the option `space`."""
     return FEATURES if options["space"] == "features" else SIGNALS
 
 
@@ -62,17 +60,14 @@ def needs_of_space(options: Mapping[str, Any]) -> frozenset[Need]:
 class Strategy:
     """A selection algorithm and its description for the service.
 
-    function: `f(signals, budget, *, options..., seed) -> Selection`, with `seed` if it draws. Its
-    name is the strategy's. Balanced, it sees one class at a time; one that takes `balanced` always
-    sees all classes and shares the budget itself.
-    summary: a phrase for listings.
+    function: `f(signals, budget, *, options..., seed) -> Selection`, with `seed` if it draws.
+    Balanced, it sees one class at a time; one that takes `balanced` shares the budget itself.
     cost: such as `N^2 (C + d)`, with N examples, C classes, d features, k budget.
     needs, kinds: its inputs and targets, or functions of all options' values.
     prepare: `f(signals, *, options..., seed) -> Signals`, applied once to all examples before they
     are split by class.
     rechecks: whether a quadratic loss model decides if a subset stays in use at new weights.
-    revision: raise it when the same request gets other examples than before. Stored subsets of
-    older revisions are then not reused.
+    revision: raise it when the same request gets other examples: older subsets are not reused.
     proxy: computes its signals by default.
     averages: its score can be a mean over several models.
     """
@@ -93,7 +88,6 @@ class Strategy:
     kinds: frozenset[TargetKind] | Callable[[Mapping[str, Any]], frozenset[TargetKind]] = ALL_KINDS
 
     def __call__(self, *arguments: Any, **options: Any) -> Selection:
-        """Call the function, unchecked."""
         return self.function(*arguments, **options)
 
     @property
@@ -104,12 +98,10 @@ class Strategy:
 
     @property
     def name(self) -> str:
-        """The function's name."""
         return self.function.__name__
 
     @cached_property
     def balances_itself(self) -> bool:
-        """Whether the function shares the budget among the classes."""
         return "balanced" in inspect.signature(self.function).parameters
 
     @cached_property
@@ -119,7 +111,6 @@ class Strategy:
 
     @cached_property
     def own_options(self) -> tuple[Option, ...]:
-        """The options of its signatures."""
         options = options_of(self.function)
         return options if self.prepare is None else options + options_of(self.prepare)
 
@@ -130,7 +121,6 @@ class Strategy:
         return bool(needs & OF_A_MODEL) and Need.DYNAMICS not in needs and self.proxy == "soup"
 
     def parse_options(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Values of all options by name; errors as the function `parse_options`."""
         return parse_options(self.name, self.options, given)
 
     def preset(self, name: str) -> Preset:
@@ -145,15 +135,12 @@ class Strategy:
         return self.presets[name]
 
     def needs_for(self, options: Mapping[str, Any]) -> frozenset[Need]:
-        """Its inputs, given all options' values."""
         return self.needs(options) if callable(self.needs) else self.needs
 
     def needs_of(self, given: Mapping[str, str]) -> frozenset[Need]:
-        """Its inputs, given texts of options."""
         return self.needs_for(self.parse_options(given))
 
     def kinds_of(self, given: Mapping[str, str]) -> frozenset[TargetKind]:
-        """Its supported targets, given texts of options."""
         options = self.parse_options(given)
         kinds = self.kinds(options) if callable(self.kinds) else self.kinds
         return kinds & CLASSES if Need.DYNAMICS in self.needs_for(options) else kinds
@@ -179,5 +166,5 @@ class Strategy:
 
 
 def built_in(**about: Any) -> Callable[[Callable[..., Selection]], Strategy]:
-    """The decorated function as a strategy of this package, listed by the registry."""
+    """The decorated function as a strategy of this package."""
     return lambda function: Strategy(function, **about)

@@ -1,9 +1,8 @@
 """Dynamics: the learners' outputs for every example during training, and statistics over them.
 
-Strategies that watch training (forgetting, AUM, DUAL) were made for tens of epochs. The states of n
-learners that were trained for K steps give the same statistics. All share theta*, which counts
-once. A learner is confident about its training examples even with wrong labels, so it does not
-count for them, unless it is the only one.
+Strategies that watch training (forgetting, AUM, DUAL) were made for tens of epochs; here they watch
+the states of n learners. All share theta*, which counts once. A learner is confident about its
+training examples even with wrong labels, so it does not count for them, unless it is the only one.
 
 Shapes: N examples, B of a batch, C classes, L learners, T moments of each (theta* first).
 """
@@ -50,8 +49,7 @@ class Dynamics:
     margins_NLT: the logit of the own label minus the largest other one.
     error_norms_NL: |softmax - onehot| at the last moment.
     disagreement_N: the unbiased variance of the softmax among the counted learners, at their last
-    moment, summed over the classes. The learner trained on the example counts if there are not two
-    others.
+    moment, summed over classes. The example's own learner counts if there are not two others.
     own_learner_N: index of the learner that was trained on the example; -1 for none. int16.
     """
 
@@ -63,23 +61,19 @@ class Dynamics:
 
     @property
     def counted_NL(self) -> Tensor:
-        """Which learners count for which examples; bool."""
         return counted_learners(self.own_learner_N, self.error_norms_NL.shape[1])
 
     def __len__(self) -> int:
         return len(self.disagreement_N)
 
     def take(self, positions_K: Tensor) -> Dynamics:
-        """The dynamics of some of the examples, in the order given."""
         return Dynamics(**{name: values[positions_K] for name, values in vars(self).items()})
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file atomically."""
         save_tensors(path, vars(self))
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Map a file of `save` into memory."""
         return load_tensors(path, lambda tensors, _: cls(**tensors))
 
 
@@ -134,14 +128,6 @@ class States:
     initial: Loader
     learners: tuple[tuple[Loader, ...], ...]
 
-    @property
-    def num_moments(self) -> int:
-        """T: theta* and the states of one learner."""
-        return 1 + len(self.learners[0])
-
-    def __len__(self) -> int:
-        return 1 + sum(map(len, self.learners))
-
     def __iter__(self) -> Iterator[tuple[slice, int, Loader, str]]:
         """Each state's learners (all for theta*), moment, loader, and description."""
         yield slice(None), 0, self.initial, "outputs with the initial weights"
@@ -166,7 +152,8 @@ def compute_dynamics(
     ones; None uses the states' own. Progress counts pairs of example and state.
     """
     num_examples, num_learners = len(batches), len(states.learners)
-    shape_NLT = (num_examples, num_learners, states.num_moments)
+    num_states = len(states.learners[0])
+    shape_NLT = (num_examples, num_learners, 1 + num_states)
     dynamics = Dynamics(
         probabilities_NLT=torch.empty(shape_NLT),
         margins_NLT=torch.empty(shape_NLT),
@@ -174,7 +161,8 @@ def compute_dynamics(
         disagreement_N=torch.empty(num_examples),
         own_learner_N=own_learner_N,
     )
-    viewer = _Viewer(model, batches, batch_norm_examples_M, frozen, num_examples * len(states))
+    num_views = num_examples * (1 + num_learners * num_states)
+    viewer = _Viewer(model, batches, batch_norm_examples_M, frozen, num_views)
     # An example, and two float64 numbers per class: the mean, and its update.
     row_bytes = batches.dataset.inputs.num_bytes + 16 * len(batches.dataset.class_names)
     with evaluation_mode(model), pinned_kernels():
@@ -193,7 +181,7 @@ def _fill_in(dynamics: Dynamics, viewer: _Viewer, states: States, block: list[Re
     )
     for learners, moment, load, words in states:
         viewer.take_on(load, words)
-        is_last = moment == states.num_moments - 1
+        is_last = moment == len(states.learners[0])
         counted_N = counted_NL[:, learners.start or 0] if is_last else None
         figures = viewer.figures(block, variances, counted_N)
         for rows, (finite_B, own_B, margins_B, norms_B) in arriving(figures):

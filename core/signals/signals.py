@@ -28,30 +28,24 @@ from lipt.core.signals.dynamics import Dynamics
 ValueT = TypeVar("ValueT")
 
 # Tensors stored in a file.
-_TENSORS = (
-    *("errors_NC", "features_ND", "labels_N", "gradient_norms_N"),
-    *("second_errors_NC", "trust_N"),
-)
+_TENSORS = ("errors_NC", "features_ND", "labels_N", "second_errors_NC", "trust_N")
 
 
 @dataclass(frozen=True)
 class Signals:
     """Signals of N examples; row i of every tensor is the same example.
 
-    errors_NC: N x 0 if unused. float32, or float16 if all examples together would be too large:
-    read it in blocks.
+    errors_NC: N x 0 if unused. float32, or float16 if all together would be too large.
     features_ND: inputs of the last layer, likewise.
     labels_N: int64; zeros if no label may be used; strata for other targets than classes.
-    gradient_norms_N: of all parameters.
     has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
     paired_features_NP: the second half of each pair (a caption's features, say), float32.
     pictures_N: int64, the same for near-duplicates.
     second_errors_NC: of a second head, on confident labels, if others are surely wrong.
     trust_N: weights of the labels in the second head's fit, float64 in (0, 1].
-    validation: signals of the run's validation examples. They stay whole in `take`.
+    validation: of the run's validation examples; they stay whole in `take`.
     others: the same examples' signals by other models, for scores that are means over models.
     prepared_N: by a strategy's own preparation, of all examples.
-    kind: of the examples' targets.
     facts: of the proxy that computed them, for a manifest, as JSON.
     scored_by: parties whose workers computed some, and what was verified, likewise.
     """
@@ -59,7 +53,6 @@ class Signals:
     errors_NC: Tensor
     features_ND: Tensor
     labels_N: Tensor
-    gradient_norms_N: Tensor | None = None
     has_bias: bool = True
     dynamics: Dynamics | None = None
     paired_features_NP: Tensor | None = None
@@ -96,7 +89,6 @@ class Signals:
         return scores_N / (1 + len(self.others)) if self.others else scores_N
 
     def learners(self) -> Dynamics:
-        """The learners' dynamics."""
         return given(self.dynamics, "dynamics of the learners")
 
     def of_class(self, label: int) -> Self:
@@ -107,7 +99,6 @@ class Signals:
         return replace(taken, validation=self.validation.of_class(label))
 
     def save(self, path: Path) -> None:
-        """Write a safetensors file atomically."""
         tensors = {name: getattr(self, name) for name in _TENSORS}
         present = {name: values for name, values in tensors.items() if values is not None}
         told = {"has_bias": str(self.has_bias), "kind": self.kind}
@@ -142,13 +133,11 @@ def given(values: ValueT | None, what: str) -> ValueT:
 
 
 def labels_only(labels_N: Tensor, kind: TargetKind = TargetKind.CLASS) -> Signals:
-    """Signals for strategies that use only the labels."""
     empty = torch.empty(len(labels_N), 0)
     return Signals(errors_NC=empty, features_ND=empty, labels_N=labels_N, kind=kind)
 
 
 def unlabelled(num_examples: int) -> Signals:
-    """Signals without labels: all examples are of one class."""
     return labels_only(torch.zeros(num_examples, dtype=torch.int64))
 
 
@@ -178,7 +167,6 @@ def num_bytes(signals: Signals) -> int:
 
 
 def moved(signals: Signals, device: torch.device) -> Signals:
-    """The same signals with every tensor on the device."""
     placed: Signals = _mapped(signals, lambda tensor: tensor.to(device))
     return placed
 

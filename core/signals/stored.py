@@ -1,9 +1,8 @@
 """Stored signals: their precision, and files of a user's own features.
 
 ImageNet's errors take 5 GB in float32, so arrays larger than `StorageLimits` are kept in float16: a
-relative error of 5e-4, and errors below 6e-8 are 0. User features (of text, of CLIP, of anything)
-replace the model's. Their file is safetensors with the tensor `features` (N x d), and for
-strategies on pairs `paired_features` (N x p); row i is example i of the data set.
+relative error of 5e-4, and errors below 6e-8 are 0. A user's features replace the model's: a
+safetensors file with the tensor `features` (N x d), and for pairs `paired_features` (N x p).
 
 Shapes: N examples, D and P features.
 """
@@ -37,11 +36,9 @@ class StorageLimits:
     memory_bytes: int = 1024**3
 
     def error_dtype(self, num_values: int) -> torch.dtype:
-        """The dtype for this number of errors."""
         return torch.float16 if 4 * num_values > self.error_bytes else torch.float32
 
     def feature_dtype(self, num_values: int) -> torch.dtype:
-        """The dtype for this number of feature values."""
         return torch.float16 if 4 * num_values > self.feature_bytes else torch.float32
 
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from benchmarks.reproduction.cells import SCALES, Cell, Claim, Row, Table, with_defaults
-from benchmarks.reproduction.page import compared, page
-from benchmarks.reproduction.plots import plot
+from benchmarks.reproduction.page import compared
 from benchmarks.reproduction.tables import tables
-from benchmarks.reproduction.training import Result, claimed
+from benchmarks.reproduction.training import Result
 from lipt.common.config.run_config import RunConfig
 
 pytestmark = pytest.mark.slow
@@ -40,7 +39,6 @@ def test_a_table_is_measured_by_the_service_and_goes_on_where_it_was(tmp_path: P
     page = (tmp_path / "paper.md").read_text()
     assert "**merging, pruning** against **merging**" in page
     assert "One seed decides nothing." in page
-    assert (tmp_path / "paper" / "tiny-3.svg").exists()
 
 
 CPU = SCALES["cpu"]
@@ -73,22 +71,6 @@ def test_every_run_of_every_table_is_one_that_there_can_be(name: str) -> None:
             RunConfig.model_validate(with_defaults(cell, scale.run, cell.seed, scale.model))
 
 
-def test_every_claim_and_every_figure_of_the_paper_is_about_what_is_measured() -> None:
-    for table in tables(CPU).values():
-        for claim in table.claims:
-            assert table.row(claim.better)
-            assert table.row(claim.worse)
-        for row in table.rows:
-            assert set(row.paper or ()) <= set(table.fractions)
-
-
-def test_a_cell_is_one_process_at_a_time(tmp_path: Path) -> None:
-    with claimed(CELL, tmp_path) as first, claimed(CELL, tmp_path) as second:
-        assert (first, second) == (True, False)
-    with claimed(CELL, tmp_path) as again:
-        assert again
-
-
 def test_a_claim_is_the_mean_of_paired_differences() -> None:
     accuracies = {
         replace(row.cell, fraction=fraction, seed=seed): base + 0.1 * seed + fraction
@@ -108,13 +90,3 @@ def test_a_claim_is_the_mean_of_paired_differences() -> None:
     assert one is not None
     assert "One seed decides nothing" in one.sentence
     assert compared(TABLE, TABLE.claims[0], measured({CELL: 0.5})) is None
-
-
-def test_the_page_tells_what_is_there_and_what_is_not(tmp_path: Path) -> None:
-    found = measured({CELL: 0.5, replace(CELL, seed=1): 0.52, OTHER: 0.4})
-    known = {"T": TABLE, "B.1": tables(CPU)["B.1"]}
-    plot(TABLE, found, tmp_path / "cpu-T.svg")
-    text = page({"cpu": (CPU, known, found), "gpu": (SCALES["gpu"], known, {})}, tmp_path)
-    assert "| better | 51.0 ± 1.4 (60.0) | - (80.0) | 2 |" in text
-    assert f"![A table]({tmp_path.name}/cpu-T.svg)" in text
-    assert "`benchmarks/paper.py all --scale gpu`" in text

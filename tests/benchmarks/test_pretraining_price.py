@@ -12,7 +12,7 @@ from benchmarks.pretraining_price.measuring import (
     measure,
     read_rows,
 )
-from benchmarks.pretraining_price.tables import BEGIN, END, Ratio, markdown, ratios, write_section
+from benchmarks.pretraining_price.tables import Ratio, ratios
 
 pytestmark = pytest.mark.slow
 
@@ -58,22 +58,6 @@ def test_ratios_are_those_of_the_same_round() -> None:
     found = ratios(more, "tiny")
     figures = [found[0].to_weights, found[0].to_subset, found[0].cpu]
     assert figures == pytest.approx([7.5, 7.05, 7.5])
-
-
-def test_a_pages_section_is_replaced_and_the_rest_stays(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n")
-    section = markdown(rows(), "tiny")
-    assert "| `epochs:2` | 1 worker | 5.0 | 4.1 | 5.0 |" in section
-    assert "| pre-training | LiPT, 1 worker | `epochs:2` |" in section
-    assert "| training | 4.00 | 40.0 |" in section
-    assert "made-up machine, torch 2.15, 2026-11-23; seconds from run start, one round" in section
-    for _ in range(2):
-        write_section(page, section)
-        assert page.read_text() == f"before\n\n{BEGIN}\n\n{section}\n\n{END}\n\nafter\n"
-    page.write_text("nothing")
-    with pytest.raises(ValueError, match="between which the tables belong"):
-        write_section(page, section)
 
 
 def test_lipt_is_measured_with_real_processes(tmp_path: Path) -> None:

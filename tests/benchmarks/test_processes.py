@@ -1,11 +1,10 @@
 import os
-import signal
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import Children, ending_in_order
+from benchmarks.processes import Children
 from lipt.common.errors import ProcessEndedError
 
 SLEEP = "import signal; signal.pause()"
@@ -54,11 +53,3 @@ def test_a_stubborn_child_is_killed_and_a_dead_one_told(tmp_path: Path) -> None:
         with pytest.raises(ProcessEndedError, match=r"worker-1 has ended with status 3") as caught:
             children.check()
     assert str(caught.value).endswith("ends with:\n    no space left")
-
-
-def test_sigterm_ends_this_process_with_its_clean_up() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit) as caught, ending_in_order():
-        signal.raise_signal(signal.SIGTERM)
-    assert caught.value.code == 128 + signal.SIGTERM
-    assert signal.getsignal(signal.SIGTERM) is before

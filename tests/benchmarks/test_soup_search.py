@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from benchmarks import soup_search
-from benchmarks.soup_search import Measured, row
 from lipt.common.config.run_config import SoupSearch
 
 pytestmark = pytest.mark.slow
@@ -23,14 +22,3 @@ def test_examples_are_counted_by_search(monkeypatch: pytest.MonkeyPatch) -> None
     sliced = 9 * 2 + 5 * 4 + 3 * 8 + 2 * 16
     assert found[HALVING].examples == 4 * 200 + sliced
     assert 0 < found[HALVING].accuracy < 1
-
-
-def test_a_row_has_means_and_the_standard_error_of_the_difference() -> None:
-    found = [
-        {GRID: Measured(900, 0.5), HALVING: Measured(300, 0.51)},
-        {GRID: Measured(1100, 0.6), HALVING: Measured(100, 0.63)},
-    ]
-    # 1 and 3 points have the deviation sqrt(2), and their mean the error 1.
-    assert row("digits", HALVING, found) == (
-        "| digits | `halving` | 200 | 5.0 | 57.0 | +2.0 ± 1.0 |"
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 from pathlib import Path
@@ -15,7 +15,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import ImageSpec
+from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
@@ -30,7 +30,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.messages import Asked, OnData, OnProgress, Progressed, Timed, Took
+from lipt.coordinator.compute.messages import Asked, OnProgress, Progressed
 from lipt.coordinator.compute.process import Resident
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.dispatch.leases import AssignmentKey
@@ -41,7 +41,14 @@ from lipt.core.results import Ingredient
 from lipt.core.selection.selection import Selection
 from lipt.core.stages.choice import Chosen
 
-DATA = DataDescription("fake", tuple("0123456789"), (50,) * 10, ImageSpec(1, 8, 8), "f" * 64)
+
+def described(class_counts: Sequence[int], inputs: InputSpec) -> DataDescription:
+    """Data with these classes, which are named by their numbers."""
+    names = tuple(map(str, range(len(class_counts))))
+    return DataDescription("fake", names, tuple(class_counts), inputs, "f" * 64)
+
+
+DATA = described((50,) * 10, ImageSpec(1, 8, 8))
 BY_ITSELF = Asked()
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 # What `tests.tiny:linear` has.
@@ -66,7 +73,7 @@ class FakeCompute:
         self.fingerprints: list[str] = []
         self.asked: list[Asked] = []
         self.known: object = None
-        self.warmed = self.stopped = False
+        self.stopped = False
 
     @property
     def queue(self) -> ComputeQueue:
@@ -80,11 +87,8 @@ class FakeCompute:
     async def run(
         self, job: Any, on_progress: OnProgress = lambda _: None, asked: Asked = BY_ITSELF
     ) -> Any:
-        if isinstance(job, OnData):
-            self.fingerprints.append(job.fingerprint)
-            job = job.job
-        if timed := isinstance(job, Timed):
-            job = job.job
+        if asked.fingerprint:
+            self.fingerprints.append(asked.fingerprint)
         self.jobs.append(job)
         self.asked.append(asked)
         on_progress(Progressed("computing", 1, 2))
@@ -94,7 +98,8 @@ class FakeCompute:
         if isinstance(answer, Exception):
             raise answer
         made = await answer if isawaitable(answer) else answer
-        return Took(made, seconds=1.0) if timed else made
+        asked.took(1.0)
+        return made
 
     memory_limit_bytes = 2**30
 
@@ -103,9 +108,6 @@ class FakeCompute:
 
     def open_light(self, known: object) -> None:
         self.known = known
-
-    def warm(self) -> None:
-        self.warmed = True
 
     def computations(self) -> tuple[Computation, ...]:
         return ()

@@ -50,3 +50,10 @@ def having(run: RunRecord, *states: LearnerState, message: str = "") -> RunRecor
         learner = run.learners[index].changed(state=state, message=message, worker_name="box")
         run = run.with_learner(learner)
     return run
+
+
+def leased(learner: LearnerRecord, worker: str) -> LearnerRecord:
+    """The learner at a worker, under a new epoch."""
+    return learner.changed(
+        state=LearnerState.LEASED, epoch=learner.epoch + 1, worker_id=worker, worker_name=worker
+    )

@@ -13,7 +13,6 @@ from lipt.common.errors import (
     ConfigError,
     DataError,
     LiptError,
-    StateError,
     UnknownNameError,
     UnknownWorkerError,
 )
@@ -22,7 +21,7 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import logging_progress
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
-from lipt.coordinator.compute.messages import Asked, Cost, Progressed
+from lipt.coordinator.compute.messages import Asked, Progressed
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.instruments import (
     COMPUTE_LIMIT,
@@ -66,23 +65,16 @@ async def test_run_goes_from_its_request_to_its_soup_and_subset(tmp_path: Path) 
     compute = pretraining(settings.state_dir)
     async with opened(settings, compute) as app:
         assert compute.known == DATA
-        assert not compute.warmed
         run = await app.requests.create("q", "mine", NOTHING)
-        # What cheap subsets need is there before the run is ready.
-        await until(app, run.run_id, lambda run: run.state is RunState.TRAINING)
-        assert compute.warmed
         final = await complete(app, "mine")
-        assert compute.asked[1:] == [Asked(run.run_id)] * 3
+        assert compute.asked[1:] == [Asked(run.run_id, fingerprint=DATA.fingerprint)] * 3
         await app.answers.subset(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
         asked = compute.asked[-1]
     assert [learner.state for learner in final.learners] == [LearnerState.DONE] * 2
     stages = ["DescribeData", "InitializeWeights", "CutShards", "MakeSoup"]
     assert compute.kinds == [*stages, "SelectSubset"]
-    assert (asked.run, asked.cost) == (run.run_id, Cost.LABELS)
+    assert (asked.run, asked.light) == (run.run_id, True)
     assert asked.callers is not None
-    compute = pretraining(settings.state_dir)
-    async with opened(settings, compute):
-        assert compute.warmed
 
 
 async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> None:
@@ -157,18 +149,6 @@ async def test_what_cannot_be_served_is_refused_and_leaves_the_state_to_the_next
     assert compute.stopped
     async with opened(make_settings(tmp_path)) as app:
         assert app.store.runs() == ()
-
-
-async def test_coordinator_serves_also_where_it_cannot_note_what_it_serves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def full(*_: object) -> None:
-        raise StateError("/state cannot be used: No space left on device.")
-
-    monkeypatch.setattr(Database, "save", full)
-    async with opened(make_settings(tmp_path)) as app:
-        assert app.data == DATA
-    assert "is not noted: /state cannot be used: No space left" in caplog.text
 
 
 def test_what_is_reported_is_said_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:

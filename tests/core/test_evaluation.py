@@ -1,7 +1,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
@@ -11,12 +11,11 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import validate
 from lipt.common.errors import ConfigError
 from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.model_input import images_in, num_stored, to_model_input
+from lipt.common.inputs.model_input import images_in, num_stored
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.models.head import frozen_names
 from lipt.common.targets.values import SingleLabel
-from lipt.core import evaluation
 from lipt.core.evaluation import (
     Evaluator,
     Evaluators,
@@ -146,29 +145,6 @@ def test_weights_are_given_up_once_they_cannot_be_above_the_floor() -> None:
     assert model.sizes == [2, 2]
     scored = evaluator(scaled(1.0), 3 / 6)
     assert scored.accuracy == evaluator(scaled(1.0)).accuracy == 4 / 6
-
-
-def test_model_inputs_are_made_once_and_as_many_as_there_is_room_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made: list[int] = []
-
-    def watched(examples_B: Tensor, *others: Any) -> Any:
-        made.append(len(examples_B))
-        return to_model_input(examples_B, *others)
-
-    monkeypatch.setattr(evaluation, "to_model_input", watched)
-    evaluator, _ = split_of([0] * 5, batch_size=2)
-    evaluator(scaled(1.0))
-    evaluator(scaled(2.0))
-    assert made == [2, 2, 1]
-    # Room for one batch of two images of three float32.
-    monkeypatch.setattr(evaluation, "_MOST_KEPT_BYTES", 2 * 3 * 4)
-    evaluator, _ = split_of([0] * 5, batch_size=2)
-    made.clear()
-    evaluator(scaled(1.0))
-    evaluator(scaled(2.0))
-    assert made == [2, 2, 1, 2, 1]
 
 
 def test_features_are_computed_once_where_the_head_alone_differs() -> None:

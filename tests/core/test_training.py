@@ -18,7 +18,6 @@ from lipt.core.training import (
     Warmed,
     initialize,
     num_initialization_steps,
-    num_warm_up_steps,
     warm_up,
 )
 from tests.in_memory import in_memory
@@ -103,13 +102,6 @@ def test_number_of_steps(epochs: float, steps: int | None, batch_size: int, expe
     assert num_initialization_steps(config, 100) == expected
 
 
-def test_a_warm_up_has_full_batches_of_256() -> None:
-    assert [num_warm_up_steps(15, 45_000), num_warm_up_steps(0.5, 1000)] == [2625, 2]
-    weights = initialized(InitializationConfig(epochs=0.0))
-    assert same(weights, dict(make_model().state_dict()))
-    assert not any(value.requires_grad for value in weights.values())
-
-
 @pytest.mark.parametrize(
     ("max_norm", "moved"), [(0.0, [3.0, 4.0]), (1.0, [0.6, 0.8]), (5.0, [3.0, 4.0])]
 )
@@ -175,28 +167,6 @@ def test_initialization_depends_on_its_arguments_alone() -> None:
         torch.set_rng_state(generator)
     assert same(first, again)
     assert not same(first, initialized(config, seed=1))
-
-
-def test_every_epoch_has_its_own_order_of_all_examples() -> None:
-    class Watched(Dataset):
-        def images(self, ids: Tensor) -> Tensor:
-            seen.append(ids.tolist())
-            return super().images(ids)
-
-    seen: list[list[int]] = []
-    steps: list[tuple[int, int]] = []
-    base = make_dataset(40)
-    initialized(
-        InitializationConfig(epochs=2.0, batch_size=5),
-        model=nn.Sequential(nn.Flatten(), nn.Linear(16, 2)),
-        dataset=Watched(base.rows, base.fingerprint, base.inputs),
-        ids=torch.arange(0, 40, 2),
-        steps=steps,
-    )
-    epochs = [[row for batch in part for row in batch] for part in (seen[:4], seen[4:])]
-    assert [sorted(epoch) for epoch in epochs] == [list(range(0, 40, 2))] * 2
-    assert epochs[0] != epochs[1]
-    assert steps == [(step, 8) for step in range(1, 9)]
 
 
 def test_a_warm_up_that_goes_on_from_an_epochs_end_comes_to_the_same_weights() -> None:

@@ -35,7 +35,6 @@ MANY = """
 [compute]
 max_waiting = 1000
 max_waiting_per_caller = 1000
-linger_seconds = 0.0
 [limits.per_peer]
 calls_per_second = 0.0
 max_streams = 1000

@@ -94,7 +94,7 @@ def test_user_s_own_data_and_model_from_one_short_file(cluster: Cluster, tmp_pat
         stranger = cluster.start_worker("stranger", environment=paths)
         stranger.wait_for("no learner for this worker: it cannot train run run-1, .* `mine`")
         waits = next(view for view in client.watch(run.run_id) if view.waiting)
-        assert waits.waiting.startswith("worker stranger is idle, but does not allow `mine`")
+        assert waits.waiting.startswith("worker stranger does not allow `mine`")
         doctor = cluster.lipt("doctor").stdout
         assert "note   worker stranger: cpu, idle" in doctor
         assert "it cannot train run run-1, for it does not allow `mine`" in doctor

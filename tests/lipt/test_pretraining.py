@@ -29,7 +29,7 @@ from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning import PROCESS_BYTES
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.specs import copy_to_cpu
-from lipt.coordinator.planning.admission import DataFigures
+from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.core.selection.registry import find_strategy
 from lipt.core.sharding import draw_shards, split_validation
 from lipt.core.stages.question import Question, SubsetQuery
@@ -38,6 +38,7 @@ from lipt.pretraining import Pretrained, default_model
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.writing.formatting import to_jsonable
 from tests import processes
+from tests.coordinator.fakes import described
 from tests.golden import datasets
 from tests.lipt.digits import QUICK, few_digits
 from tests.session import Session
@@ -358,7 +359,7 @@ def test_bytes_of_learners_are_those_that_travel() -> None:
 
 def counted(
     name: str,
-    data: DataFigures,
+    data: DataDescription,
     *,
     proxy: str | None = None,
     num_features: int = 64,
@@ -379,8 +380,8 @@ def counted(
     return count_subset(question, data, ModelFigures(0, 0, 0), num_features, batch_size=1)
 
 
-def images_of(number: int, size: int = 32, *, classes: int = 10) -> DataFigures:
-    return DataFigures((number // classes,) * classes, ImageSpec(3, size, size))
+def images_of(number: int, size: int = 32, *, classes: int = 10) -> DataDescription:
+    return described((number // classes,) * classes, ImageSpec(3, size, size))
 
 
 @pytest.mark.parametrize(
@@ -389,8 +390,6 @@ def images_of(number: int, size: int = 32, *, classes: int = 10) -> DataFigures:
         # 10 errors and 64 features in float32, and labels of eight bytes.
         ("el2n", {}, 5000, 5000 * (4 * 74 + 8)),
         ("uniform", {}, 0, 5000 * 8),
-        # A gradient's norm; there is no pass of the model alone.
-        ("grand", {"parameters": "all"}, 0, 5000 * (8 + 4)),
         # theta* and ten learners; two numbers of each.
         ("disagreement", {}, 11 * 5000, 5000 * (8 + 11 * 8)),
     ],

@@ -8,13 +8,10 @@ from tests.mutations.mutants import (
     Outcome,
     StaleError,
     Verdict,
-    digest,
-    is_expected,
     judge,
     mutated_files,
     read_mutants,
 )
-from tests.mutations.results import Results
 
 TABLE = """
 [[module]]
@@ -99,28 +96,6 @@ def test_a_mutant_is_caught_if_its_tests_fail_and_pass_without_it(
     unmutated: Outcome, mutated: Outcome, hangs: bool, verdict: Verdict
 ) -> None:
     assert judge(unmutated, mutated, hangs=hangs) is verdict
-
-
-def test_a_survivor_is_expected_only_where_the_row_says_why() -> None:
-    assert is_expected(make_mutant(), Verdict.CAUGHT)
-    assert not is_expected(make_mutant(), Verdict.SURVIVED)
-    assert is_expected(make_mutant(survives="equivalent"), Verdict.SURVIVED)
-    assert not is_expected(make_mutant(survives="equivalent"), Verdict.CAUGHT)
-
-
-def test_a_verdict_is_kept_until_the_module_or_the_test_changes(tmp_path: Path) -> None:
-    mutant = make_mutant(Edit("a.py", "x", "y"))
-    for name in ("a.py", "test_a.py"):
-        (tmp_path / name).write_text("x")
-    before = digest(tmp_path, mutant.tests, mutant.edits)
-    Results(tmp_path / "out.json").put_mutant(mutant, before, Verdict.CAUGHT)
-    kept = Results(tmp_path / "out.json")
-    assert kept.has_mutant(mutant, before)
-    assert kept.summary([mutant]) == ["table: 1 mutants: 1 caught"]
-    for name in ("a.py", "test_a.py"):
-        (tmp_path / name).write_text("x + 1")
-        assert not kept.has_mutant(mutant, digest(tmp_path, mutant.tests, mutant.edits))
-        (tmp_path / name).write_text("x")
 
 
 def test_the_tests_that_rows_name_are_there() -> None:

@@ -8,13 +8,15 @@ MakeSoup                              committed learners -> theta_p
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import FingerprintKind, RunConfig
-from lipt.common.data import pack_shard
+from lipt.common.data import Dataset, pack_shard
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.inputs.specs import InputFormat, InputSpec
 from lipt.common.targets.values import OtherTarget, SingleLabel, Target
@@ -47,6 +49,25 @@ class DataDescription:
     other_target: OtherTarget | None = None
     target_names: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, dataset: Dataset, *, full: bool = False) -> Self:
+        targets = dataset.rows.targets
+        counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
+        labels_N: np.ndarray = dataset.rows.labels_N.numpy()
+        return cls(
+            source=dataset.source,
+            class_names=dataset.class_names,
+            class_counts=tuple(counts_C.tolist()),
+            inputs=dataset.inputs,
+            fingerprint=dataset.full_fingerprint if full else dataset.fingerprint,
+            sampled_fingerprint=dataset.fingerprint if full else "",
+            note=dataset.note,
+            labels=labels_N.astype("<i4").tobytes(),
+            quarantined=dataset.quarantined,
+            other_target=None if targets is None else targets.target,
+            target_names=() if targets is None else targets.names,
+        )
+
     @property
     def target(self) -> Target:
         return self.other_target or SingleLabel(len(self.class_names))
@@ -65,6 +86,10 @@ class DataDescription:
     def fingerprints(self) -> tuple[str, ...]:
         return tuple(filter(None, (self.fingerprint, self.sampled_fingerprint)))
 
+    @property
+    def labels_N(self) -> NDArray[np.int64]:
+        return np.frombuffer(self.labels, "<i4").astype(np.int64)
+
     def fingerprint_like(self, other: str) -> str:
         """The fingerprint of the same kind as `other`; empty if there is none."""
         kind = FingerprintKind.of(other)
@@ -76,24 +101,8 @@ class DescribeData:
     """Open the data set; a missing or damaged one is refused before any run."""
 
     def run(self, context: Context) -> DataDescription:
-        dataset = context.dataset
-        targets = dataset.rows.targets
-        counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
         full = context.settings.dataset.fingerprint is FingerprintKind.FULL
-        labels_N: np.ndarray = dataset.rows.labels_N.numpy()
-        return DataDescription(
-            source=dataset.source,
-            class_names=dataset.class_names,
-            class_counts=tuple(counts_C.tolist()),
-            inputs=dataset.inputs,
-            fingerprint=dataset.full_fingerprint if full else dataset.fingerprint,
-            sampled_fingerprint=dataset.fingerprint if full else "",
-            note=dataset.note,
-            labels=labels_N.astype("<i4").tobytes(),
-            quarantined=dataset.quarantined,
-            other_target=None if targets is None else targets.target,
-            target_names=() if targets is None else targets.names,
-        )
+        return DataDescription.of(context.dataset, full=full)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from lipt.common.maps import placed, principal_components
 from lipt.common.process.devices import device_name
 from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, Cost
+from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES
 from lipt.coordinator.compute.scan import scanned_signals
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.options import WarmUp
@@ -38,10 +38,7 @@ from lipt.core.workspace import Workspace
 
 @dataclass(frozen=True)
 class Selected:
-    """A stored subset; `told` is the manifest's account of the selection.
-
-    `seconds` exclude the queue; `warming_seconds` of them trained a warm-up.
-    """
+    """A stored subset; `seconds` have `warming_seconds` of a warm-up, and no wait in the queue."""
 
     blob: BlobName
     digest: str
@@ -78,18 +75,13 @@ class SelectSubset(Question):
         return cls(**vars(question))
 
     @property
-    def cost(self) -> Cost:
-        strategy = find_strategy(self.strategy)
+    def is_light(self) -> bool:
+        """Whether labels and one look at every example's stored signals are enough."""
         large = self.features is not None and self.features.size_bytes > MAX_CHEAP_BYTES
-        if large or not strategy.is_linear or WarmUp.among(dict(self.options)) is not None:
-            return Cost.DEAR
-        needs = self.needs
-        if self.teacher is not None:
-            needs |= {Need.SIGNALS}
-        if Need.PAIRED_FEATURES in needs and self.features is None:
-            # The data set's own features.
-            return Cost.DEAR
-        return Cost.SIGNALS if needs or self.features is not None else Cost.LABELS
+        warms_up = WarmUp.among(dict(self.options)) is not None
+        # Paired features are the data set's own where none are given.
+        reads_data = Need.PAIRED_FEATURES in self.needs and self.features is None
+        return find_strategy(self.strategy).is_linear and not (large or warms_up or reads_data)
 
     def run(self, context: Context) -> Selected:
         started = monotonic()
@@ -107,7 +99,6 @@ class RecheckSubset:
 
     config: RunConfig
     inputs: InputFormat
-    # The weights of the earlier selection.
     anchor: BlobName
     weights: BlobName
 
@@ -154,7 +145,6 @@ class MapExamples:
         return tuple((x, y) for x, y in square_M2.tolist())
 
 
-# Larger images are scaled down to this.
 _MAX_PIXELS = 224
 _MAX_VALUES, _MAX_CHARACTERS = 12, 300
 
@@ -163,7 +153,7 @@ _MAX_VALUES, _MAX_CHARACTERS = 12, 300
 class ShownExample:
     """An example: a data URL of an image, or else its first values as text."""
 
-    picture: str | None
+    png: str | None
     text: str
 
 

@@ -1,25 +1,11 @@
-// Charts in real pixels: the soup, a timeline of learners, classes, a map of examples.
+// Charts in real pixels: the soup, classes, a map of examples.
 
-import { alphaOf, count, duration, fateOf, percent, plural, tried } from "./format.js";
+import { alphaOf, count, percent, tried } from "./format.js";
 import { html } from "./parts.js";
-import { now, state } from "./store.js";
+import { state } from "./store.js";
 import { useLayoutEffect, useRef } from "./vendor/htm-preact.js";
 
 const LEFT = 46; // room for the labels of the y axis
-
-function linear(start, end, from, to) {
-  const span = end - start || 1;
-  return (value) => from + ((value - start) / span) * (to - from);
-}
-
-/** Round values between two, about `about` of them. */
-function ticks(start, end, about) {
-  const rough = Math.max(end - start, 1e-9) / about;
-  const magnitude = 10 ** Math.floor(Math.log10(rough));
-  const step = magnitude * [1, 2, 5, 10].find((factor) => factor * magnitude >= rough);
-  const first = Math.ceil(start / step);
-  return Array.from({ length: Math.floor(end / step + 1e-9) - first + 1 }, (_, place) => (first + place) * step);
-}
 
 const chart = (kind, width, height, summary, content) => html`
   <svg class="chart ${kind}" role="img" width=${width} height=${height} viewBox="0 0 ${width} ${height}" aria-label=${summary}>
@@ -36,16 +22,16 @@ export function soupChart(run, room = state.width) {
   const values = learners.flatMap(({ ingredient }) => [ingredient.accuracy, ingredient.soup_accuracy]);
   const low = Math.max(0, Math.floor((Math.min(...values) - 0.01) * 20) / 20);
   const high = Math.min(1, Math.max(Math.ceil((Math.max(...values) + 0.005) * 20) / 20, low + 0.1));
-  const y = linear(low, high, bottom, 22);
+  const y = (value) => bottom - ((value - low) / (high - low)) * (bottom - 22);
   const soups = learners.map(({ ingredient }) => ingredient.soup_accuracy);
   const steps = soups.flatMap((soup, place) => [0, 1].map((end) => `${LEFT + (place + end) * slot},${y(soup)}`));
   const kept = learners.filter(({ ingredient }) => ingredient.kept).length;
   const every = Math.ceil(26 / slot);
   const summary = `The soup's accuracy: ${percent(soups.at(-1))} after ${learners.length} of ${run.learners.length} learners were tried, ${kept} kept. The table of learners has every step.`;
   return chart("soup-chart", width, height, summary, html`
-    ${ticks(low, high, 5).map((value) => html`<g class="tick" key="tick ${value}">
+    ${[0, 0.25, 0.5, 0.75, 1].map((share) => low + share * (high - low)).map((value) => html`<g class="tick" key="tick ${value}">
       <line x1=${LEFT} x2=${width - 8} y1=${y(value)} y2=${y(value)} />
-      <text x=${LEFT - 7} y=${y(value) + 4} text-anchor="end">${percent(value, 0)}</text>
+      <text x=${LEFT - 7} y=${y(value) + 4} text-anchor="end">${percent(value)}</text>
     </g>`)}
     <polyline class="soup" points=${steps.join(" ")} />
     ${learners.map(({ index, ingredient }, place) => {
@@ -64,32 +50,6 @@ export function soupChart(run, room = state.width) {
 
 export const soupLegend = () => html`
   <p class="legend dim"><span>━ soup after it</span><span>● ✓ alone, kept</span><span>◌ × alone, discarded</span></p>`;
-
-/** A lane for every worker, in it the learners that it has had, from lease to result. */
-export function timeline(run) {
-  const [lane, names, width] = [24, 110, Math.max(state.width, 280)];
-  const leased = run.learners.filter((learner) => learner.leased_at);
-  if (leased.length === 0) return null;
-  const from = (learner) => Date.parse(learner.leased_at);
-  const until = (learner) => Date.parse(learner.committed_at || run.ended_at) || now();
-  const [start, end] = [Math.min(...leased.map(from)), Math.max(...leased.map(until))];
-  const workers = [...new Set(leased.map((learner) => learner.worker_name))].sort();
-  const x = linear(start, Math.max(end, start + 1000), names, width - 8);
-  const summary = `Timeline of ${plural(leased.length, "learner")} on ${plural(workers.length, "worker")} over ${duration((end - start) / 1000)}. The table of learners has them all.`;
-  return chart("timeline", width, workers.length * lane + 18, summary, html`
-    ${workers.map((worker, place) => html`<text key=${worker} x="0" y=${place * lane + 16}>${worker.slice(0, 14)}<title>${worker}</title></text>`)}
-    ${leased.map((learner) => {
-      const [left, y, fate] = [x(from(learner)), workers.indexOf(learner.worker_name) * lane + 2, fateOf(learner)];
-      const span = Math.max(x(until(learner)) - left - 1, 2);
-      return html`<g key=${learner.index} class="piece ${fate.tone}">
-        <title>learner ${learner.index}: ${fate.word}, ${duration((until(learner) - from(learner)) / 1000)}</title>
-        <rect x=${left} y=${y} width=${span} height=${lane - 4} rx="3" />
-        ${span > 30 && html`<text x=${left + 5} y=${y + 14}>${learner.index} ${fate.sign}</text>`}
-      </g>`;
-    })}
-    <text x=${names} y=${workers.length * lane + 14}>0 s</text>
-    <text x=${width - 8} y=${workers.length * lane + 14} text-anchor="end">${duration((end - start) / 1000)}</text>`);
-}
 
 const MOST_CLASSES = 200;
 

@@ -37,12 +37,8 @@ export const bytes = unlessMissing((size) => {
 
 export function relative(seconds) {
   const size = Math.abs(seconds);
-  if (size < 5) return "now";
-  const text = size < 60 ? `${Math.floor(size / 5) * 5} s`
-    : size < 3600 ? `${Math.floor(size / 60)} min`
-    : size < 172_800 ? `${Math.floor(size / 3600)} h`
-    : `${Math.floor(size / 86_400)} d`;
-  return seconds > 0 ? `${text} ago` : `in ${text}`;
+  if (size < 10) return "now";
+  return seconds > 0 ? `${duration(size)} ago` : `in ${duration(size)}`;
 }
 
 /** "RUN_STATE_TRAINING" as "training". */

@@ -1,7 +1,7 @@
 // The page: signing in, the frame around every view, and drawing it whenever the state has changed.
 
 import { relative, word } from "./format.js";
-import { button, commands, field, html, problem, retryPictures, submit } from "./parts.js";
+import { button, commands, field, html, problem, submit } from "./parts.js";
 import { call, follow, post, unfollow } from "./service.js";
 import { changed, closeDialog, perform, readRoute, runById, say, state, task, to } from "./store.js";
 import { render, useLayoutEffect, useRef } from "./vendor/htm-preact.js";
@@ -136,7 +136,6 @@ addEventListener("draw", draw);
 addEventListener("session-ended", needSignIn);
 addEventListener("coordinator-back", () => {
   say("The coordinator is back.", "good");
-  retryPictures();
   void loadInfo();
 });
 addEventListener("hashchange", () => {

@@ -2,7 +2,7 @@
 
 import { count, MISSING, number, relative } from "./format.js";
 import { post } from "./service.js";
-import { changed, now } from "./store.js";
+import { changed, now, say } from "./store.js";
 import { html } from "./vendor/htm-preact.js";
 
 export { html };
@@ -28,27 +28,13 @@ export const section = (id, title, content, hint) => html`
     ${content}
   </section>`;
 
-/**
- * A table that becomes cards where there is no room for columns.
- *
- * columns: [name, class], the first heads the row; on cards "lead" stands beside it, "grow" and
- * "long" have a line of their own. rows: {key, cells, class}.
- */
+/** A table; columns: [name, class], the first heads the row; rows: {key, cells, class}. */
 export const table = (caption, columns, rows) => html`
-  <div class="wide"><table class="cards" role="table">
+  <div class="wide" role="region" aria-label=${caption} tabindex="0"><table>
     <caption class="unseen">${caption}</caption>
-    <thead role="rowgroup"><tr role="row">
-      ${columns.map(([name, kind]) => html`<th scope="col" role="columnheader" class=${kind}>${name}</th>`)}
-    </tr></thead>
-    <tbody role="rowgroup">${rows.map((row) => html`
-      <tr key=${row.key} class=${row.class} role="row">${row.cells.map((cell, place) => {
-        const [name, kind = ""] = columns[place];
-        const shown = `${kind}${cell === MISSING ? " void" : ""}`;
-        return place === 0
-          ? html`<th scope="row" role="rowheader" class=${shown} data-name=${name}>${cell}</th>`
-          : html`<td role="cell" class=${shown} data-name=${name}>${cell}</td>`;
-      })}</tr>`)}
-    </tbody>
+    <thead><tr>${columns.map(([name, kind]) => html`<th scope="col" class=${kind}>${name}</th>`)}</tr></thead>
+    <tbody>${rows.map((row) => html`<tr key=${row.key} class=${row.class}>${row.cells.map((cell, place) => (place === 0
+      ? html`<th scope="row">${cell}</th>` : html`<td class=${columns[place][1]}>${cell}</td>`))}</tr>`)}</tbody>
   </table></div>`;
 
 export function bar(done, total, label) {
@@ -100,27 +86,20 @@ export function moment(stamp) {
 const PICTURES_AT_ONCE = 64;
 // By id: the picture, or null while it is on its way.
 const pictures = new Map();
-let picturesFailed = "";
-
-/** Request pictures again that failed while the coordinator was away. */
-export function retryPictures() {
-  if (!picturesFailed) return;
-  picturesFailed = "";
-  for (const [id, picture] of pictures) if (picture === null) pictures.delete(id);
-}
 
 async function fetchPictures(missing) {
   for (const id of missing) pictures.set(id, null);
   for (let start = 0; start < missing.length; start += PICTURES_AT_ONCE) {
-    try {
-      const answer = await post("/api/pictures", { ids: missing.slice(start, start + PICTURES_AT_ONCE) });
-      for (const picture of answer.pictures) pictures.set(picture.id, picture);
-    } catch (error) {
-      picturesFailed = error.message;
-    }
+    const ids = missing.slice(start, start + PICTURES_AT_ONCE);
+    const answer = await post("/api/pictures", { ids }).catch((error) => say(`No pictures: ${error.message}`, "bad"));
+    for (const picture of answer?.pictures ?? []) pictures.set(picture.id, picture);
   }
   changed();
 }
+
+addEventListener("coordinator-back", () => {
+  for (const [id, picture] of pictures) if (picture === null) pictures.delete(id);
+});
 
 /** Pictures of examples with their ids and captions: their class where none is given. */
 export function gallery(label, ids, caption = (_, picture) => picture.class_name) {
@@ -128,7 +107,6 @@ export function gallery(label, ids, caption = (_, picture) => picture.class_name
   const missing = wanted.filter((id) => !pictures.has(id));
   if (missing.length > 0) void fetchPictures(missing);
   return html`
-    ${problem(picturesFailed && `No pictures: ${picturesFailed}`)}
     <ul class="gallery" aria-label=${label}>${wanted.map((id) => {
       const picture = pictures.get(id);
       return html`<li key=${id}><figure>

@@ -1,18 +1,17 @@
-// One run: how far it is, its soup, its learners on a timeline and in a table, its costs and settings.
+// One run: how far it is, its soup, its learners, its costs and settings.
 
-import { soupChart, soupLegend, timeline } from "./charts.js";
+import { soupChart, soupLegend } from "./charts.js";
 import { alphaOf, bytes, count, duration, fateOf, fixed, hasEnded, keptOf, MISSING, number, percent, plural, secondsOf, settingsOf, standingOf, tally, trainSeconds, tried } from "./format.js";
-import { badge, bar, button, commands, empty, head, html, moment, problem, section, table, tile, tiles, waiting } from "./parts.js";
+import { badge, bar, button, commands, empty, head, html, moment, problem, progressLine, section, table, tile, tiles, waiting } from "./parts.js";
 import { call } from "./service.js";
 import { closeDialog, mayAct, now, openDialog, perform, runById, state, task, to } from "./store.js";
 
-const STAGES = [["initializing", "initial weights", "initialization_seconds"], ["sharding", "shards", "sharding_seconds"],
-  ["training", "learners", "training_seconds"], ["merging", "soup", "merging_seconds"]];
+const STAGES = [["initial weights", "initialization_seconds"], ["shards", "sharding_seconds"], ["learners", "training_seconds"], ["soup", "merging_seconds"]];
 
 export function runView() {
   const run = runById(state.route.parts[1]);
   if (!run) return noRun();
-  return html`${runHead(run)} ${rail(run)} ${messages(run)} ${soup(run)} ${learners(run)} ${costs(run)} ${settings(run)}`;
+  return html`${runHead(run)} ${messages(run)} ${soup(run)} ${learners(run)} ${costs(run)} ${settings(run)}`;
 }
 
 export const noRun = () => html`
@@ -43,34 +42,12 @@ function confirmCancel(run) {
     </div>`);
 }
 
-function rail(run) {
-  const standing = standingOf(run).word;
-  const current = STAGES.findIndex(([name]) => name === standing);
-  return html`<ol class="rail" aria-label="Stages">${STAGES.map(([name, label, cost], place) => {
-    const seconds = number(run.costs?.[cost] ?? 0);
-    const isDone = standing === "ready" || (current >= 0 ? place < current : seconds > 0);
-    const isNow = place === current;
-    const [tone, sign, word] = isNow ? ["busy", "▸", "now"] : isDone ? ["good", "✓", "done"] : ["faint", "·", "not yet"];
-    return html`<li key=${name} class=${tone} aria-current=${isNow ? "step" : undefined}>
-      <span class="sign" aria-hidden="true">${sign}</span>
-      <span class="stage">${label}<span class="unseen">, ${word}</span></span>
-      <span class="dim">${isNow ? shareDone(run, name) : isDone ? duration(seconds) : MISSING}</span>
-    </li>`;
-  })}</ol>`;
-}
-
-function shareDone(run, stage) {
-  const { done, all } = tally(run);
-  if (stage === "training") return `${done} of ${all}`;
-  const total = number(run.progress?.total);
-  return number(run.progress?.ahead) > 0 ? "waiting for its turn" : total > 0 ? percent(number(run.progress.done) / total, 0) : "…";
-}
-
 function messages(run) {
   const { word } = standingOf(run);
   const kind = ["failed", "held"].includes(word) ? "problem" : "note";
   const shown = [[run.message, kind], [run.waiting, "note"], [run.fitted, "note"], [run.note, "note"]];
   return html`${shown.filter(([text]) => text && text !== word).map(([text, tone]) => html`<p class=${tone}>${text}</p>`)}
+    ${["initializing", "sharding", "merging"].includes(word) && progressLine(run.progress)}
     ${run.waiting && state.numWorkers === 0 && commands("lipt-worker --coordinator HOST:PORT")}`;
 }
 
@@ -89,13 +66,13 @@ function soup(run) {
     ${soupChart(run)} ${soupLegend()}`);
 }
 
-const COLUMNS = [["learner"], ["phase", "lead"], ["worker"], ["step", "grow"], ["loss", "numeric"], ["accuracy", "numeric"],
+const COLUMNS = [["learner"], ["phase"], ["worker"], ["step"], ["loss", "numeric"], ["accuracy", "numeric"],
   ["density", "numeric"], ["alpha", "numeric"], ["soup after", "numeric"], ["took", "numeric"]];
 
 function learners(run) {
   const { done, leased, queued, all } = tally(run);
   if (all === 0) return null;
-  return section("learners", "Learners", html`${timeline(run)} ${table("Learners", COLUMNS, run.learners.map(learnerRow))}`,
+  return section("learners", "Learners", table("Learners", COLUMNS, run.learners.map(learnerRow)),
     `${done} in, ${leased} at work, ${queued} waiting`);
 }
 
@@ -123,7 +100,7 @@ function costs(run) {
   const spent = run.costs;
   return spent && section("costs", "Costs", tiles(
     tile("since it began", duration(secondsOf(run))),
-    STAGES.map(([, label, cost]) => number(spent[cost]) > 0 && tile(label, duration(spent[cost]))),
+    STAGES.map(([label, cost]) => number(spent[cost]) > 0 && tile(label, duration(spent[cost]))),
     tile("trained on workers", duration(trainSeconds(run)), "the sum of all learners' training"),
     tile("to workers", bytes(spent.bytes_to_workers)), tile("from workers", bytes(spent.bytes_from_workers))));
 }

@@ -36,7 +36,7 @@ function overview() {
     tile("computing", count(state.computations.filter((item) => item.computing).length)));
 }
 
-const COLUMNS = [["run"], ["state", "lead"], ["learners", "grow"], ["soup", "numeric"], ["took", "numeric"], ["began"], ["compare"]];
+const COLUMNS = [["run"], ["state"], ["learners"], ["soup", "numeric"], ["took", "numeric"], ["began"], ["compare"]];
 
 const runsTable = () => table("Runs, newest first", COLUMNS, state.runs.map((run) => {
   const { done, all } = tally(run);

@@ -1,14 +1,13 @@
-// The service: workers with their health and certificates, and the queue of computations and learners.
+// The service: workers with their health, and the computations with those that wait.
 
-import { count, duration, hasEnded, number, relative, standing, tally } from "./format.js";
-import { badge, bar, empty, head, html, moment, section, table, waiting } from "./parts.js";
-import { age, now, runById, state, to } from "./store.js";
+import { count, duration, number, relative, standing } from "./format.js";
+import { badge, bar, empty, head, html, moment, table, waiting } from "./parts.js";
+import { age, runById, state, to } from "./store.js";
 
 const SILENT_SECONDS = 30;
-const DAY_MS = 86_400_000;
 
 export function workersView() {
-  const columns = [["worker", "long"], ["health", "lead"], ["at work on", "long"], ["device"], ["heard"], ["joined"], ["certificate ends"], ["versions"]];
+  const columns = [["worker", "long"], ["health"], ["at work on", "long"], ["device"], ["heard"], ["joined"], ["certificate ends"], ["versions"]];
   return html`
     ${head(html`Workers <span class="dim">${state.hasService && count(state.numWorkers)}</span>`)}
     ${state.workers.length > 0 ? table("Workers", columns, state.workers.map(workerRow))
@@ -27,36 +26,22 @@ function workerRow(worker) {
       html`<span class="name" title=${worker.worker_id}>${worker.name}</span>`,
       badge(standing(health)),
       html`<span class="name">${worker.assignment || html`<span class="dim">${worker.idle_reason || "nothing"}</span>`}</span>`,
-      worker.device, relative(silence), moment(worker.joined_at), certificate(worker.certificate_expires_at),
+      worker.device, relative(silence), moment(worker.joined_at), worker.certificate_expires_at ? moment(worker.certificate_expires_at) : "none shown",
       html`<span class="dim" title=${all || undefined}>${[lipt && `lipt ${lipt}`, torch && `torch ${torch}`].filter(Boolean).join(", ") || "–"}</span>`,
     ],
   };
 }
 
-function certificate(stamp) {
-  if (!stamp) return html`<span class="dim">none shown</span>`;
-  const days = (Date.parse(stamp) - now()) / DAY_MS;
-  if (days > 14) return moment(stamp);
-  const word = days <= 0 ? "ended" : days < 2 ? "ends at once" : "ends soon";
-  return html`<span>${badge({ word, sign: "!", tone: "bad" })} ${moment(stamp)}</span>`;
-}
-
 const JOBS = { InitializeWeights: "initial weights", CutShards: "shards", MakeSoup: "soup", SelectSubset: "subset", DiagnoseData: "diagnosis", MapExamples: "map", ShowExamples: "pictures" };
 
 export function queueView() {
-  const open = state.runs.filter((run) => !hasEnded(run) && tally(run).queued + tally(run).leased > 0);
-  const columns = [["run", "long"], ["waiting", "numeric"], ["at work", "numeric"], ["in", "numeric"], ["waits for", "long"]];
   return html`
     ${head("Queue")}
-    ${section("computations", "At the coordinator", state.computations.length > 0 ? computations() : empty("Nothing is computed, and nothing waits."))}
-    ${section("waiting", "Learners for workers", open.length === 0 ? empty("No learner waits for a worker.") : table("Learners for workers", columns, open.map((run) => {
-      const { queued, leased, done } = tally(run);
-      return { key: run.run_id, cells: [runLink(run.run_id), count(queued), count(leased), count(done), run.waiting || (state.numWorkers === 0 ? "a worker" : "its turn")] };
-    })))}`;
+    ${state.computations.length > 0 ? computations() : empty("Nothing is computed, and nothing waits.")}`;
 }
 
 function computations() {
-  const columns = [["what"], ["standing", "lead"], ["run", "long"], ["progress", "grow"], ["for", "numeric"], ["asked for by", "numeric"], ["lane"]];
+  const columns = [["what"], ["standing"], ["run", "long"], ["progress"], ["for", "numeric"], ["asked for by", "numeric"], ["lane"]];
   return table("What is computed, then what waits", columns, state.computations.map((item, place) => {
     const { done, total, activity, ahead } = item.progress ?? {};
     return {

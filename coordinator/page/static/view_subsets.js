@@ -4,7 +4,7 @@ import { ExampleMap, histogram } from "./charts.js";
 import { count, duration, number, percent } from "./format.js";
 import { button, empty, field, gallery, html, moment, problem, progressLine, submit, table, tile, tiles } from "./parts.js";
 import { call, compute, get, ofRun } from "./service.js";
-import { changed, fetched, mayAct, perform, runById, say, state, task, to } from "./store.js";
+import { changed, fetched, mayAct, perform, runById, state, task, to } from "./store.js";
 import { noRun, runHead } from "./view_run.js";
 
 export function subsetsView() {
@@ -134,26 +134,13 @@ const samples = (subset, name) => [
   <h3>${title} <span class="dim">${order}</span></h3>
   ${gallery(title, ids)}`);
 
-function facts({ num_examples: size, fraction, weights, manifest, code }) {
+function facts({ num_examples: size, fraction, weights, manifest }) {
   const costs = manifest?.costs ?? {};
   const words = manifest?.findings?.words ?? [];
-  const copy = async () => {
-    try {
-      await navigator.clipboard.writeText(code);
-      say("Copied.", "good");
-    } catch {
-      // Without TLS, other than on this machine, a page may not write to the clipboard.
-      say("This browser does not let the page copy: select the lines and copy them.", "bad");
-    }
-  };
   return html`
     ${tiles(tile("examples", `${count(size)} · ${percent(fraction)}`),
       tile("weights", weights.weighted ? `${number(weights.min).toPrecision(3)} to ${number(weights.max).toPrecision(3)}` : "all equal"),
       costs.selection_seconds !== undefined && tile("chosen in", duration(costs.selection_seconds)))}
     ${words.length > 0 && html`<ul class="words">${words.map((text) => html`<li>${String(text)}</li>`)}</ul>`}
-    ${manifest?.stopped_early && html`<p class="note">${String(manifest.stopped_early)}</p>`}
-    <div class="code">
-      <pre tabindex="0" aria-label="The lines that use this subset"><code>${code}</code></pre>
-      ${button("Copy", copy, { "aria-label": "Copy the lines that use this subset" })}
-    </div>`;
+    ${manifest?.stopped_early && html`<p class="note">${String(manifest.stopped_early)}</p>`}`;
 }

@@ -8,17 +8,15 @@ m is the identity, or another symmetric map that keeps lengths. The gain of addi
 
 Picks come from a pool of the largest gains, rebuilt when a gain outside may exceed its best. With u
 the sum of the picks' mapped rows and c the direction of the mean mapped row, the gains outside are
-bounded by z_e . u >= (z_e . c)(u . c) - |z_e across c| |u across c|. The picks equal plain
-greedy's, ties to the lowest position.
+bounded by z_e . u >= (z_e . c)(u . c) - |z_e across c| |u across c|.
 
 Unit rows are rounded to multiples of 2**-bits, so float64 sums of their products are exact: the
-picks do not depend on blocks, threads, device or data order. The error of a cosine is about
-2**-bits: 2e-6 for 2,000 rows, 8e-6 for 20,000.
+picks equal plain greedy's and do not depend on blocks, threads, device or data order. The error of
+a cosine is about 2**-bits: 2e-6 for 2,000 rows, 8e-6 for 20,000.
 
 Shapes: N rows, P coordinates or D features of a row, M examples in the pool, O outside, B of a
 block, G clusters.
-Source: Dhillon & Modha 2001, "Concept Decompositions for Large Sparse Text Data Using Clustering";
-Arthur & Vassilvitskii 2007, "k-means++: The Advantages of Careful Seeding".
+Source: Dhillon & Modha 2001 (spherical k-means); Arthur & Vassilvitskii 2007, "k-means++".
 """
 
 from __future__ import annotations

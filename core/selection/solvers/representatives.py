@@ -1,19 +1,17 @@
 """Facility location: choose examples that together are as similar to all others as possible.
 
 The objective sums each example's similarity with its most similar chosen one. It is monotone and
-submodular: greedy reaches 1 - 1/e of the optimum. Lazily, as gains only shrink: an old gain bounds
-the new one. Similarities (times weights, if any) are stored as one of 2^b evenly spaced integer
-levels, so sums and ties do not depend on their order. b = 24 has float32's resolution.
+submodular: greedy reaches 1 - 1/e of the optimum, lazily, as an old gain bounds the new one.
+Similarities (times weights, if any) are stored as one of 2^b evenly spaced integer levels, so sums
+and ties do not depend on their order. b = 24 has float32's resolution.
 
 Partition greedy (GreeDi) is used where the matrix of all pairs does not fit. Each of P random parts
-chooses w of its examples, then K are chosen among these. The best part's own choice is kept if it
-is better. If the union would not fit, parts choose fewer; with only their shares of the budget, the
-union is the answer. docs/large-data.md has the bound.
+chooses w of its examples, then K are chosen among these, or the best part's own choice if it is
+better. If the union would not fit, parts choose fewer. docs/large-data.md has the bound.
 
 Shapes: N examples, P parts, n and m of the examples, D features, K budget, B evaluated together, M
 candidates of the second round, T targets (all examples, except in the second round).
-Source: Minoux 1978, "Accelerated greedy algorithms for maximizing submodular set functions";
-Mirzasoleiman et al. 2013, "Distributed Submodular Maximization".
+Source: Minoux 1978 (lazy greedy); Mirzasoleiman et al. 2013, "Distributed Submodular Maximization".
 """
 
 from __future__ import annotations
@@ -98,7 +96,6 @@ class StoredLevels:
         return len(self.matrix_NT)
 
     def rows(self, ids_n: Tensor) -> Tensor:
-        """Some rows; n x N."""
         return self.matrix_NT[ids_n]
 
 
@@ -113,7 +110,6 @@ class ComputedLevels:
         return len(self.similarity)
 
     def rows(self, ids_n: Tensor) -> Tensor:
-        """Some rows; n x N."""
         row_bytes = 8 * max(len(ids_n), self.similarity.width)
         return torch.cat(
             [
@@ -228,7 +224,8 @@ def lazy_greedy_torch(levels: StoredLevels, budget: int) -> Tensor:
             stale_N = bounds_N.masked_fill(current_N, -1)
             ids_B = stale_N.topk(min(_BATCH_SIZE, len(levels))).indices
             ids_B = ids_B[stale_N[ids_B] >= 0]
-            bounds_N[ids_B] = _gains_over(matrix_NT[ids_B], best_T)
+            sums_B = torch.maximum(matrix_NT[ids_B], best_T).sum(dim=1, dtype=torch.int64)
+            bounds_N[ids_B] = sums_B - best_T.sum(dtype=torch.int64)
             current_N[ids_B] = True
             top = bounds_N.argmax()
         chosen_K[pick] = top
@@ -237,11 +234,6 @@ def lazy_greedy_torch(levels: StoredLevels, budget: int) -> Tensor:
         bounds_N[top] = -1
         current_N.fill_(False)
     return chosen_K
-
-
-def _gains_over(rows_BT: Tensor, best_T: Tensor) -> Tensor:
-    sums_B = torch.maximum(rows_BT, best_T).sum(dim=1, dtype=torch.int64)
-    return sums_B - best_T.sum(dtype=torch.int64)
 
 
 def choose_representatives(

@@ -1,13 +1,11 @@
 """CREST: mini-batch coresets, each chosen from a random set of examples not yet learned.
 
 One coreset of the whole data set stops representing it within a few steps of training. So each
-mini-batch represents its own random set, until the mini-batches fill the budget. It is chosen by
-facility location on the distance of the errors e, as in the paper. Examples with a loss below
-`learned_loss` are excluded, but at least the budget remains. Re-selection asks
-`lipt.core.stages.recheck`.
+mini-batch represents its own random set by facility location on the distance of the errors e. Of
+examples with a loss below `learned_loss` only as many stay as the budget needs.
 
 Our choices: mini-batches share no examples. Random sets are stratified and hold at least four times
-the mini-batch, at most 8,192. Every example of the pool is in one set before any is in a second.
+the mini-batch, at most 8,192. Every example is in one set before any is in a second.
 
 Shapes: N examples, n of them, C classes, G groups that share the budget (the classes, or one of
 all), M in a pool, R in a random set, B in a mini-batch, K budget.

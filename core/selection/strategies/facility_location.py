@@ -1,7 +1,6 @@
 """Facility location: plain, by gradients (CRAIG, AdaCore) and weighed by density (SubZeroCore).
 
-Shapes: N examples, B rows of a block, C classes, D features, F features with the 1 of the bias,
-    K budget.
+Shapes: N examples, B of a block, C classes, D features, F with the bias's 1, K budget.
 Source: besides those below, Shazeer and Stern 2018, "Adafactor" (arXiv:1804.04235).
 """
 
@@ -69,10 +68,7 @@ def facility_location(
 
 @built_in(
     summary="nearest to all gradients, weighted by how many each one stands for",
-    paper=(
-        'Mirzasoleiman et al. 2020, "Coresets for Data-efficient Training of Machine Learning '
-        'Models" (arXiv:1906.01827)'
-    ),
+    paper='Mirzasoleiman et al. 2020, "Coresets for Data-efficient Training" (arXiv:1906.01827)',
     cost="N^2 (C + d)",
     returns_weights=True,
     revision=1,
@@ -80,10 +76,9 @@ def facility_location(
 def craig(signals: Signals, budget: int, *, seed: int, partitions: Partitions = 0) -> Selection:
     """Keep the examples that are nearest to all others, by greedy facility location.
 
-    Replacing each gradient by its nearest chosen one changes the sum of all gradients by no more
-    than the sum of the distances. Minimizing that bound over subsets is facility location with
-    similarity "largest distance minus distance". A chosen example weighs as much as its cluster,
-    itself included: the weights sum to N.
+    Replacing each gradient by its nearest chosen one changes their sum by at most the sum of the
+    distances. Minimizing that is facility location with similarity "largest distance minus
+    distance". A chosen example weighs as much as its cluster: the weights sum to N.
     """
     chosen_K, levels = choose_representatives(
         proximity(gradients_of(signals)), budget, partitions=partitions, seed=seed
@@ -153,10 +148,7 @@ def precondition(
 
 @built_in(
     summary="craig on gradients divided by the diagonal of the last layer's Hessian",
-    paper=(
-        'Pooladzandi et al. 2022, "Adaptive Second Order Coresets for Data-efficient Machine '
-        'Learning" (arXiv:2207.13887)'
-    ),
+    paper='Pooladzandi et al. 2022, "Adaptive Second Order Coresets" (arXiv:2207.13887)',
     cost="N^2 (C + d)",
     returns_weights=True,
     prepare=precondition,
@@ -166,9 +158,8 @@ def adacore(signals: Signals, budget: int, *, seed: int, partitions: Partitions 
     """CRAIG on gradients divided by the Hessian's diagonal, which compares Newton steps.
 
     The paper estimates the diagonal by Hutchinson's probes. For the last layer it has a closed
-    form: mean_i p_ic (1 - p_ic) h_if^2, with a curvature of 1 for the squared error of numbers. A
-    gradient divided by it is no outer product. So the diagonal is factored, as in Adafactor, into
-    one curvature per class and one per feature.
+    form: mean_i p_ic (1 - p_ic) h_if^2, with a curvature of 1 for numbers. It is factored, as in
+    Adafactor, into one curvature per class and one per feature.
     """
     return craig(signals, budget, seed=seed, partitions=partitions)
 
@@ -195,12 +186,10 @@ def subzerocore(
 
     Maximizes the sum over all i of max over chosen j of w_j s_ij, s = (1 + cosine) / 2. With r_j
     the distance to the n-th nearest neighbour, w_j = exp(-(r_j - mu)^2 / (2 sigma^2)), mu and sigma
-    the mean and the deviation of all radii: outliers and crowded examples have small weights. A
-    random subset covers an example if it chooses one of its n nearest neighbours. n is the smallest
-    number with expected coverage 1 - (N-1-n choose K) / (N-1 choose K) >= coverage.
-
-    Compared with a summary of the paper and a third party's code, not the authors' code. There s is
-    the cosine, for which the sum is monotone only if no two features are opposite.
+    the mean and the deviation of all radii: outliers and crowded examples have small weights. n is
+    the smallest number with 1 - (N-1-n choose K) / (N-1 choose K) >= coverage, the expected share
+    of examples of whose n nearest neighbours a random subset chooses one. In the paper s is the
+    cosine, for which the sum is monotone only if no two features are opposite.
     """
     vectors = Vectors(signals.features_ND)
     count = num_neighbours(len(signals), budget, coverage)

@@ -8,11 +8,9 @@ layer, greedily. The gain of example i is its Taylor term
 updated after every pick (exact), or between rounds of picks. The validation logits are enough:
 z_v -= eta sum_S e_i (h_i . h_v + 1), from z_v = log p_v, up to a shift. Gains can grow, so lazy
 greedy's bounds do not hold. But a gain moves by at most eta |g_i| times the distance that grad L_V
-has moved, which bounds it for the exact solver.
-
-As in the authors' code, the step is eta times the SUM of the subset's gradients. On all classes a
-few hundred picks in 15 rounds can overshoot, where the exact solver ends lower. `step=mean` divides
-eta by K; then most picks are those of one-shot choice.
+has moved, which bounds it for the exact solver. As in the authors' code, the step is eta times the
+SUM of the subset's gradients; on all classes a few hundred picks in 15 rounds can overshoot.
+`step=mean` divides eta by K; then most picks are those of one-shot choice.
 
 Shapes: N examples, V validation examples, S of a step, C classes, D features, Q dimensions of the
 validation features' span, K budget, B candidates or rows of a block.
@@ -249,9 +247,7 @@ def alignments(gradients: Vectors, gradient: LayerGradient) -> Tensor:
     """<g_i, gradient> of every example; N float64."""
     if not _aligns_compiled(gradients):
         return plain_alignments(gradients, gradient, block_bytes=CACHED_BYTES)
-    from lipt.core.selection.compiled_loops import (  # noqa: PLC0415 - an extra
-        alignments_compiled,
-    )
+    from lipt.core.selection.compiled_loops import alignments_compiled  # noqa: PLC0415 - an extra
 
     factors = (gradients.outer_NC, gradients.features_ND, gradient.weight_CD, gradient.bias_C)
     return torch.from_numpy(

@@ -11,9 +11,8 @@ the chosen ones of V_c, and the similarity a_ij = v_i . t_j + t_i . v_j of two p
 o^t_c is the mean of the other classes' caption centres, o^v_c of their image centres. A centre is
 the direction of a class's mean row.
 
-Terms and weights are those of the authors' code, without its clipping of negative similarities
-and its updates in steps of 200 picks. The label's text is not known here: l_c is the caption centre
-of the latent class. Labels are the latent classes.
+Terms and weights are those of the authors' code, without its clipping of negative similarities and
+its updates in steps of 200 picks. Labels are the latent classes; l_c is their caption centre.
 
 Shapes: N examples, M of a latent class, B of a block, C latent classes, D features.
 """
@@ -50,10 +49,7 @@ CENTRE_WEIGHT = 1.0
 
 @built_in(
     summary="image-caption pairs whose halves are most alike; the least alike are dropped",
-    paper=(
-        'Hessel et al. 2021, "CLIPScore: A Reference-free Evaluation Metric for Image Captioning" '
-        '(arXiv:2104.08718); as a filter Gadre et al. 2023, "DataComp" (arXiv:2304.14108)'
-    ),
+    paper='Hessel et al. 2021, "CLIPScore" (arXiv:2104.08718)',
     cost="N d",
     balance=Balance.ON_REQUEST,
     needs=frozenset({Need.PAIRED_FEATURES}),
@@ -119,10 +115,7 @@ def pair_terms(signals: Signals) -> Signals:
 
 @built_in(
     summary="image-caption pairs that preserve the cross-covariance of their latent class",
-    paper=(
-        'Joshi et al. 2024, "Data-Efficient Contrastive Language-Image Pretraining: '
-        'Prioritizing Data Quality over Quantity" (arXiv:2403.12267)'
-    ),
+    paper='Joshi et al. 2024, "Data-Efficient Contrastive Language-Image" (arXiv:2403.12267)',
     cost="k N d",
     needs=frozenset({Need.PAIRED_FEATURES}),
     prepare=pair_terms,
@@ -130,9 +123,8 @@ def pair_terms(signals: Signals) -> Signals:
 def clipcov(signals: Signals, budget: int) -> Selection:
     """Keep pairs that preserve the cross-covariance of their latent classes, greedily.
 
-    Each pick has the largest gain in F. The cross term keeps each latent class's cross-covariance
-    and centre. Easiness prefers captions that fit their image, the label term captions close to the
-    class's own, and the centre terms pairs away from other latent classes.
+    Easiness prefers captions that fit their image, the label term captions close to the class's
+    own, and the centre terms pairs away from other latent classes.
     """
     # Gains within a class do not depend on other classes: the best pick is one of their next.
     picks = heapq.merge(*(_class_picks(signals, label) for label in torch.unique(signals.labels_N)))
@@ -149,23 +141,15 @@ def _class_picks(pairs: Signals, label: Tensor) -> Iterator[tuple[float, int]]:
         torch.cat([images_MD, captions_MD], dim=1),
         given(pairs.prepared_N, "terms")[positions_M],
         scale=1 / len(positions_M),
-        map_rows=_swapped,
+        # [v, t] as [t, v], whose product with another pair's [v, t] is a_ij.
+        map_rows=lambda rows_B2D: rows_B2D.roll(rows_B2D.shape[-1] // 2, dims=-1),
     ):
         yield -gain, int(positions_M[place])
 
 
-def _swapped(rows_B2D: Tensor) -> Tensor:
-    """[v, t] as [t, v], whose product with another pair's [v, t] is a_ij."""
-    return rows_B2D.roll(rows_B2D.shape[-1] // 2, dims=-1)
-
-
 @built_in(
     summary="most similar to what is not selected of the same latent class",
-    paper=(
-        'Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive Self-supervised Learning: '
-        'Most Beneficial Examples for Supervised Learning Contribute the Least" '
-        "(arXiv:2302.09195)"
-    ),
+    paper='Joshi & Mirzasoleiman 2023, "Data-Efficient Contrastive" (arXiv:2302.09195)',
     cost="k N d",
     needs=FEATURES,
 )
@@ -179,9 +163,8 @@ def sas(
     """Share the budget among latent classes; examples most similar to unselected ones first.
 
     With s_ij the cosines, each latent class V_c gives the set S_c that greedily maximizes F(S_c) =
-    sum_{i in V_c not in S_c} sum_{j in S_c} s_ij (the authors' code ranks static row sums). Cosines
-    stand for expected similarities of augmentations. With 1 + cos, which changes all gains alike, F
-    is submodular. Balanced, clusters are those of each class.
+    sum_{i in V_c not in S_c} sum_{j in S_c} s_ij (the authors' code ranks static row sums). With
+    1 + cos, which changes all gains alike, F is submodular.
     """
     latent_N = signals.labels_N
     if num_clusters:

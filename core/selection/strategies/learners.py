@@ -34,10 +34,7 @@ _MIN_LEARNERS = 2
 
 @built_in(
     summary="smallest mean margin of the own label's logit while learners train",
-    paper=(
-        'Pleiss et al. 2020, "Identifying Mislabeled Data using the Area Under the Margin '
-        'Ranking" (arXiv:2001.10528)'
-    ),
+    paper='Pleiss et al. 2020, "Area Under the Margin Ranking" (arXiv:2001.10528)',
     cost="N",
     needs=DYNAMICS,
     revision=1,
@@ -45,8 +42,7 @@ _MIN_LEARNERS = 2
 def aum(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the smallest mean margin, smallest first.
 
-    The margin is the label's logit minus the largest other one. The smallest are the hardest
-    examples; the very smallest are often mislabelled.
+    The margin is the label's logit minus the largest other one. The smallest are often mislabelled.
     """
     return keep_largest(-mean_margins(signals), budget)
 
@@ -59,10 +55,7 @@ def mean_margins(signals: Signals) -> Tensor:
 
 @built_in(
     summary="most often right and then wrong again while learners train; never right first",
-    paper=(
-        'Toneva et al. 2019, "An Empirical Study of Example Forgetting during Deep Neural '
-        'Network Learning" (arXiv:1812.05159)'
-    ),
+    paper='Toneva et al. 2019, "Example Forgetting" (arXiv:1812.05159)',
     cost="N",
     needs=DYNAMICS,
     revision=1,
@@ -71,8 +64,7 @@ def forgetting(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples that are forgotten most often, never learned ones first.
 
     Steps from right to wrong count. An example that no learner ever gets right counts as forgotten
-    infinitely often; with 0, as in some libraries, the hardest would be dropped first. Ties are
-    common, as there are few moments: the smaller mean margin goes first.
+    infinitely often. Of ties, which are common, the smaller mean margin goes first.
     """
     dynamics = signals.learners()
     by_margin_N = mean_margins(signals).argsort(stable=True)
@@ -99,10 +91,7 @@ def _of_data(name: str, exponent: str) -> Preset:
 
 @built_in(
     summary="hard and uncertain while learners train, drawn easier the fewer are kept",
-    paper=(
-        'Cho et al. 2025, "Lightweight Dataset Pruning without Full Training via Example '
-        'Difficulty and Prediction Uncertainty" (arXiv:2502.06905)'
-    ),
+    paper='Cho et al. 2025, "Dataset Pruning without Full Training" (arXiv:2502.06905)',
     cost="N",
     needs=DYNAMICS,
     revision=1,
@@ -181,19 +170,13 @@ def log_beta_density(means_N: Tensor, a: float, b: float) -> Tensor:
 
 @built_in(
     summary="largest variance of the probabilities among the learners",
-    paper=(
-        'Lakshminarayanan et al. 2017, "Simple and Scalable Predictive Uncertainty '
-        'Estimation using Deep Ensembles" (arXiv:1612.01474)'
-    ),
+    paper='Lakshminarayanan et al. 2017, "Deep Ensembles" (arXiv:1612.01474)',
     cost="N",
     needs=DYNAMICS,
     revision=1,
 )
 def disagreement(signals: Signals, budget: int) -> Selection:
-    """Keep the `budget` examples with the largest variance among learners, largest first.
-
-    The variance is of the probabilities, summed over the classes. It needs two learners.
-    """
+    """Keep the `budget` examples with the largest summed variance of the probabilities."""
     dynamics = signals.learners()
     num_learners = dynamics.error_norms_NL.shape[1]
     if num_learners < _MIN_LEARNERS:

@@ -1,19 +1,17 @@
 """K-center, graph cut, log-determinant, herding and MILO: examples chosen one by one.
 
-Rows of the most promising examples are computed together, as 64 rows take little longer than one.
-That does not change the picks. Ties keep data set order.
+Rows of the most promising examples are computed together, as 64 rows take little longer than one;
+the picks stay the same. Ties keep data set order.
 
-MILO's easy subsets come from stochastic greedy on the graph cut
-    sum_{i in V, j in S} s_ij - 0.4 sum_{i, j in S} s_ij,    s = (1 + cosine) / 2,
-the best of each pick's random sample of ceil(N / K ln(1 / epsilon)), as in "Lazier Than Lazy
-Greedy" (Mirzasoleiman et al. 2015, arXiv:1409.7938). Its diverse ones are random draws by the
-Taylor-softmax 1 + g + g^2 / 2 of each example's gain g in disparity. Examples are ordered one by
-one, each farthest from those before it. g is that distance, 1 - cosine, relative to the farthest
-pair. (By the authors' gain, the difference to the smallest distance, the draw is uniform.)
+MILO's easy subsets come from stochastic greedy ("Lazier Than Lazy Greedy", Mirzasoleiman et al.
+2015, arXiv:1409.7938) on the graph cut
+    sum_{i in V, j in S} s_ij - 0.4 sum_{i, j in S} s_ij,    s = (1 + cosine) / 2.
+Its diverse ones are random draws by the Taylor-softmax 1 + g + g^2 / 2, g the distance 1 - cosine
+of an example from those before it (farthest first), relative to the farthest pair.
 
 Shapes: N examples, B rows computed together or of a sample, D features, K budget, T columns so far.
-Source: besides those below, Gonzalez 1985, "Clustering to Minimize the Maximum Intercluster
-Distance"; Chen, Welling and Smola 2010 (arXiv:1203.3472), here without replacement.
+Source: besides those below, Gonzalez 1985 (farthest first); Chen, Welling and Smola 2010
+(arXiv:1203.3472), here without replacement.
 """
 
 from __future__ import annotations
@@ -51,10 +49,9 @@ def best_first(
     *,
     rows_ahead: int = ROWS_AHEAD,
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield the largest gain `budget` times: the position of each pick, and its row of the kernel.
+    """Yield `budget` times the largest gain's position and row of the kernel.
 
-    The caller updates the finite float64 gains in place between the picks, which get -inf. Gains
-    are compared in float32, ties to the lowest id.
+    The caller updates the float64 gains in place in between. They are compared in float32.
     """
     rows_ahead = max(1, min(rows_ahead, BLOCK_BYTES // (8 * len(gains_N))))
     slots: dict[int, int] = {}
@@ -73,10 +70,7 @@ def best_first(
 
 @built_in(
     summary="repeatedly the example farthest from all chosen ones",
-    paper=(
-        'Sener and Savarese 2018, "Active Learning for Convolutional Neural Networks: A '
-        'Core-Set Approach" (arXiv:1708.00489)'
-    ),
+    paper='Sener and Savarese 2018, "A Core-Set Approach" (arXiv:1708.00489)',
     cost="N k d",
     needs=needs_of_space,
 )
@@ -84,8 +78,7 @@ def kcenter(signals: Signals, budget: int, *, space: Space = "features") -> Sele
     """Keep `budget` examples that are near to all, each farthest from those before it.
 
     The largest distance to the nearest chosen one is at most twice the smallest possible. The first
-    is the one nearest to the mean. Once all others coincide with chosen examples, the rest follow
-    in data set order.
+    is the one nearest to the mean.
     """
     rows = Rows(in_space(signals, space))
     return _chosen(rows.squares_N, [pick for pick, _, _ in farthest_first(rows, budget)])
@@ -106,10 +99,7 @@ def farthest_first(rows: Rows, budget: int) -> Iterator[tuple[int, float, Tensor
 
 @built_in(
     summary="like all examples but not like each other, by gradient or feature",
-    paper=(
-        'Iyer et al. 2021, "Submodular Combinatorial Information Measures with '
-        'Applications in Machine Learning" (arXiv:2006.15412)'
-    ),
+    paper='Iyer et al. 2021, "Submodular Information Measures" (arXiv:2006.15412)',
     cost="N k (C + d)",
     needs=needs_of_space,
 )
@@ -124,8 +114,7 @@ def graph_cut(
 
     With S the chosen of V examples, s = (1 + cosine) / 2 and lambda the coverage, the value is
     lambda sum_{i in V, j in S} s_ij - sum_{i, j in S} s_ij: representative by the first sum,
-    diverse by the second. It is submodular, and for lambda >= 2 monotone: then greedy choice
-    reaches at least 63% of the best value.
+    diverse by the second. For lambda >= 2 greedy choice reaches at least 63% of the best value.
     """
     similarity = ScaledCosine(Rows(in_space(signals, space)))
     gains_N = similarity.column_sums().mul_(coverage).sub_(similarity.to_themselves())
@@ -139,10 +128,7 @@ def graph_cut(
 
 @built_in(
     summary="directions that span the largest volume, by gradient or feature",
-    paper=(
-        'Chen et al. 2018, "Fast Greedy MAP Inference for Determinantal Point Process to '
-        'Improve Recommendation Diversity" (arXiv:1709.05135)'
-    ),
+    paper='Chen et al. 2018, "Fast Greedy MAP Inference" (arXiv:1709.05135)',
     cost="N k (C + d + k)",
     needs=needs_of_space,
 )
@@ -156,8 +142,8 @@ def log_det(
     """Keep `budget` examples, each with the largest gain in log det(s_S + ridge I).
 
     Similarity is (1 + cosine) / 2. An example gains the log of its squared distance from the span
-    of those before it, so near-duplicates gain log ridge, less than anything else. One column of a
-    Cholesky factor per pick updates those distances, K x N float64.
+    of those before it: near-duplicates gain least. One column of a Cholesky factor per pick updates
+    those distances, K x N float64.
     """
     similarity = ScaledCosine(Rows(in_space(signals, space)))
     # exp(gain): the squared distance from the span, plus the ridge.
@@ -167,7 +153,6 @@ def log_det(
     num_taken_out = 0
 
     def residual_rows(positions_B: Tensor) -> Tensor:
-        """Rows with the columns so far taken out, in one matrix product."""
         nonlocal num_taken_out
         num_taken_out = len(picks)
         columns_TN = columns_KN[:num_taken_out]
@@ -198,8 +183,8 @@ def herding(signals: Signals, budget: int) -> Selection:
     """Keep examples whose mean approaches the mean of all, like 1 / i.
 
     Pick i is the x with the smallest |i mu - sum_S - x|. With drift the sum of mu - x over the
-    chosen, its square is |x - mu|^2 - 2 (x - mu) . drift plus a common term. float32 products with
-    a rounding bound leave a few candidates; float64 decides.
+    chosen, its square is |x - mu|^2 - 2 (x - mu) . drift plus a common term. float32 leaves a few
+    candidates; float64 decides.
     """
     features_ND = signals.features_ND
     blocks = list(row_blocks(len(features_ND), 16 * features_ND.shape[1]))
@@ -272,7 +257,8 @@ def _typical(rows_ND: Tensor, budget: int, generator: torch.Generator) -> Tensor
     likeness_N = torch.cat([rows_ND[rows].double() @ total_D for rows in blocks])
     squares_N = torch.cat([rows_ND[rows].double().square().sum(dim=-1) for rows in blocks])
     own_N = likeness_N - REPULSION * squares_N
-    left, size = list(range(len(rows_ND))), sample_size(len(rows_ND), budget)
+    left = list(range(len(rows_ND)))
+    size = math.ceil(len(left) / budget * math.log(1 / _EPSILON))
     picks = []
     for _ in range(budget):
         sample = draw_ahead(left, size, generator)
@@ -284,11 +270,6 @@ def _typical(rows_ND: Tensor, budget: int, generator: torch.Generator) -> Tensor
         left[place] = left[-1]
         left.pop()
     return torch.tensor(picks)
-
-
-def sample_size(num_examples: int, budget: int) -> int:
-    """Size of the random sample of each pick."""
-    return math.ceil(num_examples / budget * math.log(1 / _EPSILON))
 
 
 def draw_ahead(left: list[int], size: int, generator: torch.Generator) -> list[tuple[int, int]]:

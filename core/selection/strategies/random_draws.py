@@ -1,9 +1,8 @@
 """Random draws: plain, class-balanced, stratified, and by strata of a difficulty score (CCS).
 
-CCS covers the whole range of a difficulty score, without its hardest end, where many examples are
-mislabelled. The rest is split into strata of equal width of the score, with equal quotas as in
-`class_quotas`. Its authors tune beta: 0 where half of CIFAR-10 is kept, 0.3 for a tenth of it or
-of ImageNet, 0.2 for a fifth of ImageNet. The preset `paper` interpolates linearly, our choice.
+CCS covers the range of a difficulty score without its hardest end, where many labels are wrong. The
+rest is split into strata of equal width, with equal quotas. Its authors tune beta: 0 where half of
+CIFAR-10 is kept, 0.3 for a tenth, 0.2 for a fifth of ImageNet. Interpolating is our choice.
 
 Shapes: N examples, R of them not dropped, G cells, K budget.
 """
@@ -41,8 +40,7 @@ _MOST_CELLS = 256
 def uniform(signals: Signals, budget: int, *, seed: int) -> Selection:
     """Draw `budget` examples without replacement, all equally likely.
 
-    Random subsets are strong: ResNet-18 on 10% of CIFAR-10 reaches 79-84% at equal optimizer steps
-    (Zheng et al. 2023, arXiv:2210.15809).
+    ResNet-18 on 10% of CIFAR-10 reaches 79-84% so (Zheng et al. 2023, arXiv:2210.15809).
     """
     order_N = torch.randperm(len(signals), generator=derive_generator(seed, "uniform"))
     return unweighted(order_N[:budget])
@@ -79,20 +77,15 @@ def stratified(
 ) -> Selection:
     """Draw `budget` examples at random from cells of k-means (by cosine), from each its share.
 
-    Equal shares give rare kinds of examples as many as common ones. Proportional shares keep the
-    data's frequencies. What a small cell cannot give of an equal share is shared by the others.
+    Equal shares give rare kinds of examples as many as common ones; proportional shares keep the
+    data's frequencies.
     """
     generator = derive_generator(seed, "stratified")
-    num_cells = num_cells or default_cells(budget)
+    num_cells = num_cells or min(_MOST_CELLS, -(-budget // _CHOSEN_PER_CELL))
     cells_N = spherical_kmeans(signals.features_ND, num_cells, generator=generator).cpu()
     share_out = class_quotas if shares == "equal" else proportional_quotas
     quotas_G = share_out(cells_N.bincount().tolist(), budget)
     return unweighted(draw_from_groups(cells_N, quotas_G, generator=generator))
-
-
-def default_cells(budget: int) -> int:
-    """One cell per 2 examples to choose, at most 256."""
-    return min(_MOST_CELLS, -(-budget // _CHOSEN_PER_CELL))
 
 
 # The paper's beta, by the fraction that is kept.
@@ -101,10 +94,7 @@ _FRACTIONS, _BETAS = (0.1, 0.2, 0.5), (0.3, 0.2, 0.0)
 
 @built_in(
     summary="random, equal shares of every stratum of a score without its hardest end",
-    paper=(
-        'Zheng et al. 2023, "Coverage-centric Coreset Selection for High Pruning Rates" '
-        "(arXiv:2210.15809)"
-    ),
+    paper='Zheng et al. 2023, "Coverage-centric Coreset Selection" (arXiv:2210.15809)',
     cost="N (C + log N)",
     needs=lambda options: DYNAMICS if options["score"] == "aum" else SIGNALS,
     presets={

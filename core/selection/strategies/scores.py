@@ -1,8 +1,7 @@
 """Scores of one model, of which the largest are kept, and Moderate, which keeps the middle.
 
-CAL's score is the mean Kullback-Leibler divergence KL(neighbor || example) of the predictions. Its
-authors search an unlabelled example's neighbors among the labelled ones. Here they are among the
-examples given: those of the same class when balanced.
+CAL's score is the mean Kullback-Leibler divergence KL(neighbor || example) of the predictions.
+Neighbors are among the examples given: those of the same class when balanced.
 
 Shapes: N examples, B of a block, C classes, D features, L learners, R rows of a block, M neighbors,
 n of one class, K budget.
@@ -25,20 +24,15 @@ from lipt.core.selection.strategy import (
     FEATURES,
     SIGNALS,
     Balance,
-    Need,
     built_in,
 )
 from lipt.core.selection.vectors import Rows, Vectors
 from lipt.core.signals.dynamics import mean_over_learners
-from lipt.core.signals.signals import Signals, given, probabilities_of
+from lipt.core.signals.signals import Signals, probabilities_of
 
 Models = Annotated[
     Literal["merged", "learners"],
     "error norm of the weights that are selected on, or its mean over the learners",
-]
-Parameters = Annotated[
-    Literal["last_layer", "all"],
-    "which parameters the gradient is taken by; all costs a backward pass",
 ]
 # Probabilities and their scores, in float32 and float64.
 _BYTES_PER_CLASS = 24
@@ -57,8 +51,8 @@ _COLEMAN = 'Coleman et al. 2020, "Selection via Proxy" (arXiv:1906.11829)'
 def el2n(signals: Signals, budget: int, *, models: Models = "merged") -> Selection:
     """Keep the `budget` examples with the largest error norm |softmax - onehot|, worst first.
 
-    The paper averages over several runs. `models=learners` takes the mean over learners that were
-    not trained on the example, `pretraining=epochs:NxR` over R models of an ordinary warm-up.
+    `models=learners` takes the mean over learners that were not trained on the example,
+    `pretraining=epochs:NxR` over R models of an ordinary warm-up, as the paper.
     """
     if models == "learners":
         dynamics = signals.learners()
@@ -75,27 +69,18 @@ def error_norms(signals: Signals) -> Tensor:
 
 
 @built_in(
-    summary="largest gradient norm, by the last layer or by all parameters",
+    summary="largest norm of the gradient by the last layer",
     paper=_PAUL,
     cost="N (C + d)",
     averages=True,
-    needs=lambda options: (
-        frozenset({Need.GRADIENT_NORMS}) if options["parameters"] == "all" else SIGNALS
-    ),
 )
-def grand(signals: Signals, budget: int, *, parameters: Parameters = "last_layer") -> Selection:
+def grand(signals: Signals, budget: int) -> Selection:
     """Keep the `budget` examples with the largest gradient norm, largest first.
 
-    The paper's score is the mean over ten models at initialization, like `pretraining=epochs:1x10`;
-    the default uses theta_p. By the last layer's parameters it is |e| sqrt(1 + |h|^2), exact and
-    free. By all parameters it takes a backward pass per example, some hundred times the work.
+    The paper averages over ten models at initialization, like `pretraining=epochs:1x10`; the
+    default uses theta_p. By the last layer's parameters it is |e| sqrt(1 + |h|^2), exact and free.
     """
-    if parameters == "last_layer":
-        return keep_largest(signals.mean_over_models(last_layer_norms), budget)
-    norms_N = signals.mean_over_models(
-        lambda model: given(model.gradient_norms_N, "gradient norms")
-    )
-    return keep_largest(norms_N, budget)
+    return keep_largest(signals.mean_over_models(last_layer_norms), budget)
 
 
 def last_layer_norms(signals: Signals) -> Tensor:
@@ -183,10 +168,7 @@ _RESOLUTION = 1e-12
 
 @built_in(
     summary="predictions that differ most from those of the nearest neighbors",
-    paper=(
-        'Margatina et al. 2021, "Active Learning by Acquiring Contrastive Examples" '
-        "(arXiv:2109.03764)"
-    ),
+    paper='Margatina et al. 2021, "Contrastive Examples" (arXiv:2109.03764)',
     cost="N^2 d",
     # Before 3, neighbours among more than 100,000 examples were searched approximately.
     revision=3,

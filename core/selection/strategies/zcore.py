@@ -3,10 +3,9 @@
 Points are drawn in planes of two random features, from the triangular distribution of each
 feature's minimum, median and maximum. The example nearest to a point covers it and gains 1. Its
 neighbours in the plane (1,000 in the paper) are redundant and share -1, each by 1 / distance^4 from
-it. Scores start at a random number below 1, which orders untouched examples. They use all examples
-together, balanced or not. The paper draws a million points, 20 per example of CIFAR; here 20 per
-example, a million at most. Distances are sums of absolute differences, as in the authors' code.
-There one duplicate of the covering example takes all of the -1; here all its duplicates share it.
+it, distances being sums of absolute differences. Scores start at a random number below 1. They use
+all examples together, balanced or not. 20 points an example are drawn, a million at most, as the
+paper does for CIFAR. All duplicates of the covering example share its -1 (the authors': one alone).
 
 Shapes: N examples, D features, M draws, B of a block, K budget.
 """
@@ -57,10 +56,7 @@ def score_coverage(
 
 @built_in(
     summary="covers random points of the feature space, without others beside it",
-    paper=(
-        'Griffin et al. 2026, "Zero-Shot Coreset Selection via Iterative Subspace Sampling" '
-        "(arXiv:2411.15349)"
-    ),
+    paper='Griffin et al. 2026, "Zero-Shot Coreset Selection" (arXiv:2411.15349)',
     cost="N (d + m), m draws",
     needs=FEATURES,
     prepare=score_coverage,

@@ -19,18 +19,14 @@ from lipt.common.errors import DataError, OtherDataError, StateError
 from lipt.common.images.formats import ImageFormat
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute import light as lights
-from lipt.coordinator.compute import messages
 from lipt.coordinator.compute.context import Context, find_cached, keep_cached, with_kept_quarantine
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.light import LightContext
 from lipt.coordinator.compute.messages import (
     MAX_CHEAP_BYTES,
-    Cost,
-    OnData,
-    Timed,
+    Order,
     TooDearError,
-    Took,
 )
 from lipt.core.workspace import Key
 from tests.coordinator.compute.jobs.test_selecting import job_of
@@ -75,7 +71,7 @@ def fingerprint_of(pets: Path) -> str:
 def test_job_on_other_data_is_refused_before_it_begins(context: Context, kind: str) -> None:
     begun: list[bool] = []
     with pytest.raises(OtherDataError, match=f"{kind}{'f' * 64} is needed. Put the run's own data"):
-        OnData(f"{kind}{'f' * 64}", Do(lambda: begun.append(True))).run(context)
+        Order(Do(lambda: begun.append(True)), f"{kind}{'f' * 64}").run(context)
     assert begun == []
 
 
@@ -83,19 +79,19 @@ def test_data_that_was_replaced_is_opened_again_and_so_when_it_is_back(
     context: Context, pets: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = fingerprint_of(pets)
-    assert OnData(own, Do()).run(context) == 0
-    assert OnData(context.dataset.full_fingerprint, Do()).run(context) == 0
+    assert Order(Do(), own).run(context) == 0
+    assert Order(Do(), context.dataset.full_fingerprint).run(context) == 0
     paint(pets / "cat" / "0.png", 200)
     other = fingerprint_of(pets)
     with pytest.raises(OtherDataError, match=f"has the fingerprint {other} now, and {own} is"):
-        OnData(own, Do()).run(context)
-    assert OnData(other, Do()).run(context) == 200
+        Order(Do(), own).run(context)
+    assert Order(Do(), other).run(context) == 200
     paint(pets / "cat" / "0.png", 0)
-    assert OnData(own, Do()).run(context) == 0
+    assert Order(Do(), own).run(context) == 0
     assert caplog.text.count("have changed: it is opened again") == 2
     # Also where it is replaced while the job runs.
     with pytest.raises(OtherDataError, match="Put the run's own data back"):
-        OnData(own, Do(lambda: paint(pets / "dog" / "1.png", 1))).run(context)
+        Order(Do(lambda: paint(pets / "dog" / "1.png", 1)), own).run(context)
 
 
 @dataclass(frozen=True)
@@ -142,14 +138,6 @@ def test_what_is_kept_is_told_apart_by_the_full_fingerprint_where_that_is_asked_
         paint(pets / "cat" / "0.png", brightness)
         keep(Context(settings, send=lambda _: None), made)
     assert len(made) == 2
-
-
-def test_a_timed_job_says_how_long_it_took_itself(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    times = iter((100.0, 107.0))
-    monkeypatch.setattr(messages, "monotonic", lambda: next(times))
-    assert Timed(Do()).run(context) == Took(0, 7.0)
 
 
 pytest.importorskip("sklearn")
@@ -289,7 +277,7 @@ def test_subsets_of_labels_and_of_kept_signals_are_the_same(
     expected = job.run(dear)
     assert job.run(light) == expected
     monkeypatch.setattr(lights, "MAX_CHEAP_BYTES", 1000)
-    if job.cost is Cost.SIGNALS:
+    if "uniform" not in strategy:
         with pytest.raises(TooDearError):
             job.run(light)
 
@@ -327,21 +315,21 @@ SMALL, LARGE = BlobName("0" * 64, 1000), BlobName("0" * 64, MAX_CHEAP_BYTES + 1)
 
 
 @pytest.mark.parametrize(
-    ("strategy", "features", "cost"),
+    ("strategy", "features", "light"),
     [
-        ("uniform", None, Cost.LABELS),
-        ("uniform", SMALL, Cost.SIGNALS),
-        ("grand", None, Cost.SIGNALS),
-        ("moderate", SMALL, Cost.SIGNALS),
-        ("moderate", LARGE, Cost.DEAR),
-        ("facility_location", None, Cost.DEAR),
+        ("uniform", None, True),
+        ("uniform", SMALL, True),
+        ("grand", None, True),
+        ("moderate", SMALL, True),
+        ("moderate", LARGE, False),
+        ("facility_location", None, False),
         # Pairs are the data set's own where nobody has given others.
-        ("clip_score", None, Cost.DEAR),
-        ("clip_score", SMALL, Cost.SIGNALS),
-        ("auto", None, Cost.DEAR),
+        ("clip_score", None, False),
+        ("clip_score", SMALL, True),
+        ("auto", None, False),
     ],
 )
-def test_cost_follows_from_the_strategy_and_from_what_is_read(
-    select: Callable[..., SelectSubset], strategy: str, features: BlobName | None, cost: Cost
+def test_lightness_follows_from_the_strategy_and_from_what_is_read(
+    select: Callable[..., SelectSubset], strategy: str, features: BlobName | None, light: bool
 ) -> None:
-    assert select(strategy, features=features).cost is cost
+    assert select(strategy, features=features).is_light is light

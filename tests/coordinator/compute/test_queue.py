@@ -17,7 +17,6 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import (
     Asked,
-    Cost,
     DroppedError,
     News,
     Progressed,
@@ -146,12 +145,13 @@ class PlayedQueue(ComputeQueue):
         job: str,
         caller: str | Callable[[], frozenset[str]] | None = "me",
         run: str = "r",
-        cost: Cost = Cost.DEAR,
+        *,
+        light: bool = False,
     ) -> Request:
         callers = (lambda: frozenset({caller})) if isinstance(caller, str) else caller
         heard: list[Progressed] = []
         parts: list[object] = []
-        asked = Asked(run, callers, cost, parts.append)
+        asked = Asked(run, callers, light, on_part=parts.append)
         job_: Any = job
         return Request(asyncio.create_task(self.run(job_, heard.append, asked)), heard, parts)
 
@@ -325,7 +325,7 @@ async def test_light_job_that_needs_more_goes_on_to_the_heavy_process(queue: Pla
     queue.open_light(KNOWN)
     light = queue.played[1]
     heavy = queue.ask("heavy")
-    first, second = (queue.ask(job, cost=Cost.SIGNALS) for job in ("first", "second"))
+    first, second = (queue.ask(job, light=True) for job in ("first", "second"))
     await settled()
     assert (queue.process.begun, light.begun) == (["heavy"], ["first"])
     await light.end(TooDearError())

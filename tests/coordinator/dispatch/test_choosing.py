@@ -250,28 +250,14 @@ def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train() -> None:
     assert why_idle(worker(), []) == ""
 
 
-@pytest.mark.parametrize(
-    ("workers", "busy", "said"),
-    [
-        (["vm"], [], "worker vm is idle, but does not allow `mine` (--allow-module mine)"),
-        (["vm"], ["vm"], "worker vm does not allow `mine` (--allow-module mine)"),
-        # An idle one is named before those that are not.
-        (
-            ["a", "b", "c"],
-            ["a"],
-            "workers b and 2 more are idle, but do not allow `mine` (--allow-module mine)",
-        ),
-        ([], [], ""),
-    ],
-)
-def test_waiting_run_says_what_workers_lack(workers: list[str], busy: list[str], said: str) -> None:
-    run = made_up_run(model="mine:build")
-    alive = [worker(name) for name in workers]
-    assert why_waiting(waiting(run), alive=alive, busy=busy) == said
-    # One that may is enough, and a run of which all is out or in waits for nobody.
-    assert why_waiting(waiting(run), alive=[*alive, worker("good", "mine")], busy=["good"]) == ""
-    out = having(run, LearnerState.DONE, LearnerState.LEASED, LearnerState.FAILED)
-    assert why_waiting(waiting(out), alive=alive) == ""
+def test_waiting_run_says_what_workers_lack() -> None:
+    run = waiting(made_up_run(model="mine:build"))
+    lacks = "worker a does not allow `mine` (--allow-module mine)"
+    a, b = worker("a"), worker("b")
+    assert why_waiting(run, alive=[a]) == lacks
+    assert why_waiting(run, alive=[b, a]) == f"{lacks}, and 1 more cannot train it either"
+    # One that may is enough, and nobody is there to lack anything.
+    assert why_waiting(run, alive=[a, worker("good", "mine")]) == why_waiting(run, alive=[]) == ""
 
 
 def result(content: str) -> LearnerResult:
@@ -363,18 +349,13 @@ def test_two_processes_with_one_certificate_are_one_party() -> None:
 def test_a_run_says_which_worker_it_waits_for() -> None:
     run = twice(made_up_run(num_learners=2))
     a, b, c = worker("a"), worker("b"), worker("c")
-    words = (
-        "worker a is not enough: learners.redundancy = 2 wants another, with a certificate or "
-        "token of its own where workers have some"
-    )
-    assert why_waiting(waiting(run), alive=[a]) == words
+    words = "with a certificate or token of its own where workers have some"
+    wants = "learners.redundancy = 2 wants another worker for"
+    assert why_waiting(waiting(run), alive=[a]) == f"{wants} 2 learners, {words}"
     assert why_waiting(waiting(run), alive=[a, b]) == ""
     run = with_copies(with_copies(run, 0, copy("a", "x")), 1, copy("a", "x"), copy("b", "y"))
-    held = "; 1 of its learners held back for it"
-    assert why_waiting(waiting(run), alive=[a, b]) == (
-        "worker a and 1 more are not enough: learners.redundancy = 2 wants another, with a "
-        f"certificate or token of its own where workers have some, on such a device: cpu{held}"
-    )
+    on_such = f"{wants} 1 learners, {words}, on such a device: cpu"
+    assert why_waiting(waiting(run), alive=[a, b]) == on_such
     assert why_waiting(waiting(run), alive=[a, b, c]) == ""
     assert why_idle(a, [waiting(run)]) == (
         "has trained all that waits of run name-r, and learners.redundancy = 2 wants another "
@@ -480,11 +461,3 @@ async def test_a_learner_that_no_two_agree_on_fails_as_often_as_one_may(bench: B
         await train(bench, name, name)
     # The first contradicted nobody, the second is why there was a third; max_attempts is 3.
     assert (learner_of(bench).state, learner_of(bench).failures) == (LearnerState.FAILED, 3)
-
-
-async def test_a_copy_is_kept_with_its_snapshots(bench: Bench) -> None:
-    taken = await take(bench, "a")
-    assert taken is not None
-    handed_in = replace(result("x"), snapshots=(BlobName.of(b"s"),))
-    await bench.dispatcher.commit(bench.join("a"), *taken, handed_in)
-    assert learner_of(bench).copies[0].files == (BlobName.of(b"s"), result("x").blob)

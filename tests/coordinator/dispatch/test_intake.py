@@ -11,7 +11,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import LearnerRejectedError
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.specs import specs_of
-from lipt.coordinator.dispatch.intake import check_learner, require_report, trained_norm
+from lipt.coordinator.dispatch.intake import Reference, check_learner, require_report, trained_norm
 from lipt.coordinator.runs.transitions import LearnerResult
 
 WEIGHTS = {"w": torch.tensor([[1.0, 0.0], [0.0, 2.0]]), "steps": torch.tensor(3)}
@@ -19,7 +19,7 @@ WEIGHTS = {"w": torch.tensor([[1.0, 0.0], [0.0, 2.0]]), "steps": torch.tensor(3)
 
 def check(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    check_learner(path, specs_of(WEIGHTS))
+    check_learner(path, Reference(specs_of(WEIGHTS)))
 
 
 def test_learner_of_the_model_passes(tmp_path: Path) -> None:
@@ -69,15 +69,15 @@ def test_a_hundred_times_theta_is_taken(tmp_path: Path) -> None:
     theta = {"w": torch.tensor([[3.0, 0.0], [0.0, 4.0]])}
     path = tmp_path / "learner"
     path.write_bytes(encode_sparse({"w": 100 * theta["w"]}))
-    check_learner(path, specs_of(theta), initial_norm=5.0)
+    check_learner(path, Reference(specs_of(theta), norm=5.0))
     with pytest.raises(LearnerRejectedError, match=r"theta\*'s 4\.99.*learning_rate"):
-        check_learner(path, specs_of(theta), initial_norm=4.99)
+        check_learner(path, Reference(specs_of(theta), norm=4.99))
 
 
 def test_theta_of_zeros_says_nothing_of_norms(tmp_path: Path) -> None:
     path = tmp_path / "learner"
     path.write_bytes(encode_sparse(WEIGHTS))
-    check_learner(path, specs_of(WEIGHTS), initial_norm=0.0)
+    check_learner(path, Reference(specs_of(WEIGHTS), norm=0.0))
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_density_unlike_the_task_s_is_rejected(tmp_path: Path, num_kept: int, ta
     path = tmp_path / "learner"
     path.write_bytes(encode_sparse(weights))
     if taken:
-        check_learner(path, specs_of(weights), density=0.9)
+        check_learner(path, Reference(specs_of(weights)), density=0.9)
         return
     with pytest.raises(LearnerRejectedError, match=rf"keeps {num_kept / 100:.4f}.*says 0\.9000"):
-        check_learner(path, specs_of(weights), density=0.9)
-    check_learner(path, specs_of(weights))
+        check_learner(path, Reference(specs_of(weights)), density=0.9)
+    check_learner(path, Reference(specs_of(weights)))
 
 
 @pytest.mark.parametrize(
@@ -111,15 +111,15 @@ def test_density_unlike_the_task_s_is_rejected(tmp_path: Path, num_kept: int, ta
 )
 def test_impossible_report_is_rejected(loss: float, seconds: float, received: int) -> None:
     name = BlobName.of(b"learner")
-    require_report(LearnerResult(name, 1.0, 0.0, bytes_received=0), 0, "")
+    require_report(LearnerResult(name, 1.0, 0.0, bytes_received=0), 0)
     with pytest.raises(LearnerRejectedError, match="Report a finite loss"):
-        require_report(LearnerResult(name, loss, seconds, received), 0, "")
+        require_report(LearnerResult(name, loss, seconds, received), 0)
 
 
 def test_a_frozen_tensor_is_not_taken_from_a_learner(tmp_path: Path) -> None:
     path = tmp_path / "learner"
     path.write_bytes(encode_sparse(WEIGHTS))
     with pytest.raises(LearnerRejectedError, match=r"frozen leaves 1 of .* the other 1 alone"):
-        check_learner(path, specs_of({"w": WEIGHTS["w"]}), num_frozen=1)
+        check_learner(path, Reference(specs_of({"w": WEIGHTS["w"]}), num_frozen=1))
     path.write_bytes(encode_sparse({"w": WEIGHTS["w"]}))
-    check_learner(path, specs_of({"w": WEIGHTS["w"]}), num_frozen=1, density=0.5)
+    check_learner(path, Reference(specs_of({"w": WEIGHTS["w"]}), num_frozen=1), density=0.5)

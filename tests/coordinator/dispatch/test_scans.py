@@ -37,11 +37,10 @@ from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable, RangeGra
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
 from lipt.coordinator.runs.store import RunStore
-from lipt.coordinator.runs.transitions import leased
 from lipt.coordinator.state.database import Database
 from tests.clock import Clock
 from tests.coordinator.dispatch.conftest import Bench
-from tests.coordinator.made_up_runs import made_up_run
+from tests.coordinator.made_up_runs import leased, made_up_run
 from tests.meters import sums
 
 VERSIONS = {"lipt": "0.1.0", "torch": "2", "cpu": "x"}
@@ -426,7 +425,7 @@ async def test_a_silent_worker_s_range_is_another_s_from_then_on(bench: Bench) -
 
 async def test_demand_is_learners_queued_leased_and_to_come(bench: Bench) -> None:
     run = made_up_run("a", num_learners=3)
-    out = leased(run.learners[0], worker_id="w", worker_name="w", device="cpu")
+    out = leased(run.learners[0], "w")
     runs = [run.with_learner(out), made_up_run("b", num_learners=2)]
     runs.append(made_up_run("c", num_learners=5, state=RunState.SHARDING).changed(learners=()))
     runs.append(made_up_run("d", state=RunState.MERGING))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,8 +22,7 @@ from lipt.coordinator.compute.jobs.selecting import (
     ShowExamples,
     ShownExample,
 )
-from lipt.coordinator.page.handlers import code_for, examined
-from lipt.coordinator.state.records import SubsetRecord
+from lipt.coordinator.page.handlers import examined
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from tests.coordinator.fakes import FakeCompute, Hanging, complete, pretraining
 from tests.coordinator.page.conftest import LABELS as LABELS_OF_DATA
@@ -77,8 +75,8 @@ async def chosen(browser: httpx.AsyncClient, **wanted: object) -> dict[str, Any]
     return subset
 
 
-async def test_subset_is_computed_once_and_shown_with_the_code_that_uses_it(
-    page: ServedPage, trainer: httpx.AsyncClient, compute: FakeCompute
+async def test_subset_is_computed_once_and_shown(
+    trainer: httpx.AsyncClient, compute: FakeCompute
 ) -> None:
     first = await chosen(trainer, fraction=0.1)
     again = await chosen(trainer, budget=50)
@@ -90,7 +88,6 @@ async def test_subset_is_computed_once_and_shown_with_the_code_that_uses_it(
     assert first["weights"] == {"min": 1.0, "max": 1.0, "weighted": False}
     assert set(first["chosen"]) <= set(range(50))
     assert set(first["left_out"]) <= set(range(50, 500))
-    assert f"lipt.Client('{page.address}').subset('{first['run_id']}'" in first["code"]
 
 
 async def test_subsets_are_listed_newest_first_and_found_by_digest(
@@ -256,40 +253,15 @@ LABELS = np.array([0, 0, 0, 1, 1, 1] * 20)
 NAMES = ("</script>", "b")
 
 
-def record(**manifest: object) -> SubsetRecord:
-    given = {"budget": 4, "run_config": {"seed": 5}, **manifest}
-    return subset_of("r", "k").changed(strategy="craig", num_examples=3, manifest=given)
-
-
 def examples(*weights: float) -> Examples:
     return Examples(np.array([1, 3, 5]), np.array(weights, np.float32))
 
 
 def test_heaviest_examples_are_wanted_most() -> None:
-    found = examined(record(), examples(0.5, 4.0, 2.0), LABELS, NAMES, ())
+    found = examined(subset_of("r", "k"), examples(0.5, 4.0, 2.0), LABELS, NAMES, ())
     assert found["chosen"] == [3, 5, 1]
     assert found["weights"] == {"min": 0.5, "max": 4.0, "weighted": True}
     assert found["classes"] == [
         {"name": "</script>", "in_data": 60, "in_subset": 1},
         {"name": "b", "in_data": 60, "in_subset": 2},
     ]
-
-
-@pytest.mark.parametrize("text", ["a", "'); import os #", '"""', "\\", "\n"])
-def test_code_asks_for_the_same_subset_whatever_its_texts_hold(text: str) -> None:
-    given = record(options={text: text}, preset="paper", labels="none", proxy={"proxy": text})
-    imported, asking, using = ast.parse(code_for(given, "head:1")).body
-    assert isinstance(imported, ast.Import)
-    assert isinstance(using, ast.Assign)
-    assert isinstance(asking, ast.Assign)
-    call = asking.value
-    assert isinstance(call, ast.Call)
-    assert [ast.literal_eval(argument) for argument in call.args] == ["r", "craig"]
-    assert {word.arg: ast.literal_eval(word.value) for word in call.keywords} == {
-        "budget": 4,
-        "options": {text: text},
-        "balanced": True,
-        "preset": "paper",
-        "labels": "none",
-        "proxy": text,
-    }

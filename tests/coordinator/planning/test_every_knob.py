@@ -30,13 +30,15 @@ from lipt.common.config.values import overrides_to_proto, run_config_from_proto
 from lipt.common.errors import LiptError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.process.machine import Machine
-from lipt.coordinator.planning.admission import Admission, DataFigures, RunPlan, plan_run
+from lipt.coordinator.planning.admission import Admission, RunPlan, plan_run
 from lipt.coordinator.settings import LimitSettings
+from lipt.core.sharding import num_validation_examples, require_shards_fit
+from tests.coordinator.fakes import described
 
 # What the contract's fields carry.
 MOST = {int: 2**31 - 1, float: sys.float_info.max}
 MODELS = ("resnet8", "resnet18", "torchvision:vgg16")
-DATA = DataFigures((5000,) * 10, ImageSpec(3, 32, 32))
+DATA = described((5000,) * 10, ImageSpec(3, 32, 32))
 MACHINE = Machine(num_cores=4, memory_bytes=16 * 10**9)
 LIMITS = LimitSettings()
 BATCH_SIZE = 64
@@ -138,6 +140,8 @@ def admitted(wanted: dict[str, Any]) -> RunConfig | None:
     """The run's configuration, as CreateRun makes and admits it; None where it is refused."""
     try:
         config = run_config_from_proto(overrides_to_proto(wanted), RunConfig(model="resnet8"))
+        held_out = num_validation_examples(DATA.class_counts, config.validation)
+        require_shards_fit(DATA.num_examples - held_out, config.learners)
         asyncio.run(gate().require(config))
     except LiptError:
         return None

@@ -29,7 +29,7 @@ from lipt.common.errors import (
 from lipt.common.process.machine import Machine
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack
-from lipt.coordinator.planning.admission import Admission, DataFigures
+from lipt.coordinator.planning.admission import Admission
 from lipt.coordinator.runs.requests import RunRequests, page_of
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import LimitSettings
@@ -56,7 +56,7 @@ class World:
         self.started: list[str] = []
         admission = Admission(
             self.blobs,
-            DataFigures(DATA.class_counts, DATA.inputs),
+            DATA,
             limits=LimitSettings(),
             machine=Machine(num_cores=2, memory_bytes=8 * 2**30),
             allowed_modules=("tests.tiny",),

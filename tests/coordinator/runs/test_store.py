@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from lipt.common.errors import StateError, UnknownRunError
 from lipt.common.states import RunState
 from lipt.coordinator.compute.messages import Progressed
-from lipt.coordinator.runs import store as run_store
 from lipt.coordinator.runs.store import Change, LearnerProgress, LiveRun, RunStore, changed_learners
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, RunSummary
@@ -108,13 +107,10 @@ async def test_of_ended_runs_no_record_is_read_before_it_is_asked_for(
     assert (store.find("name-e7"), store.find("e7")) == (ended[7], ended[7])
     assert store.find_request(ended[8].request_id) == ended[8]
     assert store.find_request("of nobody") is None
-    assert reads.read == ["e7", "e8"]
+    assert reads.read == ["e7", "e7", "e8"]
 
 
-async def test_run_that_ends_is_summed_up_and_is_found_as_before(
-    store: RunStore, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads = Reads(database, monkeypatch)
+async def test_run_that_ends_is_summed_up_and_is_found_as_before(store: RunStore) -> None:
     assert [run.run_id for run in store.live()] == ["r"]
     watched, turned = (
         asyncio.create_task(wait("r", store.revision("r"), timeout_seconds=30.0))
@@ -126,8 +122,6 @@ async def test_run_that_ends_is_summed_up_and_is_found_as_before(
     assert store.live() == ()
     assert store.runs() == (RunSummary.of(ended),)
     assert (store.find("r"), store.record("r")) == (ended, ended)
-    # Its end was kept for those who ask at once.
-    assert reads.read == []
     store.set_activity("r", Progressed("late"))
     store.set_progress("r", 0, LearnerProgress(step=3))
     assert store.activity("r") == Progressed()
@@ -177,22 +171,6 @@ async def test_run_that_is_removed_meanwhile_is_unknown(database: Database) -> N
         store.record("e")
     await store.remove("e")
     assert store.runs() == ()
-
-
-async def test_learners_bound_what_is_kept_and_one_run_always_stays(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_store, "_MOST_LEARNERS", 2 * 20 + 7)
-    for run_id, num_learners in (("a", 3), ("b", 4), ("c", 70)):
-        run = made_up_run(run_id, num_learners=num_learners, state=RunState.READY)
-        await database.save_run(run, run.learners)
-    reads = Reads(database, monkeypatch)
-    store = RunStore(database)
-    await store.load()
-    for run_id in "ababcca":
-        store.record(run_id)
-    # Two small ones fit together, the large one beside nothing.
-    assert reads.read == ["a", "b", "c", "a"]
 
 
 class Disk:

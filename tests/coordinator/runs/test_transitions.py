@@ -28,7 +28,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     SoupResult,
 )
-from lipt.coordinator.compute.messages import Asked, Progressed
+from lipt.coordinator.compute.messages import Asked
 from lipt.coordinator.runs.holding import find_ready, hold_runs_of_other_data, how_far, why_held
 from lipt.coordinator.runs.repair import restore, restore_inputs
 from lipt.coordinator.runs.store import RunStore
@@ -39,7 +39,6 @@ from lipt.coordinator.runs.transitions import (
     decide_closing,
     done,
     is_in,
-    leased,
     requeued,
     with_deadline_running,
     without_open_learners,
@@ -48,13 +47,12 @@ from lipt.coordinator.runs.transitions import (
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import (
     CopyRecord,
-    DataRecord,
     LearnerRecord,
     RunRecord,
     SilentEnd,
 )
 from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
-from tests.coordinator.made_up_runs import having, made_up_run
+from tests.coordinator.made_up_runs import having, leased, made_up_run
 
 
 def test_closes_once_every_learner_has_ended_where_there_is_no_deadline() -> None:
@@ -103,8 +101,8 @@ def test_deadline_with_too_few_fails_and_says_where_the_others_are() -> None:
     run = having(run, LearnerState.DONE, LearnerState.LEASED)
     decision = decide_closing(run, now=10.0)
     assert decision.verdict is Closing.FAIL
-    assert "learner 1 (at worker box)" in decision.reason
-    assert "learner 2 (waiting for a worker)" in decision.reason
+    assert "learner 1 (leased)" in decision.reason
+    assert "learner 2 (queued)" in decision.reason
     assert "deadline_seconds" in decision.reason
 
 
@@ -149,7 +147,7 @@ def silent_end(step: int) -> SilentEnd:
 
 
 def handed_in(learner: LearnerRecord, content: bytes = b"x") -> LearnerRecord:
-    out = leased(learner, worker_id="w", worker_name="box", device="cpu")
+    out = leased(learner, "box")
     return done(out, LearnerResult(BlobName.of(content), 1.0, 1.0, bytes_received=0))
 
 
@@ -176,10 +174,10 @@ def test_only_the_same_result_of_the_same_lease_is_in_already() -> None:
     learner, x = handed_in(made_up_run().learners[0]), BlobName.of(b"x")
     held_back = requeued(learner, "").changed(copies=(copy_of(learner),), result=None)
     for there in (learner, held_back):
-        assert is_in(there, x, "w", 1)
-        assert not is_in(there, x, "w", 2)
+        assert is_in(there, x, "box", 1)
+        assert not is_in(there, x, "box", 2)
         assert not is_in(there, x, "other", 1)
-        assert not is_in(there, BlobName.of(b"y"), "w", 1)
+        assert not is_in(there, BlobName.of(b"y"), "box", 1)
 
 
 def test_only_open_learners_are_dropped_when_a_run_closes() -> None:
@@ -327,7 +325,7 @@ BOTH = replace(DATA, fingerprint=FULL, sampled_fingerprint=OWN)
         ({}, BOTH, ""),
         ({"fingerprint": FULL}, BOTH, ""),
         ({}, replace(BOTH, sampled_fingerprint="e" * 64), f"serves fake with {'e' * 64}"),
-        ({"fingerprint": FULL}, DATA, f"full fingerprint {FULL}.* with --fingerprint full\\.$"),
+        ({"fingerprint": FULL}, DATA, f"{FULL}, this .* with --fingerprint full\\.$"),
         (
             {},
             replace(DATA, inputs=ImageSpec(3, 16, 16)),
@@ -354,7 +352,7 @@ def test_a_run_of_other_data_is_told_both_fingerprints_both_sources_and_the_reme
         f"serves other with {'e' * 64}. Start the coordinator with the run's own data"
     )
     for or_else in ("", ", or leave the run out"):
-        reason = why_held(made_up_run(), OTHER, source="mine:data", or_else=or_else)
+        reason = why_held(made_up_run().changed(source="mine:data"), OTHER, or_else=or_else)
         assert reason == f"{told}{or_else}."
 
 
@@ -363,11 +361,9 @@ async def test_runs_of_other_data_are_held_and_counted_unless_ended(database: Da
     for run_id, state in (("r", RunState.MERGING), ("done", RunState.READY)):
         await store.add(made_up_run(run_id, state=state))
     await store.add(made_up_run("own").changed(fingerprint=OTHER.fingerprint))
-    known = DataRecord(fingerprint=OWN, source="mine:data", num_examples=9, served_at=1.0)
-    await database.save(known)
-    await hold_runs_of_other_data(store, OTHER, database, events)
-    assert "(mine:data)" in store.held("r")
-    assert "(mine:data)" in store.held("done")
+    hold_runs_of_other_data(store, OTHER, events)
+    assert store.held("r")
+    assert store.held("done")
     assert store.held("own") == ""
     shown = [store.shown_state(run) for run in store.runs()]
     assert shown == [RunState.HELD, RunState.READY, RunState.TRAINING]
@@ -389,18 +385,13 @@ async def test_what_waits_for_a_run_that_is_held_is_refused(database: Database) 
 def test_run_under_way_says_how_far_it_is_and_how_to_follow_it() -> None:
     run = made_up_run()
     run = run.with_learner(run.learners[1].changed(state=LearnerState.DONE))
-    assert how_far(run, Progressed()) == (
+    assert how_far(run, "") == (
         "run name-r is training (1 of 3 learners are in). Follow it with: lipt run watch name-r"
     )
     merging = made_up_run(state=RunState.MERGING)
-    assert how_far(merging, Progressed("merging learners", 2, 3)) == (
-        "run name-r is merging (merging learners, 2 of 3). Follow it with: lipt run watch name-r"
-    )
-    assert "(waiting for its turn, 3 ahead)" in how_far(
-        merging, Progressed("waiting for its turn", ahead=3)
-    )
+    assert "run name-r is merging (merging learners). " in how_far(merging, "merging learners")
     pending = made_up_run(state=RunState.PENDING)
-    assert "run name-r is pending. " in how_far(pending, Progressed())
+    assert "run name-r is pending. " in how_far(pending, "")
 
 
 @pytest.mark.parametrize(
@@ -415,4 +406,4 @@ def test_run_under_way_says_how_far_it_is_and_how_to_follow_it() -> None:
 def test_run_that_will_never_be_ready_says_why(state: RunState, message: str, said: str) -> None:
     run = made_up_run(state=state).changed(message=message)
     expected = f"run name-r {said} Start another: lipt run start"
-    assert how_far(run, Progressed("merging", 1, 2)) == expected
+    assert how_far(run, "merging") == expected

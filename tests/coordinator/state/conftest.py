@@ -11,7 +11,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import InitializationConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import DataRecord, DiagnosisRecord, RunRecord, SubsetRecord
+from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
 from tests.coordinator.made_up_runs import made_up_run
 
 NUM_EXAMPLES = 2
@@ -93,14 +93,6 @@ class StateBench:
             blob=blob,
         )
 
-    def data(self, fingerprint: str, served_at: float = 1.0) -> DataRecord:
-        return DataRecord(
-            fingerprint=fingerprint,
-            source=f"data {fingerprint[0]}",
-            num_examples=NUM_EXAMPLES,
-            served_at=served_at,
-        )
-
     def diagnosis(self, run_id: str = "") -> DiagnosisRecord:
         name = f"diagnosis of {run_id}"
         return diagnosis_of(run_id, name).changed(blob=self.put(name))
@@ -124,7 +116,7 @@ async def state(tmp_path: Path) -> StateBench:
     )
     for run in (ready, training, cancelled):
         await database.save_run(run, run.learners)
-    await database.save(bench.data("f" * 64), bench.subset(ready))
+    await database.save(bench.subset(ready))
     await database.save(bench.diagnosis(), bench.diagnosis("ready"))
     await database.close()
     return bench

@@ -93,7 +93,7 @@ def test_one_flipped_bit_is_found(state: StateBench) -> None:
             "UPDATE records SET body = json_set(body, '$.fingerprint', 'e') WHERE kind = 'subset'",
             "subset k+ of run ready: it is of the data e, its run of f{64}",
         ),
-        ("UPDATE records SET body = '{'", "the record of data f{64} cannot be read"),
+        ("UPDATE records SET body = '{'", "the record of diagnosis diagnosis of  cannot be read"),
         (
             "UPDATE runs SET body = json_remove(body, '$.pretrained_weights')",
             "is ready and has no theta_p",

@@ -3,12 +3,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import RunNotReadyError, StateError
@@ -21,9 +18,9 @@ from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import collection_paused
 from lipt.coordinator.state.maintenance import check_state
-from lipt.coordinator.state.records import RunRecord, RunSummary
+from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.storage.accounts import Accounts
-from lipt.coordinator.storage.storage import Storage, aging_clock, overdue
+from lipt.coordinator.storage.storage import Storage, aging_clock
 from tests.clock import Clock
 from tests.coordinator.fakes import FakeCompute
 from tests.coordinator.made_up_runs import made_up_run
@@ -209,9 +206,6 @@ async def test_last_round_is_waited_for(bench: Bench, monkeypatch: pytest.Monkey
     assert bench.there(SPARE) == []
 
 
-RUN = RunSummary.of(made_up_run(state=RunState.READY))
-
-
 def ended(run_id: str, days_ago: float, state: RunState = RunState.READY) -> Any:
     return made_up_run(run_id, state=state).changed(ended_at=NOW - days_ago * DAY)
 
@@ -224,7 +218,8 @@ async def test_ended_runs_go_where_somebody_has_said_so_and_live_ones_stay(bench
         made_up_run("d", state=RunState.MERGING),
     )
     assert await bench.left() == ["a", "b", "c", "d"]
-    assert await bench.left(keep_days=1, keep_runs=0) == ["c", "d"]
+    assert await bench.left(keep_days=901) == ["a", "b", "c", "d"]
+    assert await bench.left(keep_days=899) == ["c", "d"]
     with pytest.raises(RunNotReadyError, match="only runs that have ended are removed"):
         await bench.store.remove("c")
 
@@ -268,23 +263,3 @@ async def test_what_cannot_be_removed_is_there_as_before_and_goes_the_next_time(
         assert await bench.left(keep_days=1) == ["a", "b"]
     assert bench.events.count(EventKind.RETRIED, "collection") == 1
     assert await bench.left(keep_days=1) == []
-
-
-@given(
-    ends=st.lists(st.integers(0, 30), max_size=8),
-    keep_days=st.none() | st.integers(1, 30),
-    keep_runs=st.none() | st.integers(0, 9),
-)
-def test_overdue_by_either_rule(
-    ends: list[int], keep_days: int | None, keep_runs: int | None
-) -> None:
-    runs = [replace(RUN, run_id=str(place), ended_at=float(end)) for place, end in enumerate(ends)]
-    gone = overdue(runs, StorageSettings(keep_runs=keep_runs), now=40 * DAY)
-    assert len(gone) == (0 if keep_runs is None else max(0, len(runs) - keep_runs))
-    kept = [end for place, end in enumerate(ends) if runs[place] not in gone]
-    # Nobody goes who ended after somebody who stays.
-    assert max((run.ended_at or 0.0 for run in gone), default=0.0) <= min(kept, default=31)
-    days = [replace(RUN, run_id=str(place), ended_at=end * DAY) for place, end in enumerate(ends)]
-    old = overdue(days, StorageSettings(keep_days=keep_days), now=40 * DAY)
-    expected = [] if keep_days is None else [end for end in ends if 40 - end > keep_days]
-    assert [run.ended_at for run in old] == sorted(end * DAY for end in expected)

@@ -67,7 +67,6 @@ class World:
             DATA,
             defaults=RunConfig(model="resnet8"),
             wall_clock=count(1.0).__next__,
-            linger_seconds=60.0,
             backbone=backbone,
         )
 

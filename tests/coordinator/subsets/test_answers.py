@@ -423,18 +423,6 @@ async def test_weights_that_are_damaged_or_lost_are_made_again(world: World, los
     assert world.compute.fingerprints == ["f" * 64] * 2
 
 
-async def test_weights_are_made_again_also_when_who_asked_has_left(world: World) -> None:
-    world.damage(THETA_P)
-    begun, go_on = world.merge_slowly()
-    impatient = asyncio.create_task(world.answers.weights("r", "theta_p", "caller"))
-    await begun.wait()
-    impatient.cancel()
-    patient = asyncio.create_task(world.answers.weights("r", "theta_p", "caller"))
-    go_on.set()
-    assert world.blobs.is_whole(await patient)
-    assert world.compute.kinds == ["MakeSoup"]
-
-
 async def test_weights_that_are_not_there_yet_are_refused(world: World) -> None:
     with pytest.raises(RunNotReadyError, match="run name-young is training"):
         await world.answers.weights("young", "theta_p", "caller")

@@ -8,7 +8,6 @@ from lipt.common.errors import BudgetError
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 
-LINGER_SECONDS = 10.0
 WAITING, HALF, DONE = (
     Progressed("waiting", 0, 0, ahead=3),
     Progressed("working", 1, 2),
@@ -38,24 +37,9 @@ class Work:
         return self.begun
 
 
-class Naps:
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-        self.over = asyncio.Event()
-
-    async def __call__(self, seconds: float) -> None:
-        self.seconds.append(seconds)
-        await self.over.wait()
-
-
 @pytest.fixture
-def naps() -> Naps:
-    return Naps()
-
-
-@pytest.fixture
-def flights(naps: Naps) -> SingleFlight:
-    return SingleFlight(linger_seconds=LINGER_SECONDS, sleep=naps)
+def flights() -> SingleFlight:
+    return SingleFlight()
 
 
 def ask(
@@ -92,10 +76,11 @@ async def test_all_who_ask_for_one_key_wait_for_one_computation(flights: SingleF
     assert work.begun == 2
 
 
-async def test_what_waits_for_its_turn_is_given_up_with_the_last_who_waits_for_it(
-    flights: SingleFlight, naps: Naps
+@pytest.mark.parametrize("reached", [WAITING, HALF])
+async def test_a_computation_is_given_up_with_the_last_who_waits_for_it(
+    flights: SingleFlight, reached: Progressed
 ) -> None:
-    work = Work(WAITING)
+    work = Work(reached)
     first, second = ask(flights, work, caller="one"), ask(flights, work, caller="two")
     await work.reported.wait()
     assert work.callers() == {"one", "two"}
@@ -105,35 +90,7 @@ async def test_what_waits_for_its_turn_is_given_up_with_the_last_who_waits_for_i
     # Whoever asks for it again, even at once, begins anew.
     again = ask(flights, work)
     work.let_go.set()
-    assert await again[0] == 2
-    assert (work.given_up, naps.seconds) == (1, [])
-
-
-async def test_what_has_begun_goes_on_for_a_while(flights: SingleFlight, naps: Naps) -> None:
-    work = Work()
-    leaving = ask(flights, work)
-    await work.reported.wait()
-    await leave(leaving)
-    assert (work.given_up, naps.seconds) == (0, [LINGER_SECONDS])
-    # Who comes back in time finds it, and that pause ends nothing.
-    back, heard = ask(flights, work)
-    await settled()
-    naps.over.set()
-    await settled()
-    assert (work.begun, work.given_up, heard) == (1, 0, [HALF])
-    await leave((back, heard))
-    await settled()
-    assert work.given_up == 1
-
-
-async def test_what_has_to_wait_again_is_given_up_at_once(flights: SingleFlight) -> None:
-    work = Work()
-    leaving = ask(flights, work)
-    await work.reported.wait()
-    await leave(leaving)
-    work.report(WAITING)
-    await settled()
-    assert work.given_up == 1
+    assert (await again[0], work.given_up) == (2, 1)
 
 
 async def test_a_failure_reaches_everybody_and_is_not_kept(flights: SingleFlight) -> None:
@@ -154,12 +111,11 @@ async def test_a_failure_reaches_everybody_and_is_not_kept(flights: SingleFlight
     assert len(calls) == 2
 
 
-async def test_stopping_ends_what_is_computed_and_what_lingers(flights: SingleFlight) -> None:
-    work, other = Work(), Work()
-    waiting, leaving = ask(flights, work), ask(flights, other, "b")
+async def test_stopping_ends_what_is_computed(flights: SingleFlight) -> None:
+    work = Work()
+    waiting, _ = ask(flights, work)
     await work.reported.wait()
-    await leave(leaving)
     await flights.stop()
     with pytest.raises(asyncio.CancelledError):
-        await waiting[0]
-    assert work.given_up == other.given_up == 1
+        await waiting
+    assert work.given_up == 1

@@ -20,7 +20,6 @@ from lipt.common.config.run_config import (
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.images.formats import crop_flip
 from lipt.common.inputs.model_input import images_in
 from lipt.core.learner import learner as making
 from lipt.core.learner.augmentation import (
@@ -32,7 +31,7 @@ from lipt.core.learner.augmentation import (
 )
 from lipt.core.learner.learner import Examples, minibatches
 from lipt.core.learner.pruning import (
-    PruningInputs,
+    Gradients,
     is_pruned_from,
     masks_of_largest,
     prunable_parameters,
@@ -164,19 +163,6 @@ def images() -> torch.Tensor:
     return torch.randint(256, (20, 3, 8, 8), generator=seeded()).to(torch.uint8)
 
 
-def test_configuration_chooses_method_and_strength() -> None:
-    strong = AugmentationConfig(method=AugmentationMethod.RANDAUGMENT, num_ops=3, magnitude=20)
-    mild = AugmentationConfig(method=AugmentationMethod.CROP_FLIP)
-    none = AugmentationConfig(method=AugmentationMethod.NONE)
-    assert torch.equal(
-        images_in(augment(images(), strong, seeded())),
-        randaugment(images(), num_ops=3, magnitude=20, generator=seeded()),
-    )
-    found = images_in(augment(images(), mild, seeded()))
-    assert torch.equal(found, crop_flip(images(), generator=seeded()))
-    assert torch.equal(images_in(augment(images(), none, seeded())), images())
-
-
 @pytest.mark.parametrize("method", AugmentationMethod)
 @pytest.mark.parametrize(
     ("wrong", "value"),
@@ -284,19 +270,6 @@ def test_groups_equal_one_image_at_a_time(num_ops: int, shape: tuple[int, int, i
     assert torch.equal(images_BCHW, before)
 
 
-def test_draws_are_uniform_and_independent() -> None:
-    num_images = 20_000
-    operations_OB, negative_OB = draw_operations(num_images, num_ops=2, generator=seeded())
-    num_operations = len(OPERATIONS)
-    # Every pair of (first, second) operation and sign of the first: 14 * 14 * 2 cells.
-    cells = (operations_OB[0] * num_operations + operations_OB[1]) * 2 + negative_OB[0].long()
-    observed = torch.bincount(cells, minlength=2 * num_operations**2).double()
-    expected = num_images / len(observed)
-    chi_square = float(((observed - expected) ** 2 / expected).sum())
-    # 391 degrees of freedom: mean 391, standard deviation 28; four of them either way.
-    assert 391 - 4 * 28 < chi_square < 391 + 4 * 28
-
-
 WEIGHTS = {"conv": torch.tensor([[-4.0, 1.0], [0.5, 3.0]]), "head": torch.tensor([[2.0, -0.25]])}
 GRADIENTS = {"conv": torch.tensor([[0.1, -5.0], [4.0, 1.0]]), "head": torch.tensor([[0.0, 8.0]])}
 
@@ -305,23 +278,29 @@ def no_gradients() -> Mapping[str, Tensor]:
     raise AssertionError("this method needs no gradients")
 
 
-def inputs(weights: Mapping[str, Tensor] = WEIGHTS, *, seed: int = 0) -> PruningInputs:
-    return PruningInputs(weights, no_gradients, torch.Generator().manual_seed(seed))
+def pruned_by(
+    method: PruningMethod,
+    density: float,
+    weights: Mapping[str, Tensor] = WEIGHTS,
+    *,
+    gradients: Gradients = no_gradients,
+    seed: int = 0,
+) -> dict[str, Tensor]:
+    return prune(method, weights, density, gradients=gradients, generator=seeded(seed))
 
 
 def test_methods_zero_what_they_rank_least_or_nothing() -> None:
-    pruned = prune(PruningMethod.MAGNITUDE, inputs(), 0.5)
+    pruned = pruned_by(PruningMethod.MAGNITUDE, 0.5)
     # |w|: 4, 1, 0.5, 3, 2, 0.25: the largest three are 4, 3 and 2.
     assert pruned["conv"].tolist() == [[-4.0, 0.0], [0.0, 3.0]]
     assert pruned["head"].tolist() == [[2.0, 0.0]]
     # -0.25 is dropped; -0.0 would be equal to zero, and yet a value that is sent.
     assert not any(bool(weight[weight == 0].signbit().any()) for weight in pruned.values())
-    snip_inputs = PruningInputs(WEIGHTS, lambda: GRADIENTS, torch.Generator())
-    pruned = prune(PruningMethod.SNIP, snip_inputs, 0.5)
+    pruned = pruned_by(PruningMethod.SNIP, 0.5, gradients=lambda: GRADIENTS)
     # |g w|: 0.4, 5, 2, 3, 0, 2: of the two 2s the earlier one stays.
     assert pruned["conv"].tolist() == [[0.0, 1.0], [0.5, 3.0]]
     assert pruned["head"].tolist() == [[0.0, 0.0]]
-    pruned = prune(PruningMethod.NONE, inputs(), 0.1)
+    pruned = pruned_by(PruningMethod.NONE, 0.1)
     assert all(torch.equal(pruned[name], weight) for name, weight in WEIGHTS.items())
     assert all(pruned[name] is not weight for name, weight in WEIGHTS.items())
 
@@ -329,7 +308,7 @@ def test_methods_zero_what_they_rank_least_or_nothing() -> None:
 def test_random_depends_on_the_generator_alone() -> None:
     ones = {"a": torch.ones(30, 10), "b": torch.ones(50)}
     first, again, other = (
-        prune(PruningMethod.RANDOM, inputs(ones, seed=seed), 0.5) for seed in (1, 1, 2)
+        pruned_by(PruningMethod.RANDOM, 0.5, ones, seed=seed) for seed in (1, 1, 2)
     )
     assert torch.equal(first["a"], again["a"])
     assert not torch.equal(first["a"], other["a"])

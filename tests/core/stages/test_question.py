@@ -15,7 +15,6 @@ from lipt.common.errors import (
 from lipt.common.images.formats import ImageFormat
 from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.compute.messages import Cost
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import CommittedLearner, Outcome
 from lipt.core.selection.registry import STRATEGIES, find_strategy
@@ -176,7 +175,7 @@ def test_a_warm_up_needs_no_theta_p_and_lipt_says_nothing() -> None:
     assert asked.options == (("pretraining", "epochs:15"),)
     assert asked.weights == asked.initial == BlobName.of(b"theta*")
     assert asked.proxy is None
-    assert SelectSubset.answering(asked).cost is Cost.DEAR
+    assert not SelectSubset.answering(asked).is_light
     assert training_for(query("craig", "epochs:15"), 1000) is Training.INITIAL_WEIGHTS
     # So that the subsets of before keep their keys.
     assert asked_for("craig", "lipt") == asked_for("craig")
@@ -199,10 +198,6 @@ def test_soft_labels_come_of_a_proxy_with_classes() -> None:
         asked_for("kcenter", soft_labels=True, kind=TargetKind.NUMBER)
 
 
-# Of the model itself, whatever the proxy.
-ALL = {"options": {"parameters": "all"}}
-
-
 @pytest.mark.parametrize(
     ("strategy", "asked", "expected"),
     [
@@ -218,8 +213,6 @@ ALL = {"options": {"parameters": "all"}}
         ("kcenter", {"weights": FILE}, Training.INITIAL_WEIGHTS),
         ("grand", {"weights": FILE}, Training.INITIAL_WEIGHTS),
         ("grand", {"proxy": "ridge:patches"}, Training.NOTHING),
-        ("grand", ALL | {"proxy": "ridge:patches"}, Training.LEARNERS),
-        ("grand", ALL | {"proxy": "ridge:initial"}, Training.INITIAL_WEIGHTS),
         ("forgetting", {"proxy": "ridge:patches"}, Training.LEARNERS),
         ("forgetting", {"weights": FILE}, Training.LEARNERS),
     ],

@@ -206,14 +206,14 @@ def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
     assert probe.seen.features_ND.shape == (NUM_EXAMPLES, 2048)
     assert probe.seen.pictures_N is not None
-    assert (probe.seen.gradient_norms_N, probe.seen.dynamics) == (None, None)
+    assert probe.seen.dynamics is None
     assert selected.told["proxy"]["features"] == "patches"
     plain = Probe(frozenset({Need.COPIES}))
     select(plain)
     assert torch.equal(plain.seen.pictures_N, probe.seen.pictures_N)
 
 
-@pytest.mark.parametrize("need", [Need.SIGNALS, Need.GRADIENT_NORMS, Need.VALIDATION])
+@pytest.mark.parametrize("need", [Need.SIGNALS, Need.VALIDATION])
 def test_without_labels_there_is_nothing_that_is_made_of_them(select: Any, need: Need) -> None:
     with pytest.raises(SignalsError, match="'probe' needs"):
         select(Probe(frozenset({need})), labels=Labels.NONE, proxy="ridge:patches")
@@ -365,8 +365,8 @@ def test_pictures_come_in_the_order_that_was_asked_for(small: Context) -> None:
     images = small.dataset.images(torch.tensor([7, 2]))
     for shown, image_CHW in zip(found, images, strict=True):
         assert shown.text == ""
-        assert shown.picture is not None
-        content = base64.b64decode(shown.picture.partition(",")[2])
+        assert shown.png is not None
+        content = base64.b64decode(shown.png.partition(",")[2])
         pixels = list(Image.open(io.BytesIO(content)).tobytes())
         assert pixels == image_CHW.flatten().tolist()
     assert ShowExamples(()).run(small) == ()
@@ -378,7 +378,7 @@ def test_of_other_examples_the_first_values_are_told(small: Context) -> None:
     rows = ColumnRows("made up", ("a", "b"), torch.tensor([0, 1]), columns, tensors)
     columned = holding(small, Dataset(rows, "print", ColumnsSpec(columns)))
     (shown,) = ShowExamples((1,)).run(columned)
-    assert shown.picture is None
+    assert shown.png is None
     values = ", ".join(map(str, range(20, 32)))
     assert shown.text == f"age: 1.25; text: {values}, ..."
 

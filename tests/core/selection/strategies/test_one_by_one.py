@@ -20,7 +20,6 @@ from lipt.core.selection.strategies.one_by_one import (
     kcenter,
     log_det,
     milo,
-    sample_size,
 )
 from lipt.core.selection.vectors import Rows, ScaledCosine, Space, in_space
 from lipt.core.signals.signals import Signals, given
@@ -209,7 +208,7 @@ def test_easy_takes_the_first_of_equal_examples_of_each_sample() -> None:
     chosen = milo(signals, 20, seed=0).indices_K.tolist()
     left, generator = list(range(30)), derive_generator(0, "milo-easy", 0)
     for pick in chosen:
-        sample = draw_ahead(left, sample_size(30, 20), generator)
+        sample = draw_ahead(left, 4, generator)
         ids = [candidate for candidate, _ in sample]
         seen.append(len(set(ids)))
         assert pick == ids[0] == min(ids)

@@ -17,7 +17,6 @@ from lipt.core.selection.strategies.crest import (
 )
 from lipt.core.selection.strategies.random_draws import (
     ccs,
-    default_cells,
     strata_of,
     stratified,
 )
@@ -58,13 +57,6 @@ def test_shares_by_hand(shares: Shares, budget: int, expected: list[int]) -> Non
     for seed in range(5):
         chosen = stratified(signals, budget, num_cells=3, shares=shares, seed=seed).indices_K
         assert kinds_N[chosen].bincount().tolist() == expected
-
-
-@pytest.mark.parametrize(
-    ("budget", "expected"), [(1, 1), (2, 1), (3, 2), (500, 250), (512, 256), (10**6, 256)]
-)
-def test_cells_grow_with_the_budget_to_a_limit(budget: int, expected: int) -> None:
-    assert default_cells(budget) == expected
 
 
 def of_norms(*norms: float) -> Signals:
