@@ -230,11 +230,10 @@ class _SharedPass:
         self._context, self._scan = context, scan
         self._folder = RangeFolder(scans_dir(context.settings.state_dir), scan.scan_id)
         self._score = partial(score_range, model, context.dataset, device=context.device)
-        self._share = context.settings.compute.verified_share
         self._verification = Verification(
             scan.whole,
             lambda ids: tuple(self._score(scan.whole, some=ids).values()),
-            share=self._share,
+            share=context.settings.compute.verified_share,
             exact=bool(scan.kind),
         )
         dataset = context.dataset
@@ -279,6 +278,7 @@ class _SharedPass:
         scored = self._score(self._scan.task(index), on_done=on_done)
         self._folder.keep(index, HERE, encode_range(scored))
         self._take(index, HERE, tuple(scored.values()))
+        self._verification.num_here += len(self._scan.task(index))
         self._context.send(RangeDone(self._scan.scan_id, index))
 
     def _take_sent(self) -> None:
@@ -287,7 +287,9 @@ class _SharedPass:
             if index in self._taken:
                 continue
             if file.party in self._distrusted:
-                self._distrust(file.party)
+                # Otherwise it was removed with another one.
+                if file.path.exists():
+                    self._distrust(file.party)
             elif (sent := self._read(file)) is not None:
                 self._take(index, file.party, sent)
                 if file.party != HERE:
@@ -340,7 +342,8 @@ class _SharedPass:
             *(sum(party != HERE for party in self._taken.values()), len(num_examples)),
             *(num_verified.total(), num_examples.total()),
         )
-        return {"num_here": num_here, **account(num_examples, num_verified, self._share)}
+        share = self._verification.least_share
+        return {"num_here": num_here, **account(num_examples, num_verified, share)}
 
 
 def forget_scores(signals_dir: Path, party: str) -> int:

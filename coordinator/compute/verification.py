@@ -3,6 +3,9 @@
 Each example is drawn with the probability `share` after its range has come in, whoever sent it and
 whenever. So n forged examples go unnoticed with a probability of (1 - share)^n.
 
+Many workers bring more than one process can verify. Then the share falls for a while, but never
+below 1,000 examples of the whole pass. `least_share` is the lowest one that was used.
+
 On one kind of machine, batches of one size mostly give a row the same bits, whatever the other rows
 are. Drawn examples therefore fill batches of the worker's size. A row that differs is scored once
 more in the batch that the worker had, which decides. Where that confirms it, its place in a batch
@@ -31,6 +34,8 @@ ScoreIds = Callable[[Tensor], Sequence[Tensor]]
 OTHER_KIND, OTHER_PLACE = 2e-3, 1e-4
 # The manifest states the probability for this fraction of a party's examples.
 STATED_FRACTION = 0.01
+# Examples of a pass that are drawn at least, and how much of this process's work may wait.
+_FEWEST_DRAWN, _SHARE_WAITING = 1000, 0.05
 
 
 def unnoticed(share: float, num_forged: float) -> float:
@@ -53,6 +58,10 @@ class Verification:
     def __init__(self, whole: ScoringTask, score: ScoreIds, *, share: float, exact: bool) -> None:
         """`exact` says that workers compute the same bits as this process."""
         self._whole, self._score, self._share = whole, score, share
+        self._floor = min(share, _FEWEST_DRAWN / len(whole))
+        self.least_share = share
+        # Examples that this process has scored, for verification or for itself.
+        self.num_here = 0
         self._exact = exact
         self._tolerance = 0.0 if exact else OTHER_KIND
         self._random = torch.Generator().manual_seed(secrets.randbits(63))
@@ -61,7 +70,11 @@ class Verification:
 
     def draw(self, party: str, start: int, sent: Sequence[Tensor]) -> None:
         """Draw from a range that begins at `start`, with the values of its examples."""
-        drawn = torch.rand(len(sent[0]), generator=self._random) < self._share
+        room = self._whole.batch_size + _SHARE_WAITING * self.num_here
+        share = (room - len(self._waiting)) / len(sent[0])
+        share = max(self._floor, min(self._share, share))
+        self.least_share = min(self.least_share, share)
+        drawn = torch.rand(len(sent[0]), generator=self._random) < share
         for row in torch.nonzero(drawn).flatten().tolist():
             # Cloned: the range itself is not kept in memory.
             values = tuple(value[row].clone() for value in sent)
@@ -83,6 +96,7 @@ class Verification:
     def _compare(self, batch: Sequence[_Drawn]) -> set[str]:
         wrong = set[str]()
         here = self._score(torch.tensor([drawn.row for drawn in batch]))
+        self.num_here += len(batch)
         for place, drawn in enumerate(batch):
             self.num_verified[drawn.party] += 1
             mine = [value[place] for value in here]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -71,6 +72,27 @@ def test_forged_examples_go_unnoticed_as_often_as_is_stated(
     stated = unnoticed(SHARE, len(forged))
     # Five standard deviations: one failure in a million runs.
     assert abs(missed / TRIALS - stated) < 5 * (stated * (1 - stated) / TRIALS) ** 0.5
+
+
+def test_the_share_falls_while_more_comes_than_can_be_verified_to_a_thousand_of_the_pass() -> None:
+    many = replace(WHOLE, stop=100_000, batch_size=100)
+    values = torch.zeros(1000, 2)
+    checked = Verification(many, lambda ids: (torch.zeros(len(ids), 2),), share=0.05, exact=True)
+    checked.draw("a", 0, (values,))
+    assert checked.least_share == 0.05
+    for start in range(1000, 100_000, 1000):
+        checked.draw("a", start, (values,))
+    assert checked.least_share == 0.01
+    assert checked.check(everything=True) == set()
+    # Five standard deviations around a thousand, and fifty of the first two ranges.
+    assert 840 < checked.num_verified["a"] < 1300
+    # What this process scores makes room again, for six hundred.
+    checked.num_here = 10_000
+    before = checked.num_verified["a"]
+    for start in range(0, 20_000, 1000):
+        checked.draw("a", start, (values,))
+    checked.check(everything=True)
+    assert checked.num_verified["a"] - before > 500
 
 
 def test_what_is_stated_by_hand() -> None:
