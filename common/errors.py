@@ -129,7 +129,7 @@ class MissingExtraError(RequestError, reason="MISSING_EXTRA", code="FAILED_PRECO
     def __init__(self, package: str, *, extra: str, needed_for: str) -> None:
         super().__init__(
             f"{needed_for} needs the package {package!r}. "
-            f"Install it with: pip install 'lipt[{extra}]'"
+            f"Install it in LiPT's source folder: pip install '.[{extra}]'"
         )
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -80,7 +81,7 @@ def load_factory(spec: str, *, allowed_modules: Collection[str]) -> Callable[...
 def call_factory(spec: str, factory: Callable[..., Any], **arguments: int) -> Any:
     """Call a factory with these arguments, or without any."""
     try:
-        return factory(**arguments)
+        return call_by_name_or_place(factory, **arguments)
     except Exception as error:
         given = ", ".join(f"{name}={value}" for name, value in arguments.items())
         named = ", ".join(["*", *arguments]) if arguments else ""
@@ -88,6 +89,21 @@ def call_factory(spec: str, factory: Callable[..., Any], **arguments: int) -> An
             f"{spec!r} called {f'with {given}' if given else 'without arguments'} failed with "
             f"{type(error).__name__}: {error}. Define it as def factory({named})."
         ) from error
+
+
+def call_by_name_or_place(factory: Callable[..., Any], **arguments: int) -> Any:
+    """Call a factory by keyword or, where its arguments have other names, by position."""
+    if not _binds(factory, **arguments) and _binds(factory, *arguments.values()):
+        return factory(*arguments.values())
+    return factory(**arguments)
+
+
+def _binds(factory: Callable[..., Any], *args: int, **keywords: int) -> bool:
+    try:
+        signature(factory).bind(*args, **keywords)
+    except (TypeError, ValueError):  # ValueError: a function in C without a signature
+        return False
+    return True
 
 
 def require_importable(modules: Collection[str]) -> None:

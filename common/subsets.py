@@ -4,8 +4,7 @@ Digest: SHA-256 of all indices as little-endian int64, ascending, then their wei
 little-endian float32, then any soft labels as little-endian float16, row by row. It does not depend
 on storage or transfer.
 
-File: one gzip stream of blocks of 2**20 examples, the last one shorter. A block is its differences,
-then its weights, then its soft labels, if any:
+File: one gzip stream of the differences, then the weights, then the soft labels, if any:
 
     differences   little-endian int64: each index minus the previous one; the first minus 0
     weights       little-endian float32
@@ -34,7 +33,6 @@ from numpy.typing import NDArray
 
 from lipt.common.errors import BudgetError, InvalidRequestError, SubsetError
 
-_BLOCK = 2**20
 _EXAMPLE_BYTES = 12
 _SOFT_BYTES = 2
 # DEFLATE expands at most 1,032 times.
@@ -138,12 +136,8 @@ def subset_digest(
 
 def first_fall(indices_K: NDArray[np.int64]) -> int | None:
     """The first position whose index is not above the previous one, or None."""
-    for start in range(0, len(indices_K), _BLOCK):
-        block = indices_K[start : start + _BLOCK + 1]
-        falls = np.flatnonzero(block[1:] <= block[:-1])
-        if falls.size:
-            return start + int(falls[0]) + 1
-    return None
+    falls = np.flatnonzero(indices_K[1:] <= indices_K[:-1])
+    return int(falls[0]) + 1 if falls.size else None
 
 
 def _as(column: npt.ArrayLike, dtype: str) -> NDArray[Any]:
@@ -156,52 +150,42 @@ def packed_sizes(num_examples: int, num_classes: int = 0) -> range:
     """The possible sizes of a file; `num_classes` is 0 without soft labels."""
     if num_examples < 0 or num_classes < 0:
         return range(0)
-    plain = (_EXAMPLE_BYTES + _SOFT_BYTES * num_classes) * num_examples
+    plain = _plain_bytes(num_examples, num_classes)
     return range(plain // _MOST_EXPANSION, plain + plain // 64 + _OVERHEAD_BYTES)
+
+
+def _plain_bytes(num_examples: int, num_classes: int) -> int:
+    return (_EXAMPLE_BYTES + _SOFT_BYTES * num_classes) * num_examples
 
 
 def pack(examples: Examples) -> bytes:
     """Pack a subset as a file; deterministic for one version of zlib."""
-    content = io.BytesIO()
-    indices_K, weights_K = examples.indices_K, examples.weights_K
-    with gzip.GzipFile(fileobj=content, mode="wb", compresslevel=6, mtime=0) as file:
-        for start in range(0, len(examples), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            before = indices_K[start - 1] if start else 0
-            file.write(_planes(np.diff(indices_K[block], prepend=before), "<i8"))
-            file.write(_planes(weights_K[block], "<f4"))
-            if examples.soft_labels_KC is not None:
-                file.write(_planes(examples.soft_labels_KC[block].ravel(), "<f2"))
-    return content.getvalue()
+    content = _planes(np.diff(examples.indices_K, prepend=0), "<i8")
+    content += _planes(examples.weights_K, "<f4")
+    if examples.soft_labels_KC is not None:
+        content += _planes(examples.soft_labels_KC.ravel(), "<f2")
+    return gzip.compress(content, compresslevel=6, mtime=0)
 
 
 def unpack(content: bytes, num_examples: int, num_classes: int = 0) -> Examples:
     """Unpack an untrusted file; `subset_digest` checks the order."""
     if len(content) not in packed_sizes(num_examples, num_classes):
         raise _no_file(f"{len(content)} bytes cannot hold {num_examples} examples")
-    indices_K, weights_K = np.empty(num_examples, np.int64), np.empty(num_examples, np.float32)
-    soft_labels_KC = np.empty((num_examples, num_classes), np.float16)
-    last = 0
+    size = _plain_bytes(num_examples, num_classes)
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-            for start in range(0, num_examples, _BLOCK):
-                count = min(_BLOCK, num_examples - start)
-                block = slice(start, start + count)
-                differences = _from_planes(file.read(8 * count), "<i8", count)
-                np.cumsum(differences, out=indices_K[block])
-                indices_K[block] += last
-                last = int(indices_K[start + count - 1])
-                weights_K[block] = _from_planes(file.read(4 * count), "<f4", count)
-                soft = _from_planes(
-                    file.read(_SOFT_BYTES * count * num_classes), "<f2", count * num_classes
-                )
-                soft_labels_KC[block] = soft.reshape(count, num_classes)
-            more = bool(file.read(1))
+            found = file.read(size + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise _no_file(str(error)) from None
-    if more:
-        raise _no_file(f"it holds more than {num_examples} examples")
-    return Examples(indices_K, weights_K, soft_labels_KC if num_classes else None)
+    if len(found) != size:
+        raise _no_file(f"it does not hold {num_examples} examples")
+    weights, soft = 8 * num_examples, _EXAMPLE_BYTES * num_examples
+    soft_labels = _from_planes(found[soft:], "<f2").reshape(num_examples, num_classes)
+    return Examples(
+        _from_planes(found[:weights], "<i8").cumsum(),
+        _from_planes(found[weights:soft], "<f4"),
+        soft_labels if num_classes else None,
+    )
 
 
 def _planes(values: NDArray[Any], dtype: str) -> bytes:
@@ -209,12 +193,9 @@ def _planes(values: NDArray[Any], dtype: str) -> bytes:
     return octets.reshape(len(values), np.dtype(dtype).itemsize).T.tobytes()
 
 
-def _from_planes(content: bytes, dtype: str, count: int) -> NDArray[Any]:
-    width = np.dtype(dtype).itemsize
-    if len(content) != width * count:
-        raise EOFError("it holds fewer examples than announced")
-    planes = np.frombuffer(content, np.uint8).reshape(width, count)
-    return np.ascontiguousarray(planes.T).view(dtype).reshape(count)
+def _from_planes(content: bytes, dtype: str) -> NDArray[Any]:
+    planes = np.frombuffer(content, np.uint8).reshape(np.dtype(dtype).itemsize, -1)
+    return planes.T.copy(order="C").view(dtype).reshape(-1)
 
 
 def _no_file(reason: str) -> SubsetError:

@@ -23,7 +23,6 @@ app = service_app()
     "tls_cert tls_key tls_ca insecure require_token address_file log_level log_format",
     data="dataset.source",
     image_size="dataset.image_size",
-    fingerprint="dataset.fingerprint",
     max_corrupt="dataset.max_corrupt",
     model="run.model",
     compute_memory="limits.compute_memory",

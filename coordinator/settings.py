@@ -9,7 +9,7 @@ from typing import Self
 from platformdirs import user_state_path
 from pydantic import ByteSize, Field, model_validator
 
-from lipt.common.config.run_config import FingerprintKind, RunConfig, Section
+from lipt.common.config.run_config import RunConfig, Section
 from lipt.common.config.settings import (
     LogFormat,
     LogLevel,
@@ -28,8 +28,6 @@ class DatasetSettings(Section):
     `package.module:factory`."""
     image_size: int | None = Field(default=None, ge=1, le=4096, examples=[224])
     """Pixels a side that images are scaled to. Default: their own if at most 64, else 224."""
-    fingerprint: FingerprintKind = FingerprintKind.SAMPLED
-    """Binds new runs to every label and the bytes of 64 examples, or of all, read at the start."""
     max_corrupt: int = Field(default=0, ge=0, le=10_000)
     """Broken image files that are left out and named; with more, the data is refused. Above 0,
     every image is decoded at the first opening."""

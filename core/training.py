@@ -20,9 +20,9 @@ from lipt.common.config.run_config import InitializationConfig
 from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import RunFailedError, SignalsError
-from lipt.common.images.formats import crop_flip
+from lipt.common.images.formats import crop_flip, mild_augmentation
 from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
-from lipt.common.inputs.specs import InputFormat, call_model
+from lipt.common.inputs.specs import ImageFormat, InputFormat, call_model
 from lipt.common.targets.values import Target
 from lipt.common.weights.files import load_tensors, save_tensors
 from lipt.common.weights.specs import Weights, copy_to_cpu
@@ -231,18 +231,21 @@ def warm_up(
 ) -> Warmed:
     """Train a model on all data for some epochs: the ordinary warm-up that LiPT replaces.
 
-    A cosine from 0.1 to 0 over all steps; images are cropped by up to 4 pixels and flipped, as Paul
-    et al. 2021 (arXiv:2107.07075) do. Continuing from `begun`, an epoch's end, gives the same
-    weights. SignalsError if the loss is not finite.
+    A cosine from 0.1 to 0 over all steps; images get a `mild_augmentation` (Paul et al. 2021,
+    arXiv:2107.07075). Continuing from `begun`, an epoch's end, gives the same weights. SignalsError
+    if the loss is not finite.
     """
     model.to(device)
+    padding, flip = 0, False
+    if isinstance(inputs, ImageFormat):
+        padding, flip = mild_augmentation(inputs.shape)
     num_steps = num_warm_up_steps(epochs, len(train_ids))
 
     def augmented(stored_B: Stored, step: int) -> Stored:
-        # Only images are augmented.
-        if not isinstance(stored_B, Tensor) or stored_B.ndim != 4:
+        if not padding or not isinstance(stored_B, Tensor):
             return stored_B
-        return crop_flip(stored_B, generator=derive_generator(seed, "warm-up-augmentation", step))
+        generator = derive_generator(seed, "warm-up-augmentation", step)
+        return crop_flip(stored_B, generator=generator, padding=padding, flip=flip)
 
     made = _Epochs(
         *(model, dataset, train_ids, inputs, device, BATCH_SIZE, "warm-up", seed, augmented)

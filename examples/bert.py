@@ -1,4 +1,4 @@
-"""A sequence classifier of Hugging Face as a model: pip install 'lipt[huggingface,text]'."""
+"""A sequence classifier of Hugging Face as a model: pip install '.[huggingface,text]'."""
 
 from transformers import BertConfig, BertForSequenceClassification
 

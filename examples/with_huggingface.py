@@ -1,4 +1,4 @@
-"""Re-selection under Hugging Face's Trainer: pip install 'lipt[huggingface]'."""
+"""Re-selection under Hugging Face's Trainer: pip install '.[huggingface]'."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Re-selection under Lightning: pip install 'lipt[lightning]'."""
+"""Re-selection under Lightning: pip install '.[lightning]'."""
 
 import os
 

@@ -23,9 +23,8 @@ from lipt.common.data import Dataset, input_format
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.determinism import derive_seed, pinned_kernels
 from lipt.common.errors import ConfigError, DataError, SignalsError
-from lipt.common.images.formats import ImageFormat
 from lipt.common.imports import import_extra
-from lipt.common.inputs.specs import ImageSpec
+from lipt.common.inputs.specs import ImageFormat, ImageSpec
 from lipt.common.models.registry import load_model
 from lipt.common.signals.passes import Batches
 from lipt.common.subsets import resolve_budget, subset_digest

@@ -15,14 +15,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lipt.trainer.arguments import (
-    require_fraction,
-    require_name,
-    require_names,
-    require_seed,
-    require_size,
-    require_whole,
-)
+from lipt.trainer.arguments import checked
 from lipt.trainer.views import DEFAULT_FRACTION, ProgressView, StrategyView, view_of
 
 if TYPE_CHECKING:
@@ -57,12 +50,14 @@ class Comparison:
         return f"<pre>{escape(str(self))}</pre>"
 
 
+@checked
 def select(
     data: Any,
     model: str | nn.Module | Callable[..., nn.Module] | None = None,
     fraction: float | None = None,
     *,
     target: str | None = None,
+    head: str | None = None,
     budget: int | None = None,
     strategy: str = "auto",
     seed: int = 0,
@@ -99,9 +94,6 @@ def select(
         LiptError: as `Client.subset`, or the model cannot be trained.
         DataError: the data is empty or has no labels.
     """
-    require_size(fraction, budget)
-    require_seed(seed)
-    require_name("strategy", strategy)
     from lipt.core.selection.registry import find_strategy
     from lipt.pretraining import Pretrained
 
@@ -110,6 +102,7 @@ def select(
         data,
         model,
         target=target,
+        head=head,
         seed=seed,
         run=run,
         image_size=image_size,
@@ -131,6 +124,7 @@ def select(
     )
 
 
+@checked
 def diagnose(
     data: Any,
     *,
@@ -157,12 +151,14 @@ def diagnose(
     return looked_at.diagnose(proxy, features=features)
 
 
+@checked
 def compare(
     data: Any,
     test: Any,
     model: str | nn.Module | Callable[..., nn.Module] | None = None,
     *,
     target: str | None = None,
+    head: str | None = None,
     strategies: Sequence[str] = ("auto",),
     fractions: Sequence[float] = (DEFAULT_FRACTION,),
     baselines: Sequence[str] | None = None,
@@ -192,14 +188,17 @@ def compare(
     Raises:
         MissingExtraError: scipy, of the extra `report`, is not installed.
     """
-    _require_comparable(strategies, fractions, seeds)
-    from lipt.common.imports import modules_of
+    from lipt.common.imports import import_extra, modules_of
+
+    # Fail now, not after hours of training.
+    import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
     from lipt.coordinator.rpc.strategies import describe_strategies
     from lipt.data import MODULE, open_dataset
     from lipt.pretraining import Pretrained
     from lipt.progress import showing
     from lipt.trainer.comparison.compare import compare as run_comparison
     from lipt.trainer.comparison.trial import BASELINES, Plan
+    from lipt.trainer.main_training import Recipe
 
     train, held_out = (
         open_dataset(given, target=target, image_size=image_size) for given in (data, test)
@@ -207,7 +206,9 @@ def compare(
 
     @functools.cache
     def pretrain(seed: int) -> Pretrained:
-        return Pretrained(train, model, seed=seed, run=run, device=device, progress=False)
+        return Pretrained(
+            train, model, head=head, seed=seed, run=run, device=device, progress=False
+        )
 
     first = pretrain(0)
     with tempfile.TemporaryDirectory() as folder, showing(asked=progress) as show:
@@ -216,7 +217,7 @@ def compare(
             fractions=tuple(sorted(fractions)),
             seeds=tuple(range(seeds)),
             model=first.model,
-            recipe=_recipe_of(recipe),
+            recipe=Recipe.of(recipe),
             run_overrides=dict(run or {}),
             baselines=BASELINES if baselines is None else tuple(baselines),
             proxy=proxy,
@@ -235,24 +236,6 @@ def compare(
             choose=Pretrained.select,
         )
     return _comparison(trials)
-
-
-def _require_comparable(strategies: Sequence[str], fractions: Sequence[float], seeds: int) -> None:
-    """Fail now, not after hours of training."""
-    require_names("strategies", strategies)
-    require_whole("seeds", seeds, minimum=1)
-    for fraction in fractions:
-        require_fraction(fraction)
-    from lipt.common.imports import import_extra
-
-    import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
-
-
-def _recipe_of(recipe: Recipe | Mapping[str, Any] | None) -> Recipe:
-    from lipt.common.config.values import validate
-    from lipt.trainer.main_training import Recipe
-
-    return recipe if isinstance(recipe, Recipe) else validate(Recipe, dict(recipe or {}))
 
 
 def _comparison(trials: Sequence[Trial]) -> Comparison:

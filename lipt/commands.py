@@ -86,7 +86,13 @@ def plan(
 @shared.grouped
 def select(
     *,
-    data: Annotated[str, typer.Argument(help="The data: csv:PATH?label=COLUMN, imagefolder:PATH.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="The data: csv:PATH?label=COLUMN, imagefolder:PATH; a table's file with --target."
+        ),
+    ],
+    target: Annotated[str | None, typer.Option(help="The table's column to predict.")] = None,
     model: Model = None,
     choice: Choice,
     out: Annotated[Path, typer.Option("--out", "-o", help="A .npy, .csv or .json file.")],
@@ -108,4 +114,5 @@ def select(
 
     modules = shared.modules_of(allow_module, data, model)
     where: dict[str, Any] = {"image_size": image_size, "device": device, "allow_modules": modules}
+    where["target"] = target
     written(out, select_here(data, model, seed=seed, run=run, **asked, **where), as_json=json)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
 from torch import nn
 
 from lipt.common.data import Dataset, open_pairs
-from lipt.common.data import open_dataset as open_by_name
-from lipt.common.errors import ConfigError
-from lipt.common.imports import modules_of
+from lipt.common.imports import call_by_name_or_place
+from lipt.common.models.head import HEAD
+from lipt.trainer.arguments import checked
 from lipt.trainer.subsets.data import open_data
 
 __all__ = ["open_dataset", "open_pairs"]
@@ -27,8 +26,11 @@ _numbers = itertools.count(1)
 class Given:
     """A model factory with a name, `lipt.data:model_1`, valid while this object lives."""
 
-    def __init__(self, model: nn.Module | Callable[..., nn.Module]) -> None:
+    def __init__(
+        self, model: nn.Module | Callable[..., nn.Module], head: str | None = None
+    ) -> None:
         self._model = copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else model
+        self._head = head
         attribute = f"model_{next(_numbers)}"
         self.name = f"{MODULE}:{attribute}"
         _given[attribute] = self
@@ -36,8 +38,12 @@ class Given:
     def __call__(self, *, num_classes: int) -> nn.Module:
         """Make a new copy of the model."""
         if isinstance(self._model, nn.Module):
-            return copy.deepcopy(self._model)
-        return self._model(num_classes=num_classes)
+            made = copy.deepcopy(self._model)
+        else:
+            made = call_by_name_or_place(self._model, num_classes=num_classes)
+        if self._head is not None:
+            setattr(made, HEAD, self._head)
+        return made
 
 
 _given: WeakValueDictionary[str, Given] = WeakValueDictionary()
@@ -50,6 +56,7 @@ def __getattr__(attribute: str) -> Any:
         raise AttributeError(f"module {MODULE!r} has no attribute {attribute!r}") from None
 
 
+@checked
 def open_dataset(
     data: Any,
     *,
@@ -64,8 +71,9 @@ def open_dataset(
             pandas, polars or pyarrow, texts with labels, a Hugging Face `datasets.Dataset`, or a
             name: `csv:train.csv?label=COLUMN`, `imagefolder:/data`, `package.module:factory`. A
             `Dataset` is returned unchanged.
-        target: a table's column of labels, or of numbers to predict; None for one called label.
-            "number" for regression on whole numbers, which are classes otherwise.
+        target: a table's column of labels, or of numbers to predict, also of a file: `train.csv`;
+            None for one called label. "number" for regression on whole numbers, which are classes
+            otherwise.
         image_size: pixels a side to scale images to; None keeps small images.
         allow_modules: more modules that a name may import.
 
@@ -74,13 +82,4 @@ def open_dataset(
         ConfigError: unknown form of data, or an unusable `image_size`.
         DataError: the data is empty, or an example or a label is unusable.
     """
-    if isinstance(data, str | Path):
-        data = str(data)
-        if target is not None:
-            raise ConfigError(
-                f"target={target!r} was given together with the name {data!r}. Write it into the "
-                "name: csv:PATH?label=COLUMN, or ?target=COLUMN for numbers."
-            )
-        allowed = (*allow_modules, *modules_of(data))
-        return open_by_name(data, image_size=image_size, allowed_modules=allowed)
-    return open_data(data, target=target, image_size=image_size)
+    return open_data(data, target=target, image_size=image_size, allow_modules=allow_modules)

@@ -179,8 +179,8 @@ def count_subset(
         errors * STORAGE_LIMITS.error_dtype(errors).itemsize,
         features * STORAGE_LIMITS.feature_dtype(features).itemsize,
     )
-    # Labels, and two numbers per state.
-    others = number * (8 + 8 * states)
+    # Labels, two numbers per state, and a gradient norm.
+    others = number * (8 + 8 * states + 4 * (Need.GRADIENT_NORMS in needs))
     in_memory = sum(size for size in values if size <= STORAGE_LIMITS.memory_bytes)
     by_class = question.balanced or strategy.balances_itself
     largest = max(data.class_counts) if by_class else number

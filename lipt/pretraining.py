@@ -24,6 +24,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig, merge
 from lipt.common.config.values import dump, validate
 from lipt.common.data import Dataset
+from lipt.common.errors import ConfigError
 from lipt.common.imports import modules_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec, standardized_columns
 from lipt.common.process.devices import resolve_device
@@ -42,7 +43,7 @@ from lipt.core.stages.question import Sources, SubsetQuery, Training, training_f
 from lipt.core.workspace import InMemory
 from lipt.data import MODULE, Given, open_dataset
 from lipt.progress import showing
-from lipt.trainer.arguments import require_seed, require_size
+from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
 from lipt.trainer.subsets.subset import Subset
@@ -73,12 +74,14 @@ class Pretrained:
     that were lowered to fit the data.
     """
 
+    @checked
     def __init__(
         self,
         data: Any,
         model: str | nn.Module | Callable[..., nn.Module] | None = None,
         *,
         target: str | None = None,
+        head: str | None = None,
         seed: int = 0,
         run: Mapping[str, Any] | None = None,
         image_size: int | None = None,
@@ -86,14 +89,18 @@ class Pretrained:
         allow_modules: Sequence[str] = (),
         progress: bool | None = None,
     ) -> None:
-        require_seed(seed)
         self.data = open_dataset(
             data, target=target, image_size=image_size, allow_modules=allow_modules
         )
         self._target = target
-        model = model or default_model(self.data.inputs)
+        model = default_model(self.data.inputs) if model is None else model
         # Kept, because the name is valid only while the object lives.
-        self._given = None if isinstance(model, str) else Given(model)
+        if isinstance(model, str) and head is not None:
+            raise ConfigError(
+                f"head={head!r} names a layer of your own module, and the model is {model!r}. "
+                "Leave the head out, or give the module."
+            )
+        self._given = None if isinstance(model, str) else Given(model, head)
         self.model = str(model) if self._given is None else self._given.name
         settings: dict[str, Any] = {"model": self.model, "seed": int(seed)}
         self._begins_with: bytes | None = None
@@ -152,6 +159,7 @@ class Pretrained:
         taken = {f"{stage}_seconds": self.seconds.get(f"{stage}_seconds", 0.0) for stage in stages}
         return CostsView(**taken, bytes_to_workers=0, bytes_from_workers=0)
 
+    @checked
     def select(
         self,
         strategy: str = "auto",
@@ -167,7 +175,6 @@ class Pretrained:
         soft_labels: bool = False,
     ) -> Subset:
         """Select examples; arguments as in `lipt.select`, errors as in `Client.subset`."""
-        require_size(fraction, budget)
         if fraction is None and budget is None:
             fraction = DEFAULT_FRACTION
         with self._showing():
@@ -189,6 +196,7 @@ class Pretrained:
             trained = self._train(training_for(query, self.data.num_ids))
             return self._chosen(trained, query)
 
+    @checked
     def diagnose(self, proxy: str | None = None, *, features: Features | None = None) -> Diagnosis:
         """Find wrong labels, duplicates and outliers; arguments as in `lipt.diagnose`."""
         with self._showing():
@@ -277,11 +285,13 @@ class Pretrained:
                 self._show = before
 
 
+@checked
 def pretrain(
     data: Any,
     model: str | nn.Module | Callable[..., nn.Module] | None = None,
     *,
     target: str | None = None,
+    head: str | None = None,
     seed: int = 0,
     run: Mapping[str, Any] | None = None,
     image_size: int | None = None,
@@ -297,6 +307,8 @@ def pretrain(
             `nn.Module`. A module's weights are the initial weights, and it is not modified. None
             for `default_model`.
         target: as in `open_dataset`.
+        head: name of the linear layer that gives the logits of your own module, such as
+            "classifier"; None for the last one.
         seed: seed of everything random.
         run: settings of the run, nested as in `RunConfig`. Defaults too large for the data are
             lowered.
@@ -314,6 +326,7 @@ def pretrain(
         data,
         model,
         target=target,
+        head=head,
         seed=seed,
         run=run,
         image_size=image_size,

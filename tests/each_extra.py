@@ -44,7 +44,7 @@ TRIALS = {
     ),
     "parquet": Trial(("pyarrow",), ("tests/common/data/sources/test_tables.py",)),
     "ray": Trial(("ray",), ("tests/end_to_end/test_ray.py",)),
-    "remote": Trial(("fsspec", "s3fs"), ("tests/common/data/sources/test_storage.py",)),
+    "remote": Trial(("s3fs",), ("tests/common/data/sources/test_storage.py",)),
     "report": Trial(("jinja2", "scipy"), ("tests/trainer/report/test_diagnosis_page.py",)),
     "text": Trial(("tokenizers",), ("tests/common/data/sources/test_rows.py",)),
 }

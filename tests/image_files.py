@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from lipt.common.data.shard import EncodedImages
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 
 FORMAT = ImageFormat(3, 4, 5, (0.0,) * 3, (1.0,) * 3)
 

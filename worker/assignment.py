@@ -19,7 +19,6 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.tasks import LearnerTask, ScoringTask
 from lipt.common.data import (
-    Bearable,
     Dataset,
     open_dataset,
     open_shard,
@@ -38,12 +37,11 @@ from lipt.common.errors import (
     UnknownBlobError,
     UnreachableError,
 )
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import spec_of
+from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.models import build_model
 from lipt.common.models.footprint import ModelFigures, measure_model
 from lipt.common.models.head import frozen_names
-from lipt.common.models.registry import build_without_values, is_users_own, load_model
+from lipt.common.models.registry import build_without_values, load_model
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import span
 from lipt.common.planning import Cost, Limit, Part, learner_memory, learner_threads, violation
@@ -216,7 +214,7 @@ class Worker:
         if isinstance(wanted, ImageFormat) and dataset.inputs != spec_of(wanted):
             self._image_size = wanted.height
             dataset = self._opened(task)
-        found = dataset.fingerprint_like(task.fingerprint)
+        found = dataset.fingerprint
         if found != task.fingerprint or dataset.inputs != spec_of(wanted):
             raise OverLimitError(
                 f"{dataset.source} has the fingerprint {found} and examples of {dataset.inputs}; "
@@ -232,7 +230,7 @@ class Worker:
             self.settings.worker_data,
             image_size=self._image_size,
             allowed_modules=self.settings.allow_modules,
-            bearable=Bearable(known=task.quarantined),
+            quarantined=task.quarantined,
         )
         self._dataset = without_quarantined(dataset)
         return self._dataset
@@ -370,16 +368,12 @@ class WorkerLimits:
         inputs, number = spec_of(task.inputs), task.num_classes
         key = (task.model, number, inputs, task.learners.frozen)
         if key not in self._figures:
-            if is_users_own(task.model):
-                model = build_model(
-                    task.model,
-                    num_classes=number,
-                    inputs=inputs,
-                    seed=0,
-                    allowed_modules=self._allowed_modules,
-                )
-            else:
-                model = build_without_values(task.model, num_classes=number, inputs=inputs)
+            model = build_without_values(
+                task.model,
+                num_classes=number,
+                inputs=inputs,
+                allowed_modules=self._allowed_modules,
+            )
             state, frozen = model.state_dict(), frozen_names(model, task.learners.frozen)
             figures = measure_model(model, task.model, inputs=inputs)
             frozen_bytes = sum(state[name].nbytes for name in frozen)

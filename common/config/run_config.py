@@ -64,25 +64,6 @@ class SoupSearch(StrEnum):
     HALVING = "halving"
 
 
-FULL_PREFIX = "full-"
-
-
-class FingerprintKind(StrEnum):
-    """Data that a fingerprint depends on, besides its length, classes and labels.
-
-    A full one begins with "full-", so that two kinds are never equal.
-    """
-
-    # The raw bytes of 64 rows.
-    SAMPLED = "sampled"
-    # The raw bytes of every row.
-    FULL = "full"
-
-    @classmethod
-    def of(cls, fingerprint: str) -> FingerprintKind:
-        return cls.FULL if fingerprint.startswith(FULL_PREFIX) else cls.SAMPLED
-
-
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Override nested settings of `base` with the leaves of `over`."""
     merged = dict(base)
@@ -137,7 +118,7 @@ class InitializationConfig(Section):
     `--initial-weights FILE` of lipt run start uploads it."""
     new_head: bool = False
     """Whether those weights are of a model with other classes: its head is left out, and a new one
-    is drawn from the run's seed. `--new-head` of lipt run start."""
+    is drawn from the run's seed."""
     batch_size: int = Field(default=256, ge=1)
     """Examples per optimizer step of theta*'s training."""
     learning_rate: float = Field(default=0.1, gt=0.0, le=3e38)

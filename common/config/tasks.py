@@ -16,8 +16,7 @@ from lipt.common.config.run_config import (
 )
 from lipt.common.determinism import derive_seed
 from lipt.common.errors import ConfigError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import ColumnsFormat, InputFormat
+from lipt.common.inputs.specs import ColumnsFormat, ImageFormat, InputFormat
 from lipt.common.targets.values import OtherTarget, SingleLabel, Target
 
 

@@ -2,14 +2,13 @@
 
 from lipt.common.data.dataset import Dataset, without_quarantined
 from lipt.common.data.input_format import input_format, normalization
-from lipt.common.data.loading import Bearable, dataset_of, known_sources, open_dataset
+from lipt.common.data.loading import dataset_of, known_sources, open_dataset
 from lipt.common.data.shard import Shard, open_shard, pack_shard
 from lipt.common.data.sources.pairs import open_pairs
 from lipt.common.data.sources.rows import fingerprint
 from lipt.common.images.formats import decode_image
 
 __all__ = [
-    "Bearable",
     "Dataset",
     "Shard",
     "dataset_of",

@@ -15,8 +15,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from lipt.common.config.run_config import FingerprintKind
-from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows
 from lipt.common.errors import DataError
@@ -31,10 +29,9 @@ class Dataset:
 
     Attributes:
         rows: all examples of the source, by id.
-        fingerprint: the sampled one; see `lipt.common.data.sources.rows`.
+        fingerprint: see `lipt.common.data.sources.rows`.
         stamp: of the source's files; None without files.
         again: opens the source's rows again; None where it has no other than `rows`.
-        progress: of the full fingerprint.
         note: clause on scaled images, missing numbers or unused columns; empty without any.
         quarantined: ids of images that cannot be used, ascending.
         excludes: whether these are left out.
@@ -46,7 +43,6 @@ class Dataset:
     num_threads: int = 1
     stamp: Stamp | None = None
     again: Callable[[], Rows] | None = None
-    progress: Progress | None = None
     note: str = ""
     quarantined: tuple[int, ...] = ()
     excludes: bool = False
@@ -109,18 +105,6 @@ class Dataset:
         if self.again is None or not isinstance(self.rows, ArrayRows):
             return self.rows
         return self.again()
-
-    @cached_property
-    def full_fingerprint(self) -> str:
-        """The full fingerprint; reads every row."""
-        rows = self.rows if self.again is None else self.again()
-        rows.complete_labels()
-        return rows.fingerprint(FingerprintKind.FULL, self.progress)
-
-    def fingerprint_like(self, other: str) -> str:
-        """The fingerprint of the same kind as `other`, for comparison."""
-        full = FingerprintKind.of(other) is FingerprintKind.FULL
-        return self.full_fingerprint if full else self.fingerprint
 
     def has_changed(self) -> bool:
         """Whether the source has changed, by its stamp, or sampled rows of a user's images."""

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.dataset import Dataset
-from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import (
     Column,
     ColumnFormat,
     ColumnsFormat,
+    ImageFormat,
     ImageSpec,
     InputFormat,
     num_places,

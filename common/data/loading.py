@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.sources.bundled import BUNDLED, bundled_rows
 from lipt.common.data.sources.feature_file import features_rows
-from lipt.common.data.sources.frames import rows_in_memory
+from lipt.common.data.sources.frames import query_of, rows_in_memory
 from lipt.common.data.sources.image_files import (
     EncodedRows,
     cifar_rows,
@@ -35,14 +36,14 @@ from lipt.common.data.sources.index import kept
 from lipt.common.data.sources.pairs import pairs_rows
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows, require_labels
 from lipt.common.data.sources.storage import is_url
-from lipt.common.data.sources.table_files import parquet_rows
+from lipt.common.data.sources.table_files import open_table, parquet_rows
 from lipt.common.data.sources.tables import table_rows
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, UnknownNameError
 from lipt.common.images.formats import Header
 from lipt.common.imports import call_factory, load_factory, module_of
 from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec
-from lipt.common.text import did_you_mean, format_bytes
+from lipt.common.text import did_you_mean, format_bytes, listed
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +56,12 @@ _MAX_OWN_SIZE = 64
 _DEFAULT_SIZE = 224
 _MAX_SIZE = 4096
 
-# Broken images named in an error.
+# Broken images named in a message.
 _MOST_NAMED = 20
 # Values checked at a time, to bound memory.
 _BLOCK_VALUES = 2**24
 # Version of the cached image check; raise it whenever the check or its result changes.
-_FORMAT = 3
+_FORMAT = 4
 
 _Rows = ImageRows | ColumnRows
 
@@ -80,7 +81,6 @@ _WITH_PATH: Mapping[str, Callable[[str, str], _Rows]] = MappingProxyType(
         "parquet": _parquet_rows,
     }
 )
-_WEBDATASET, _PAIRS = "webdataset", "pairs"
 # How files are named that were given as a path.
 _BY_SUFFIX: Mapping[str, str] = MappingProxyType(
     {
@@ -96,7 +96,7 @@ _BY_SUFFIX: Mapping[str, str] = MappingProxyType(
 
 def known_sources() -> tuple[str, ...]:
     """The names of data sets, for messages and listings."""
-    with_path = (f"{name}:PATH" for name in (*_WITH_PATH, _WEBDATASET))
+    with_path = (f"{name}:PATH" for name in (*_WITH_PATH, "webdataset"))
     pairs = "pairs:PATH?image_tower=package.module:factory&text_tower=package.module:factory"
     return (*BUNDLED, *with_path, pairs, "package.module:factory")
 
@@ -110,16 +110,16 @@ def open_rows(
         if colon:
             raise ConfigError(f"the data set {name} takes no path, not {path!r}. Write {name}.")
         return bundled_rows(source)
-    if name in _WITH_PATH or name in {_WEBDATASET, _PAIRS}:
+    if name in _WITH_PATH or name in {"webdataset", "pairs"}:
         if not path:
             raise ConfigError(
                 f"{source!r} does not say where the data is. Write {name}:PATH, for example "
                 f"{name}:/data."
             )
         path = path if is_url(path) else str(Path(path).expanduser())
-        if name == _WEBDATASET:
+        if name == "webdataset":
             return webdataset_rows(source, path, progress)
-        if name == _PAIRS:
+        if name == "pairs":
             return pairs_rows(source, path, allowed_modules, progress)
         return _WITH_PATH[name](source, path)
     if module_of(source):
@@ -130,27 +130,35 @@ def open_rows(
     )
 
 
+def name_with_target(source: str, target: str) -> str:
+    """The name of a table file, `train.csv` or `csv:train.csv`, with its target's column."""
+    kind, colon, path = source.partition(":")
+    suffix = next((known for known in _BY_SUFFIX if source.lower().endswith(known)), "")
+    template = f"{kind}:{{}}?label=COLUMN"
+    if kind not in ("csv", "jsonl", "parquet") or not colon:
+        path, template = source, _BY_SUFFIX.get(suffix, "")
+    if "COLUMN" not in template or "?" in path:
+        raise ConfigError(
+            f"target={target!r} was given together with the name {source!r}, which is no table's "
+            "file alone. Give a file, such as train.csv, or write the target into the name: "
+            "csv:PATH?label=COLUMN."
+        )
+    path = str(Path(path).expanduser())
+    kind, delimiter = template.partition(":")[0], "\t" if "%09" in template else ","
+    query = query_of(open_table(source, path, kind, delimiter), target)
+    return template.format(path).replace("label=COLUMN", query)
+
+
 def _meant(source: str) -> str:
     """A question with the name that opens a path, or with names that are alike; or ""."""
     for suffix, name in _BY_SUFFIX.items():
         if source.lower().endswith(suffix):
             return f" Did you mean {name.format(source)}?"
     if "/" not in source.partition(":")[0] and ":" in source:
-        return did_you_mean(source.partition(":")[0], (*_WITH_PATH, _WEBDATASET, _PAIRS))
+        return did_you_mean(source.partition(":")[0], (*_WITH_PATH, "webdataset", "pairs"))
     if source and Path(source).expanduser().is_dir():
         return f" Did you mean imagefolder:{source}?"
     return did_you_mean(source, BUNDLED)
-
-
-@dataclass(frozen=True)
-class Bearable:
-    """Limits on broken images: an `at_most` above 0 decodes all once; `known` ids are skipped."""
-
-    at_most: int = 0
-    known: tuple[int, ...] = ()
-
-
-_NONE_BROKEN = Bearable()
 
 
 def open_dataset(
@@ -160,14 +168,16 @@ def open_dataset(
     allowed_modules: Collection[str] = (),
     progress: Progress | None = None,
     memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
-    bearable: Bearable = _NONE_BROKEN,
+    max_corrupt: int = 0,
+    quarantined: tuple[int, ...] = (),
 ) -> Dataset:
     """Open labelled data by one of `known_sources()`, and check every example.
 
     `image_size` is height and width in pixels; None keeps a common size of at most 64 x 64, else
     takes 224. Images with more than `memory_budget_bytes` of decoded RGB pixels stay encoded, and
-    only their headers and ends are checked. `progress` is called with (done, total) rows, also
-    later for the full fingerprint, and with tar shards during indexing.
+    only their headers and ends are checked; with `max_corrupt` all are decoded once, and so many
+    may be broken. Images known to be `quarantined` are not read. `progress` is called with (done,
+    total) rows, and with tar shards during indexing.
     """
     modules = tuple(allowed_modules)
     found = open_rows(source, modules, progress)
@@ -184,7 +194,8 @@ def open_dataset(
         memory_budget_bytes=memory_budget_bytes,
         progress=progress,
         again=partial(_source_rows, source, modules, progress),
-        bearable=bearable,
+        max_corrupt=max_corrupt,
+        quarantined=quarantined,
     )
 
 
@@ -206,17 +217,14 @@ def load(
     progress: Progress | None = None,
     memory_budget_bytes: int = MEMORY_BUDGET_BYTES,
     again: Callable[[], Rows] | None = None,
-    bearable: Bearable = _NONE_BROKEN,
+    max_corrupt: int = 0,
+    quarantined: tuple[int, ...] = (),
 ) -> Dataset:
     """Check every row and build a data set; images get one channel if all are grayscale."""
     if isinstance(rows, ColumnRows):
-        return _load_columns(rows, image_size, again, progress)
-    if image_size is not None and not 1 <= image_size <= _MAX_SIZE:
-        raise ConfigError(
-            f"the image size {image_size} is outside 1..{_MAX_SIZE} pixels. "
-            "Choose the size that the model takes, such as 32 or 224."
-        )
-    first = _first_whole(rows, frozenset(bearable.known))
+        return _load_columns(rows, image_size, again)
+    _require_size(image_size)
+    first = _first_header(rows, quarantined)
     own_size = image_size is None and max(first.height, first.width) <= _MAX_OWN_SIZE
     chosen = image_size or _DEFAULT_SIZE
     size = (first.height, first.width) if own_size else (chosen, chosen)
@@ -225,22 +233,32 @@ def load(
     def scan(size: tuple[int, int]) -> tuple[np.ndarray | None, Mapping[str, Tensor]]:
         fits = len(rows) * 3 * size[0] * size[1] <= memory_budget_bytes
         pixels_NCHW = np.zeros((len(rows), 3, *size), np.uint8) if fits else None
-        look = partial(_look, rows, pixels_NCHW, first, size, num_threads, progress, bearable)
+
+        def visit(row: int) -> Header:
+            if pixels_NCHW is None and not max_corrupt:
+                return rows.check(row)
+            # Grayscale images get three equal channels here; one is kept if all are grayscale.
+            header, pixels_CHW = rows.read(row, 3, size)
+            if pixels_NCHW is not None:
+                pixels_NCHW[row] = pixels_CHW
+            return header
+
+        look = partial(_look, rows, visit, num_threads, progress, max_corrupt, quarantined)
         if fits or rows.stamp is None:
             return pixels_NCHW, look()
         files = rows.stamp.paths, rows.stamp.digest
-        return None, kept("images", (_FORMAT, rows.source, len(rows), *files, bearable), look)
+        depends_on = _FORMAT, rows.source, len(rows), *files, max_corrupt, quarantined
+        return None, kept("images", depends_on, look)
 
     pixels_NCHW, look = scan(size)
     if own_size and not torch.equal(*look["sizes"]):
         size = (_DEFAULT_SIZE, _DEFAULT_SIZE)
         pixels_NCHW, look = scan(size)
-    ids = tuple(look["quarantined"].tolist())
+    ids = look["quarantined"].tolist()
     if ids:
         logger.warning(
-            "%d of %d images of %s cannot be used and are left out: %s%s",
-            *(len(ids), len(rows), rows.source, ", ".join(map(str, ids[:_MOST_NAMED]))),
-            " and more" if len(ids) > _MOST_NAMED else "",
+            "%d of %d images of %s cannot be used and are left out: %s",
+            *(len(ids), len(rows), rows.source, listed(list(map(str, ids)), _MOST_NAMED)),
         )
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     inputs = ImageSpec(1 if bool(look["gray"]) else 3, *size)
@@ -257,10 +275,17 @@ def load(
         num_threads if loaded is rows else 1,
         stamp=rows.stamp,
         again=again,
-        progress=progress,
         note=_scaling_note(look["sizes"], inputs, len(rows), in_memory=loaded is not rows),
-        quarantined=ids,
+        quarantined=tuple(ids),
     )
+
+
+def _require_size(image_size: int | None) -> None:
+    if image_size is not None and not 1 <= image_size <= _MAX_SIZE:
+        raise ConfigError(
+            f"the image size {image_size} is outside 1..{_MAX_SIZE} pixels. "
+            "Choose the size that the model takes, such as 32 or 224."
+        )
 
 
 def _scaling_note(sizes: Tensor, inputs: ImageSpec, num_examples: int, *, in_memory: bool) -> str:
@@ -292,76 +317,70 @@ class UnusableImage:
         return f"image {self.id} ({self.place}): {self.problem}"
 
 
-def _unusable(rows: ImageRows, row: int, error: DataError) -> UnusableImage:
-    """Describe a broken file; errors of a user's own function are raised."""
-    if not isinstance(rows, EncodedRows):
-        raise error
-    return UnusableImage(row, rows.where(row), str(error.__cause__ or error))
-
-
-def _first_whole(rows: ImageRows, known: frozenset[int]) -> Header:
-    broken: list[UnusableImage] = []
+def _first_header(rows: ImageRows, quarantined: Collection[int]) -> Header:
     for row in range(len(rows)):
-        try:
-            if row not in known:
+        # Broken ones are named later, all together.
+        with suppress(DataError):
+            if row not in quarantined:
                 return rows.check(row)
+    return Header(_DEFAULT_SIZE, _DEFAULT_SIZE, grayscale=False)
+
+
+def _visit(
+    rows: ImageRows,
+    visit: Callable[[int], Header],
+    ids: Sequence[int],
+    num_threads: int,
+    progress: Progress | None,
+) -> tuple[set[Header], list[UnusableImage]]:
+    """Visit images: their different formats, and those that are broken."""
+
+    def attempt(row: int) -> Header | UnusableImage:
+        try:
+            return visit(row)
         except DataError as error:
-            broken.append(_unusable(rows, row, error))
-    _require_few(rows, broken, 0)
-    raise DataError(f"{rows.source} holds no images. Open data with at least one per class.")
+            if isinstance(rows, EncodedRows):
+                return UnusableImage(row, rows.where(row), str(error.__cause__ or error))
+            raise  # of a user's own function
 
-
-def _require_few(rows: ImageRows, broken: Sequence[UnusableImage], at_most: int) -> None:
-    lines = [str(image) for image in broken[:_MOST_NAMED]]
-    if len(broken) > _MOST_NAMED:
-        lines.append(f"and {len(broken) - _MOST_NAMED} more: lipt check --data lists all")
-    if len(broken) > at_most:
-        allowed = f", and at most {at_most} may be left out" if at_most else ""
-        raise DataError(
-            f"{len(broken)} of {len(rows)} images of {rows.source} cannot be used{allowed}. "
-            "Replace them, or remove them and open the data again:\n" + "\n".join(lines)
-        )
-    for line in lines:
-        logger.warning("%s: excluded: %s", rows.source, line)
+    headers, broken = set[Header](), list[UnusableImage]()
+    for found in map_rows(attempt, ids, num_threads=num_threads, progress=progress):
+        if isinstance(found, UnusableImage):
+            broken.append(found)
+        else:
+            headers.add(found)
+    return headers, broken
 
 
 def _look(
     rows: ImageRows,
-    pixels_NCHW: np.ndarray | None,
-    first: Header,
-    size: tuple[int, int],
+    visit: Callable[[int], Header],
     num_threads: int,
     progress: Progress | None,
-    bearable: Bearable,
+    max_corrupt: int,
+    quarantined: Collection[int],
 ) -> dict[str, Tensor]:
     """Check all images: smallest and largest `sizes`, whether all are `gray`, the `quarantined`."""
-
-    def visit(row: int) -> Header | UnusableImage:
-        try:
-            if pixels_NCHW is None:
-                return rows.read(row, 3, size)[0] if bearable.at_most else rows.check(row)
-            # Grayscale images get three equal channels here; one is kept if all are grayscale.
-            header, pixels_NCHW[row] = rows.read(row, 3, size)
-        except DataError as error:
-            return _unusable(rows, row, error)
-        return header
-
-    low = high = (first.height, first.width)
-    grayscale, broken = True, list[UnusableImage]()
-    ids = sorted(set(range(len(rows))) - set(bearable.known))
-    for found in map_rows(visit, ids, num_threads=num_threads, progress=progress):
-        if isinstance(found, UnusableImage):
-            broken.append(found)
-        else:
-            low = min(low[0], found.height), min(low[1], found.width)
-            high = max(high[0], found.height), max(high[1], found.width)
-            grayscale = grayscale and found.grayscale
-    _require_few(rows, broken, bearable.at_most)
-    quarantined = sorted({*bearable.known, *(image.id for image in broken)})
+    ids = sorted(set(range(len(rows))) - set(quarantined))
+    headers, broken = _visit(rows, visit, ids, num_threads, progress)
+    if len(broken) > max_corrupt:
+        allowed = f", and at most {max_corrupt} may be left out" if max_corrupt else ""
+        lines = list(map(str, broken[:_MOST_NAMED]))
+        if len(broken) > _MOST_NAMED:
+            lines.append(f"and {len(broken) - _MOST_NAMED} more: lipt check --data lists all")
+        raise DataError(
+            f"{len(broken)} of {len(rows)} images of {rows.source} cannot be used{allowed}. "
+            "Replace them, or remove them and open the data again:\n" + "\n".join(lines)
+        )
+    if not headers:
+        raise DataError(f"{rows.source} holds no images. Open data with at least one per class.")
+    sizes_X2 = torch.tensor([[header.height, header.width] for header in headers])
     return {
-        "sizes": torch.tensor([low, high]),
-        "gray": torch.tensor([grayscale]),
-        "quarantined": torch.tensor(quarantined, dtype=torch.int64),
+        "sizes": torch.stack([sizes_X2.amin(dim=0), sizes_X2.amax(dim=0)]),
+        "gray": torch.tensor([all(header.grayscale for header in headers)]),
+        "quarantined": torch.tensor(
+            sorted({*quarantined, *(image.id for image in broken)}), dtype=torch.int64
+        ),
     }
 
 
@@ -385,23 +404,16 @@ def decode_all(
             "Give image files: imagefolder:PATH, webdataset:PATH or parquet:PATH."
         )
 
-    def decode(row: int) -> UnusableImage | None:
-        try:
-            rows.read(row, 3, (_DEFAULT_SIZE, _DEFAULT_SIZE))
-        except DataError as error:
-            return _unusable(rows, row, error)
-        return None
+    def decode(row: int) -> Header:
+        return rows.read(row, 3, (_DEFAULT_SIZE, _DEFAULT_SIZE))[0]
 
-    num_threads = threads_for(_DEFAULT_SIZE**2) if rows.concurrent else 1
-    found = map_rows(decode, range(len(rows)), num_threads=num_threads, progress=progress)
-    return Decoded(source, len(rows), tuple(image for image in found if image is not None))
+    num_threads = threads_for(_DEFAULT_SIZE**2)
+    _, broken = _visit(rows, decode, range(len(rows)), num_threads, progress)
+    return Decoded(source, len(rows), tuple(broken))
 
 
 def _load_columns(
-    rows: ColumnRows,
-    image_size: int | None,
-    again: Callable[[], Rows] | None,
-    progress: Progress | None,
+    rows: ColumnRows, image_size: int | None, again: Callable[[], Rows] | None
 ) -> Dataset:
     if image_size is not None:
         raise ConfigError(
@@ -413,14 +425,12 @@ def _load_columns(
     for column in rows.columns:
         _require_values(rows.tensors[column.name], column, rows.source)
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
-    inputs, stamp = ColumnsSpec(rows.columns), rows.stamp
     return Dataset(
         rows,
         rows.fingerprint(),
-        inputs,
-        stamp=stamp,
+        ColumnsSpec(rows.columns),
+        stamp=rows.stamp,
         again=again,
-        progress=progress,
         note=rows.note,
     )
 

@@ -32,9 +32,9 @@ from torch import Tensor
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import map_rows, threads_for
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
-from lipt.common.images.formats import ImageFormat, decode_image
+from lipt.common.images.formats import decode_image
 from lipt.common.inputs.model_input import Stored
-from lipt.common.inputs.specs import MAX_COLUMNS, ColumnsFormat, InputFormat, spec_of
+from lipt.common.inputs.specs import MAX_COLUMNS, ColumnsFormat, ImageFormat, InputFormat, spec_of
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.targets.values import Target
 from lipt.common.weights.files import Container, pack, read_container
@@ -138,16 +138,12 @@ def open_shard(data: bytes, inputs: InputFormat, *, num_examples: int, target: T
     if container.metadata:
         raise DataError(f"the shard has metadata, and needs none. {_REMEDY}")
     expected = _expected(container, inputs, num_examples, target)
-    if container.specs.keys() != expected.keys():
-        found = ", ".join(map(quoted, sorted(container.specs))) or "nothing"
-        raise DataError(
-            f"the shard holds {found} instead of {', '.join(map(quoted, sorted(expected)))}. "
-            f"{_REMEDY}"
-        )
-    for name, (spec, _) in expected.items():
-        if container.specs[name] != spec:
+    found, wanted = container.specs, {name: spec for name, (spec, _) in expected.items()}
+    for name in sorted(found.keys() | wanted.keys()):
+        if found.get(name) != wanted.get(name):
             raise DataError(
-                f"the shard's {name!r} is {container.specs[name]} instead of {spec}. {_REMEDY}"
+                f"the shard's {quoted(name)} is {found.get(name, 'missing')} instead of "
+                f"{wanted.get(name, 'missing')}. {_REMEDY}"
             )
     tensors = {
         name: _tensor(container, name, num_values)

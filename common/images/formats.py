@@ -1,7 +1,7 @@
 """Images: decoded and fitted to a model's size, with the same pixels on every machine.
 
-The shorter side is scaled, the longer one cropped at the centre. Orientation tags are ignored, as
-in torchvision's data sets.
+The shorter side is scaled, the longer one cropped at the centre. A camera's orientation is applied,
+and transparent pixels are put on white.
 
 Shapes: B images, C channels, H height, W width.
 """
@@ -14,20 +14,20 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
-from pydantic import Field
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.errors import ConfigError, DataError
+from lipt.common.errors import DataError
 
 # Pillow's other readers start programs (EPS) or are rarely used.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "TIFF", "GIF")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 
 # 200 MB as RGB; a tiny file can declare far more.
 _MAX_PIXELS = 2**26
@@ -37,6 +37,10 @@ _TAIL_BYTES = 64
 _END_MARKERS = {"JPEG": b"\xff\xd9", "MPO": b"\xff\xd9", "PNG": b"IEND"}
 
 _JPEG_QUALITY = 85
+
+_WITH_ALPHA = frozenset(("LA", "La", "PA", "RGBA", "RGBa"))
+# Orientations that exchange width and height.
+_ON_ITS_SIDE = range(5, 9)
 
 
 @dataclass(frozen=True)
@@ -48,36 +52,12 @@ class Header:
     grayscale: bool
 
 
-@dataclass(frozen=True)
-class ImageFormat:
-    """A model's images: C x H x W, scaled to [0, 1], then normalized per channel."""
-
-    channels: Annotated[int, Field(ge=1)]
-    height: Annotated[int, Field(ge=1)]
-    width: Annotated[int, Field(ge=1)]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        positive = all(deviation > 0 for deviation in self.std)
-        if not len(self.mean) == len(self.std) == self.channels or not positive:
-            raise ConfigError(
-                f"normalization mean {list(self.mean)}, std {list(self.std)} does not fit "
-                f"{self.channels} channels."
-            )
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        return self.channels, self.height, self.width
-
-
 def fit_image(image: Image.Image, channels: int, size: tuple[int, int]) -> NDArray[np.uint8]:
     """A Pillow image as uint8 `channels` x height x width; 16-bit gray keeps its upper 8 bits."""
-    image = _to_channels(image, channels)
+    image = _to_channels(oriented(image), channels)
     height, width = size
     if image.size != (width, height):
-        image = image.resize((width, height), Image.Resampling.BILINEAR, box=_box(image, size))
+        image = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
     pixels: NDArray[np.uint8] = np.asarray(image)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
@@ -100,6 +80,11 @@ def to_image(pixels_CHW: NDArray[np.uint8]) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(pixels_CHW.transpose(1, 2, 0)))
 
 
+def oriented(image: Image.Image) -> Image.Image:
+    """The image as its camera was held. Pillow turns a TIFF by itself."""
+    return ImageOps.exif_transpose(image) if "exif" in image.info else image
+
+
 def is_grayscale(image: Image.Image) -> bool:
     """Whether the image's mode has brightness only."""
     return image.mode in {"1", "L", "LA", "La", "I"} or image.mode.startswith("I;16")
@@ -115,22 +100,11 @@ def _to_channels(image: Image.Image, channels: int) -> Image.Image:
         image = Image.fromarray((values >> 8).astype(np.uint8))
     elif image.mode == "F":
         raise DataError("it has floating-point values; save it with 8 bits a channel")
-    elif image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")
+    elif image.mode in _WITH_ALPHA or "transparency" in image.info:
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image.convert("RGBA"))
     mode = "L" if channels == 1 else "RGB"
     return image if image.mode == mode else image.convert(mode)
-
-
-def _box(image: Image.Image, size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """The largest centred box with the target's aspect ratio: left, top, right, bottom."""
-    height, width = size
-    scale = min(image.width / width, image.height / height)
-    left = (image.width - width * scale) / 2
-    top = (image.height - height * scale) / 2
-    # Rounding must not exceed the edge, which Pillow refuses.
-    right = min(left + width * scale, image.width)
-    bottom = min(top + height * scale, image.height)
-    return max(left, 0.0), max(top, 0.0), right, bottom
 
 
 def data_url(image_CHW: Tensor, max_pixels: int) -> str:
@@ -177,7 +151,12 @@ def _header_of(image: Image.Image) -> Header:
         raise DataError(
             f"it has {image.width} x {image.height} pixels, over the limit of {_MAX_PIXELS}"
         )
-    return Header(image.height, image.width, grayscale=is_grayscale(image))
+    size = image.height, image.width
+    # A PNG without orientation would be decoded to look for one.
+    exif = image.getexif() if "exif" in image.info else {}
+    if exif.get(ExifTags.Base.Orientation) in _ON_ITS_SIDE:
+        size = image.width, image.height
+    return Header(*size, grayscale=is_grayscale(image))
 
 
 def _has_end_marker(file: BinaryIO, image_format: str) -> bool:
@@ -203,6 +182,20 @@ def _as_data_error() -> Iterator[None]:
     # Pillow can raise nearly anything on a broken file.
     except Exception as error:
         raise DataError(f"it is not a whole image: {error}") from error
+
+
+# Smaller pictures are digits and signs, which a shift or a mirror image may turn into others.
+_MIN_AUGMENTED_SIDE = 28
+
+
+def mild_augmentation(image_shape: tuple[int, int, int]) -> tuple[int, bool]:
+    """Pixels to shift images by at most, and whether to mirror them, without changing a class.
+
+    From 28 pixels a side an eighth, and mirror images in colour; nothing else.
+    """
+    channels, *sides = image_shape
+    side = min(sides)
+    return (side // 8, channels == 3) if side >= _MIN_AUGMENTED_SIDE else (0, False)
 
 
 def crop_flip(

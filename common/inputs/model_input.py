@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import DataError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import ColumnFormat, InputFormat, Inputs
+from lipt.common.inputs.specs import ColumnFormat, ImageFormat, InputFormat, Inputs
 
 Stored = Tensor | dict[str, Tensor]
 

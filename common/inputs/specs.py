@@ -19,7 +19,6 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.errors import ConfigError
-from lipt.common.images.formats import ImageFormat
 
 # Limits on formats from a peer.
 MAX_COLUMNS = 64
@@ -115,6 +114,22 @@ class ImageSpec:
 
 
 @dataclass(frozen=True)
+class ImageFormat(ImageSpec):
+    """A model's images, scaled to [0, 1], then normalized per channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        positive = all(deviation > 0 for deviation in self.std)
+        if not len(self.mean) == len(self.std) == self.channels or not positive:
+            raise ConfigError(
+                f"normalization mean {list(self.mean)}, std {list(self.std)} does not fit "
+                f"{self.channels} channels."
+            )
+
+
+@dataclass(frozen=True)
 class ColumnsSpec:
     """Tensors other than images: one nameless, or several named."""
 
@@ -167,8 +182,10 @@ def arguments_of(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]
 
 
 def logits_of(outputs: Any) -> Tensor:
-    """The logits, also in outputs of Hugging Face's models."""
-    logits: Tensor = getattr(outputs, "logits", outputs)
+    """The logits, also in a dictionary or in outputs of Hugging Face's models."""
+    named = isinstance(outputs, Mapping) and "logits" in outputs
+    found: Any = outputs["logits"] if named else outputs
+    logits: Tensor = getattr(found, "logits", found)
     return logits
 
 

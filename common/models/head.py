@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import ColumnsSpec, Inputs, InputSpec, call_model
-from lipt.common.text import listed
+from lipt.common.text import did_you_mean, listed
 
 # Pattern for all parameters but those of the last layer.
 ALL_BUT_HEAD = "all-but-head"
+# Attribute of a user's model: the name of its head, where that is not the last linear layer.
+HEAD = "lipt_head"
 # Examples in the trial batch of a user's model.
 _BATCH_SIZE = 2
 
@@ -39,15 +41,25 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def find_head(model: nn.Module) -> tuple[str, nn.Linear]:
-    """The name ("" for a purely linear model) and layer of the classifier, the last `nn.Linear`."""
+    """The name ("" for a purely linear model) and layer of the classifier.
+
+    It is the `nn.Linear` that the model's attribute `lipt_head` names, else the last one.
+    """
     linear = [named for named in model.named_modules() if isinstance(named[1], nn.Linear)]
     if not linear:
         raise ConfigError(
             f"{type(model).__name__} has no nn.Linear layer. Let the model end in one that returns "
             "the logits."
         )
-    name, head = linear[-1]
-    return name, cast(nn.Linear, head)
+    wanted = getattr(model, HEAD, linear[-1][0])
+    for name, head in linear:
+        if name == wanted:
+            return name, cast(nn.Linear, head)
+    names = [name for name, _ in linear]
+    raise ConfigError(
+        f"{type(model).__name__} has no linear layer {wanted!r}.{did_you_mean(str(wanted), names)} "
+        f"Name one of {listed(names, 10)}: head=NAME."
+    )
 
 
 def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -62,8 +74,9 @@ def forward_with_features(model: nn.Module, inputs: Inputs) -> tuple[Tensor, Ten
     if len(given) != 1 or given[0].ndim != 2:
         shapes = [tuple(features.shape) for features in given]
         raise ConfigError(
-            f"{type(model).__name__} calls its last linear layer {name!r} with inputs of the "
-            f"shapes {shapes}. Let the model end in an nn.Linear, called once with N x D features."
+            f"{type(model).__name__} calls its linear layer {name!r} with inputs of the shapes "
+            f"{shapes}. Let the model end in an nn.Linear, called once with N x D features, or "
+            'name the classifier: head="NAME".'
         )
     return logits_NC, given[0]
 
@@ -88,8 +101,9 @@ def require_head(model: nn.Module, inputs: Inputs) -> None:
         )
     if not same:
         raise ConfigError(
-            f"{type(model).__name__} does not return the output of its last linear layer "
-            f"{name!r}. Define the classifier last, and return its raw logits."
+            f"{type(model).__name__} does not return the output of its linear layer {name!r}. "
+            "Return the classifier's raw logits. If another layer is the classifier, name it: "
+            'head="NAME", or the attribute lipt_head of the model.'
         )
 
 

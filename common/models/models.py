@@ -5,7 +5,6 @@ Shapes: N images, B examples or texts, C classes, D features.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError, UnknownNameError
 from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec, InputSpec
+from lipt.common.text import did_you_mean
 
 
 def initialize(network: nn.Module) -> None:
@@ -378,10 +378,8 @@ def _torchvision_with(name: str) -> Any:
 
     classifiers = models.list_models(module=models)
     if name not in classifiers:
-        close = difflib.get_close_matches(name, classifiers, n=5)
-        names = ", ".join(close or classifiers)
-        hint = f"Did you mean {names}?" if close else f"There are {names}."
-        raise UnknownNameError(f"torchvision has no image classifier {name!r}. {hint}")
+        meant = did_you_mean(name, classifiers) or f" There are: {', '.join(classifiers)}."
+        raise UnknownNameError(f"torchvision has no image classifier {name!r}.{meant}")
     return models
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.models import models
 from lipt.common.models.head import require_logits
 from lipt.common.models.models import PREFIX, build_torchvision
+from lipt.common.text import did_you_mean
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import specs_of
 
@@ -66,11 +66,18 @@ def build_model(
     return model.train()
 
 
-def build_without_values(spec: str, *, num_classes: int, inputs: InputSpec) -> nn.Module:
+def build_without_values(
+    spec: str, *, num_classes: int, inputs: InputSpec, allowed_modules: Collection[str] = ()
+) -> nn.Module:
     """Like `build_model`, on the meta device, almost without memory.
 
-    Not for users' factories: one that caches its model would later return it without values.
+    A user's model has values: a factory that caches it would later return it without them.
     """
+    if is_users_own(spec):
+        modules = tuple(allowed_modules)
+        return build_model(
+            spec, num_classes=num_classes, inputs=inputs, seed=0, allowed_modules=modules
+        )
     with seeded_generators(0, torch.device("cpu")):
         with _LargeOnMeta():  # type: ignore[no-untyped-call]
             model = _construct(spec, num_classes, inputs, ())
@@ -116,10 +123,9 @@ def _construct(
                 "Return the model itself."
             )
         return model
-    close = difflib.get_close_matches(spec, _BUILT_IN, n=1)
-    hint = f" Did you mean {close[0]}?" if close else ""
     raise UnknownNameError(
-        f"there is no model {spec!r}.{hint} There are: {', '.join(known_models())}."
+        f"there is no model {spec!r}.{did_you_mean(spec, _BUILT_IN)} There are: "
+        f"{', '.join(known_models())}."
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -143,34 +143,27 @@ def _fits(found: TensorSpec, expected: TensorSpec) -> bool:
     return found.shape == expected.shape and (found.dtype == expected.dtype or widened)
 
 
-def _prefixes(found: Mapping[str, TensorSpec], like: Mapping[str, TensorSpec]) -> tuple[str, str]:
-    """The prefixes to remove from the checkpoint's names, and to add."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for name, spec in found.items():
-        counts.update((cut, "") for cut, rest in _cuts(name, like) if _fits(spec, like[rest]))
-    for name, spec in like.items():
-        counts.update(
-            ("", cut) for cut, rest in _cuts(name, found) if cut and _fits(found[rest], spec)
-        )
+def _prefixes(found: Collection[str], like: Collection[str]) -> tuple[str, str]:
+    """The prefixes to remove from the checkpoint's names, and to add; one of them is empty."""
+    off = _prefix(found, like)
+    return off, "" if off else _prefix(like, found)
+
+
+def _prefix(names: Iterable[str], others: Collection[str]) -> str:
+    """The prefix whose removal turns most names into others."""
+    parted = (name.split(".") for name in names)
+    cuts = ((parts[:at], parts[at:]) for parts in parted for at in range(len(parts)))
+    counts = Counter(
+        "".join(f"{part}." for part in cut) for cut, rest in cuts if ".".join(rest) in others
+    )
     most = max(counts.values(), default=0)
-    best = sorted(prefixes for prefixes, count in counts.items() if count == most)
-    if not best or ("", "") in best:
-        return "", ""
-    if len(best) > 1:
+    best = sorted(prefix for prefix, count in counts.items() if count == most)
+    if len(best) > 1 and best[0]:
         raise WeightsError(
             f"the weights fit the model in {len(best)} ways, under the prefixes "
-            f"{', '.join(quoted(off or on) for off, on in best)}. Save those that you mean alone."
+            f"{', '.join(map(quoted, best))}. Save those that you mean alone."
         )
-    return best[0]
-
-
-def _cuts(name: str, others: Mapping[str, TensorSpec]) -> Iterator[tuple[str, str]]:
-    """Splits of a name with the rest in `others`."""
-    parts = name.split(".")
-    for at in range(len(parts)):
-        rest = ".".join(parts[at:])
-        if rest in others:
-            yield name.removesuffix(rest), rest
+    return best[0] if best else ""
 
 
 def _part(name: str, prefix: str) -> str:

@@ -36,7 +36,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -79,9 +79,6 @@ class _Sparse(BaseModel):
 class _Planes(BaseModel):
     version: Literal[1]
     tensors: dict[str, _Plane]
-
-
-DescriptionT = TypeVar("DescriptionT", _Sparse, _Planes)
 
 
 def encode_weights(weights: Mapping[str, torch.Tensor], encoding: WeightEncoding) -> bytes:
@@ -154,7 +151,7 @@ class EncodedWeights(Mapping[str, torch.Tensor]):
         self.like = like
         self._form = "planes" if PLANES_KEY in container.metadata else "values"
         # The stored spec of each masked tensor, and the number of its kept values.
-        self._masked = dict(self._planes() if self._form == "planes" else self._sparse())
+        self._masked = dict(self._described())
         check_specs(dict(self._declared()), like)
 
     def __getitem__(self, name: str) -> torch.Tensor:
@@ -178,41 +175,37 @@ class EncodedWeights(Mapping[str, torch.Tensor]):
     def __len__(self) -> int:
         return len(self.like)
 
-    def _sparse(self) -> Iterator[tuple[str, tuple[TensorSpec, int]]]:
-        for name, shape in self._described(SPARSE_KEY, _Sparse).shapes.items():
-            mask, values = self._parts(name)
-            spec = TensorSpec(tuple(shape), values.dtype)
-            expected = TensorSpec((-(-spec.num_elements // 8),), torch.uint8)
-            if mask != expected:
-                raise _contradiction(
-                    f"the mask of {quoted(name)} is {mask}, {spec} needs {expected}"
-                )
-            if not spec.dtype.is_floating_point or len(values.shape) != 1:
-                raise _contradiction(f"{quoted(name)} has values {values}, not 1-D floating point")
-            yield name, (spec, values.num_elements)
-
-    def _planes(self) -> Iterator[tuple[str, tuple[TensorSpec, int]]]:
-        for name, entry in self._described(PLANES_KEY, _Planes).tensors.items():
-            for part in self._parts(name):
-                if part.dtype != torch.uint8 or len(part.shape) != 1:
-                    raise _contradiction(f"a part of {quoted(name)} is {part}, not 1-D uint8")
-            spec = TensorSpec(tuple(entry.shape), DTYPES[entry.dtype])
-            if entry.kept > spec.num_elements:
-                raise _contradiction(f"{quoted(name)} is {spec}, and keeps {entry.kept} values")
-            yield name, (spec, entry.kept)
-
-    def _described(self, key: str, kind: type[DescriptionT]) -> DescriptionT:
+    def _described(self) -> Iterator[tuple[str, tuple[TensorSpec, int]]]:
+        entries: Mapping[str, _Plane | list[int]]
+        key = PLANES_KEY if self._form == "planes" else SPARSE_KEY
+        text = self.container.metadata.get(key, "null")
         try:
-            return kind.model_validate_json(self.container.metadata.get(key, "null"))
+            if self._form == "planes":
+                entries = _Planes.model_validate_json(text).tensors
+            else:
+                entries = _Sparse.model_validate_json(text).shapes
         except ValidationError as error:
             raise _contradiction(f"{key!r} in its metadata: {complaint(error)}") from None
-
-    def _parts(self, name: str) -> tuple[TensorSpec, TensorSpec]:
         stored = self.container.specs
-        mask, values = stored.get(f"mask/{name}"), stored.get(f"{self._form}/{name}")
-        if mask is None or values is None:
-            raise _contradiction(f"the mask or the values of {quoted(name)} are missing")
-        return mask, values
+        for name, entry in entries.items():
+            mask, values = stored.get(f"mask/{name}"), stored.get(f"{self._form}/{name}")
+            if mask is None or values is None:
+                raise _contradiction(f"the mask or the values of {quoted(name)} are missing")
+            if isinstance(entry, _Plane):
+                spec, num_kept = TensorSpec(tuple(entry.shape), DTYPES[entry.dtype]), entry.kept
+                fits = num_kept <= spec.num_elements and all(
+                    part == TensorSpec((part.num_bytes,), torch.uint8) for part in (mask, values)
+                )
+            else:
+                spec, num_kept = TensorSpec(tuple(entry), values.dtype), values.num_elements
+                fits = mask == TensorSpec((-(-spec.num_elements // 8),), torch.uint8)
+                fits = fits and spec.dtype.is_floating_point and len(values.shape) == 1
+            if not fits:
+                raise _contradiction(
+                    f"{quoted(name)} is {spec} and keeps {num_kept} values, with the mask {mask} "
+                    f"and the values {values}"
+                )
+            yield name, (spec, num_kept)
 
     def _declared(self) -> Iterator[tuple[str, TensorSpec]]:
         for part, spec in self.container.specs.items():

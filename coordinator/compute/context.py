@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,93 +11,31 @@ from pathlib import Path
 
 import torch
 from pydantic import TypeAdapter
-from safetensors import SafetensorError
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, write_durably
+from lipt.common.blobs.kept import files_of, find_kept, forget_oldest, keep
 from lipt.common.blobs.store import BlobStore
-from lipt.common.config.run_config import FingerprintKind
-from lipt.common.data import Bearable, Dataset, open_dataset, without_quarantined
+from lipt.common.data import Dataset, open_dataset, without_quarantined
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.process.devices import resolve_device
 from lipt.coordinator.compute.messages import News, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.proxies.features import Backbone, load_backbone
 from lipt.core.signals.stored import UserFeatures, read_user_features
-from lipt.core.workspace import Keepable, KeptT, Key, Workspace
+from lipt.core.workspace import KeptT, Key, Workspace
 
 logger = logging.getLogger(__name__)
 
 # Cached files of each kind. Strategies need several kinds for the same weights: with one limit for
 # all files, strategies tried in turn would evict each other's.
 _MOST_FILES = 4
-# Each model of a warm-up has weights and signals; the rest is for other queries.
-_FILES_PER_MODEL, _MORE_FILES = 2, 9
-_DIGEST_CHARS = 32
+# Each model of a warm-up has weights, signals and gradient norms; the rest is for other queries.
+_FILES_PER_MODEL, _MORE_FILES = 3, 9
 _MOST_NAMED = 20
 _IDS = TypeAdapter(tuple[int, ...])
 
 Report = Callable[[News], None]
-
-
-# Signal cache: per-example values on disk; the newest files of each kind stay.
-#
-#     NAME.DIGEST.safetensors    NAME is a hash of what the content depends on, DIGEST its own
-#
-# Nothing is synced: a torn or changed file no longer has its digest, and is computed again.
-
-
-def find_cached(
-    folder: Path, kind: str, depends_on: tuple[object, ...], *, max_bytes: float = math.inf
-) -> Path | None:
-    """The cached file, marked as used; damaged ones are removed, larger ones ignored."""
-    name = _name(kind, depends_on)
-    for path in folder.glob(f"{name}.*.safetensors"):
-        if path.stat().st_size > max_bytes:
-            return None
-        if path.name == _file_name(name, path):
-            os.utime(path)
-            return path
-        logger.warning("%s is damaged: it is computed again", path)
-        path.unlink()
-    return None
-
-
-def keep_cached(
-    folder: Path,
-    kind: str,
-    depends_on: tuple[object, ...],
-    value: Keepable,
-    most_files: int = _MOST_FILES,
-) -> Path | None:
-    """Cache a value, replacing an older one; None if the disk refuses."""
-    name = _name(kind, depends_on)
-    temporary = folder / f"{name}.tmp"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        value.save(temporary)
-        path = temporary.replace(folder / _file_name(name, temporary))
-    except (OSError, SafetensorError) as error:
-        logger.warning("%s in %s is not kept, and will be computed again: %s", name, folder, error)
-        for left in folder.glob(f"{temporary.name}*"):
-            left.unlink(missing_ok=True)
-        return None
-    for other in folder.glob(f"{name}.*.safetensors"):
-        if other != path:
-            other.unlink()
-    # One kind's name may be a prefix of another's, so only the digest may follow it.
-    of_kind = folder.glob(f"{kind}-{'[0-9a-f]' * _DIGEST_CHARS}.*.safetensors")
-    for old in sorted(of_kind, key=lambda path: path.stat().st_mtime)[:-most_files]:
-        old.unlink()
-    return path
-
-
-def _name(kind: str, depends_on: tuple[object, ...]) -> str:
-    return f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:_DIGEST_CHARS]}"
-
-
-def _file_name(name: str, path: Path) -> str:
-    return f"{name}.{BlobName.of_file(path).sha256[:32]}.safetensors"
 
 
 def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
@@ -150,7 +85,7 @@ class Context(Workspace):
             image_size=settings.dataset.image_size,
             allowed_modules=settings.allow_modules,
             progress=self.progress(f"reading {settings.dataset.source}"),
-            bearable=Bearable(settings.dataset.max_corrupt),
+            max_corrupt=settings.dataset.max_corrupt,
         )
         return without_quarantined(with_kept_quarantine(opened, settings.state_dir / "quarantine"))
 
@@ -163,7 +98,7 @@ class Context(Workspace):
             del vars(self)["dataset"]
         remedy = "Put the run's own data back; for other data start a coordinator anew, and a run."
         try:
-            found = self.dataset.fingerprint_like(fingerprint)
+            found = self.dataset.fingerprint
         except LiptError as error:
             raise OtherDataError(
                 f"{source}, which had the fingerprint {fingerprint}, cannot be read any more: "
@@ -175,7 +110,7 @@ class Context(Workspace):
             )
 
     def find(self, key: Key[KeptT]) -> KeptT | None:
-        kept = find_cached(self._folder(key.models), key.kind, self.on_data(key.depends_on))
+        kept = find_kept(self._folder(key.models), key.kind, key.depends_on)
         return None if kept is None else key.of.load(kept)
 
     def keep(self, key: Key[KeptT], value: KeptT) -> KeptT:
@@ -183,20 +118,14 @@ class Context(Workspace):
         if self.dataset.has_changed():
             return value
         most_files = _FILES_PER_MODEL * key.models + _MORE_FILES if key.models else _MOST_FILES
-        folder, depends_on = self._folder(key.models), self.on_data(key.depends_on)
-        path = keep_cached(folder, key.kind, depends_on, value, most_files)
+        folder = self._folder(key.models)
+        path = keep(folder, key.kind, key.depends_on, value.save)
+        forget_oldest(files_of(folder, key.kind), most_files)
         # Memory-mapped from now on, so that the computed value can be freed.
         return value if path is None else type(value).load(path)
 
     def _folder(self, models: int) -> Path:
         return self.warm_ups_dir if models else self.signals_dir
-
-    def on_data(self, depends_on: tuple[object, ...]) -> tuple[object, ...]:
-        """`depends_on`, with a full data fingerprint if the settings demand one."""
-        if self.settings.dataset.fingerprint is not FingerprintKind.FULL:
-            return depends_on
-        # Callers include the sampled fingerprint, which other data may share.
-        return (*depends_on, self.dataset.full_fingerprint)
 
     @cached_property
     def device(self) -> torch.device:
@@ -237,14 +166,17 @@ class Context(Workspace):
         self.send(Progressed(activity, done, total))
 
     def user_features(self, features: BlobName) -> UserFeatures:
-        keep = self.dataset.numbering.kept
+        numbering = self.dataset.numbering
         read = read_user_features(
             self.blobs.verified_path(features),
             num_examples=self.dataset.num_ids,
             max_bytes=self.settings.limits.max_blob_bytes,
         )
         paired_NP = read.paired_features_NP
-        return UserFeatures(keep(read.features_ND), None if paired_NP is None else keep(paired_NP))
+        return UserFeatures(
+            numbering.kept(read.features_ND),
+            None if paired_NP is None else numbering.kept(paired_NP),
+        )
 
     def read(self, name: BlobName) -> Path:
         """The path of a blob, after a check of its digest."""

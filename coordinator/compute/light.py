@@ -9,12 +9,12 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from lipt.common.config.run_config import FingerprintKind, RunConfig
+from lipt.common.blobs.kept import find_kept
+from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset
-from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.rows import Rows
 from lipt.common.errors import StateError
-from lipt.coordinator.compute.context import Context, find_cached
+from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, TooDearError
 from lipt.core.proxies.features import Backbone
@@ -31,14 +31,14 @@ class LightContext(Context):
     def dataset(self) -> Dataset:
         known = self.known
         labels_N = torch.from_numpy(known.labels_N)
-        rows = _LabelRows(known.source, known.class_names, labels_N, known.fingerprints)
+        rows = _LabelRows(known.source, known.class_names, labels_N)
         return _WithoutExamples(
-            rows, rows.fingerprint(), known.inputs, quarantined=known.quarantined, excludes=True
+            rows, known.fingerprint, known.inputs, quarantined=known.quarantined, excludes=True
         )
 
     def require_data(self, fingerprint: str) -> None:
         """Send other data to the heavy process, which can read it."""
-        if fingerprint not in self.known.fingerprints:
+        if fingerprint != self.known.fingerprint:
             _too_dear()
 
     @cached_property
@@ -51,8 +51,7 @@ class LightContext(Context):
     def find(self, key: Key[KeptT]) -> KeptT:
         """The stored value, if it is small; nothing is computed here."""
         try:
-            depends_on = self.on_data(key.depends_on)
-            kept = find_cached(self.signals_dir, key.kind, depends_on, max_bytes=MAX_CHEAP_BYTES)
+            kept = find_kept(self.signals_dir, key.kind, key.depends_on, max_bytes=MAX_CHEAP_BYTES)
             return key.of.load(kept) if kept is not None else _too_dear()
         except (OSError, StateError):  # just removed by the other process
             _too_dear()
@@ -66,18 +65,7 @@ class _WithoutExamples(Dataset):
         _too_dear()
 
 
-@dataclass(frozen=True)
 class _LabelRows(Rows):
-    fingerprints: tuple[str, ...]
-
-    def fingerprint(
-        self,
-        kind: FingerprintKind = FingerprintKind.SAMPLED,
-        progress: Progress | None = None,  # noqa: ARG002 - nothing is read
-    ) -> str:
-        known = (own for own in self.fingerprints if FingerprintKind.of(own) is kind)
-        return next(known, None) or _too_dear()
-
     def raw(self, row: int) -> NoReturn:  # noqa: ARG002 - there is none
         _too_dear()
 

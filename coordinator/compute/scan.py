@@ -27,11 +27,10 @@ from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, state_errors, write_durably
-from lipt.common.config.run_config import FingerprintKind, RunConfig
+from lipt.common.config.run_config import RunConfig
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.errors import LiptError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import ColumnsFormat, InputFormat
+from lipt.common.inputs.specs import ColumnsFormat, ImageFormat, InputFormat
 from lipt.common.models import find_head
 from lipt.common.process.devices import device_name, kind_of, versions_on
 from lipt.common.signals.passes import data_proof, encode_range, read_range, score_range
@@ -191,7 +190,6 @@ def scan_of(
     _, head = find_head(model)
     dataset, compute = context.dataset, context.settings.compute
     target, num_examples = dataset.target, len(dataset)
-    full = context.settings.dataset.fingerprint is FingerprintKind.FULL
     error_dtype = STORAGE_LIMITS.error_dtype(num_examples * head.out_features)
     feature_dtype = STORAGE_LIMITS.feature_dtype(num_examples * head.in_features)
     whole = ScoringTask(
@@ -200,7 +198,7 @@ def scan_of(
         image=inputs if isinstance(inputs, ImageFormat) else None,
         columns=inputs if isinstance(inputs, ColumnsFormat) else None,
         other_target=target if isinstance(target, MultiLabel | Regression) else None,
-        fingerprint=dataset.full_fingerprint if full else dataset.fingerprint,
+        fingerprint=dataset.fingerprint,
         start=0,
         stop=num_examples,
         batch_size=context.batch_size,

@@ -226,7 +226,7 @@ def _asked_by(request: PageRequest, fingerprint: str, run: str = "") -> Asked:
 
 def _labels_of(app: App, fingerprint: str) -> Labels:
     """The labels of the data of this fingerprint; empty where other data is served."""
-    return app.data.labels_N if fingerprint in app.data.fingerprints else np.empty(0, np.int64)
+    return app.data.labels_N if fingerprint == app.data.fingerprint else np.empty(0, np.int64)
 
 
 def _listed(subset: SubsetRecord, page: Page) -> dict[str, Any]:

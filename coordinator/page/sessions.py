@@ -97,7 +97,7 @@ class Sessions:
         if self._url is None:
             raise ConfigError(
                 "this coordinator serves no page. Start it with --dashboard-listen "
-                "127.0.0.1:50080; it needs the extra: pip install 'lipt[dashboard]'"
+                "127.0.0.1:50080; it needs the extra: pip install '.[dashboard]'"
             )
         now = self._clock()
         for code, one in list(self._codes.items()):

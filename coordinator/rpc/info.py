@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
@@ -234,14 +235,17 @@ def bind(
     server: grpc.aio.Server, listen: str, credentials: grpc.ServerCredentials | None, *, flag: str
 ) -> str:
     """Bind a server to host:port, and return the address with the actual port."""
-    host, _ = split_address(listen)
+    host, port = split_address(listen)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        # Tried first: gRPC writes a line of its own to stderr where it fails.
+        socket.create_server((host, port), family=family).close()
         port = (
             server.add_insecure_port(listen)
             if credentials is None
             else server.add_secure_port(listen, credentials)
         )
-    except RuntimeError:
+    except (OSError, RuntimeError):
         raise ConfigError(
             f"{flag} {listen}: the address is in use, or is not this machine's. Choose another."
         ) from None

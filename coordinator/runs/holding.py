@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import logging
 
-from lipt.common.config.run_config import FingerprintKind
 from lipt.common.errors import LiptError, OtherDataError, RunNotReadyError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import spec_of
+from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
@@ -63,15 +61,12 @@ def how_far(run: RunRecord, activity: str) -> str:
 
 def why_held(run: RunRecord | RunSummary, data: DataDescription, *, or_else: str = "") -> str:
     """Why a run is held, and the remedy (then `or_else`); empty if its data is served."""
-    found = data.fingerprint_like(run.fingerprint)
+    found = data.fingerprint
     if found != run.fingerprint:
         own = f"{run.fingerprint} ({run.source})" if run.source else run.fingerprint
-        kind = FingerprintKind.of(run.fingerprint)
-        remedy = "with the run's own data" if found else f"with --fingerprint {kind}"
         return (
             f"run {run.name} was made on data with fingerprint {own}, this coordinator now serves "
-            f"{data.source} with {found or 'none of that kind'}. Start the coordinator "
-            f"{remedy}{or_else}."
+            f"{data.source} with {found}. Start the coordinator with the run's own data{or_else}."
         )
     if run.inputs is None or spec_of(run.inputs) == data.inputs:
         return ""

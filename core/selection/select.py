@@ -130,6 +130,8 @@ def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
             return {"errors": signals.errors_NC, "features": signals.features_ND}
         case Need.FEATURES:
             return {"features": signals.features_ND}
+        case Need.GRADIENT_NORMS:
+            return {"gradient norms": signals.gradient_norms_N}
         case Need.PAIRED_FEATURES:
             pairs_NP = signals.paired_features_NP
             return {"features of pairs": signals.features_ND, "paired features": pairs_NP}

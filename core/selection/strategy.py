@@ -30,21 +30,22 @@ class Need(StrEnum):
     """An input of a strategy besides the labels.
 
     SIGNALS: errors and features, one forward pass over the data. FEATURES: the user's or the
-    model's. VALIDATION: signals of the run's validation split. DYNAMICS: a forward pass for every
-    snapshot of every learner. PAIRED_FEATURES: two feature matrices of the user. COPIES:
-    near-duplicate images.
+    model's. GRADIENT_NORMS: of all parameters, one backward pass per example. VALIDATION: signals
+    of the run's validation split. DYNAMICS: a forward pass for every snapshot of every learner.
+    PAIRED_FEATURES: two feature matrices of the user. COPIES: near-duplicate images.
     """
 
     SIGNALS = "signals"
     FEATURES = "features"
+    GRADIENT_NORMS = "gradient norms"
     VALIDATION = "validation split"
     DYNAMICS = "learners"
     PAIRED_FEATURES = "paired features"
     COPIES = "near copies"
 
 
-# Inputs that the forward pass of a model or a proxy provides.
-OF_A_MODEL = frozenset({Need.SIGNALS, Need.FEATURES, Need.VALIDATION})
+# Inputs that need a model.
+OF_A_MODEL = frozenset({Need.SIGNALS, Need.FEATURES, Need.VALIDATION, Need.GRADIENT_NORMS})
 NOTHING: frozenset[Need] = frozenset()
 SIGNALS = frozenset({Need.SIGNALS})
 FEATURES = frozenset({Need.FEATURES})

@@ -1,6 +1,10 @@
-"""Signals of one model: each example's error and feature, and the loss by its parameters.
+"""Signals of one model: each example's error and feature, and the norm of its full gradient.
 
-Shapes: N examples, B of a batch, C classes, D features.
+Gradient norms are GraNd as in its paper: `torch.func` takes the gradient of each example's own
+loss, of several at once where that is faster. In evaluation mode batch norm does not couple them.
+
+Shapes: N examples, B of a batch or chunk, C classes, D features.
+Source: Paul et al. 2021, "Deep Learning on a Data Diet" (arXiv:2107.07075).
 """
 
 from __future__ import annotations
@@ -8,16 +12,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad, vmap
+from torch.utils._pytree import tree_map
 
 from lipt.common.data import Dataset
 from lipt.common.data.sources.index import make_room
+from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.specs import Inputs, arguments_of, logits_of
 from lipt.common.models import find_head
-from lipt.common.signals.passes import Batches, pass_over
+from lipt.common.models.head import evaluation_mode
+from lipt.common.signals.passes import Batches, pass_over, require_finite_rows
 from lipt.common.targets.values import SingleLabel, Target
 from lipt.core.signals.signals import Signals
 from lipt.core.signals.stored import STORAGE_LIMITS
@@ -51,6 +60,60 @@ def empty_signals(
 
 def errors_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
     return SingleLabel(logits_NC.shape[-1]).residuals(logits_NC, labels_N)
+
+
+# B copies of all gradients are in memory at once.
+_CHUNK_BYTES, _MAX_CHUNK_SIZE = 2 * 1024**3, 256
+_SMALL_CPU_MODEL, _CPU_CHUNK_SIZE = 1_000_000, 16
+
+
+def default_chunk_size(model: nn.Module, device: torch.device) -> int:
+    """Gradients taken at once: on a CPU, `vmap` slows down large convolutions."""
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    if device.type == "cpu":
+        return _CPU_CHUNK_SIZE if num_parameters < _SMALL_CPU_MODEL else 1
+    return max(1, min(_MAX_CHUNK_SIZE, _CHUNK_BYTES // (4 * num_parameters)))
+
+
+def full_gradient_norms(model: nn.Module, batches: Batches, *, cpu_threads: int = 1) -> Tensor:
+    """The Euclidean norm of each example's gradient by all trainable parameters."""
+    ids_N, target = batches.ids_N, batches.dataset.target
+    norms_N = torch.empty(len(ids_N))
+    with evaluation_mode(model), pinned_kernels(cpu_threads):
+        for rows, inputs_B, targets_B in batches:
+            norms_B = per_example_norms(model, target, inputs_B, targets_B)
+            require_finite_rows(norms_B.isfinite(), ids_N[rows], "gradients")
+            norms_N[rows] = norms_B.cpu()
+    return norms_N
+
+
+def per_example_norms(
+    model: nn.Module, target: Target, inputs_B: Inputs, targets_B: Tensor
+) -> Tensor:
+    """The norms for one chunk of inputs of a model in evaluation mode; float32, B."""
+    parameters = trainable(model)
+
+    def norm(example: Inputs, own: Tensor) -> Tensor:
+        alone = tree_map(lambda tensor: tensor[None], example)
+        gradients = grad(loss_sum(model, target, alone, own[None]))(parameters)
+        # In float64: a sum over millions of parameters.
+        squares = [gradient.double().square().sum() for gradient in gradients.values()]
+        return torch.stack(squares).sum().sqrt().float()
+
+    def one_by_one() -> Tensor:
+        examples = (tree_map(itemgetter(row), inputs_B) for row in range(len(targets_B)))
+        return torch.stack(list(map(norm, examples, targets_B)))
+
+    if len(targets_B) == 1:
+        return one_by_one()
+    try:
+        norms_B: Tensor = vmap(norm)(inputs_B, targets_B)
+    except RuntimeError as error:
+        # The model branches on values, as Hugging Face's do on masks.
+        if "vmap" not in str(error):
+            raise
+        return one_by_one()
+    return norms_B
 
 
 Parameters = dict[str, Tensor]

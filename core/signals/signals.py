@@ -28,7 +28,10 @@ from lipt.core.signals.dynamics import Dynamics
 ValueT = TypeVar("ValueT")
 
 # Tensors stored in a file.
-_TENSORS = ("errors_NC", "features_ND", "labels_N", "second_errors_NC", "trust_N")
+_TENSORS = (
+    *("errors_NC", "features_ND", "labels_N", "gradient_norms_N"),
+    *("second_errors_NC", "trust_N"),
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Signals:
     errors_NC: N x 0 if unused. float32, or float16 if all together would be too large.
     features_ND: inputs of the last layer, likewise.
     labels_N: int64; zeros if no label may be used; strata for other targets than classes.
+    gradient_norms_N: of all parameters.
     has_bias: whether the last layer has a bias: the 1 in [h_i, 1].
     paired_features_NP: the second half of each pair (a caption's features, say), float32.
     pictures_N: int64, the same for near-duplicates.
@@ -53,6 +57,7 @@ class Signals:
     errors_NC: Tensor
     features_ND: Tensor
     labels_N: Tensor
+    gradient_norms_N: Tensor | None = None
     has_bias: bool = True
     dynamics: Dynamics | None = None
     paired_features_NP: Tensor | None = None

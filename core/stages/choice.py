@@ -24,13 +24,13 @@ from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.strategy import OF_A_MODEL, Need
+from lipt.core.selection.strategy import Need
 from lipt.core.signals.signals import Signals, given, place, unlabelled
 from lipt.core.signals.stored import UserFeatures, features_of_pairs
 from lipt.core.soft_labels import SoftLabels, soft_labels
 from lipt.core.stages.diagnosis import copies_of
 from lipt.core.stages.proxy import proxied_features, proxied_signals
-from lipt.core.stages.question import OF_A_RUN, Labels, Question
+from lipt.core.stages.question import OF_A_PROXY, OF_A_RUN, Labels, Question
 from lipt.core.stages.warm_up import (
     ComputeSignals,
     WarmedUp,
@@ -150,8 +150,8 @@ def _used(
     """
     strategy, needs = find_strategy(question.strategy), question.needs
     own = question.features is not None or Need.PAIRED_FEATURES in needs
-    looks = needs & ({Need.SIGNALS, Need.VALIDATION} if own else OF_A_MODEL)
-    of_model = needs & {Need.DYNAMICS}
+    looks = needs & ({Need.SIGNALS, Need.VALIDATION} if own else OF_A_PROXY)
+    of_model = needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}
     if judge is None and question.labels is None:
         of_model |= looks
     used = {kind for head in heads for kind in _kinds_of(head)}
@@ -234,7 +234,7 @@ def _signals(
             signals = proxied_features(workspace, question, proxy)
     else:
         looks = own is None or bool(needs & {Need.SIGNALS, Need.VALIDATION})
-        of_model = needs if looks else needs - OF_A_MODEL
+        of_model = needs if looks and proxy is None else needs - OF_A_PROXY
         depends_on = (
             question.weights.sha256,
             dataset.fingerprint,
@@ -244,10 +244,10 @@ def _signals(
             str(workspace.device),
         )
         load = partial(workspace.loaded_model, config, question.weights)
-        if proxy is not None and needs & OF_A_MODEL:
-            signals = proxied_signals(workspace, question, proxy)
-        else:
-            signals = signals_of(workspace, question, of_model, depends_on, load, compute=compute)
+        signals = signals_of(workspace, question, of_model, depends_on, load, compute=compute)
+        if proxy is not None and needs & OF_A_PROXY:
+            proxied = proxied_signals(workspace, question, proxy)
+            signals = replace(proxied, gradient_norms_N=signals.gradient_norms_N)
     return _with_more(workspace, question, needs, signals, own), warmed
 
 

@@ -22,8 +22,7 @@ from lipt.common.errors import (
     SignalsError,
     StrategyOptionError,
 )
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import InputFormat
+from lipt.common.inputs.specs import ImageFormat, InputFormat
 from lipt.common.subsets import resolve_budget
 from lipt.common.targets.kinds import TargetKind, kinds_in_words
 from lipt.core.proxies.proxy import SOUP, Kind, Proxy
@@ -32,6 +31,8 @@ from lipt.core.selection.options import LIPT, PRETRAINING, WarmUp
 from lipt.core.selection.registry import STRATEGIES, find_strategy
 from lipt.core.selection.strategy import OF_A_MODEL, Balance, Need, Strategy
 
+# Needs that a model's forward pass or a proxy provides.
+OF_A_PROXY = OF_A_MODEL - {Need.GRADIENT_NORMS}
 _MADE_WITHOUT_LABELS = frozenset({Need.FEATURES, Need.COPIES})
 # theta*, and the weights that it started from, may have been trained on the run's data.
 OF_A_RUN = (Kind.SOUP, Kind.INITIAL, Kind.LEARNERS)
@@ -179,7 +180,7 @@ def question_of(
         _require_soft_labels(labels, kind)
         teacher = proxy.teacher
     needs = strategy.needs_of(given)
-    if not needs & OF_A_MODEL:
+    if not needs & OF_A_PROXY:
         proxy = SOUP
     # The same before and after the learners have trained.
     before_learners = training_for(query, num_examples) is not Training.LEARNERS
@@ -397,7 +398,9 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
     trained = set(kinds).intersection(OF_A_RUN)
     if trained == {Kind.INITIAL}:
         return Training.INITIAL_WEIGHTS
-    if not needs & OF_A_MODEL:
+    if Need.GRADIENT_NORMS in needs:
+        return Training.LEARNERS
+    if not needs & OF_A_PROXY:
         return Training.NOTHING
     if proxy.is_own_head:
         own = query.features is not None or Need.PAIRED_FEATURES in needs

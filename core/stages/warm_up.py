@@ -22,12 +22,12 @@ from lipt.common.models.head import freeze
 from lipt.common.weights.specs import Weights
 from lipt.core.results import Trajectories
 from lipt.core.selection.options import WarmUp
-from lipt.core.selection.strategy import OF_A_MODEL, Need
+from lipt.core.selection.strategy import Need
 from lipt.core.sharding import draw_shards
-from lipt.core.signals.compute import compute_signals
+from lipt.core.signals.compute import compute_signals, default_chunk_size, full_gradient_norms
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals, labels_only
-from lipt.core.stages.question import Question
+from lipt.core.stages.question import OF_A_PROXY, Question
 from lipt.core.training import Warmed, num_warm_up_steps, warm_up
 from lipt.core.workspace import Key, Workspace
 
@@ -44,6 +44,17 @@ def model_signals(
         return compute_signals(model, batches, scratch=workspace.scratch)
 
 
+def model_norms(
+    workspace: Workspace, config: RunConfig, inputs: InputFormat, model: nn.Module
+) -> Signals:
+    """Gradient norms of all parameters, and the labels; a backward pass per example."""
+    chunk = default_chunk_size(model, workspace.device)
+    chunks = workspace.batches(inputs, "computing per-example gradients", size=chunk)
+    norms_N = full_gradient_norms(model, chunks, cpu_threads=config.evaluation_threads)
+    alone = labels_only(workspace.dataset.labels_N, workspace.dataset.target.kind)
+    return replace(alone, gradient_norms_N=norms_N)
+
+
 def signals_of(
     workspace: Workspace,
     question: Question,
@@ -54,13 +65,22 @@ def signals_of(
     compute: ComputeSignals = model_signals,
     models: int = 0,
 ) -> Signals:
-    """The signals that one model provides, computed once, or the labels alone."""
-    if not needs & OF_A_MODEL:
-        return labels_only(workspace.dataset.labels_N, workspace.dataset.target.kind)
-    return workspace.cached(
-        Key(Signals, "signals", depends_on, models),
-        lambda: compute(workspace, question.config, question.inputs, load()),
-    )
+    """The signals that one model provides, and the labels, each computed once."""
+    dataset = workspace.dataset
+
+    def cached(kind: str, compute: ComputeSignals) -> Signals:
+        return workspace.cached(
+            Key(Signals, kind, depends_on, models),
+            lambda: compute(workspace, question.config, question.inputs, load()),
+        )
+
+    found = labels_only(dataset.labels_N, dataset.target.kind)
+    if needs & OF_A_PROXY:
+        found = cached("signals", compute)
+    if Need.GRADIENT_NORMS in needs:
+        norms_N = cached("gradients", model_norms).gradient_norms_N
+        found = replace(found, gradient_norms_N=norms_N)
+    return found
 
 
 def dynamics_of(

@@ -61,7 +61,7 @@ def test_a_missing_extra_says_how_to_install_it_and_a_broken_one_is_not_called_m
     write_module: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tea = {"package": "kettle", "extra": "hot", "needed_for": "tea"}
-    with pytest.raises(MissingExtraError, match=r"tea needs .*'kettle'.*pip install 'lipt\[hot\]'"):
+    with pytest.raises(MissingExtraError, match=r"tea needs .*'kettle'.*pip install '\.\[hot\]'"):
         import_extra("absent_kettle.boil", **tea)
     write_module("broken_extra", "import absent_dependency\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -14,8 +14,7 @@ import torch
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.settings import load_settings
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import ImageSpec, InputSpec
+from lipt.common.inputs.specs import ImageFormat, ImageSpec, InputSpec
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 

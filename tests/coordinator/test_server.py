@@ -208,7 +208,7 @@ async def test_end_that_is_asked_for_while_the_data_is_opened_does_not_wait_for_
 
 
 async def test_probes_without_a_certificate_hear_how_a_coordinator_with_mtls_starts_and_ends(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     caplog.set_level(logging.INFO)
     tls = write_files(tmp_path / "tls", trustme.CA())
@@ -251,6 +251,8 @@ async def test_probes_without_a_certificate_hear_how_a_coordinator_with_mtls_sta
         with pytest.raises(ConfigError, match=rf"--health-listen {address}: .* in use"):
             async with answering_probes(address):
                 pytest.fail("it was listened on")
+        # gRPC would print a line of its own.
+        assert capfd.readouterr().err == ""
         go_on.set()
         while await heard() != [SERVING, SERVING]:
             assert not process.done()

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import validate
 from lipt.common.errors import ConfigError
-from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import images_in, num_stored
-from lipt.common.inputs.specs import ImageSpec
+from lipt.common.inputs.specs import ImageFormat, ImageSpec
 from lipt.common.models import build_model
 from lipt.common.models.head import frozen_names
 from lipt.common.targets.values import SingleLabel

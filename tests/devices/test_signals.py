@@ -1,4 +1,4 @@
-"""Signals, dynamics, the ridge head and patch features on a device."""
+"""Signals, gradient norms, dynamics, the ridge head and patch features on a device."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from lipt.common.inputs.model_input import images_in
 from lipt.common.signals.passes import Batches
 from lipt.core.proxies.ridge import LeaveOneOut, leave_one_out
 from lipt.core.proxies.untrained import draw_filters, patch_features
-from lipt.core.signals.compute import compute_signals, loss_sum, trainable
+from lipt.core.signals.compute import compute_signals, full_gradient_norms, loss_sum, trainable
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.recheck import fit_quadratic_model
@@ -35,6 +35,15 @@ def test_signals_are_the_cpus_and_lie_there(device: torch.device) -> None:
     found = tensors(signals(device))
     close(found, tensors(signals(CPU)))
     assert {tensor.device.type for tensor in found.values()} == {"cpu"}
+
+
+def test_gradient_norms_are_the_cpus(device: torch.device) -> None:
+    def norms(where: torch.device, chunk_size: int) -> Tensor:
+        return full_gradient_norms(made_up_network().to(where), batches(where, chunk_size))
+
+    # vmap does not see through what is pretended.
+    for chunk_size in (1, 16) if device.type == "cuda" else (1,):
+        close({"norms": norms(device, chunk_size)}, {"norms": norms(CPU, chunk_size)})
 
 
 @pytest.mark.filterwarnings(

@@ -27,7 +27,7 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.config.values import run_config_from_proto, validate
 from lipt.common.data.shard import open_shard
 from lipt.common.errors import LiptError, from_rpc_error
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.rpc.messages import message_to_dict
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.encodings import encode_planes, encode_sparse, open_weights

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lipt.common.blobs.blob import blob_to_proto
 from lipt.common.blobs.transfer import Transfers
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.rpc.channel import open_channel
 from lipt.common.states import LearnerState
 from lipt.common.targets.values import SingleLabel

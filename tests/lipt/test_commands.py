@@ -39,6 +39,16 @@ def test_it_is_the_call_of_the_library(wine: str, tmp_path: Path) -> None:
     assert json.loads(as_json.stdout)["digest"] == expected.digest
 
 
+def test_a_tables_file_is_opened_by_its_target(wine: str, tmp_path: Path) -> None:
+    asked = ("--fraction", "0.1", "--strategy", "uniform", "--out", str(tmp_path / "s.npy"))
+    for data in (tmp_path / "wine.csv", f"csv:{tmp_path / 'wine.csv'}"):
+        told = CliRunner().invoke(select_app, [str(data), "--target", "target", *asked])
+        assert told.exit_code == 0, told.stderr
+    assert Subset.load(tmp_path / "s.npy").manifest["data"]["source"] == wine
+    told = CliRunner().invoke(select_app, [str(tmp_path / "wine.csv"), "--target", "targt", *asked])
+    assert "Did you mean target?" in str(told.exception)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [

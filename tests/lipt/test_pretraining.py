@@ -22,8 +22,14 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
 from lipt.common.data.shard import pack_shard
 from lipt.common.errors import BudgetError, ConfigError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec, InputSpec
+from lipt.common.inputs.specs import (
+    Column,
+    ColumnsSpec,
+    ColumnType,
+    ImageFormat,
+    ImageSpec,
+    InputSpec,
+)
 from lipt.common.models import build_model
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning import PROCESS_BYTES
@@ -390,6 +396,8 @@ def images_of(number: int, size: int = 32, *, classes: int = 10) -> DataDescript
         # 10 errors and 64 features in float32, and labels of eight bytes.
         ("el2n", {}, 5000, 5000 * (4 * 74 + 8)),
         ("uniform", {}, 0, 5000 * 8),
+        # A gradient's norm; there is no pass of the model alone.
+        ("grand", {"parameters": "all"}, 0, 5000 * (8 + 4)),
         # theta* and ten learners; two numbers of each.
         ("disagreement", {}, 11 * 5000, 5000 * (8 + 11 * 8)),
     ],

@@ -2,12 +2,60 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 import lipt
 from lipt.common.errors import LiptError, UnknownNameError
+from tests.trainer.made_up import made_up_subset
+
+# Ten kinds of garbage: none is a name, a number, a path, a flag, a dictionary, a list of names,
+# a subset or data.
+GARBAGE = (5.5, b"x", object(), dict, len, {1, 2}, [[[]]], float("nan"), (1, None), np.array(3))
+DATA = (np.eye(4).repeat(3, axis=0), np.arange(12) % 2)
+CALLS: dict[str, Callable[[Any], object]] = {
+    "data": lambda given: lipt.select(given, progress=False),
+    "X": lambda given: lipt.select((given, [0, 1]), progress=False),
+    "y": lambda given: lipt.select((DATA[0], given), progress=False),
+    "model": lambda given: lipt.select(DATA, given, strategy="el2n", progress=False),
+    **{
+        name: lambda given, name=name: lipt.select(DATA, progress=False, **{name: given})
+        for name in (
+            *("fraction", "budget", "strategy", "seed", "balanced", "options", "preset", "proxy"),
+            *("features", "labels", "soft_labels", "run", "image_size", "device", "target"),
+            *("allow_modules", "head"),
+        )
+    },
+    "diagnose": lambda given: lipt.diagnose(given, progress=False),
+    "pretrain": lambda given: lipt.pretrain(given, progress=False),
+    **{
+        f"compare {name}": lambda given, name=name: lipt.compare(DATA, DATA, **{name: given})
+        for name in ("strategies", "fractions", "baselines", "seeds", "recipe", "proxy", "out")
+    },
+    "fit": lambda given: lipt.fit("mlp", given),
+    "fit model": lambda given: lipt.fit(given, DATA),
+    "fit recipe": lambda given: lipt.fit("mlp", DATA, recipe=given),
+    "fit subset": lambda given: lipt.fit("mlp", DATA, subset=given),
+    "Client": lipt.Client,
+    "apply": lambda given: made_up_subset([1]).apply(given),
+    "dataset": lambda given: made_up_subset([1]).dataset(given),
+    "save": lambda given: made_up_subset([1]).save(given),
+    "load": lipt.Subset.load,
+    "from_json": lipt.Subset.from_json,
+    "sampler": lipt.SubsetSampler,
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_garbage_is_refused_in_a_short_message(call: str) -> None:
+    for given in GARBAGE:
+        with pytest.raises(LiptError) as refused:
+            CALLS[call](given)
+        assert len(str(refused.value)) <= 400
+
 
 NONSENSE = {
     "fraction='0.1'": "fraction='0.1' is a str, not a number",
@@ -20,7 +68,7 @@ NONSENSE = {
     "seed='a'": "seed='a' is not a whole number from 0. Give one, such as seed=1",
     "seed=-1": "seed=-1 is not a whole number from 0",
     "seed=2**70": "seed=1180591620717411303424 is above 9223372036854775807. Give a smaller one",
-    "strategy=3": "strategy=3 is a int, not a name",
+    "strategy=3": "strategy=3 is of the type int, not a text",
 }
 
 
@@ -51,7 +99,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"strategies": "auto"}, r"strategies='auto' is not a list of names. Give one"),
+        ({"strategies": "auto"}, r"strategies='auto' is of the type str, not a list of names"),
         ({"seeds": 0}, "seeds=0 is not a whole number from 1. Give one, such as seeds=1"),
         ({"fractions": [0.1, 2]}, r"fraction 2 is outside \(0, 1\]"),
     ],

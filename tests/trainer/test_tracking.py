@@ -174,7 +174,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, name: str, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(MissingExtraError, match=rf"'{package}'.*pip install 'lipt\[loggers\]'"):
+    with pytest.raises(MissingExtraError, match=rf"'{package}'.*pip install '\.\[loggers\]'"):
         Logger(name, "x")
 
 

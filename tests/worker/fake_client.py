@@ -23,7 +23,7 @@ from lipt.common.config.run_config import (
 )
 from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import LearnerTask
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.observability.logs import Events
 from lipt.common.process.machine import Machine
 from lipt.common.rpc.channel import LongPoll, open_channel

@@ -26,9 +26,8 @@ from lipt.common.errors import (
     UnreachableError,
     WeightsError,
 )
-from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import images_in
-from lipt.common.inputs.specs import spec_of
+from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.models import build_model
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Phases
@@ -352,11 +351,10 @@ def test_data_is_opened_at_the_size_that_the_model_sees(scorer: Scorer) -> None:
     ("changes", "words"),
     [
         ({"fingerprint": "0" * 64}, "data has 0000.*--worker-data"),
-        ({"fingerprint": "full-" + "0" * 64}, "data has full-0000.*--worker-data"),
         ({"image": ImageFormat(3, 8, 8, mean=(0.5,) * 3, std=(0.25,) * 3)}, "and 3x8x8 images"),
         ({"threads": 13}, "comes to 13 threads"),
     ],
-    ids=["sampled", "full", "colours", "threads"],
+    ids=["data", "colours", "threads"],
 )
 def test_a_range_of_other_data_or_beyond_a_limit_is_declined_before_anything_is_fetched(
     scorer: Scorer, changes: dict[str, Any], words: str

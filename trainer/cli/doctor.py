@@ -50,7 +50,7 @@ def local_checks(versions: Mapping[str, str]) -> Iterator[Check]:
     for library, extra in _EXTRAS.items():
         if library not in versions:
             detail = f"{library} is not, and only lipt[{extra}] needs it"
-            yield Check("installed", None, detail, f"pip install 'lipt[{extra}]'")
+            yield Check("installed", None, detail, f"pip install '.[{extra}]'")
     yield _device_check()
 
 

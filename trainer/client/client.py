@@ -27,7 +27,7 @@ from lipt.common.network.tls import TlsFiles
 from lipt.common.rpc.messages import enum_to_proto
 from lipt.common.states import RunState
 from lipt.trainer import views
-from lipt.trainer.arguments import require_name, require_size
+from lipt.trainer.arguments import checked, require_argument, require_size
 from lipt.trainer.client.answers import OnProgress, fetch_diagnosis, fetch_subset
 from lipt.trainer.client.connection import (
     CONTROL_SECONDS,
@@ -76,6 +76,7 @@ class Client(AbstractContextManager["Client"]):
         ConfigError: `address` is not host:port, or the token is malformed.
     """
 
+    @checked
     def __init__(
         self,
         address: str = DEFAULT_ADDRESS,
@@ -266,7 +267,7 @@ class Client(AbstractContextManager["Client"]):
             QueueFullError: the coordinator was too busy for `reconnect_seconds`.
         """
         require_size(fraction, budget)
-        require_name("strategy", strategy)
+        require_argument("strategy", strategy)
         request = subset_pb2.GetSubsetRequest(
             run_id=run,
             strategy=strategy,

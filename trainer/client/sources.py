@@ -53,6 +53,8 @@ def features_source(features: Features) -> Path | bytes:
         except WeightsError as error:
             # The rest of the message is about model weights.
             raise FeaturesError(f"{error.problem}. {_HOW}") from error
+        except OSError as error:
+            raise FeaturesError(f"the features cannot be read: {error}. {_HOW}") from error
         return source
     named = features if isinstance(features, Mapping) else {"features": features}
     import numpy as np  # noqa: PLC0415 - as torch

@@ -30,7 +30,7 @@ from lipt.trainer.comparison.trial import (
 )
 from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
 from lipt.trainer.main_training.records import OnStep
-from lipt.trainer.main_training.steps import require_comparable
+from lipt.trainer.main_training.steps import comparable
 from lipt.trainer.resampling.redrawing import Redrawn
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, RunView, StrategyView
@@ -40,7 +40,7 @@ _SCHEDULE = Schedule(test_at=(0.2, 0.4, 0.6, 0.7, 0.8, 0.9), subset_at=(LATE,))
 
 # Values of `StrategyView.needs` that the data alone provide, and those that need a run.
 _OF_THE_DATA = {"labels", "near copies", "paired features"}
-_OF_THE_RUN = {"learners"}
+_OF_THE_RUN = {"gradient norms", "learners"}
 # A proxy's features that need learners; theta* ("initial") is there without one.
 _PRETRAINED = {"soup", "learners"}
 
@@ -59,12 +59,11 @@ def run_of(client: Client, plan: Plan, seed: int) -> RunView:
 def require_served(client: Client, train: Dataset) -> None:
     """Refuse other data than the coordinator's."""
     dataset = client.info().dataset
-    ours = train.fingerprint_like("" if dataset is None else dataset.fingerprint)
-    if dataset is None or dataset.fingerprint != ours:
+    if dataset is None or dataset.fingerprint != train.fingerprint:
         served = "no data" if dataset is None else f"{dataset.source} ({dataset.fingerprint})"
         raise SubsetError(
             f"the coordinator serves {served}, but --data {train.source} has the fingerprint "
-            f"{ours}. Give the coordinator's own data."
+            f"{train.fingerprint}. Give the coordinator's own data."
         )
 
 
@@ -88,7 +87,8 @@ def compare(
     and the fraction, proxy and soft_labels by name. Trials that `out` has are not done again.
     """
     known = {strategy.name: strategy for strategy in strategies}
-    _check(known, plan, train, test)
+    _check(known, plan, train)
+    test = comparable(test, train)
     resolve_device(device)
     steps = plan.recipe.num_steps(round(max(plan.fractions) * len(train)))
     recipe = plan.recipe.model_copy(update={"steps": steps}).fitted_to(train.inputs)
@@ -213,7 +213,7 @@ def _uses_learners(head: Mapping[str, Any]) -> bool:
     return any(not _PRETRAINED.isdisjoint(features.split("+")) for features in tried)
 
 
-def _check(known: Mapping[str, StrategyView], plan: Plan, train: Dataset, test: Dataset) -> None:
+def _check(known: Mapping[str, StrategyView], plan: Plan, train: Dataset) -> None:
     for what, names, there in (
         ("baseline", plan.baselines, BASELINES),
         ("strategy", plan.strategies, known),
@@ -239,4 +239,3 @@ def _check(known: Mapping[str, StrategyView], plan: Plan, train: Dataset, test: 
             f"{min(decided, default='seed')} is given for every run and training by the "
             "comparison: its model, and its seeds 0, 1, ... Drop that setting."
         )
-    require_comparable(test, train)

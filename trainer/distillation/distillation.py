@@ -28,8 +28,8 @@ from lipt.common.data import Dataset, input_format
 from lipt.common.data.sources.image_files import FILE_NAME
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import ConfigError
-from lipt.common.images.formats import ImageFormat, crop_flip
-from lipt.common.inputs.specs import ImageSpec
+from lipt.common.images.formats import crop_flip, mild_augmentation
+from lipt.common.inputs.specs import ImageFormat, ImageSpec
 from lipt.common.models import build_model
 from lipt.common.process.devices import resolve_device
 from lipt.trainer.distillation.synthetic import RealExamples, SyntheticSet
@@ -64,11 +64,11 @@ class Distillation(BaseModel):
     """Learning rate of the images, whose pixels are from 0 to 1: about how far Adam moves each."""
     real_batch: int = Field(default=64, ge=1)
     """Real images of each class in a match."""
-    augmentation: Literal["crop_flip", "crop", "none"] = "crop_flip"
+    augmentation: Literal["auto", "crop_flip", "crop", "none"] = "auto"
     """How real and synthetic images are augmented alike: shifted and perhaps mirrored, or only
-    shifted."""
+    shifted; `auto` as in main training."""
     padding: int = Field(default=4, ge=0)
-    """Pixels that an augmented image is shifted by at most."""
+    """Pixels that an augmented image is shifted by at most; with `auto` its own."""
     seed: int = Field(default=0, ge=0)
     """Seed of the first images, the networks, and all draws."""
 
@@ -112,13 +112,15 @@ class Networks:
 
     def augmented(self, images_BCHW: Tensor, generator: torch.Generator, *, alike: bool) -> Tensor:
         """Shift and perhaps mirror images: each differently, or all `alike`."""
-        settings = self.settings
-        if settings.augmentation == "none":
+        method = self.settings.augmentation
+        padding, flip = self.settings.padding, method == "crop_flip"
+        if method == "auto":
+            padding, flip = mild_augmentation(self.image.shape)
+        if method == "none" or not padding:
             return images_BCHW
         # As channels of one image, they share one crop.
         given = images_BCHW.flatten(0, 1)[None] if alike else images_BCHW
-        flip = settings.augmentation == "crop_flip"
-        found = crop_flip(given, generator=generator, padding=settings.padding, flip=flip)
+        found = crop_flip(given, generator=generator, padding=padding, flip=flip)
         return found.view_as(images_BCHW)
 
     def untrained(self, number: int) -> nn.Module:

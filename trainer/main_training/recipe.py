@@ -7,20 +7,20 @@ decay from 0.1, 200 epochs, 4-pixel random crop and flip of 32x32 images.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from lipt.common.config.run_config import Precision
+from lipt.common.config.values import validate
+from lipt.common.errors import ConfigError
+from lipt.common.images.formats import mild_augmentation
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.core.learner.augmentation import NUM_MAGNITUDE_BINS
-
-# Side of MNIST's images: smaller ones lose too much by a shift.
-_MIN_AUGMENTED_PIXELS = 28
 
 
 class Recipe(BaseModel):
@@ -78,19 +78,27 @@ class Recipe(BaseModel):
     seed: int = Field(default=0, ge=0)
     """Seed of the initial weights, the order, and the augmentation."""
 
+    @classmethod
+    def of(cls, given: Recipe | Mapping[str, Any] | None) -> Recipe:
+        """Return a recipe of given settings, the paper's without any; ConfigError for others."""
+        if given is not None and not isinstance(given, Recipe | Mapping):
+            raise ConfigError(
+                f"recipe is a {type(given).__name__}. Give a lipt.Recipe or a dictionary, such as "
+                '{"steps": 300}.'
+            )
+        return given if isinstance(given, Recipe) else validate(cls, dict(given or {}))
+
     def fitted_to(self, inputs: InputSpec) -> Recipe:
         """Return the recipe with `auto` resolved for the data's inputs."""
         if self.augmentation != "auto":
             return self
         if not isinstance(inputs, ImageSpec):
             return self.model_copy(update={"augmentation": "none"})
-        side = min(inputs.height, inputs.width)
-        is_large = side >= _MIN_AUGMENTED_PIXELS
-        padding = side // 8 if is_large else 0
+        padding, mirrored = mild_augmentation(inputs.shape)
         if "padding" in self.model_fields_set:
             padding = self.padding
         found = "crop" if padding else "none"
-        if is_large and inputs.channels == 3:
+        if mirrored:
             found = "crop_flip"
         return self.model_copy(update={"augmentation": found, "padding": padding})
 

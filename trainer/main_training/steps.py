@@ -7,7 +7,7 @@ training is bit-identical. Shapes: N examples of the subset, B of a batch, C cla
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,10 +16,13 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, Precision
 from lipt.common.data import Dataset, input_format
 from lipt.common.data.parallel import reading_ahead
-from lipt.common.determinism import derive_generator, derive_seed
-from lipt.common.errors import DataError, SubsetError
+from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
+from lipt.common.errors import ConfigError, DataError, SubsetError
 from lipt.common.images.formats import crop_flip
+from lipt.common.imports import call_factory
 from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
+from lipt.common.inputs.specs import ColumnsSpec
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import evaluation_mode
 from lipt.core.learner.augmentation import augment_images
@@ -124,16 +127,41 @@ def require_for(subset: Subset, dataset: Dataset) -> None:
     """Raise SubsetError for a subset that is empty or of another data set."""
     if not len(subset):
         raise SubsetError("the subset is empty, so there is nothing to train on. Get another.")
-    own = dataset.fingerprint_like(subset.fingerprint)
-    if subset.fingerprint != own:
+    if subset.fingerprint != dataset.fingerprint:
         raise SubsetError(
             f"the subset belongs to data with fingerprint {subset.fingerprint}, but "
-            f"{dataset.source} has {own}. Give the data that it was chosen from."
+            f"{dataset.source} has {dataset.fingerprint}. Give the data that it was chosen from."
         )
 
 
-def require_comparable(test: Dataset, train: Dataset) -> None:
-    """Raise DataError for a test set with other inputs or targets."""
+def comparable(test: Dataset, train: Dataset) -> Dataset:
+    """Return the test set with the training set's flags of missing numbers, or without any.
+
+    Raises DataError for other inputs or targets.
+    """
+    theirs, ours = test.rows, train.rows
+    if isinstance(theirs, ColumnRows) and isinstance(ours, ColumnRows):
+        test = _flagged_like(test, theirs, flagged=ours.flagged)
+    _require_comparable(test, train)
+    return test
+
+
+def _flagged_like(test: Dataset, rows: ColumnRows, *, flagged: bool) -> Dataset:
+    if rows.flagged == flagged:
+        return test
+    first, *others = rows.columns
+    values_ND = rows.tensors[first.name]
+    if flagged:
+        values_ND = torch.cat([values_ND, torch.zeros_like(values_ND)], dim=1)
+    else:
+        values_ND = values_ND[:, : values_ND.shape[1] // 2]
+    columns = (replace(first, shape=(values_ND.shape[1],)), *others)
+    tensors = {**rows.tensors, first.name: values_ND}
+    rows = replace(rows, columns=columns, tensors=tensors, flagged=flagged)
+    return replace(test, rows=rows, inputs=ColumnsSpec(columns))
+
+
+def _require_comparable(test: Dataset, train: Dataset) -> None:
     pairs: list[tuple[object, object]] = [(test.inputs, train.inputs)]
     if train.rows.targets is not None or test.rows.targets is not None:
         # Classes may differ: each data set has its own strata.
@@ -182,7 +210,7 @@ def augmented(recipe: Recipe, step: int, examples_B: Stored) -> Stored:
 
 
 def place_model(
-    model: str | nn.Module,
+    model: str | nn.Module | Callable[..., nn.Module],
     train: Dataset,
     recipe: Recipe,
     device: torch.device,
@@ -200,13 +228,22 @@ def place_model(
         memory_format(model) if isinstance(model, str) else torch.contiguous_format,
         bfloat16,
     )
-    if not isinstance(model, str):
+    seed, num_classes = derive_seed(recipe.seed, "main-model"), train.target.num_outputs
+    if not isinstance(model, str | nn.Module) and callable(model):
+        with seeded_generators(seed, torch.device("cpu")):
+            model = call_factory("the model", model, num_classes=num_classes)
+    if isinstance(model, nn.Module):
         return model.to(device), forward_pass
+    if not isinstance(model, str):
+        raise ConfigError(
+            f"the model is a {type(model).__name__}. Give a name, such as resnet8, an nn.Module, "
+            "or a function that returns one."
+        )
     built = build_model(
         model,
-        num_classes=train.target.num_outputs,
+        num_classes=num_classes,
         inputs=train.inputs,
-        seed=derive_seed(recipe.seed, "main-model"),
+        seed=seed,
         allowed_modules=allowed_modules,
     )
     return lay_out(built, model, device), forward_pass

@@ -29,6 +29,7 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.specs import check_specs, copy_to_cpu, specs_of
 from lipt.core.training import ForwardPass
+from lipt.trainer.arguments import checked
 from lipt.trainer.main_training.recipe import Recipe, Schedule, marks
 from lipt.trainer.main_training.records import (
     Checkpoint,
@@ -47,8 +48,8 @@ from lipt.trainer.main_training.steps import (
     Examples,
     Steps,
     accuracy,
+    comparable,
     place_model,
-    require_comparable,
 )
 from lipt.trainer.resampling.redrawing import Redrawn
 from lipt.trainer.resampling.reselection import Reselection
@@ -213,14 +214,15 @@ class Training:
         saved.save(path)
 
 
+@checked
 def fit(
-    model: str | nn.Module,
+    model: str | nn.Module | Callable[..., nn.Module],
     train: Any,
     *,
     target: str | None = None,
     subset: Subset | None = None,
     test: Any = None,
-    recipe: Recipe | None = None,
+    recipe: Recipe | Mapping[str, Any] | None = None,
     schedule: Schedule | None = None,
     device: str = "auto",
     initial: Mapping[str, Tensor] | None = None,
@@ -235,14 +237,14 @@ def fit(
     """Train a model on a subset.
 
     Args:
-        model: a name such as "resnet18", built with the recipe's seed, or a module, which is
-            trained in place.
-        train: the data that the subset was selected from: a `Dataset`, or any form in memory that
-            `lipt.open_dataset` takes.
+        model: a name such as "resnet18" or a function of `num_classes`, built with the recipe's
+            seed, or a module, which is trained in place.
+        train: the data that the subset was selected from, in any form that `lipt.open_dataset`
+            takes.
         target: as in `lipt.open_dataset`, of `train` and `test`.
         subset: the examples; None for those of `reselect`, or all of `train`.
         test: test data for the accuracy.
-        recipe: settings of training.
+        recipe: settings of training, such as {"steps": 300}.
         schedule: times of evaluations and checkpoints.
         device: "auto", "cpu", "cuda" or "cuda:N".
         initial: initial weights, such as theta* or theta_p.
@@ -261,11 +263,13 @@ def fit(
         TrainingPaused, TrainingDivergedError: the time limit is reached, or the loss is infinite.
     """
     ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
-    train = open_data(train, target=target)
-    test = None if test is None else open_data(test, target=target)
-    recipe, schedule = (recipe or Recipe()).fitted_to(train.inputs), schedule or Schedule()
+    modules = tuple(allowed_modules)
+    train = open_data(train, target=target, allow_modules=modules)
+    if test is not None:
+        test = comparable(open_data(test, target=target, allow_modules=modules), train)
+    recipe, schedule = Recipe.of(recipe).fitted_to(train.inputs), schedule or Schedule()
     place = resolve_device(device)
-    _require_trainable(recipe, train, test, checkpoint, max_seconds)
+    _require_trainable(recipe, train, checkpoint, max_seconds)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)
     identity = _identity(recipe, model, train, subset, reselects=reselect is not None)
     kernels = pinned_kernels(torch.get_num_threads()) if place.type == "cpu" else tried_kernels()
@@ -295,7 +299,7 @@ def fit(
 
 def _identity(
     recipe: Recipe,
-    model: str | nn.Module,
+    model: str | nn.Module | Callable[..., nn.Module],
     train: Dataset,
     subset: Subset | None,
     *,
@@ -314,7 +318,6 @@ def _identity(
 def _require_trainable(
     recipe: Recipe,
     train: Dataset,
-    test: Dataset | None,
     checkpoint: Path | None,
     max_seconds: float | None,
 ) -> None:
@@ -323,8 +326,6 @@ def _require_trainable(
             f"training may take {max_seconds:g} s and has no checkpoint, so all of it would be "
             "lost then. Name a file for a checkpoint, or give no limit."
         )
-    if test is not None:
-        require_comparable(test, train)
     if recipe.label_smoothing and train.target.kind is TargetKind.NUMBER:
         raise ConfigError(
             f"label_smoothing = {recipe.label_smoothing}: of numbers there is nothing to spread "

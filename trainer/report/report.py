@@ -147,7 +147,7 @@ def file_paths(dataset: Dataset) -> list[str] | None:
 
 
 def require_same(diagnosis: Diagnosis, dataset: Dataset) -> None:
-    own = dataset.fingerprint_like(diagnosis.fingerprint)
+    own = dataset.fingerprint
     if own != diagnosis.fingerprint or len(dataset) != len(diagnosis):
         raise errors.DiagnosisError(
             f"the diagnosis is of data with fingerprint {diagnosis.fingerprint} "
@@ -295,7 +295,7 @@ def render(
 def _require_same_data(
     run: RunView, dataset: Dataset, identity: dict[str, Any] | None, trials: Sequence[Trial]
 ) -> None:
-    own = dataset.fingerprint_like(run.fingerprint)
+    own = dataset.fingerprint
     if own != run.fingerprint:
         raise errors.SubsetError(
             f"run {run.label} was made on data with fingerprint {run.fingerprint}, but "

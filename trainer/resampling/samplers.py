@@ -18,6 +18,7 @@ from torch.utils.data import Sampler
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.common.subsets import resolve_budget
+from lipt.trainer.arguments import checked
 from lipt.trainer.resampling.redrawing import Cycles
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted import normalized_weights
@@ -88,6 +89,7 @@ class SubsetSampler(RankSampler):
             labels for `alpha`.
     """
 
+    @checked
     def __init__(
         self,
         subset: Subset,

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lipt.common.config.run_config import FingerprintKind
 from lipt.common.errors import ConfigError, DataError, LiptError, SubsetError
+from lipt.common.imports import modules_of
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
@@ -66,6 +66,8 @@ class Pairs:
         self._examples = {name: _array(values) for name, values in columns.items()}
         self._named = isinstance(examples, Mapping)
         values = _array(labels)
+        if not all(map(has_rows, self._examples.values())):
+            raise DataError("X has no rows. Give an array, a list or a tensor with one per label.")
         num_examples, num_labels = len(next(iter(self._examples.values()))), len(values)
         if num_examples != num_labels:
             raise DataError(
@@ -128,11 +130,22 @@ class TablePairs:
         return next(iter(values.values())) if len(values) == 1 else values, self.targets[row]
 
 
-def open_data(data: Any, *, target: str | None = None, image_size: int | None = None) -> Dataset:
-    """Open a program's data in any form; a `Dataset` unchanged. Errors as `lipt.open_dataset`."""
-    from lipt.common.data import Dataset, dataset_of  # noqa: PLC0415 - torch
+def open_data(
+    data: Any,
+    *,
+    target: str | None = None,
+    image_size: int | None = None,
+    allow_modules: Sequence[str] = (),
+) -> Dataset:
+    """Open data by its name or in any form; a `Dataset` unchanged. As `lipt.open_dataset`."""
+    from lipt.common.data import Dataset, dataset_of, open_dataset  # noqa: PLC0415 - torch
+    from lipt.common.data.loading import name_with_target  # noqa: PLC0415
     from lipt.common.data.sources.frames import is_table  # noqa: PLC0415
 
+    if isinstance(data, str | Path):
+        name = str(data) if target is None else name_with_target(str(data), target)
+        modules = (*allow_modules, *modules_of(name))
+        return open_dataset(name, image_size=image_size, allowed_modules=modules)
     if isinstance(data, Dataset):
         if target is not None:
             raise ConfigError(
@@ -190,6 +203,15 @@ def as_numbers(rows: Any) -> Any:
     return found
 
 
+def has_rows(data: Any) -> bool:
+    """Whether data has a length: classes and single numbers have the method alone."""
+    try:
+        len(data)
+    except TypeError:
+        return False
+    return True
+
+
 def is_hugging_face(data: Any) -> bool:
     """Whether data is a Hugging Face `datasets.Dataset`; its package need not be installed."""
     return hasattr(data, "features") and hasattr(data, "with_format") and hasattr(data, "__len__")
@@ -222,6 +244,11 @@ def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
 
     Compares lengths, and with `check` fingerprints, of 64 rows or all; see `Subset.apply`.
     """
+    if not has_rows(dataset):
+        raise SubsetError(
+            f"a {type(dataset).__name__} has no rows. Give the data that the subset was chosen "
+            "from."
+        )
     data, num_rows = subset.manifest.get("data"), len(dataset)
     chosen_from = data.get("num_examples") if isinstance(data, Mapping) else None
     if isinstance(chosen_from, int) and num_rows != chosen_from:
@@ -239,7 +266,7 @@ def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
     expected, kind, found, problem = subset.fingerprint, type(dataset).__name__, list[str](), ""
     for candidate in _candidates(dataset, _target_of(subset.manifest)):
         try:
-            fingerprint = candidate(expected)
+            fingerprint = candidate()
         except _UNREADABLE as error:
             problem = problem or str(error).rstrip(".") or type(error).__name__
             continue
@@ -255,30 +282,30 @@ def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
     )
 
 
-def _candidates(dataset: Any, target: str | None) -> Iterator[Callable[[str], str]]:
+def _candidates(dataset: Any, target: str | None) -> Iterator[Callable[[], str]]:
     """Yield functions that compute the fingerprint, the most likely first."""
-    if hasattr(dataset, "fingerprint_like"):
-        yield dataset.fingerprint_like
+    if hasattr(dataset, "source_rows"):
+        yield lambda: dataset.fingerprint
     elif is_hugging_face(dataset):
         yield partial(_of_table, dataset)
         # As pixels, where the user's program reads the table; and as rows of tensors.
-        yield lambda like: _of_pairs(map_style(dataset), like, target)
-        yield partial(_of_pairs, dataset, target=target)
+        yield lambda: _of_pairs(map_style(dataset), target)
+        yield partial(_of_pairs, dataset, target)
     else:
         samples = getattr(dataset, "samples", None)
         first = samples[0] if isinstance(samples, list) and samples else None
         if isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str):
             yield partial(_of_files, dataset)
         plain = without_transforms(dataset)
-        yield partial(_of_pairs, plain, target=target)
+        yield partial(_of_pairs, plain, target)
         if isinstance(plain, Pairs):
-            yield lambda like: _of_pairs(as_numbers(plain), like, target)
+            yield lambda: _of_pairs(as_numbers(plain), target)
         if plain is not dataset:
             # The user's data set may not work without its transform.
-            yield partial(_of_pairs, dataset, target=target)
+            yield partial(_of_pairs, dataset, target)
 
 
-def _of_pairs(dataset: Any, like: str, target: str | None) -> str:
+def _of_pairs(dataset: Any, target: str | None) -> str:
     from lipt.common.data.loading import MEMORY_BUDGET_BYTES  # noqa: PLC0415 - torch
     from lipt.common.data.sources.frames import is_table, rows_in_memory  # noqa: PLC0415
     from lipt.common.data.sources.user_data import bytes_of_first  # noqa: PLC0415
@@ -289,17 +316,17 @@ def _of_pairs(dataset: Any, like: str, target: str | None) -> str:
         raise SubsetError("its tensors are too large to be looked through")
     rows = rows_in_memory("reading it", dataset, target=target if is_table(dataset) else None)
     rows.complete_labels()
-    return rows.fingerprint(FingerprintKind.of(like))
+    return rows.fingerprint()
 
 
-def _of_files(dataset: Any, like: str) -> str:
+def _of_files(dataset: Any) -> str:
     samples: list[tuple[str, int]] = dataset.samples
     labels = [label for _, label in samples]
     names = getattr(dataset, "classes", None)
-    return _of_bytes(labels, names, lambda row: Path(samples[row][0]).read_bytes(), like)
+    return _of_bytes(labels, names, lambda row: Path(samples[row][0]).read_bytes())
 
 
-def _of_table(table: Any, like: str) -> str:
+def _of_table(table: Any) -> str:
     """Compute the fingerprint from a `datasets.Dataset`'s storage, without decoding."""
     from lipt.common.data.sources.table_files import IMAGE_COLUMNS, LABEL_COLUMNS  # noqa: PLC0415 - torch
 
@@ -320,14 +347,14 @@ def _of_table(table: Any, like: str) -> str:
         return content
 
     names = getattr(features[labels[0]], "names", None)
-    return _of_bytes(storage[:][labels[0]].to_numpy(), names, raw, like)
+    return _of_bytes(storage[:][labels[0]].to_numpy(), names, raw)
 
 
-def _of_bytes(labels: Any, names: Any, raw: Callable[[int], bytes], like: str) -> str:
+def _of_bytes(labels: Any, names: Any, raw: Callable[[int], bytes]) -> str:
     import torch  # noqa: PLC0415 - slow
 
     from lipt.common.data.sources.rows import fingerprint, numbered_classes  # noqa: PLC0415 - torch
 
     labels_N = torch.from_numpy(np.array(labels, dtype=np.int64))
     classes = names or numbered_classes(labels_N, "reading it")
-    return fingerprint(labels_N, len(classes), raw, FingerprintKind.of(like))
+    return fingerprint(labels_N, len(classes), raw)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from lipt.common.errors import InvalidRequestError, SubsetError
 from lipt.common.subsets import subset_digest
+from lipt.trainer.arguments import checked
 from lipt.trainer.subsets import EXAMPLES_PER_SHARD
 from lipt.trainer.subsets.data import (
     ExampleT_co,
@@ -235,6 +236,7 @@ class Subset:
                 stacklevel=3,
             )
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Write .npy, .csv or .json atomically; SubsetError for another suffix.
 
@@ -251,6 +253,7 @@ class Subset:
         return target
 
     @classmethod
+    @checked
     def load(cls, path: str | Path) -> Self:
         """Read what `save` wrote, equal in every field; SubsetError for a damaged file."""
         source = Path(path)
@@ -267,6 +270,7 @@ class Subset:
         return file.getvalue().decode()
 
     @classmethod
+    @checked
     def from_json(cls, text: str) -> Self:
         """Read the output of `to_json`."""
         return cls(**decode(io.BytesIO(text.encode()), _JSON), handed_over=True)

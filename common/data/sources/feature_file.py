@@ -1,46 +1,50 @@
-"""Feature file: vectors of another model, in one file with their labels.
+"""Feature file: vectors of another model, in one safetensors file with their labels.
 
-    X                 N x d, or N x anything: numbers of any type
-    y                 N class numbers from 0; floats for regression; N x C of 0 and 1 for labels
-    paired_features   N x p, the other half of each pair, such as an image's caption; for
-                      strategies on pairs, not a model's input
-    class_names       the class names: a JSON list in the metadata of a safetensors file, or an
-                      array of texts in an npz file
-
-Headers are compared with the file's size before allocation, and nothing is unpickled.
+X                 N x d, or N x anything: numbers of any type
+y                 N class numbers from 0; floats for regression; N x C of 0 and 1 for labels
+paired_features   N x p, the other half of each pair, such as an image's caption; for
+                  strategies on pairs, not a model's input
+class_names       in the metadata: a JSON list of the class names
 """
 
 from __future__ import annotations
 
 import json
-import math
-import zipfile
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.rows import ColumnRows, is_texts, numbered_classes
+from lipt.common.data.sources.rows import ColumnRows, is_texts
 from lipt.common.data.sources.storage import split_query
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.inputs.specs import MAX_DIMENSIONS, Column, ColumnType
 from lipt.common.targets.values import TargetValues, label_values, number_values
-from lipt.common.weights.files import read_container
+from lipt.common.weights.files import Container, read_container
 
 _EXAMPLES, _LABELS, _PAIRED, _NAMES = "X", "y", "paired_features", "class_names"
-_KNOWN = {_EXAMPLES, _LABELS, _PAIRED, _NAMES}
+_KNOWN = {_EXAMPLES, _LABELS, _PAIRED}
 
 # The file may have any size, its header may not.
 _MAX_BYTES = 2**50
 _MAX_TENSORS = 16
-_MAX_NAMES_BYTES = 2**22
-_HOW = (
-    "Write safetensors.torch.save_file({'X': N x d, 'y': N class numbers}, PATH), or "
-    "numpy.savez(PATH, X=..., y=...)."
-)
+_MAX_METADATA_BYTES = 2**22
+_HOW = "Write safetensors.torch.save_file({'X': N x d, 'y': N class numbers}, PATH)."
+
+
+def read_tensors(path: Path, remedy: str) -> Container:
+    """Open a user's safetensors file, with texts in its metadata."""
+    try:
+        return read_container(
+            path,
+            max_bytes=_MAX_BYTES,
+            max_tensors=_MAX_TENSORS,
+            max_metadata_bytes=_MAX_METADATA_BYTES,
+        )
+    except (WeightsError, BlobTooLargeError) as error:
+        # Its own remedy is about a model's weights.
+        raise DataError(f"{error.problem}. {remedy}") from error
 
 
 def features_rows(source: str, path: str) -> ColumnRows:
@@ -49,17 +53,18 @@ def features_rows(source: str, path: str) -> ColumnRows:
     file = Path(name)
     standardized = query.one_of("standardize", ("yes", "no")) == "yes"
     stamp = Stamp.of([file])
-    tensors, names = _read_npz(file) if file.suffix == ".npz" else _read_safetensors(file)
-    if not {_EXAMPLES, _LABELS} <= tensors.keys() <= _KNOWN:
-        raise DataError(
-            f"{file} holds {', '.join(map(repr, sorted(tensors))) or 'nothing'}. {_HOW}"
-        )
-    targets = _targets(file, tensors[_LABELS], names)
-    labels_N = tensors[_LABELS].to(torch.int64) if targets is None else targets.strata_N
-    examples = _floats(file, _EXAMPLES, tensors[_EXAMPLES], len(labels_N))
+    container = read_tensors(file, _HOW)
+    if not {_EXAMPLES, _LABELS} <= container.specs.keys() <= _KNOWN:
+        found = ", ".join(map(repr, sorted(container.specs))) or "nothing"
+        raise DataError(f"{file} holds {found}. {_HOW}")
+    names = _class_names(file, container)
+    labels = container.tensor(_LABELS)
+    targets = _targets(file, labels, names)
+    labels_N = labels.to(torch.int64) if targets is None else targets.strata_N
+    examples = _floats(file, _EXAMPLES, container.tensor(_EXAMPLES), len(labels_N))
     paired_NP = None
-    if _PAIRED in tensors:
-        paired_NP = _floats(file, _PAIRED, tensors[_PAIRED], len(labels_N))
+    if _PAIRED in container.specs:
+        paired_NP = _floats(file, _PAIRED, container.tensor(_PAIRED), len(labels_N))
         if paired_NP.ndim != 2 or not bool(paired_NP.isfinite().all()):
             raise DataError(
                 f"{file}: {_PAIRED} has {paired_NP.ndim} dimensions, or values that are not "
@@ -68,7 +73,7 @@ def features_rows(source: str, path: str) -> ColumnRows:
     column = Column("", ColumnType.FLOAT32, tuple(examples.shape[1:]), standardized=standardized)
     return ColumnRows(
         source=source,
-        names=names or numbered_classes(labels_N, source),
+        names=names or None,
         labels_N=labels_N,
         columns=(column,),
         tensors={"": examples},
@@ -78,19 +83,9 @@ def features_rows(source: str, path: str) -> ColumnRows:
     )
 
 
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def _class_names(path: Path, container: Container) -> tuple[str, ...]:
     try:
-        container = read_container(
-            path,
-            max_bytes=_MAX_BYTES,
-            max_tensors=_MAX_TENSORS,
-            max_metadata_bytes=_MAX_NAMES_BYTES,
-        )
-    except (WeightsError, BlobTooLargeError) as error:
-        # Its remedy is about a model's weights.
-        raise DataError(f"{error.problem}. {_HOW}") from error
-    try:
-        names: Any = json.loads(container.metadata.get(_NAMES, "[]"))
+        names: object = json.loads(container.metadata.get(_NAMES, "[]"))
     except (ValueError, RecursionError):
         names = None
     if not is_texts(names):
@@ -98,41 +93,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
             f"{path}: {_NAMES} in its metadata is not a JSON list of texts. Write "
             f"metadata={{'{_NAMES}': json.dumps(names)}}."
         )
-    # Unknown tensors are refused by name, unread.
-    return {
-        name: container.tensor(name) if name in _KNOWN else torch.empty(0)
-        for name in container.specs
-    }, tuple(names)
-
-
-def _read_npz(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    try:
-        _require_sizes(path)
-        with np.load(path, allow_pickle=False) as arrays:
-            names = tuple(map(str, arrays[_NAMES].tolist())) if _NAMES in arrays else ()
-            found = {name: arrays[name] for name in arrays.files if name != _NAMES}
-        return {name: torch.from_numpy(array) for name, array in found.items()}, names
-    except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read: {error}. {_HOW}") from error
-
-
-def _require_sizes(path: Path) -> None:
-    """Compare the sizes in arrays' headers with the file's, before reading."""
-    read_header = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            if member.compress_type != zipfile.ZIP_STORED:
-                raise ValueError("it is compressed, which hides its size")
-            with archive.open(member) as file:
-                major, _ = np.lib.format.read_magic(file)
-                if major not in read_header:
-                    raise ValueError(f"{member.filename} has version {major} of the format")
-                shape, _, dtype = read_header[major](file)
-                declared, found = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
-                if dtype.hasobject or declared != found:
-                    raise ValueError(
-                        f"{member.filename} declares {declared} bytes of {dtype}, but has {found}"
-                    )
+    return tuple(names)
 
 
 def _targets(path: Path, labels: Tensor, names: tuple[str, ...]) -> TargetValues | None:

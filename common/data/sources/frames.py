@@ -1,7 +1,7 @@
 """Tables in memory: data frames, records, object arrays and texts, read as `csv:` reads a file.
 
     pandas                            by its columns
-    polars, pyarrow and others        by Arrow's stream; needs pyarrow
+    polars, pyarrow                   by their columns
     datasets.Dataset                  of single values: no image, no list
     {"a": [1, 2], "b": ["x", "y"]}    columns of single values
     [{"a": 1, "b": "x"}, ...]         rows of single values
@@ -23,7 +23,6 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -31,17 +30,10 @@ from lipt.common.data.parallel import Progress
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.storage import Query
 from lipt.common.data.sources.table_files import Cell, Table, cell_of, require_columns
-from lipt.common.data.sources.tables import (
-    are_too_many,
-    feature_columns,
-    read_labels,
-    read_numbers,
-    token_columns,
-)
+from lipt.common.data.sources.tables import are_too_many, read_numbers, rows_of_table
 from lipt.common.data.sources.user_data import NUMBER, FactoryRows, labels_of_rows, rows_of_data
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.imports import import_extra
-from lipt.common.targets.values import TargetValues, number_values
+from lipt.common.images.formats import SUFFIXES
 from lipt.common.text import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -53,7 +45,6 @@ _SAMPLED_TEXTS = 100
 _WORDS = 3
 # Memory of a sparse matrix's numbers once they are dense.
 _DENSE_BYTES = 2 * 2**30
-_FILES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 
 
 class FrameTable(Table):
@@ -84,10 +75,6 @@ class FrameTable(Table):
 
     def __len__(self) -> int:
         return len(next(iter(self._cells.values()), ()))
-
-    def cells(self, name: str) -> Sequence[Any]:
-        """A column as it was given."""
-        return self._cells[name]
 
     def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
         columns = ([cell_of(one, self.name, name) for one in self._cells[name]] for name in names)
@@ -135,9 +122,17 @@ def is_pair(data: Any) -> bool:
         isinstance(data, tuple)
         and len(data) == 2
         and not any(isinstance(column, tuple | str) for column in data)
-        and (isinstance(data[0], Mapping) or hasattr(data[0], "__len__"))
-        and hasattr(data[1], "__len__")
+        and (hasattr(data[0], "tocsr") or _has_rows(data[0]))
+        and _has_rows(data[1])
     )
+
+
+def _has_rows(data: Any) -> bool:
+    # Classes and arrays without dimensions have the method, too.
+    try:
+        return len(data) >= 0
+    except TypeError:
+        return False
 
 
 def _first(data: Any) -> Any:
@@ -198,14 +193,8 @@ def _columns(data: Any) -> list[tuple[str, Sequence[Any]]]:
     if isinstance(data, list):
         names = dict.fromkeys(name for row in data for name in row)
         return [(str(name), [row.get(name) for row in data]) for name in names]
-    if hasattr(data, "with_format"):
-        found = data.with_format("arrow")[:]
-    else:
-        arrow = import_extra(
-            "pyarrow", package="pyarrow", extra="parquet", needed_for=f"a {type(data).__name__}"
-        )
-        found = arrow.table(data)
-    return [(name, found[name].to_pylist()) for name in found.column_names]
+    found = data.with_format("arrow")[:] if hasattr(data, "with_format") else data
+    return [(name, _listed(found[name])) for name in getattr(found, "column_names", found.columns)]
 
 
 def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
@@ -215,10 +204,7 @@ def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
         named = {name: getattr(found, "names", None) for name, found in dict(features).items()}
         classes = {name: tuple(found) for name, found in named.items() if found}
         table = FrameTable(_columns(data), classes)
-        as_numbers = target == NUMBER and NUMBER not in table.columns
-        column = _target_column(table, None if as_numbers else target)
-        found = _targets(table, column, as_numbers=as_numbers)
-        return _with_targets(source, table, column, *found)
+        return rows_of_table(Query(source, _options(table, target)), table)
     if is_pair(data):
         examples, given = data[0], _listed(data[1])
     else:
@@ -228,21 +214,19 @@ def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
         raise ConfigError(
             f"target={target!r} was given together with the labels of (X, y). Leave one out."
         )
-    if are_texts(examples) and str(_first(examples)).lower().endswith(_FILES):
+    if are_texts(examples) and str(_first(examples)).lower().endswith(SUFFIXES):
         raise DataError(
             f"{source}: row 0 is {_first(examples)!r:.60}, the name of a file. Give opened images, "
             "or the name of their folder: imagefolder:PATH."
         )
     columns = _examples(examples)
     column = next(name for name in (*TARGETS, "the target") if name not in dict(columns))
-    single = all(map(_is_cell, given))
     table = FrameTable([*columns, (column, given)] if given else columns)
-    found = (
-        _targets(table, column, as_numbers=target == NUMBER)
-        if single
-        else labels_of_rows(given, None, source)
-    )
-    return _with_targets(source, table, column, *found)
+    if all(map(_is_cell, given)):
+        options = _options_of(table, column, as_numbers=target == NUMBER)
+        return rows_of_table(Query(source, options), table)
+    options = {"label": _quoted([column]), **_text_options(table, column)}
+    return rows_of_table(Query(source, options), table, labels_of_rows(given, None, source))
 
 
 def _listed(values: Any) -> list[Any]:
@@ -282,7 +266,7 @@ def _examples(examples: Any) -> list[tuple[str, Sequence[Any]]]:
     return [(f"{place:0{width}}", rows[:, place].tolist()) for place in range(rows.shape[1])]
 
 
-def _target_column(table: FrameTable, target: str | None) -> str:
+def _target_column(table: Table, target: str | None) -> str:
     if target is not None:
         if target not in table.columns:
             raise DataError(
@@ -301,18 +285,29 @@ def _target_column(table: FrameTable, target: str | None) -> str:
     )
 
 
-def _targets(
-    table: FrameTable, column: str, *, as_numbers: bool
-) -> tuple[Tensor, tuple[str, ...] | None, TargetValues | None]:
-    """The labels, their names and, of numbers to predict, the targets."""
+def query_of(table: Table, target: str) -> str:
+    """The options that open a file as a frame of the same columns is understood."""
+    return "&".join(f"{name}={value}" for name, value in _options(table, target).items())
+
+
+def _options(table: Table, target: str | None) -> dict[str, str]:
+    as_numbers = target == NUMBER and NUMBER not in table.columns
+    column = _target_column(table, None if as_numbers else target)
+    return _options_of(table, column, as_numbers=as_numbers)
+
+
+def _options_of(table: Table, column: str, *, as_numbers: bool) -> dict[str, str]:
     require_columns(table, (column,), "target")
-    if column not in table.class_names:
-        found = read_numbers(table, [column], required=())
-        if column in found and (as_numbers or _are_numbers(found[column])):
-            values_N1 = torch.from_numpy(found[column][:, None])
-            targets = number_values(values_N1, (column,), table.name)
-            return targets.strata_N, targets.strata_names, targets
-    return *read_labels(table, column), None
+    named = column in table.class_names
+    values_N = None if named else read_numbers(table, [column], required=()).get(column)
+    numbers = values_N is not None and (as_numbers or _are_numbers(values_N))
+    own = {"target" if numbers else "label": _quoted([column])}
+    return {**own, **_text_options(table, column)}
+
+
+def _text_options(table: Table, column: str) -> dict[str, str]:
+    texts = _texts(table, [name for name in table.columns if name != column])
+    return {"text": _quoted(texts)} if texts else {}
 
 
 def _are_numbers(values_N: NDArray[np.float32]) -> bool:
@@ -321,38 +316,24 @@ def _are_numbers(values_N: NDArray[np.float32]) -> bool:
     return not missing and (not whole or are_too_many(len(np.unique(values_N)), len(values_N)))
 
 
-def _with_targets(
-    source: str,
-    table: FrameTable,
-    column: str,
-    labels_N: Tensor,
-    names: tuple[str, ...] | None,
-    targets: TargetValues | None,
-) -> ColumnRows:
-    used = [name for name in table.columns if name != column]
-    if texts := _texts(table, used):
-        query = Query(source, {"text": ",".join(quote(name, safe="") for name in texts)})
-        columns, tensors = token_columns(query, table, len(labels_N))
-        note = ""
-        if others := sorted(set(used) - set(texts)):
-            note = f"only the texts of {', '.join(texts)} are used, not {', '.join(others)}"
-    else:
-        columns, tensors, note = feature_columns(Query(source, {}), table, (column,))
-    return ColumnRows(source, names, labels_N, columns, tensors, targets=targets, note=note)
-
-
-def _texts(table: FrameTable, used: list[str]) -> list[str]:
+def _texts(table: Table, used: list[str]) -> list[str]:
     """The columns of texts; empty for a table of numbers and categories."""
-    wordy = [name for name in used if _is_wordy(table.cells(name))]
+    first = dict(zip(used, next(table.chunks(used), [[] for _ in used]), strict=True))
+    wordy = [name for name in used if _is_wordy(first[name])]
     if wordy and len(wordy) == len(used):
         return wordy
-    if used == ["text"] and are_texts(table.cells("text")):
+    if used == ["text"] and are_texts(first["text"]):
         return used
     return [name for name in _TEXTS if name in wordy]
 
 
-def _is_wordy(cells: Sequence[Any]) -> bool:
+def _is_wordy(cells: Sequence[Cell]) -> bool:
     sample = [cell for cell in cells[:_SAMPLED_TEXTS] if cell is not None]
-    if not sample or not all(isinstance(cell, str) for cell in sample):
+    texts = [cell for cell in sample if isinstance(cell, str)]
+    if not sample or len(texts) < len(sample):
         return False
-    return sum(len(cell.split()) for cell in sample) >= _WORDS * len(sample)
+    return sum(len(text.split()) for text in texts) >= _WORDS * len(texts)
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ",".join(quote(name, safe="") for name in names)

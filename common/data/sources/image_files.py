@@ -13,7 +13,7 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,23 +24,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lipt.common.data.sources.feature_file import read_tensors
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ImageRows, is_texts, require_labels
 from lipt.common.data.sources.storage import identity_of, open_regular, walk_once
-from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
-from lipt.common.images.formats import Header, check_file, decode_file
-from lipt.common.weights.files import read_container
+from lipt.common.errors import DataError
+from lipt.common.images.formats import SUFFIXES, Header, check_file, decode_file
 
 FILE_NAME = "synthetic.safetensors"
 IMAGES, LABELS, STAGES = "images_NCHW", "labels_N", "stages_N"
 CLASS_NAMES, MANIFEST = "class_names", "manifest"
 
-# The file may have any size, its header may not.
-_MAX_BYTES = 2**40
-_MAX_METADATA_BYTES = 2**22
-
 # torchvision's.
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+_SUFFIXES = tuple(suffix for suffix in SUFFIXES if suffix != ".gif")
 _HOW = "It has to hold a directory for each class with at least one image in it."
 
 
@@ -51,22 +47,6 @@ class EncodedRows(ImageRows):
     open: Callable[[int], BinaryIO]
     where: Callable[[int], str]
     encoded: ClassVar[bool] = True
-
-    @classmethod
-    def of_files(
-        cls,
-        source: str,
-        names: tuple[str, ...],
-        labels_N: Tensor,
-        files: Sequence[str],
-        stamp: Stamp,
-    ) -> EncodedRows:
-        """A file for each image."""
-
-        def open_file(row: int) -> BinaryIO:
-            return open_regular(files[row])
-
-        return cls(source, names, labels_N, open_file, files.__getitem__, stamp=stamp)
 
     def raw(self, row: int) -> bytes:
         with self._file(row) as file:
@@ -140,7 +120,12 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
     counts_C = torch.tensor([len(of_class) for of_class in by_class])
     labels_N = torch.arange(len(classes)).repeat_interleave(counts_C)
     stamp = Stamp.of(files, sorted({str(Path(file).parent) for file in files}))
-    return EncodedRows.of_files(source, tuple(classes), labels_N, files, stamp)
+    return EncodedRows(
+        *(source, tuple(classes), labels_N),
+        open=lambda row: open_regular(files[row]),
+        where=files.__getitem__,
+        stamp=stamp,
+    )
 
 
 def _images_in(folder: Path, seen: set[tuple[int, int]]) -> list[str]:
@@ -167,18 +152,16 @@ def read_distilled(folder: Path) -> DistilledFile:
     """The synthetic images of a folder."""
     path = folder / FILE_NAME
 
-    def refused(problem: object) -> DataError:
-        return DataError(f"{path} is no distilled set: {problem}. Name a folder of 'lipt distill'.")
+    remedy = "Name a folder of 'lipt distill'."
 
+    def refused(problem: object) -> DataError:
+        return DataError(f"{path} is no distilled set: {problem}. {remedy}")
+
+    container = read_tensors(path, remedy)
     try:
-        container = read_container(
-            path, max_bytes=_MAX_BYTES, max_tensors=3, max_metadata_bytes=_MAX_METADATA_BYTES
-        )
         names = json.loads(container.metadata[CLASS_NAMES])
         manifest = json.loads(container.metadata[MANIFEST])
         images, labels, stages = (container.tensor(name) for name in (IMAGES, LABELS, STAGES))
-    except (WeightsError, BlobTooLargeError) as error:
-        raise refused(error.problem) from error
     except (KeyError, ValueError, RecursionError) as error:
         raise refused(f"it lacks a part, or its metadata is not JSON ({error})") from error
     if not is_texts(names) or not isinstance(manifest, dict):

@@ -1,7 +1,6 @@
 """Index cache: the results of scans over many files, in the user's cache directory.
 
-A file is called NAME.DIGEST.safetensors, by digests of its dependencies and of its content. It
-appears atomically. A damaged one no longer matches its digest, and is rebuilt.
+See `lipt.common.blobs.kept` for the files.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Self
 
 import torch
 from platformdirs import user_cache_path
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lipt.common.data.sources.storage import is_url, stat_remote
+from lipt.common.blobs.kept import find_kept, forget_oldest, keep
+from lipt.common.data.sources.storage import is_url, versions_of
 from lipt.common.text import format_bytes
 from lipt.common.weights.files import write_packed
 
@@ -63,7 +62,7 @@ class Stamp:
 def _digest(paths: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     urls = [path for path in paths if is_url(path)]
-    remote = dict(zip(urls, stat_remote(urls), strict=True)) if urls else {}
+    remote = dict(zip(urls, versions_of(urls), strict=True)) if urls else {}
     for path in paths:
         seen: tuple[object, ...] = remote.get(path, ())
         try:
@@ -76,31 +75,6 @@ def _digest(paths: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True)
-class PackedNames:
-    """Many texts in one mappable block: UTF-8 `letters`, uint8, and their `ends_N`, int64."""
-
-    letters: Tensor
-    ends_N: Tensor
-
-    @classmethod
-    def of(cls, names: Iterable[str]) -> Self:
-        """Pack texts, including file names that are not UTF-8."""
-        encoded = [name.encode(errors="surrogateescape") for name in names]
-        lengths_N = torch.tensor([len(name) for name in encoded], dtype=torch.int64)
-        joined = bytearray(b"".join(encoded))
-        letters = torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.empty(0).byte()
-        return cls(letters, lengths_N.cumsum(0))
-
-    def __getitem__(self, row: int) -> str:
-        start = int(self.ends_N[row - 1]) if row else 0
-        letters = self.letters[start : int(self.ends_N[row])].numpy().tobytes()
-        return str(letters, "utf-8", "surrogateescape")
-
-    def __len__(self) -> int:
-        return len(self.ends_N)
-
-
 def _folder() -> Path:
     return user_cache_path("lipt") / "indexes"
 
@@ -110,63 +84,14 @@ def kept(
 ) -> Mapping[str, Tensor]:
     """Map tensors from the cache by the `repr` of `depends_on`; else make and cache them."""
     folder = _folder()
-    name = f"{kind}-{hashlib.sha256(repr(depends_on).encode()).hexdigest()[:32]}"
-    found = _find(folder, name)
-    if found is not None:
-        return found
-    made = make()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=f"{name}.") as temporary:
-            path = Path(temporary) / "index"
-            write_packed(path, made)
-            path = path.replace(folder / _file_name(name, path))
-        loaded = load_file(path)
-    except (OSError, SafetensorError) as error:
-        logger.warning(
-            "the index of the data is not kept in %s, so the next opening scans again: %s. "
-            "Name a writable directory with XDG_CACHE_HOME",
-            *(folder, error),
-        )
-        return made
-    _forget_oldest(folder)
-    return loaded
-
-
-def _find(folder: Path, name: str) -> Mapping[str, Tensor] | None:
-    for path in sorted(folder.glob(f"{name}.*.safetensors")):
-        try:
-            if path.name == _file_name(name, path):
-                os.utime(path)
-                return load_file(path)
-            logger.warning("%s is damaged: it is made again", path)
-            path.unlink()
-        except (OSError, SafetensorError) as error:  # another process may have removed it
-            logger.warning("%s cannot be used: %s", path, error)
-    return None
-
-
-def _file_name(name: str, path: Path) -> str:
-    """A file name with the digest of the content."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return f"{name}.{digest[:32]}.safetensors"
-
-
-def _forget_oldest(folder: Path) -> None:
-    found: list[tuple[float, Path, int]] = []
-    for path in folder.glob("*.safetensors"):
-        try:
-            stat = path.stat()
-            found.append((stat.st_mtime, path, stat.st_size))
-        except OSError:  # another process was faster
-            continue
-    num_bytes = 0
-    for place, (_, path, size) in enumerate(sorted(found, reverse=True)):
-        num_bytes += size
-        # The newest is in use, whatever its size.
-        if place >= MOST_FILES or (place and num_bytes > MOST_BYTES):
-            path.unlink(missing_ok=True)
+    path = find_kept(folder, kind, depends_on)
+    if path is None:
+        made = make()
+        path = keep(folder, kind, depends_on, partial(write_packed, tensors=made))
+        if path is None:
+            return made
+        forget_oldest(folder.glob("*.safetensors"), MOST_FILES, MOST_BYTES)
+    return load_file(path)
 
 
 def make_room(

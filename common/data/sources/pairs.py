@@ -1,8 +1,8 @@
 """Image-text pairs: cached features of two towers, with latent classes as labels.
 
-    FOLDER/any/name.jpg      FOLDER/any/name.txt       the whole text is the caption
-    FOLDER/captions.csv      or .tsv, .jsonl, .parquet, also given directly: a row for each pair,
-                             with its caption and its file's path relative to the table's folder
+    pairs:FOLDER    any/name.jpg and any/name.txt, the whole text of which is the caption
+    pairs:TABLE     a .csv, .tsv, .jsonl or .parquet file with a row for each pair: its caption,
+                    and its file's path relative to the table's folder
 
 A tower's name is `module:function`, which is called once, without arguments. It returns a batch
 encoder, such as a PyTorch module, which is set to `eval`:
@@ -35,16 +35,22 @@ from lipt.common.data.parallel import Progress, threads_for
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp, kept, room_for
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.data.sources.storage import Query, identity_of, read_lines, split_query, walk_once
-from lipt.common.data.sources.table_files import Cell, named_rows, open_table, require_columns
+from lipt.common.data.sources.storage import (
+    Query,
+    identity_of,
+    open_regular,
+    read_lines,
+    split_query,
+    walk_once,
+)
+from lipt.common.data.sources.table_files import named_rows, open_table, require_columns
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError, DataError
+from lipt.common.images.formats import SUFFIXES
 from lipt.common.imports import TOWERS, call_factory, load_factory, module_of
 from lipt.common.inputs.specs import Column, ColumnType
 
 _OPTIONS = (*TOWERS, "image", "caption", "classes", "clusters", "size", "batch", "weights")
-_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
-_TABLES = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.parquet")
 # A table's format and delimiter by its suffix.
 _KINDS = {
     "csv": ("csv", ","),
@@ -107,15 +113,9 @@ def open_pairs(source: str) -> FoundPairs:
 
 def _find_pairs(query: Query, path: Path) -> FoundPairs:
     """All pairs: a folder's by sorted path, a table's in its order."""
-    tables = [path / name for name in _TABLES if (path / name).exists()]
-    if len(tables) > 1:
-        raise DataError(
-            f"{query.source}: {path} holds {' and '.join(table.name for table in tables)}. Name "
-            f"the one to use: pairs:{tables[0]}"
-        )
-    if path.is_dir() and not tables:
+    if path.is_dir():
         return _pairs_of_folder(query.source, path)
-    return _pairs_of_table(query, tables[0] if tables else path)
+    return _pairs_of_table(query, path)
 
 
 def _pairs_of_folder(source: str, folder: Path) -> FoundPairs:
@@ -123,7 +123,7 @@ def _pairs_of_folder(source: str, folder: Path) -> FoundPairs:
     for at, names in walk_once(folder, {identity_of(folder)}):
         there = set(names)
         for name in names:
-            if name.lower().endswith(_IMAGES):
+            if name.lower().endswith(SUFFIXES):
                 (files if _caption_file(name) in there else lonely).append(f"{at}{os.sep}{name}")
     if lonely:
         raise DataError(
@@ -152,16 +152,16 @@ def _pairs_of_table(query: Query, path: Path) -> FoundPairs:
             "file, or a folder."
         )
     table = open_table(query.source, str(path), *_KINDS[suffix])
-    image, caption = _columns(query)
+    image, caption = query.text("image", "file_name"), query.text("caption", "caption")
     require_columns(table, (image,), "image")
     require_columns(table, (caption,), "caption")
     files, captions, missing = list[str](), list[str](), list[int]()
     for names, texts in table.chunks([image, caption]):
         for name, text in zip(names, texts, strict=True):
-            if not _text(name) or text is None:
+            if not str(name or "").strip() or text is None:
                 missing.append(len(files))
-            files.append(str(path.parent / str(name)))
-            captions.append(_text(text))
+            files.append(str(path.parent / str(name).strip()))
+            captions.append(str(text).strip())
     if missing:
         raise DataError(
             f"{query.source}: {len(missing)} of {len(files)} rows of {table.name} lack a file name "
@@ -171,14 +171,6 @@ def _pairs_of_table(query: Query, path: Path) -> FoundPairs:
         raise DataError(f"{query.source}: {table.name} has no rows. {_HOW}")
     stamp = Stamp.of([*files, *table.files], [str(path), *_folders(files)])
     return FoundPairs(query.source, files, captions, stamp)
-
-
-def _text(cell: Cell) -> str:
-    return "" if cell is None else str(cell).strip()
-
-
-def _columns(query: Query) -> tuple[str, str]:
-    return query.text("image", "file_name"), query.text("caption", "caption")
 
 
 def pairs_rows(
@@ -203,7 +195,7 @@ def pairs_rows(
     origin = Stamp.of([*modules, *query.names("weights")])
     depends_on = (
         *(_FORMAT, tuple(specs), origin.digest, pairs.stamp.digest, str(Path(place).resolve())),
-        *(_columns(query), size, batch, classes, num_clusters),
+        *(query.text("image"), query.text("caption"), size, batch, classes, num_clusters),
     )
 
     def embed() -> Mapping[str, Tensor]:
@@ -255,8 +247,11 @@ def _embedded(
     progress: Progress | None,
 ) -> dict[str, Tensor]:
     rows: dict[str, Tensor] = {}
-    labels_N = torch.zeros(len(pairs), dtype=torch.int64)
-    files = EncodedRows.of_files(pairs.source, (), labels_N, pairs.images, pairs.stamp)
+    files = EncodedRows(
+        *(pairs.source, (), torch.zeros(len(pairs), dtype=torch.int64)),
+        open=lambda row: open_regular(pairs.images[row]),
+        where=pairs.images.__getitem__,
+    )
     for start in range(0, len(pairs), batch):
         if progress is not None:
             progress(start, len(pairs))

@@ -1,7 +1,7 @@
 """Rows: a source's examples by number, before resizing, as NumPy arrays; and their fingerprint.
 
-A fingerprint travels with every subset, and is compared before indices are applied to data. A
-sampled one is the lower-case hexadecimal SHA-256 of these bytes:
+A fingerprint travels with every subset, and is compared before indices are applied to data. It is
+the lower-case hexadecimal SHA-256 of these bytes:
 
     b"lipt-dataset-1"
     N and C                       number of rows and of classes, uint64 little-endian each
@@ -11,15 +11,9 @@ sampled one is the lower-case hexadecimal SHA-256 of these bytes:
     for each sampled row r        r and its raw bytes' length, uint64 little-endian each,
                                   then the raw bytes
 
-A full one is "full-" and the digest of these:
-
-    b"lipt-dataset-full-1"
-    N, C and the labels           as above
-    for each row                  the 32 bytes of its raw bytes' SHA-256
-
 Raw bytes are the image file or, without files, uint8 pixels in C x H x W order at their own size.
 Decoder, image size and class names do not matter. All rows are sampled for N <= 64, else floor(i
-(N-1) / 63) for i = 0..63. A sampled fingerprint misses changes of other rows; a full one reads all.
+(N-1) / 63) for i = 0..63. Changes of other rows are missed.
 
 Shapes: N examples, C channels or classes, H x W pixels, T targets, P features of another half.
 """
@@ -31,15 +25,14 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lipt.common.config.run_config import FULL_PREFIX, FingerprintKind
-from lipt.common.data.parallel import Progress, map_rows
+from lipt.common.data.parallel import map_rows
 from lipt.common.data.sources.index import Stamp
 from lipt.common.errors import DataError
 from lipt.common.images.formats import Header, fit_pixels
@@ -50,24 +43,18 @@ from lipt.common.targets.values import TargetValues
 # A larger label is a mistake: no labelled image set has more classes.
 _MAX_CLASSES = 100_000
 _NUM_SAMPLED_ROWS = 64
-# For files from a disk or network.
-_NUM_HASHING_THREADS = 4
 
 
 def fingerprint(
     labels_N: Tensor,
     num_classes: int,
     raw: Callable[[int], bytes],
-    kind: FingerprintKind = FingerprintKind.SAMPLED,
     *,
     targets: TargetValues | None = None,
-    num_threads: int = 1,
-    progress: Progress | None = None,
 ) -> str:
     """A data set's digest, as defined above."""
     num_rows = len(labels_N)
-    full = kind is FingerprintKind.FULL
-    digest = hashlib.sha256(b"lipt-dataset-full-1" if full else b"lipt-dataset-1")
+    digest = hashlib.sha256(b"lipt-dataset-1")
     digest.update(struct.pack("<QQ", num_rows, num_classes))
     digest.update(labels_N.numpy().astype("<i8").tobytes())
     if targets is not None:
@@ -75,15 +62,6 @@ def fingerprint(
         digest.update(b"labels" if labels else b"numbers")
         digest.update(struct.pack("<Q", targets.values.shape[1]))
         digest.update(targets.values.numpy().astype("|u1" if labels else "<f4").tobytes())
-    if full:
-
-        def digest_of(row: int) -> bytes:
-            return hashlib.sha256(raw(row)).digest()
-
-        rows = range(num_rows)
-        for part in map_rows(digest_of, rows, num_threads=num_threads, progress=progress):
-            digest.update(part)
-        return FULL_PREFIX + digest.hexdigest()
     for row in sampled_rows(num_rows):
         data = raw(row)
         digest.update(struct.pack("<QQ", row, len(data)))
@@ -130,11 +108,6 @@ class Rows(ABC):
             return self.targets.strata_names
         return numbered_classes(self.labels_N, self.source) if self.names is None else self.names
 
-    @property
-    def whole(self) -> Rows:
-        """The whole set's rows, if this set excludes images."""
-        return self
-
     def __len__(self) -> int:
         return len(self.labels_N)
 
@@ -144,19 +117,10 @@ class Rows(ABC):
             for row in range(len(self)):
                 self.raw(row)
 
-    def fingerprint(
-        self, kind: FingerprintKind = FingerprintKind.SAMPLED, progress: Progress | None = None
-    ) -> str:
-        """The digest of complete labels and of all or sampled rows."""
-        return fingerprint(
-            self.labels_N,
-            len(self.class_names),
-            self.raw,
-            kind,
-            targets=self.targets,
-            num_threads=_NUM_HASHING_THREADS if self.encoded and self.concurrent else 1,
-            progress=progress,
-        )
+    def fingerprint(self) -> str:
+        """The digest of complete labels and of sampled rows."""
+        classes = len(self.class_names)
+        return fingerprint(self.labels_N, classes, self.raw, targets=self.targets)
 
     @abstractmethod
     def raw(self, row: int) -> bytes:
@@ -234,13 +198,15 @@ class ColumnRows(Rows):
     """Examples other than images, in memory; `tensors` are N x shape by column, on the CPU.
 
     `paired_NP` are the other halves of pairs, float32, which are no model's input. `note` is a
-    clause on missing numbers or unused columns, if any.
+    clause on missing numbers or unused columns, if any. `flagged` is whether the second half of the
+    numbers, the first column, says where the first half was missing.
     """
 
     columns: tuple[Column, ...]
     tensors: Mapping[str, Tensor]
     paired_NP: Tensor | None = None
     note: str = ""
+    flagged: bool = False
 
     def raw(self, row: int) -> bytes:
         """The bytes of the row's values, column by column, little-endian; then its other half."""
@@ -252,8 +218,19 @@ class ColumnRows(Rows):
         )
 
 
-def impute(values_ND: Tensor) -> str:
-    """Replace missing numbers by their column's mean, in place; a note on them, if any."""
+class Labels(NamedTuple):
+    """Labels of rows, their names (None numbers them) and, without single classes, the targets."""
+
+    labels_N: Tensor
+    names: tuple[str, ...] | None
+    targets: TargetValues | None = None
+
+
+def impute(values_ND: Tensor) -> tuple[Tensor, str]:
+    """Replace missing numbers by their column's mean, in place, and append a flag for each column.
+
+    Without missing numbers there are no flags; else N x 2D values and a note.
+    """
     missing_ND = values_ND.isnan()
     num_missing_D = missing_ND.sum(dim=0)
     incomplete = num_missing_D.nonzero().flatten().tolist()
@@ -262,14 +239,14 @@ def impute(values_ND: Tensor) -> str:
         mean = known.numpy().mean() if len(known) else 0.0
         values_ND[missing_ND[:, place], place] = mean
     if not incomplete:
-        return ""
-    return (
-        f"{int(num_missing_D.sum())} missing numbers in {len(incomplete)} columns are replaced by "
-        "their column's mean"
+        return values_ND, ""
+    return torch.cat([values_ND, missing_ND.to(values_ND.dtype)], dim=1), (
+        f"{int(num_missing_D.sum())} missing numbers in {len(incomplete)} columns are flagged and "
+        "replaced by their column's mean"
     )
 
 
-def is_texts(names: object) -> bool:
+def is_texts(names: object) -> TypeGuard[list[str]]:
     """Whether names from a file are a list of texts."""
     return isinstance(names, list) and all(isinstance(name, str) for name in names)
 

@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
 
@@ -35,7 +34,7 @@ _SECRET = re.compile(r"://[^/@]*:[^/@]*@")
 _MARKS = ("etag", "mtime", "lastmodified", "last_modified", "created", "md5hash", "generation")
 
 _STAT_THREADS = 16
-_OPEN_FILES = 64
+_OPEN_FILES = 16
 # Fits the header of most image formats.
 _BUFFER_BYTES = 4096
 # A request costs about as much as transferring 100 KB.
@@ -87,7 +86,7 @@ class Window(io.RawIOBase):
 
 
 class Ranges:
-    """A remote file, read in parts that double during sequential reads."""
+    """A file, read in parts that double during sequential reads."""
 
     def __init__(self, fetch: Callable[[int, int], bytes]) -> None:
         self._fetch = fetch
@@ -150,51 +149,13 @@ def _is_new(path: str, seen: set[tuple[int, int]]) -> bool:
     return True
 
 
-class LocalFiles:
-    """Files of this machine; keeps the last ones open."""
+class Storage:
+    """Files of this machine, or behind URLs of one scheme, by fsspec; errors are OSErrors."""
 
-    threads = 1
-
-    def __init__(self) -> None:
-        self._open = lru_cache(_OPEN_FILES)(_Descriptor)
-
-    def is_file(self, name: str) -> bool:
-        return Path(name).is_file()
-
-    def listed(self, folder: str, suffix: str, *, below: bool) -> list[str]:
-        """The files in a folder with a suffix, sorted; none without the folder."""
-        path = Path(folder)
-        return sorted(str(file) for file in (path.rglob if below else path.glob)(f"*{suffix}"))
-
-    def size(self, name: str) -> int:
-        """A file's bytes; raises OSError."""
-        return Path(name).stat().st_size
-
-    def read(self, name: str, offset: int, size: int) -> bytes:
-        """Read a range, from any thread; shorter at the end of the file. Raises OSError."""
-        file = self._open(name)  # held, so that nobody closes it meanwhile
-        return os.pread(file.number, size, offset)
-
-
-class _Descriptor:
-    """An open file, closed with its last reader."""
-
-    def __init__(self, name: str) -> None:
-        self.number = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "number"):
-            os.close(self.number)
-
-
-class RemoteFiles:
-    """Files behind URLs of one scheme, with the methods of `LocalFiles`."""
-
-    threads = 16
-
-    def __init__(self, files: Any) -> None:
-        self.files = files
-        self._ranges = lru_cache(_OPEN_FILES)(lambda url: Ranges(partial(self.fetch, url)))
+    def __init__(self, files: Any, *, local: bool) -> None:
+        self.files, self.local = files, local
+        self.threads = 1 if local else 16
+        self._ranges = lru_cache(_OPEN_FILES)(lambda name: Ranges(partial(self.fetch, name)))
 
     def is_file(self, name: str) -> bool:
         try:
@@ -208,13 +169,14 @@ class RemoteFiles:
             ) from error
 
     def listed(self, folder: str, suffix: str, *, below: bool) -> list[str]:
+        """The files in a folder with a suffix, sorted; none without the folder."""
         try:
             with _os_errors():
                 found = self.files.find(self._path(folder), maxdepth=None if below else 1)
         except OSError:
             return []
-        names = sorted(str(self.files.unstrip_protocol(path)) for path in found)
-        return [name for name in names if name.endswith(suffix)]
+        names = found if self.local else map(self.files.unstrip_protocol, found)
+        return sorted(str(name) for name in names if name.endswith(suffix))
 
     def size(self, name: str) -> int:
         size = self._info(name).get("size")
@@ -223,36 +185,37 @@ class RemoteFiles:
         return size
 
     def read(self, name: str, offset: int, size: int) -> bytes:
+        """Read a range, from any thread, and some more ahead; shorter at the end of the file."""
         return self._ranges(name).read(offset, size)
 
-    def fetch(self, url: str, start: int, end: int) -> bytes:
-        """A range of a file from the server; raises OSError."""
+    def fetch(self, name: str, start: int, end: int) -> bytes:
+        """Exactly a range of a file."""
         with _os_errors():
-            content: bytes = self.files.cat_file(self._path(url), start=start, end=end)
+            content: bytes = self.files.cat_file(self._path(name), start=start, end=end)
         if len(content) > end - start:
-            raise OSError(f"the server sends all of {url}, not the part that was asked for")
+            raise OSError(f"the server sends all of {name}, not the part that was asked for")
         return content
 
-    def open(self, url: str) -> Window:
-        """A seekable file; raises OSError."""
-        return Window(lambda start, size: self.fetch(url, start, start + size), 0, self.size(url))
+    def open(self, name: str) -> Window:
+        """A seekable file."""
+        return Window(lambda at, size: self.fetch(name, at, at + size), 0, self.size(name))
 
-    def stat(self, url: str) -> tuple[str, ...]:
-        """A file's size and version."""
+    def version(self, name: str) -> tuple[str, ...]:
+        """A file's size and version, for comparison."""
         try:
-            info = self._info(url)
+            info = self._info(name)
         except OSError as error:
             return (type(error).__name__,)
-        known = {name.lower().replace("-", ""): value for name, value in info.items()}
+        known = {key.lower().replace("-", ""): value for key, value in info.items()}
         return (f"size={known.get('size')}", *(f"{n}={known[n]}" for n in _MARKS if n in known))
 
-    def _info(self, url: str) -> Mapping[str, Any]:
+    def _info(self, name: str) -> Mapping[str, Any]:
         with _os_errors():
-            info: Mapping[str, Any] = self.files.info(self._path(url))
+            info: Mapping[str, Any] = self.files.info(self._path(name))
         return info
 
-    def _path(self, url: str) -> str:
-        return str(self.files._strip_protocol(url))  # noqa: SLF001 - as fsspec's own functions do
+    def _path(self, name: str) -> str:
+        return str(self.files._strip_protocol(name))  # noqa: SLF001 - as fsspec's own functions do
 
 
 @contextmanager
@@ -265,34 +228,27 @@ def _os_errors() -> Iterator[None]:
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
-Storage = LocalFiles | RemoteFiles
-
-
 def is_url(name: str) -> bool:
     """Whether a name is a URL rather than a path."""
     return _URL.match(name) is not None
 
 
 def storage_of(source: str, name: str) -> Storage:
-    """The storage of a path or a URL."""
-    return open_remote(source, name) if is_url(name) else LocalFiles()
+    """The storage of a path or a URL; URLs of one scheme share connections."""
+    import fsspec  # noqa: PLC0415 - slow to import, and not always needed
 
-
-def open_remote(source: str, url: str) -> RemoteFiles:
-    """The files behind URLs of one scheme, sharing connections."""
-    if _SECRET.search(url):
+    if _SECRET.search(name):
         raise ConfigError(
             f"{_SECRET.sub('://', source)}: everybody on this machine could read the password in "
             "this URL. Put it into the environment, such as AWS_SECRET_ACCESS_KEY."
         )
-    match = _URL.match(url)
-    kind = match["kind"] if match is not None else ""
-    needed_for = f"the data set {source}"
-    fsspec = import_extra("fsspec", package="fsspec", extra="remote", needed_for=needed_for)
+    match = _URL.match(name)
+    kind = match["kind"] if match is not None else "file"
     if kind == "s3":
+        needed_for = f"the data set {source}"
         import_extra("s3fs", package="s3fs", extra="remote", needed_for=needed_for)
     try:
-        return RemoteFiles(fsspec.filesystem(kind))
+        return Storage(fsspec.filesystem(kind), local=kind == "file")
     except (ImportError, ValueError, OSError) as error:
         raise ConfigError(
             f"{source}: {kind}:// cannot be read: {error}. Install what fsspec needs for it, or "
@@ -300,14 +256,13 @@ def open_remote(source: str, url: str) -> RemoteFiles:
         ) from error
 
 
-def stat_remote(urls: Sequence[str]) -> list[tuple[str, ...]]:
+def versions_of(urls: Sequence[str]) -> list[tuple[str, ...]]:
     """Current sizes and versions of remote files, many at once."""
-    kinds = {url.partition("://")[0]: url for url in urls}
-    opened = {kind: open_remote(url, url) for kind, url in kinds.items()}
-    for remote in opened.values():
-        remote.files.invalidate_cache()
+    storages = {url.partition("://")[0]: storage_of(url, url) for url in urls}
+    for storage in storages.values():
+        storage.files.invalidate_cache()
     with ThreadPoolExecutor(_STAT_THREADS, thread_name_prefix="stat") as executor:
-        return list(executor.map(lambda url: opened[url.partition("://")[0]].stat(url), urls))
+        return list(executor.map(lambda url: storages[url.partition("://")[0]].version(url), urls))
 
 
 def read_exactly(storage: Storage, name: str, offset: int, size: int) -> bytes:

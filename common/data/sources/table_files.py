@@ -32,8 +32,8 @@ import torch
 
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.rows import is_texts, numbered_classes
-from lipt.common.data.sources.storage import is_url, open_regular, open_remote, storage_of
+from lipt.common.data.sources.rows import is_texts
+from lipt.common.data.sources.storage import is_url, open_regular, storage_of
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
 from lipt.common.text import did_you_mean
@@ -44,6 +44,8 @@ Cell = str | int | float | None
 CHUNK_ROWS = 8192
 # A spreadsheet's.
 MOST_COLUMNS = 16_384
+# In characters. A quote that is never closed would take the rest of the file.
+_LONGEST_CELL = 2**24
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
@@ -144,6 +146,7 @@ class CsvTable(Table):
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
+        csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
         with _text_file(self._path) as file:
             try:
                 yield csv.reader(file, delimiter=self._delimiter, strict=True)
@@ -300,7 +303,7 @@ class ParquetTable(Table):
         self.readers: dict[str, Any] = {}
         for file in self.files:
             try:
-                opened = open_remote(source, file).open(file) if is_url(file) else file
+                opened = storage_of(source, file).open(file) if is_url(file) else file
                 self.readers[file] = parquet.ParquetFile(opened)
             except (OSError, ValueError) as error:
                 raise DataError(
@@ -352,7 +355,7 @@ def parquet_rows(source: str, path: str) -> EncodedRows:
     groups = RowGroups(table.readers, image_column)
     return EncodedRows(
         source=source,
-        names=table.class_names[label_column] or numbered_classes(labels_N, source),
+        names=table.class_names[label_column] or None,
         labels_N=labels_N,
         open=lambda row: io.BytesIO(groups.read(row)),
         where=groups.where,

@@ -2,7 +2,8 @@
 
 Classes are sorted by name, numbers by value, so files with the same classes agree; `classes=a,b,c`
 names them for files that lack some. A column of only numbers or missing cells is numeric and is
-standardized; a missing one is its column's mean in the same file. Any other is categorical: a
+standardized; a missing one is its column's mean in the same file, and with any missing, each column
+of numbers has another one of flags. Any other is categorical: a
 cell's code is its text's digest, salted with the column's name, modulo the number of buckets. Files
 opened separately then agree without a vocabulary. A missing category is a category of its own.
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.sources.index import Stamp
-from lipt.common.data.sources.rows import ColumnRows, impute, labels_of_names
+from lipt.common.data.sources.rows import ColumnRows, Labels, impute, labels_of_names
 from lipt.common.data.sources.storage import Query, split_query
 from lipt.common.data.sources.table_files import (
     Cell,
@@ -43,7 +44,7 @@ from lipt.common.data.sources.texts import (
 )
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.inputs.specs import Column, ColumnType
-from lipt.common.targets.values import TargetValues, label_values, number_values
+from lipt.common.targets.values import label_values, number_values
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,8 @@ _DEFAULT_BUCKETS = 2**12
 
 # A column with more distinct fractions is a measurement, not a class.
 _MOST_FRACTIONS = 100
+# As pandas writes them, and as other files and frames have them.
+_TRUTH = {"True": "true", "False": "false"}
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -76,28 +79,42 @@ def table_rows(source: str, path: str) -> ColumnRows:
             f"{source}: {' and '.join(given)} were given together. Name a class (label=), "
             "numbers (target=), or labels of which a row may have several (labels=)."
         )
-    wanted = given[0] if given else "label"
-    table = open_table(source, path, kind, query.text("delimiter", ","))
-    stamp = Stamp.of(table.files)
-    targets: TargetValues | None = None
+    return rows_of_table(query, open_table(source, path, kind, query.text("delimiter", ",")))
+
+
+def rows_of_table(query: Query, table: Table, given: Labels | None = None) -> ColumnRows:
+    """A table's rows by a source's options; labels that are not in the table are `given`."""
+    stamp = Stamp.of(table.files) if table.files else None
+    wanted = next((name for name in _TARGETS if name in query), "label")
     target_columns = (query.text("label", "label"),) if wanted == "label" else query.names(wanted)
-    require_columns(table, target_columns, wanted)
-    if wanted == "label":
-        labels_N, names = read_labels(table, target_columns[0], query.names("classes"))
-    else:
-        numbers = read_numbers(table, target_columns, required=target_columns)
-        values_NT = torch.from_numpy(np.stack([numbers[name] for name in target_columns], axis=1))
-        values_of = number_values if wanted == "target" else label_values
-        targets = values_of(values_NT, target_columns, table.name)
-        labels_N, names = targets.strata_N, targets.strata_names
-    note = ""
-    if with_text:
-        columns, tensors = token_columns(query, table, len(labels_N))
+    labels = _labels(query, table, wanted, target_columns) if given is None else given
+    note, flagged, texts = "", False, query.names("text")
+    if texts:
+        columns, tensors = token_columns(query, table, len(labels.labels_N))
+        others = sorted(set(table.columns) - {*target_columns, *texts})
+        if others and not table.files:
+            note = f"only the texts of {', '.join(texts)} are used, not {', '.join(others)}"
     else:
         columns, tensors, note = feature_columns(query, table, target_columns)
+        flagged = bool(note)
     return ColumnRows(
-        source, names, labels_N, columns, tensors, stamp=stamp, targets=targets, note=note
+        *(query.source, labels.names, labels.labels_N, columns, tensors),
+        stamp=stamp,
+        targets=labels.targets,
+        note=note,
+        flagged=flagged,
     )
+
+
+def _labels(query: Query, table: Table, wanted: str, columns: tuple[str, ...]) -> Labels:
+    require_columns(table, columns, wanted)
+    if wanted == "label":
+        return Labels(*read_labels(table, columns[0], query.names("classes")))
+    numbers = read_numbers(table, columns, required=columns)
+    values_NT = torch.from_numpy(np.stack([numbers[name] for name in columns], axis=1))
+    values_of = number_values if wanted == "target" else label_values
+    targets = values_of(values_NT, columns, table.name)
+    return Labels(targets.strata_N, targets.strata_names, targets)
 
 
 def read_labels(
@@ -169,7 +186,7 @@ def feature_columns(
     note = ""
     if numbers:
         values_ND = torch.from_numpy(np.stack([numbers[name] for name in sorted(numbers)], axis=1))
-        note = impute(values_ND)
+        values_ND, note = impute(values_ND)
         name = "numbers" if categories else ""
         shape = (values_ND.shape[1],)
         columns.append(Column(name, ColumnType.FLOAT32, shape, standardized=True))
@@ -243,7 +260,7 @@ def categories_tensor(table: Table, columns: Sequence[str], buckets: int) -> Ten
         codes_NC = np.empty((len(chunk[0]), len(columns)), np.int64)
         for place, (name, cells) in enumerate(zip(columns, chunk, strict=True)):
             texts = ("" if is_missing(cell) else str(cell).strip() for cell in cells)
-            codes_NC[:, place] = [bucket(name, text, buckets) for text in texts]
+            codes_NC[:, place] = [bucket(name, _TRUTH.get(text, text), buckets) for text in texts]
         parts.append(codes_NC)
     return torch.from_numpy(np.concatenate(parts))
 

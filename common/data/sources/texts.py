@@ -2,8 +2,8 @@
 
 The built-in tokenizer needs no file: a lower-cased word or single punctuation mark gets the number
 of its digest, so that files opened separately agree; 0 is padding. A user's tokenizer is a file of
-Hugging Face's `tokenizers`. Its padding token and number 0 are swapped; without a padding token,
-all numbers increase by 1. `names=huggingface` keeps the numbers, for a model trained on them.
+Hugging Face's `tokenizers`, whose numbers increase by 1. `names=huggingface` keeps the numbers and
+the padding token, for a model trained on them.
 
 Shapes: N texts, L positions.
 """
@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.sources.index import room_for
@@ -86,17 +85,13 @@ def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokeni
     size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
     found = (tokenizer.token_to_id(token) for token in _PADDING_TOKENS)
     own = next((number for number in found if number is not None), None)
-    numbers = list(range(size))
-    if not keep_numbers and own is None:
-        numbers = list(range(1, size + 1))
-    elif not keep_numbers and own is not None:
-        numbers[0], numbers[own] = own, 0
+    padding, shift = (own or 0, 0) if keep_numbers else (0, 1)
 
     def encode(texts: Sequence[str]) -> Iterator[tuple[list[int], bool]]:
         for encoded in tokenizer.encode_batch(list(texts)):
-            yield [numbers[number] for number in encoded.ids], bool(encoded.overflowing)
+            yield [number + shift for number in encoded.ids], bool(encoded.overflowing)
 
-    return Tokenizer(encode, (own or 0) if keep_numbers else 0, max(numbers) + 1)
+    return Tokenizer(encode, padding, size + shift)
 
 
 def text_columns(
@@ -127,8 +122,12 @@ def text_columns(
             num_cut += cut
         tokens_NL[begin : begin + len(joined)] = torch.from_numpy(part_NL)
         begin += len(joined)
-    if name:
-        _log_lengths(name, sizes_N, num_cut, length)
+    if name and num_cut:
+        logger.warning(
+            "%s: %d of %d texts (%.1f%%) are longer than %d tokens and cut there; "
+            "max_length=%d would cut fewer",
+            *(name, num_cut, num_texts, 100 * num_cut / num_texts, length, 2 * length),
+        )
     kind, shape = ColumnType.INT64, (length,)
     if not huggingface:
         return (Column("", kind, shape, num_values=tokenizer.num_values),), {"": tokens_NL}
@@ -139,20 +138,3 @@ def text_columns(
     mask_NL = room_for((num_texts, length), torch.int64)
     torch.lt(torch.arange(length), torch.from_numpy(sizes_N)[:, None], out=mask_NL)
     return columns, {"input_ids": tokens_NL, "attention_mask": mask_NL}
-
-
-def _log_lengths(name: str, sizes_N: NDArray[np.int32], num_cut: int, length: int) -> None:
-    num_texts, longest = len(sizes_N), int(sizes_N.max())
-    if empty := int((sizes_N == 0).sum()):
-        logger.warning("%s: %d of %d texts are empty", name, empty, num_texts)
-    if num_cut:
-        logger.warning(
-            "%s: %d of %d texts (%.1f%%) are longer than %d tokens and cut there; "
-            "max_length=%d would cut fewer",
-            *(name, num_cut, num_texts, 100 * num_cut / num_texts, length, 2 * length),
-        )
-    elif longest <= length // 2:
-        logger.info(
-            "%s: no text is longer than %d tokens; max_length=%d would be faster",
-            *(name, longest, longest),
-        )

@@ -20,7 +20,7 @@ import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,9 +30,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lipt.common.data.parallel import Progress, map_rows
-from lipt.common.data.sources.rows import ColumnRows, PixelRows, impute, labels_of_names
+from lipt.common.data.sources.rows import ColumnRows, Labels, PixelRows, impute, labels_of_names
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.images.formats import fit_image, is_grayscale
+from lipt.common.images.formats import fit_image, is_grayscale, oriented
 from lipt.common.inputs.specs import MAX_COLUMNS, MAX_DIMENSIONS, Column, ColumnsSpec, ColumnType
 from lipt.common.targets.kinds import ALL_KINDS, kinds_in_words
 from lipt.common.targets.values import TargetValues, label_values, number_values
@@ -87,10 +87,14 @@ def _is_unit(values: Any) -> bool:
 
 def _length(source: str, data: Any) -> int:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return len(data)
+        # Classes and arrays without dimensions have the method, too.
+        with suppress(TypeError):
+            return len(data)
     what = type(data).__name__
     if hasattr(data, "dataset") and hasattr(data, "batch_size"):
         raise ConfigError(f"{source!r} is a {what} of batches. Give its data set: loader.dataset.")
+    if hasattr(data, "collect"):
+        raise ConfigError(f"a {what} is not in memory. Give what its collect() returns.")
     if hasattr(data, "__iter__"):
         raise ConfigError(
             f"{source!r} is a {what}, which can only be iterated over. Materialize it: list(data) "
@@ -127,19 +131,13 @@ def _read_row(source: str, data: Any, row: int) -> tuple[Any, Any]:
     )
 
 
-class _Labels(NamedTuple):
-    labels_N: Tensor
-    names: tuple[str, ...] | None
-    targets: TargetValues | None = None
-
-
 def _classes(data: Any) -> tuple[str, ...] | None:
     names: Any = getattr(data, "classes", None)
     named = isinstance(names, Sequence) and not isinstance(names, str)
     return tuple(map(str, names)) if named else None
 
 
-def _labels_of_targets(source: str, data: Any, num_rows: int) -> _Labels | None:
+def _labels_of_targets(source: str, data: Any, num_rows: int) -> Labels | None:
     targets: Any = getattr(data, "targets", None)
     if targets is None:
         return None
@@ -154,7 +152,7 @@ def _labels_of_targets(source: str, data: Any, num_rows: int) -> _Labels | None:
     return labels_of_rows(listed, data, source)
 
 
-def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> _Labels:
+def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> Labels:
     """The targets of all rows; `data` may name the classes, or say that they are numbers."""
     names = _classes(data)
     with suppress(TypeError, ValueError, RuntimeError):
@@ -167,16 +165,16 @@ def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> _Labels:
             if getattr(data, "target", None) == NUMBER:
                 column_N1 = torch.from_numpy(numbers_N.astype(np.float64)[:, None])
                 targets = number_values(column_N1, names, source)
-                return _Labels(targets.strata_N, None, targets)
+                return Labels(targets.strata_N, None, targets)
             if numbers_N.dtype.kind != "f" or _are_classes(numbers_N, source):
                 return _numbered(numbers_N.astype(np.int64), names, source)
     if labels and all(isinstance(label, str) for label in labels):
-        return _Labels(*labels_of_names(list(map(str, labels)), names, source))
+        return Labels(*labels_of_names(list(map(str, labels)), names, source))
     if not all(map(is_class, labels)):
         targets = read_targets(labels, names, source)
-        return _Labels(targets.strata_N, None, targets)
+        return Labels(targets.strata_N, None, targets)
     class_numbers = [_class_number(label, source, row) for row, label in enumerate(labels)]
-    return _Labels(torch.tensor(class_numbers, dtype=torch.int64), names)
+    return Labels(torch.tensor(class_numbers, dtype=torch.int64), names)
 
 
 def _are_classes(numbers_N: NDArray[Any], source: str) -> bool:
@@ -194,19 +192,19 @@ def _are_classes(numbers_N: NDArray[Any], source: str) -> bool:
     return True
 
 
-def _numbered(values_N: NDArray[np.int64], names: tuple[str, ...] | None, source: str) -> _Labels:
+def _numbered(values_N: NDArray[np.int64], names: tuple[str, ...] | None, source: str) -> Labels:
     """Labels as they are if they are about 0 to C - 1, or else numbered and named by value."""
     values = np.unique(values_N)
     # A small test set may lack most of the classes.
     most = max(_FEW_CLASSES, 2 * len(values))
     if names is not None or not len(values) or (values[0] >= 0 and values[-1] < most):
-        return _Labels(torch.from_numpy(values_N), names)
+        return Labels(torch.from_numpy(values_N), names)
     logger.info(
         "%s: its labels are %d values from %d to %d, numbered by value and named by it",
         *(source, len(values), values[0], values[-1]),
     )
     labels_N = torch.from_numpy(np.searchsorted(values, values_N))
-    return _Labels(labels_N, tuple(map(str, values.tolist())))
+    return Labels(labels_N, tuple(map(str, values.tolist())))
 
 
 def _class_number(label: Any, source: str, row: int) -> int:
@@ -308,7 +306,7 @@ class FactoryRows(PixelRows):
         self._labels_known = given is not None
         if given is None:
             # -1: the row has not been read.
-            given = _Labels(torch.full((num_rows,), -1, dtype=torch.int64), _classes(data))
+            given = Labels(torch.full((num_rows,), -1, dtype=torch.int64), _classes(data))
         super().__init__(source, given.names, given.labels_N, targets=given.targets)
         self._data = data
         if num_rows and self.raw(0) != self.raw(0):
@@ -326,6 +324,7 @@ def _pixels_of(image: Any, source: str, row: int) -> NDArray[np.uint8]:
     """C x H x W, of 1 or 3 channels."""
     if isinstance(image, Image.Image):
         try:
+            image = oriented(image)
             return fit_image(image, 1 if is_grayscale(image) else 3, (image.height, image.width))
         except (DataError, OSError, ValueError) as error:
             raise DataError(f"{source}: the image of row {row} cannot be used: {error}.") from error
@@ -379,13 +378,14 @@ def column_rows(source: str, data: Any, progress: Progress | None = None) -> Col
     given = _labels_of_targets(source, data, num_rows)
     if given is None:
         given = labels_of_rows(labels, data, source)
-    columns = _columns_of(stacked, data, source)
-    note = ""
+    columns, note = _columns_of(stacked, data, source), ""
     if columns[0].standardized and _is_vector(columns[0]):
-        note = impute(stacked[""].view(num_rows, -1))
-    return ColumnRows(
-        source, given.names, given.labels_N, columns, stacked, targets=given.targets, note=note
-    )
+        values_ND, note = impute(stacked[""].view(num_rows, -1))
+        if note:
+            stacked[""] = values_ND
+            columns = _columns_of(stacked, data, source)
+    more: dict[str, Any] = {"targets": given.targets, "note": note, "flagged": bool(note)}
+    return ColumnRows(source, given.names, given.labels_N, columns, stacked, **more)
 
 
 def bytes_of_first(source: str, data: Any) -> int:

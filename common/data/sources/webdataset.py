@@ -29,8 +29,8 @@ from torch import Tensor
 
 from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.index import PackedNames, Stamp, kept
-from lipt.common.data.sources.rows import labels_of_names, numbered_classes
+from lipt.common.data.sources.index import Stamp, kept
+from lipt.common.data.sources.rows import labels_of_names
 from lipt.common.data.sources.storage import (
     Storage,
     Window,
@@ -40,23 +40,24 @@ from lipt.common.data.sources.storage import (
     storage_of,
 )
 from lipt.common.errors import ConfigError, DataError
+from lipt.common.images.formats import SUFFIXES
 
-_OPTIONS = ("image", "label", "classes_file")
-# File of class names beside the shards, unless `classes_file` names another.
+_OPTIONS = ("image", "label")
+# File of class names beside the shards.
 CLASSES = "classes.txt"
 
 # Version of the index; raise it whenever shards would be read differently.
-_FORMAT = 2
+_FORMAT = 3
+# Of a member's name, in messages.
+_SHOWN_BYTES = 200
 _MOST_SHARDS = 1_000_000
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 _NAME = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<extension>[^/]+)", re.DOTALL)
-_IMAGES = frozenset(["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"])
 _MOST_LABEL_BYTES = 2**20
 _LARGEST_LABEL = 2**63 - 1
 # A header takes 512 bytes; long names and PAX records take more.
 _MOST_AT_ONCE = 2**20
-_AGAIN = "Make the shard again, or fetch it again."
 
 
 def webdataset_rows(source: str, path: str, progress: Progress | None = None) -> EncodedRows:
@@ -64,12 +65,12 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
 
     `path` is a .tar, a directory of them, or a pattern as `shards-{000000..000099}.tar`, on disk or
     at a URL. Options: `image`, the extension of image members; `label`, the label's key in .json
-    members; `classes_file`, a text file with a class name on each line.
+    members. A file `classes.txt` beside the shards has a class name on each line.
     """
     path, query = split_query(source, path, _OPTIONS)
     storage = storage_of(source, path)
     shards = _shards(source, storage, path)
-    named = query.text("classes_file") or _classes_beside(storage, shards)
+    named = _classes_beside(storage, shards)
     of_shards = Stamp.of(shards)
     image, label = query.text("image"), query.text("label")
 
@@ -83,9 +84,7 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
 
     index = kept("webdataset", (_FORMAT, image, label, shards, of_shards.digest), build_index)
     labels_N = index["labels"]
-    members = PackedNames(index["members"], index["member_ends"])
-    packed = PackedNames(index["classes"], index["class_ends"])
-    classes = tuple(packed[number] for number in range(len(packed)))
+    classes = tuple(json.loads(index["classes"].numpy().tobytes()))
     if len(labels_N) == 0:
         raise DataError(f"{source} has no samples. Name shards that hold images and labels.")
     names = tuple(read_lines(source, named)) if named else None
@@ -101,10 +100,10 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
 
     return EncodedRows(
         source=source,
-        names=names or classes or numbered_classes(labels_N, source),
+        names=names or classes or None,
         labels_N=labels_N,
         open=open_row,
-        where=lambda row: f"{shard_of(row)}, member {members[row]}",
+        where=lambda row: f"{shard_of(row)}, member {_text(index['members'][row])}",
         stamp=Stamp.of([*shards, named]) if named else of_shards,
     )
 
@@ -173,17 +172,20 @@ def _tensors(shards: Sequence[str], found: Sequence[list[_Sample]]) -> Mapping[s
         labels_N, classes = labels_of_names(list(map(str, labels)), None, "")
     else:
         labels_N = torch.tensor(labels, dtype=torch.int64)
-    members, packed = PackedNames.of(s.name for s in samples), PackedNames.of(classes)
+    names = np.array([s.name.encode(errors="replace")[-_SHOWN_BYTES:] for s in samples], "S")
     return {
         "offsets": torch.tensor([s.offset for s in samples], dtype=torch.int64),
         "sizes": torch.tensor([s.size for s in samples], dtype=torch.int64),
         "labels": labels_N,
         "ends": ends_S,
-        "members": members.letters,
-        "member_ends": members.ends_N,
-        "classes": packed.letters,
-        "class_ends": packed.ends_N,
+        # Rows of one width, padded with zeros.
+        "members": torch.from_numpy(names.view(np.uint8).reshape(len(names), names.itemsize)),
+        "classes": torch.frombuffer(bytearray(json.dumps(classes).encode()), dtype=torch.uint8),
     }
+
+
+def _text(letters: Tensor) -> str:
+    return letters.numpy().tobytes().rstrip(b"\0").decode(errors="replace")
 
 
 class _Sample(NamedTuple):
@@ -213,14 +215,12 @@ class _Shard:
         for key, group in itertools.groupby(named, key=lambda found: found[0]):
             members: dict[str, tarfile.TarInfo] = {}
             for _, extension, member in group:
-                if extension in members:
-                    raise self._refused(f"{_called(member)} is there twice. Leave one out.")
+                if extension in members or key in samples:
+                    raise self._refused(
+                        f"{_called(member)} is there twice, or stands apart from others of its "
+                        "sample. Write a sample's members one after another, each once."
+                    )
                 members[extension] = member
-            if key in samples:
-                raise self._refused(
-                    f"{_called(member)} stands apart from others of its sample, or its sample is "
-                    "there twice. Write a sample's members one after another, under one name."
-                )
             image, label = self._image_of(key, members), self._label_of(key, members)
             samples[key] = _Sample(image.name, image.offset_data, image.size, label)
         return list(samples.values())
@@ -230,15 +230,15 @@ class _Shard:
         fitting = [
             extension
             for extension in members
-            if extension == wanted or (not wanted and extension.rpartition(".")[2] in _IMAGES)
+            if extension == wanted or (not wanted and f".{extension}".endswith(SUFFIXES))
         ]
         if len(fitting) != 1:
             raise self._refused(
                 f"the sample {key!r:.200}, with .{', .'.join(members)}, has {len(fitting)} "
                 f"{f'members called .{wanted}' if wanted else 'images'}. Give every sample one, "
-                "and name its extension with image=EXTENSION."
+                "a file and no link, and name its extension with image=EXTENSION."
             )
-        return self._require_file(members[fitting[0]])
+        return members[fitting[0]]
 
     def _label_of(self, key: str, members: Mapping[str, tarfile.TarInfo]) -> int | str:
         extensions = ("json",) if self.label else ("cls", "json")
@@ -248,41 +248,26 @@ class _Shard:
                 f"the sample {key!r:.200}, with .{', .'.join(members)}, has no label: there is no "
                 f".{' or .'.join(extensions)} of that name. Add it, or leave the sample out."
             )
-        member = self._require_file(members[extension])
-        called = _called(member)
-        if member.size > _MOST_LABEL_BYTES:
-            raise self._refused(
-                f"{called} has {member.size} bytes, a label's has at most {_MOST_LABEL_BYTES}. "
-                "Keep the rest in another member."
-            )
-        content = read_exactly(self.storage, self.name, member.offset_data, member.size)
-        key, label = self.label or "label", object()
+        member = members[extension]
+        size = min(member.size, _MOST_LABEL_BYTES)
+        content = read_exactly(self.storage, self.name, member.offset_data, size)
+        label: object = None
         try:
-            if extension == "json":
-                label = json.loads(content)[key]
-            elif re.fullmatch(rb"\s*-?[0-9]{1,19}\s*", label := content):
-                label = int(content)
-        except (ValueError, RecursionError, LookupError, TypeError) as error:
-            raise self._refused(
-                f"{called} is no JSON with the key {key!r}: {content[:80]!r}. Name the label's key "
-                "with label=KEY."
-            ) from error
+            as_json = extension == "json"
+            label = json.loads(content)[self.label or "label"] if as_json else int(content)
+        except (ValueError, RecursionError, LookupError, TypeError):
+            pass
         if isinstance(label, str) or (type(label) is int and abs(label) <= _LARGEST_LABEL):
             return label
         raise self._refused(
-            f"{called} holds {label!r:.80} in place of a class number. Write the number as text, "
-            "or the class name in a .json member."
+            f"{_called(member)} holds {content[:80]!r} in place of a class number. Write the "
+            "number as text, or the number or class name in a .json member, under the key that "
+            "label=KEY names."
         )
 
-    def _require_file(self, member: tarfile.TarInfo) -> tarfile.TarInfo:
-        if member.isreg() and not member.issparse():
-            return member
-        kind = "a link" if member.issym() or member.islnk() else "a sparse file or a device"
-        raise self._refused(f"{_called(member)} is {kind}. Store the file itself.")
-
     def _members(self) -> Iterator[tarfile.TarInfo]:
-        """All entries but folders, from one pass over the headers."""
-        last, behind = -1, ""
+        """All regular files, from one pass over the headers."""
+        last, behind = -1, "nothing"
         try:
             size = self.storage.size(self.name)
             file = Window(self._read, 0, size).buffered()
@@ -291,48 +276,40 @@ class _Shard:
                 fileobj=file, mode="r:", encoding="utf-8"
             )
             while (info := archive.next()) is not None:
-                behind = f", behind {_called(info)},"
-                self._require_inside(info, last, size)
+                behind = _called(info)
+                _require_inside(info, last, size)
                 last = info.offset_data
                 # tarfile would otherwise keep all members.
                 archive.members.clear()  # type: ignore[attr-defined]
-                if not info.isdir():
+                if info.isreg() and not info.issparse():
                     yield info
-            after = archive.offset
-            block = self.storage.read(self.name, after, tarfile.BLOCKSIZE)
-        except DataError:
-            raise
+            self._require_end(archive.offset)
         # tarfile can raise nearly anything on a broken file.
         except Exception as error:
-            raise DataError(
-                f"{self.name} cannot be read as a tar file{behind}: {error}. {_AGAIN} A compressed "
-                "one has to be unpacked to a plain .tar."
-            ) from error
-        if len(block) < tarfile.BLOCKSIZE or any(block):
             raise self._refused(
-                f"at byte {after}{behind} there is {'no header' if block else 'nothing'} in place "
-                f"of a tar file's end: the shard is cut off or damaged. {_AGAIN}"
-            )
+                f"it is cut off or damaged behind {behind}: {error}. Make the shard again, or "
+                "fetch it again. A compressed one has to be unpacked to a plain .tar."
+            ) from error
+
+    def _require_end(self, offset: int) -> None:
+        block = self.storage.read(self.name, offset, tarfile.BLOCKSIZE)
+        if len(block) < tarfile.BLOCKSIZE or any(block):
+            raise ValueError(f"at byte {offset} there is no header and no end")
 
     def _read(self, offset: int, size: int) -> bytes:
         if size > _MOST_AT_ONCE:
-            raise self._refused(
-                f"a header at byte {offset} claims {size} bytes of names: the shard is damaged. "
-                f"{_AGAIN}"
-            )
+            raise ValueError(f"a header at byte {offset} claims {size} bytes of names")
         return self.storage.read(self.name, offset, size)
-
-    def _require_inside(self, info: tarfile.TarInfo, last: int, size: int) -> None:
-        end = info.offset_data + info.size
-        # Offsets must rise: a negative size would loop forever.
-        if info.size < 0 or info.offset_data <= last or end > size:
-            raise self._refused(
-                f"{_called(info)} ends at byte {end} of {size}: the shard is cut off or "
-                f"damaged. {_AGAIN}"
-            )
 
     def _refused(self, what: str) -> DataError:
         return DataError(f"{self.name}: {what}")
+
+
+def _require_inside(info: tarfile.TarInfo, last: int, size: int) -> None:
+    end = info.offset_data + info.size
+    # Offsets must rise: a negative size would loop forever.
+    if info.size < 0 or info.offset_data <= last or end > size:
+        raise ValueError(f"this member ends at byte {end} of {size}")
 
 
 def _called(member: tarfile.TarInfo) -> str:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.config.run_config import FingerprintKind, RunConfig
+from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, pack_shard
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
 from lipt.common.inputs.specs import InputFormat, InputSpec
@@ -33,8 +33,8 @@ from lipt.core.results import Ingredient, open_learner, pack_initial
 class DataDescription:
     """The data set's figures and labels, without its inputs.
 
-    Runs are bound to `fingerprint`, older ones perhaps to `sampled_fingerprint`. `labels` are
-    little-endian int32 of all ids, also excluded ones. With `other_target`, classes are strata.
+    `labels` are little-endian int32 of all ids, also excluded ones. With `other_target`, classes
+    are strata.
     """
 
     source: str
@@ -42,7 +42,6 @@ class DataDescription:
     class_counts: tuple[int, ...]
     inputs: InputSpec
     fingerprint: str
-    sampled_fingerprint: str = ""
     note: str = ""
     labels: bytes = field(default=b"", repr=False, compare=False)
     quarantined: tuple[int, ...] = ()
@@ -50,7 +49,7 @@ class DataDescription:
     target_names: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, dataset: Dataset, *, full: bool = False) -> Self:
+    def of(cls, dataset: Dataset) -> Self:
         targets = dataset.rows.targets
         counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
         labels_N: np.ndarray = dataset.rows.labels_N.numpy()
@@ -59,8 +58,7 @@ class DataDescription:
             class_names=dataset.class_names,
             class_counts=tuple(counts_C.tolist()),
             inputs=dataset.inputs,
-            fingerprint=dataset.full_fingerprint if full else dataset.fingerprint,
-            sampled_fingerprint=dataset.fingerprint if full else "",
+            fingerprint=dataset.fingerprint,
             note=dataset.note,
             labels=labels_N.astype("<i4").tobytes(),
             quarantined=dataset.quarantined,
@@ -83,17 +81,8 @@ class DataDescription:
         return self.num_examples + len(self.quarantined)
 
     @property
-    def fingerprints(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.fingerprint, self.sampled_fingerprint)))
-
-    @property
     def labels_N(self) -> NDArray[np.int64]:
         return np.frombuffer(self.labels, "<i4").astype(np.int64)
-
-    def fingerprint_like(self, other: str) -> str:
-        """The fingerprint of the same kind as `other`; empty if there is none."""
-        kind = FingerprintKind.of(other)
-        return next((own for own in self.fingerprints if FingerprintKind.of(own) is kind), "")
 
 
 @dataclass(frozen=True)
@@ -101,8 +90,7 @@ class DescribeData:
     """Open the data set; a missing or damaged one is refused before any run."""
 
     def run(self, context: Context) -> DataDescription:
-        full = context.settings.dataset.fingerprint is FingerprintKind.FULL
-        return DataDescription.of(context.dataset, full=full)
+        return DataDescription.of(context.dataset)
 
 
 @dataclass(frozen=True)

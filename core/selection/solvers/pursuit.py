@@ -2,26 +2,28 @@
 
 Each round takes the atom with the largest correlation with the residual, then refits all weights.
 Atoms whose weights would turn negative are dropped and replaced. An atom is the gradient e_i (x)
-[h_i, 1] of one example. Products with the residual are estimated in float32, and computed in
-float64 where rounding could change the choice, which does not depend on blocks or the order of
-atoms; ties go to the lowest.
+[h_i, 1] of one example, or the sum over consecutive ones. Products with the residual are estimated
+in float32, and computed in float64 where rounding could change the choice, which does not depend on
+blocks or the order of atoms; ties go to the lowest.
 
 The fit minimizes |sum w_i a_i - b|^2 + ridge |w|^2 over w >= 0 from inner products alone. It keeps
 T with T' T = G^-1 for the Gram matrix G of the active atoms.
 
-Shapes: N atoms, C classes, D features, K active atoms, M queried atoms.
-Source: Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123), algorithm 2; Lawson and Hanson
-1974, "Solving Least Squares Problems", chapter 23, for the step that keeps the weights feasible.
+Shapes: N atoms of G examples, n examples, C classes, D features, K active atoms, M queried atoms.
+Source: Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123), algorithm 2; Pati et al. 1993,
+"Orthogonal Matching Pursuit"; Lawson and Hanson 1974, "Solving Least Squares Problems", chapter 23,
+for the step that keeps the weights feasible.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.vectors import LayerGradient, Vectors, alignments, products, weighted_sum
@@ -38,42 +40,47 @@ _PRODUCTS_PER_READ = 4
 
 
 class GradientAtoms:
-    """Gradients accessed through inner products; active ones have positions.
+    """Gradients accessed through inner products; active atoms have positions.
 
-    Stores each active gradient's row of products, N (C + D) once and N K a round. Or it stores
-    their sum as one C x (D + 1) matrix, N C D a round, if that is cheaper.
+    Stores each active atom's row of products, N (C + D) once and N K a round. Or it stores their
+    sum as one C x (D + 1) matrix, N C D a round, if that is cheaper.
     """
 
-    def __init__(self, gradients: Vectors, target: LayerGradient, *, capacity: int) -> None:
-        """Compute norms and target products; at most `capacity` gradients get active."""
+    def __init__(
+        self, gradients: Vectors, target: LayerGradient, *, capacity: int, group_size: int = 1
+    ) -> None:
+        """Compute the norms and target products of the atoms; at most `capacity` get active."""
         self._gradients, self._target = gradients, target
+        self._group_size = group_size
         self.target_square = target.square
         self.target_products_N = self._products_with(target)
-        blocks = row_blocks(len(gradients), 8 * gradients.width + 16, BLOCK_BYTES)
-        alone = (gradients[rows].to(torch.float64).map(_each_alone) for rows in blocks)
-        self.squares_N = torch.cat([products(block, block).flatten() for block in alone])
-        self._norms_N = self.squares_N.sqrt().float()
+        self.squares_N, self._norms_N = self._squares_and_norms()
+        # Their examples, grouped by atom.
         self._used = gradients.map(
-            lambda factor: factor.new_empty(capacity, factor.shape[1], dtype=torch.float64)
+            lambda factor: factor.new_empty(
+                capacity * group_size, factor.shape[1], dtype=torch.float64
+            )
         )
         self._used_norms_K = self._norms_N.new_empty(capacity)
         self._num_used = 0
         self._rows_KN: Tensor | None = None
         multiplied = gradients[:0].outer_NC.shape[1] * gradients.features_ND.shape[1]
         if (
-            4 * capacity * len(gradients) <= _ROWS_BYTES
+            group_size == 1
+            and 4 * capacity * len(gradients) <= _ROWS_BYTES
             and _PRODUCTS_PER_READ * (gradients.width + capacity / 2) <= multiplied
         ):
             self._rows_KN = self._norms_N.new_empty(capacity, len(gradients))
             self._target_estimates_N = self.target_products_N.float()
 
     def use(self, atom: int) -> None:
+        """Activate an atom at the next position."""
         position, self._num_used = self._num_used, self._num_used + 1
-        gradient = self._gradients[atom]
-        self._used.put(position, gradient.to(torch.float64))
+        examples_G = self._examples(torch.tensor([atom], device=self._norms_N.device))
+        self._used.put(self._places(position), examples_G)
         self._used_norms_K[position] = self._norms_N[atom]
         if self._rows_KN is not None:
-            single = gradient.to(torch.float32)
+            single = examples_G[0].to(torch.float32)
             row_bytes = 4 * self._gradients.width
             for rows in row_blocks(len(self._gradients), row_bytes, BLOCK_BYTES):
                 block = self._gradients[rows].to(torch.float32)
@@ -82,14 +89,22 @@ class GradientAtoms:
     def drop(self, position: int) -> None:
         """Deactivate the atom at a position; the last active one takes the position."""
         last = self._num_used = self._num_used - 1
-        self._used.put(position, self._used[last])
+        self._used.put(self._places(position), self._used[self._places(last)])
         self._used_norms_K[position] = self._used_norms_K[last]
         if self._rows_KN is not None:
             self._rows_KN[position] = self._rows_KN[last]
 
+    def num_examples(self, atoms: Sequence[int]) -> int:
+        """Number of examples of some atoms; the last atom may be short."""
+        missing = -len(self._gradients) % self._group_size
+        last = len(self._gradients) // self._group_size
+        return len(atoms) * self._group_size - (missing if missing and last in atoms else 0)
+
     def products(self, atoms_M: Tensor) -> Tensor:
         """Products of some atoms with all active ones, float64; M x K."""
-        return products(self._gradients[atoms_M].to(torch.float64), self._used[: self._num_used])
+        products_nm = products(self._examples(atoms_M), self._in_use())
+        shape = (len(atoms_M), self._group_size, self._num_used, self._group_size)
+        return products_nm.reshape(shape).sum(dim=(1, 3))
 
     def estimate(self, weights_K: Tensor) -> tuple[Tensor, Tensor]:
         """Products of all atoms with the residual, and error bounds; N float32."""
@@ -98,17 +113,47 @@ class GradientAtoms:
             products_N = weights_k @ self._rows_KN[:size]
             length = self.target_square**0.5 + float(weights_k @ self._used_norms_K[:size])
             return self._target_estimates_N - products_N, self._norms_N * (_ROUNDING * length)
-        used = self._used[: self._num_used]
-        missing = self._target.minus(weighted_sum(used, weights_K, block_bytes=BLOCK_BYTES))
+        weights_n = weights_K.repeat_interleave(self._group_size)
+        missing = self._target.minus(
+            weighted_sum(self._in_use(), weights_n, block_bytes=BLOCK_BYTES)
+        )
         length = missing.norm
         return self._products_with(missing.to(torch.float32)), self._norms_N * (_ROUNDING * length)
 
+    def _in_use(self) -> Vectors:
+        return self._used[: self._num_used * self._group_size]
+
+    def _places(self, position: int) -> slice:
+        return slice(position * self._group_size, (position + 1) * self._group_size)
+
     def _products_with(self, gradient: LayerGradient) -> Tensor:
-        return alignments(self._gradients, gradient, block_bytes=BLOCK_BYTES // 2)
+        products_n = alignments(self._gradients, gradient, block_bytes=BLOCK_BYTES // 2)
+        missing = -len(products_n) % self._group_size
+        return functional.pad(products_n, (0, missing)).reshape(-1, self._group_size).sum(dim=1)
 
+    def _squares_and_norms(self) -> tuple[Tensor, Tensor]:
+        num_atoms = -(-len(self._gradients) // self._group_size)
+        row_bytes = self._group_size * (8 * self._gradients.width + 16 * self._group_size)
+        squares, norms = [], []
+        for atoms in row_blocks(num_atoms, row_bytes, BLOCK_BYTES):
+            atoms_M = torch.arange(atoms.start, atoms.stop, device=self._gradients.device)
+            examples_MG = self._examples(atoms_M).map(
+                lambda factor: factor.reshape(-1, self._group_size, factor.shape[1])
+            )
+            products_MGG = products(examples_MG, examples_MG)
+            squares.append(products_MGG.sum(dim=(1, 2)))
+            norms.append(products_MGG.diagonal(dim1=1, dim2=2).sqrt().sum(dim=1).float())
+        return torch.cat(squares), torch.cat(norms)
 
-def _each_alone(factor_BD: Tensor) -> Tensor:
-    return factor_BD[:, None]
+    def _examples(self, atoms_M: Tensor) -> Vectors:
+        """The atoms' M G examples in float64; missing examples of the last atom have no error."""
+        if self._group_size == 1:
+            return self._gradients[atoms_M].to(torch.float64)
+        members_G = torch.arange(self._group_size, device=atoms_M.device)
+        ids_n = (atoms_M[:, None] * self._group_size + members_G).flatten()
+        last = len(self._gradients) - 1
+        examples = self._gradients[ids_n.clamp(max=last)].to(torch.float64)
+        return replace(examples, errors_NC=examples.outer_NC * (ids_n <= last)[:, None])
 
 
 # A residual below this share of the target does not show in float32 weights.
@@ -121,7 +166,7 @@ _ZERO = 1e-12
 
 @dataclass(frozen=True)
 class Pursuit:
-    """Distinct atoms, int64, and their optimal weights, float64, all positive.
+    """Atoms in the order of choice, int64, and their optimal weights, float64, all positive.
 
     residual: its norm as a share of the target's.
     """
@@ -144,28 +189,38 @@ class Pursuer:
         self._ridge = ridge * float(atoms.squares_N.mean())
         self._fit = NonNegativeFit(device)
         self._used: list[int] = []
+        self._rounds: list[int] = []
         # Active, or tried in vain since the last round that improved the fit.
         self._closed_N = torch.zeros(len(atoms.squares_N), dtype=torch.bool, device=device)
         self._zeros_N = _ZERO * atoms.target_square**0.5 * atoms.squares_N.sqrt()
 
     def run(self, budget: int) -> Pursuit:
-        """Approximate the target by `budget` atoms with positive weights at most."""
-        explained = 0.0
+        """Approximate the target by atoms with positive weights, `budget` examples at most."""
+        explained, num_rounds = 0.0, 0
         while True:
             candidate = None
-            if len(self._used) < budget and self._residual() > _REPRODUCED:
+            enough = self._atoms.num_examples(self._used) >= budget
+            if not enough and self._residual() > _REPRODUCED:
                 candidate = self._best()
             if candidate is None:
                 # A dropped atom frees a position for another one.
                 if not self._refine():
                     break
                 continue
-            least = explained + _PROGRESS * self._atoms.target_square
-            if self._take(candidate) and self._fit.explained > least:
+            num_rounds += 1
+            if self._take(candidate, num_rounds) and (
+                self._fit.explained > explained + _PROGRESS * self._atoms.target_square
+            ):
                 explained = self._fit.explained
                 self._closed_N.zero_()
                 self._closed_N[self._in_use()] = True
-        return Pursuit(self._in_use(), self._fit.weights_K, self._residual())
+        order_K = torch.tensor(self._rounds, dtype=torch.int64).argsort()
+        order_K = order_K.to(self._closed_N.device)
+        return Pursuit(
+            atoms_K=self._in_use()[order_K],
+            weights_K=self._fit.weights_K[order_K],
+            residual=self._residual(),
+        )
 
     def _best(self) -> _Candidate | None:
         estimates_N, rounding_N = self._atoms.estimate(self._fit.weights_K)
@@ -199,7 +254,7 @@ class Pursuer:
     def _missing(self, atoms_M: Tensor, products_MK: Tensor) -> Tensor:
         return self._atoms.target_products_N[atoms_M] - products_MK @ self._fit.weights_K
 
-    def _take(self, candidate: _Candidate) -> bool:
+    def _take(self, candidate: _Candidate, num_round: int) -> bool:
         """Fit with one more atom; false if the fit does not improve."""
         atom, _, products_K = candidate
         self._closed_N[atom] = True
@@ -209,6 +264,7 @@ class Pursuer:
             return False
         self._atoms.use(atom)
         self._used.append(atom)
+        self._rounds.append(num_round)
         self._drop(self._fit.settle())
         return True
 
@@ -225,8 +281,9 @@ class Pursuer:
     def _drop(self, positions: Sequence[int]) -> None:
         for position in positions:
             self._atoms.drop(position)
-            self._used[position] = self._used[-1]
-            self._used.pop()
+            for values in (self._used, self._rounds):
+                values[position] = values[-1]
+                values.pop()
 
     def _residual(self) -> float:
         weights_K = self._fit.weights_K

@@ -2,8 +2,8 @@
 
 Minimizes |sum_S w_i g_i - b|^2 + ridge s |w|^2 over |S| <= K and w >= 0 by orthogonal matching
 pursuit. g are the last layer's gradients, b their sum over all examples (of the class where
-balanced). s is the mean of |g_i|^2; with ridge_scale=absolute it is 1. The preset is the authors'
-way. They fill up the budget at random where the pursuit ends; here the subset is smaller.
+balanced). s is the mean of |g_i|^2; with ridge_scale=absolute it is 1. The presets are the authors'
+two ways. They fill up the budget at random where the pursuit ends; here the subset is smaller.
 
 Shapes: N examples, C classes, D features, K budget.
 """
@@ -20,16 +20,18 @@ from lipt.common.errors import BudgetError
 from lipt.common.targets.kinds import ALL_KINDS
 from lipt.core.selection.options import Preset
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.solvers.pursuit import BLOCK_BYTES, GradientAtoms, Pursuer
-from lipt.core.selection.strategy import CLASSES, built_in
-from lipt.core.selection.vectors import gradients_of, weighted_sum
-from lipt.core.signals.signals import Signals
+from lipt.core.selection.solvers.pursuit import BLOCK_BYTES, GradientAtoms, Pursuer, Pursuit
+from lipt.core.selection.strategy import CLASSES, SIGNALS, Need, built_in
+from lipt.core.selection.vectors import LayerGradient, gradients_of, weighted_sum
+from lipt.core.signals.signals import Signals, given
 
+Target = Literal["train", "validation"]
 Scale = Literal["mean_square", "absolute"]
 Rows = Literal["all", "own_class"]
 
 # The inverse Gram matrix of the chosen atoms has K x K numbers: 8 GiB.
 _MAX_ATOMS = 32_768
+_NAMES = {"train": "the examples", "validation": "the validation examples"}
 # A sum of gradients this small relative to their norms is rounding.
 _CANCELLED = 1e-12
 
@@ -39,19 +41,31 @@ _CANCELLED = 1e-12
     paper='Killamsetty et al. 2021, "GRAD-MATCH" (arXiv:2103.00123)',
     cost="k N (C + d + k)",
     returns_weights=True,
+    needs=lambda options: (
+        SIGNALS | {Need.VALIDATION} if options["target"] == "validation" else SIGNALS
+    ),
     kinds=lambda options: CLASSES if options["gradient"] == "own_class" else ALL_KINDS,
     presets={
         "paper": Preset(
             "class by class, of each gradient the own class's row, ridge 0.5 as it is",
-            {"gradient": "own_class", "ridge": "0.5", "ridge_scale": "absolute"},
+            {"batch_size": "1", "gradient": "own_class", "ridge": "0.5", "ridge_scale": "absolute"},
             balanced=True,
-        )
+        ),
+        "paper-per-batch": Preset(
+            "batches of 128 of all classes together, without a ridge",
+            {"batch_size": "128", "gradient": "all", "ridge": "0"},
+            balanced=False,
+        ),
     },
 )
 def gradmatch(
     signals: Signals,
     budget: int,
     *,
+    target: Annotated[Target, "whose gradients the chosen ones add up to"] = "train",
+    batch_size: Annotated[
+        int, Field(ge=1, le=1024), "choose so many consecutive examples at a time"
+    ] = 1,
     ridge: Annotated[
         float, Field(ge=0, allow_inf_nan=False), "what large weights cost; 0 for nothing"
     ] = 0.0,
@@ -62,47 +76,82 @@ def gradmatch(
         Rows, "match all of the last layer's rows, or of each example its own class's"
     ] = "all",
 ) -> Selection:
-    """Choose examples and weights whose gradients add up to those of all.
+    """Choose examples and weights whose gradients add up to the target.
 
-    BudgetError if it would take too much memory.
+    A chosen batch gives all its examples with one weight. The last one is cut to the budget and its
+    weight raised in proportion. BudgetError if it would take too much memory.
     """
     if gradient == "own_class":
         signals = _own_rows(signals)
-    gradients, capacity = gradients_of(signals), _capacity(len(signals), budget)
-    target = weighted_sum(gradients, block_bytes=BLOCK_BYTES)
-    atoms = GradientAtoms(gradients, target, capacity=capacity)
+    group_size = min(batch_size, len(signals))
+    capacity = _capacity(len(signals), budget, group_size)
+    atoms = GradientAtoms(
+        gradients_of(signals), _target(signals, target), capacity=capacity, group_size=group_size
+    )
     if atoms.target_square <= (_CANCELLED * float(atoms.squares_N.sqrt().sum())) ** 2:
         nothing = signals.labels_N[:0]
         reason = (
-            f"No example was chosen for a budget of {budget}, because the gradients of the "
-            "examples add up to zero: there is nothing to match."
+            f"No example was chosen for a budget of {budget}, because the gradients of "
+            f"{_NAMES[target]} add up to zero: there is nothing to match."
         )
         return Selection(nothing, nothing.float(), stopped_early=reason)
     scale = float(atoms.squares_N.mean()) if ridge_scale == "absolute" else 1.0
     found = Pursuer(atoms, ridge=ridge / scale).run(budget)
-    num_chosen, reason = len(found.atoms_K), ""
-    if num_chosen < budget:
-        reason = (
-            f"It ended with {num_chosen} examples of a budget of {budget}, because no other "
-            "brings the weighted sum of gradients closer to that of the examples: what is missing "
-            f"is {found.residual:.2g} of its norm."
-        )
-    return Selection(found.atoms_K, found.weights_K.float(), stopped_early=reason)
+    return _selection(found, len(signals), budget, group_size=group_size, target=target)
 
 
 def _own_rows(signals: Signals) -> Signals:
     own_N1 = signals.labels_N[:, None]
     errors_NC = torch.zeros_like(signals.errors_NC)
     errors_NC.scatter_(1, own_N1, signals.errors_NC.gather(1, own_N1))
-    return replace(signals, errors_NC=errors_NC)
+    held = signals.validation
+    return replace(
+        signals, errors_NC=errors_NC, validation=None if held is None else _own_rows(held)
+    )
 
 
-def _capacity(num_examples: int, budget: int) -> int:
-    capacity = min(num_examples, budget)
+def _target(signals: Signals, target: Target) -> LayerGradient:
+    if target == "train":
+        return weighted_sum(gradients_of(signals), block_bytes=BLOCK_BYTES)
+    validation = given(signals.validation, "validation examples")
+    total = weighted_sum(gradients_of(validation), block_bytes=BLOCK_BYTES)
+    return total.scaled(len(signals) / len(validation))
+
+
+def _capacity(num_examples: int, budget: int, group_size: int) -> int:
+    num_atoms = -(-num_examples // group_size)
+    capacity = min(num_atoms, -(-budget // group_size) + (num_examples % group_size > 0))
     if capacity > _MAX_ATOMS:
         raise BudgetError(
             f"gradmatch cannot choose {budget} of {num_examples} examples at once, which takes "
-            f"{8 * capacity**2 / 1024**3:.0f} GiB. Choose at most {_MAX_ATOMS}, or balance the "
-            "classes."
+            f"{8 * capacity**2 / 1024**3:.0f} GiB. Choose at most {_MAX_ATOMS}, balance the "
+            "classes, or use batch_size=128."
         )
     return capacity
+
+
+def _selection(
+    found: Pursuit, num_examples: int, budget: int, *, group_size: int, target: str
+) -> Selection:
+    atoms_K, device = found.atoms_K, found.atoms_K.device
+    ids_KG = atoms_K[:, None] * group_size + torch.arange(group_size, device=device)
+    exist_KG = ids_KG < num_examples
+    weights_K = found.weights_K.clone()
+    excess = int(exist_KG.sum()) - budget
+    if excess > 0:
+        size = int(exist_KG[-1].sum())
+        exist_KG[-1, size - excess :] = False
+        weights_K[-1] *= size / (size - excess)
+    indices_K = ids_KG[exist_KG]
+    reason = ""
+    if len(indices_K) < budget:
+        reason = (
+            f"It ended with {len(indices_K)} examples of a budget of {budget}, because no other "
+            f"brings the weighted sum of gradients closer to that of {_NAMES[target]}: what is "
+            f"missing is {found.residual:.2g} of its norm."
+        )
+    return Selection(
+        indices_K=indices_K,
+        weights_K=weights_K[:, None].expand_as(ids_KG)[exist_KG].float(),
+        stopped_early=reason,
+    )

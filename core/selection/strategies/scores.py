@@ -24,15 +24,20 @@ from lipt.core.selection.strategy import (
     FEATURES,
     SIGNALS,
     Balance,
+    Need,
     built_in,
 )
 from lipt.core.selection.vectors import Rows, Vectors
 from lipt.core.signals.dynamics import mean_over_learners
-from lipt.core.signals.signals import Signals, probabilities_of
+from lipt.core.signals.signals import Signals, given, probabilities_of
 
 Models = Annotated[
     Literal["merged", "learners"],
     "error norm of the weights that are selected on, or its mean over the learners",
+]
+Parameters = Annotated[
+    Literal["last_layer", "all"],
+    "which parameters the gradient is taken by; all costs a backward pass",
 ]
 # Probabilities and their scores, in float32 and float64.
 _BYTES_PER_CLASS = 24
@@ -69,18 +74,27 @@ def error_norms(signals: Signals) -> Tensor:
 
 
 @built_in(
-    summary="largest norm of the gradient by the last layer",
+    summary="largest gradient norm, by the last layer or by all parameters",
     paper=_PAUL,
     cost="N (C + d)",
     averages=True,
+    needs=lambda options: (
+        frozenset({Need.GRADIENT_NORMS}) if options["parameters"] == "all" else SIGNALS
+    ),
 )
-def grand(signals: Signals, budget: int) -> Selection:
+def grand(signals: Signals, budget: int, *, parameters: Parameters = "last_layer") -> Selection:
     """Keep the `budget` examples with the largest gradient norm, largest first.
 
     The paper averages over ten models at initialization, like `pretraining=epochs:1x10`; the
     default uses theta_p. By the last layer's parameters it is |e| sqrt(1 + |h|^2), exact and free.
+    By all parameters it takes a backward pass per example, some hundred times the work.
     """
-    return keep_largest(signals.mean_over_models(last_layer_norms), budget)
+    if parameters == "last_layer":
+        return keep_largest(signals.mean_over_models(last_layer_norms), budget)
+    norms_N = signals.mean_over_models(
+        lambda model: given(model.gradient_norms_N, "gradient norms")
+    )
+    return keep_largest(norms_N, budget)
 
 
 def last_layer_norms(signals: Signals) -> Tensor:

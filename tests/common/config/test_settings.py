@@ -9,7 +9,6 @@ from docs.make.configuration import markdown_tables
 from lipt.common.config.knobs import option_help, sections
 from lipt.common.config.run_config import (
     AugmentationConfig,
-    FingerprintKind,
     LearnersConfig,
     Precision,
     PruningConfig,
@@ -26,8 +25,7 @@ from lipt.common.config.values import (
     validate,
 )
 from lipt.common.errors import ConfigError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType
+from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType, ImageFormat
 from lipt.common.rpc.messages import fill_message, message_to_dict
 from lipt.common.targets.values import MultiLabel, Regression, SingleLabel
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
@@ -304,8 +302,3 @@ def test_figure_that_no_record_could_hold_is_refused(path: str, value: float) ->
     section, _, field = path.partition(".")
     with pytest.raises(ConfigError, match=rf"{section}\.{field} = .*finite"):
         validate(RunConfig, {section: {field: value}})
-
-
-def test_kind_is_told_from_the_value() -> None:
-    assert FingerprintKind.of("f" * 64) is FingerprintKind.of("") is FingerprintKind.SAMPLED
-    assert FingerprintKind.of("full-" + "f" * 64) is FingerprintKind.FULL

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipt.common.data import (
-    Bearable,
     Dataset,
     decode_image,
     normalization,
@@ -177,21 +177,6 @@ def test_rows_of_a_user_s_own_that_are_read_when_asked_for_are_read_again(
     assert dataset.has_changed()
 
 
-def test_full_fingerprint_is_of_the_source_as_it_is_and_read_once(
-    write_module: Callable[[str, str], None],
-) -> None:
-    write_module("full", FACTORY)
-    dataset = open_dataset("full:data", allowed_modules=["full"])
-    before = dataset.full_fingerprint
-    assert dataset.fingerprint_like("full-" + "e" * 64) == before
-    assert dataset.fingerprint_like("e" * 64) == dataset.fingerprint != before
-    import full  # type: ignore[import-not-found]
-
-    full.rows.value = 8
-    assert dataset.full_fingerprint == before
-    assert open_dataset("full:data", allowed_modules=["full"]).full_fingerprint != before
-
-
 @st.composite
 def numberings(draw: st.DrawFn) -> tuple[int, Numbering]:
     size = draw(st.integers(1, 40))
@@ -242,9 +227,7 @@ def test_broken_images_are_named_and_left_out(
 ) -> None:
     def opening() -> Dataset:
         caplog.clear()
-        opened = open_dataset(
-            f"imagefolder:{folder}", memory_budget_bytes=budget, bearable=Bearable(at_most=3)
-        )
+        opened = open_dataset(f"imagefolder:{folder}", memory_budget_bytes=budget, max_corrupt=3)
         assert (len(opened), opened.quarantined) == (10, BROKEN)
         assert "3 of 10 images of" in caplog.text
         assert "are left out: 0, 5, 9" in caplog.text
@@ -261,27 +244,26 @@ def test_broken_images_are_named_and_left_out(
         opened.raw_bytes(row) for row in ids.tolist()
     ]
     assert dataset.fingerprint == opened.fingerprint
-    assert dataset.full_fingerprint == opened.full_fingerprint
     assert not dataset.has_changed()
 
 
 @pytest.mark.parametrize(
-    ("method", "bearable", "expected"),
+    ("method", "options", "expected"),
     [
         # Known to be broken: not looked at. Row 1 says the size, then all.
-        ("check", Bearable(known=BROKEN), [1, 1, 2, 3, 4, 6, 7, 8, 1]),
+        ("check", {"quarantined": BROKEN}, [1, 1, 2, 3, 4, 6, 7, 8, 1]),
         # Some may be broken: each is decoded, and that is kept.
-        ("read", Bearable(at_most=3), list(range(10))),
+        ("read", {"max_corrupt": 3}, list(range(10))),
     ],
 )
 def test_images_are_looked_at_once(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     method: str,
-    bearable: Bearable,
+    options: dict[str, Any],
     expected: list[int],
 ) -> None:
     looked = counted(monkeypatch, EncodedRows, method)
     for _ in range(2):
-        open_dataset(f"imagefolder:{folder}", memory_budget_bytes=ON_DISK, bearable=bearable)
+        open_dataset(f"imagefolder:{folder}", memory_budget_bytes=ON_DISK, **options)
     assert looked == expected

@@ -7,9 +7,8 @@ from lipt.common.data import input_format, open_dataset
 from lipt.common.data.input_format import normalization
 from lipt.common.data.loading import load
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import to_model_input
-from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType
+from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType, ImageFormat
 from tests.common.data.columns import SIZES, TOKENS, column_rows
 
 

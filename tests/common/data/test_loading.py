@@ -167,7 +167,7 @@ def test_digits_are_what_scikit_learn_loads_and_cost_no_import_of_it(
     script += "print({'sklearn', 'scipy', 'pandas'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", script], timeout=60) == b"set()\n"
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'lipt\[demo\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[demo\]'"):
         open_dataset("digits")
 
 

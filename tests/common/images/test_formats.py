@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from PIL import Image
+from PIL import ExifTags, Image
 from torch.nn import functional
 
 from lipt.common.errors import DataError
@@ -20,6 +20,7 @@ from lipt.common.images.formats import (
     data_url,
     decode_image,
     fit_image,
+    mild_augmentation,
 )
 
 Encode = Callable[..., bytes]
@@ -49,6 +50,17 @@ def test_decodes_all_modes_to_channels_first_and_keeps_the_upper_bits_of_16() ->
     data = saved(image)
     assert decode_image(data, (1, 2, 2)).tolist() == [[[0, 0], [1, 255]]]
     assert check_file(io.BytesIO(data)) == Header(2, 2, grayscale=True)
+
+
+def test_an_image_lies_as_its_camera_was_held_and_transparent_pixels_are_white() -> None:
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[ExifTags.Base.Orientation] = 6  # a quarter turn clockwise
+    gray([[1, 2, 3], [4, 5, 6]]).save(file, "PNG", exif=exif)
+    assert decode_image(file.getvalue(), (1, 3, 2)).tolist() == [[[4, 1], [5, 2], [6, 3]]]
+    assert check_file(file) == Header(3, 2, grayscale=True)
+    seen, unseen = (200, 0, 0, 255), (200, 0, 0, 0)
+    glass = Image.fromarray(np.array([[seen, unseen]], np.uint8))
+    assert decode_image(saved(glass), (3, 1, 2)).tolist() == [[[200, 255]], [[0, 255]], [[0, 255]]]
 
 
 def test_crops_the_longer_side_at_the_centre_and_scales_large_jpegs_closely() -> None:
@@ -141,6 +153,21 @@ def test_every_image_is_a_crop_of_its_padded_self_or_the_mirror_of_one(
         ]
         assert any(torch.equal(image, crop) or torch.equal(image.flip(-1), crop) for crop in crops)
     assert torch.equal(images_BCHW, before)
+
+
+@pytest.mark.parametrize(
+    ("shape", "found"),
+    [
+        ((1, 8, 8), (0, False)),
+        ((3, 27, 64), (0, False)),
+        ((1, 28, 28), (3, False)),
+        ((3, 32, 40), (4, True)),
+    ],
+)
+def test_only_images_of_28_pixels_are_shifted_and_coloured_ones_mirrored(
+    shape: tuple[int, int, int], found: tuple[int, bool]
+) -> None:
+    assert mild_augmentation(shape) == found
 
 
 def test_offsets_and_flips_are_uniform_and_drawn_per_image() -> None:

@@ -3,7 +3,6 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import DataError
-from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import (
     Stored,
     columns_in,
@@ -16,7 +15,7 @@ from lipt.common.inputs.model_input import (
     stored_on,
     to_model_input,
 )
-from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType
+from lipt.common.inputs.specs import Column, ColumnFormat, ColumnsFormat, ColumnType, ImageFormat
 
 GRAY = ImageFormat(1, 1, 3, mean=(0.5,), std=(0.25,))
 TOKENS = ColumnFormat(Column("tokens", ColumnType.INT64, (2,), num_values=9))

@@ -5,13 +5,13 @@ import torch
 from torch import Tensor, nn
 
 from lipt.common.errors import ConfigError
-from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.specs import (
     Column,
     ColumnFormat,
     ColumnsFormat,
     ColumnsSpec,
     ColumnType,
+    ImageFormat,
     ImageSpec,
     call_model,
     spec_of,

@@ -16,7 +16,6 @@ from lipt.common.inputs.specs import (
     call_model,
 )
 from lipt.common.models import build_model, find_head, forward_with_features
-from lipt.common.models.footprint import measure_model
 from lipt.common.models.head import ALL_BUT_HEAD, evaluation_mode, freeze, frozen_names, head_names
 from lipt.common.models.models import BasicBlock, PreActivationBlock, TextTransformer, linear, mlp
 from lipt.common.models.registry import build_without_values
@@ -181,20 +180,6 @@ def test_an_output_with_logits_is_as_good_as_logits() -> None:
     logits_BC, features_BD = forward_with_features(model, inputs)
     assert torch.equal(logits_BC, call_model(model, inputs))
     assert torch.equal(logits_BC, find_head(model)[1](features_BD))
-
-
-def distilled(*, num_classes: int) -> nn.Module:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"dim": 8, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}
-    config = transformers.DistilBertConfig(vocab_size=40, num_labels=num_classes, **sizes)
-    return transformers.DistilBertForSequenceClassification(config)  # type: ignore[no-any-return]
-
-
-def test_a_sequence_classifier_of_hugging_face_is_taken_as_it_is() -> None:
-    mask = Column("attention_mask", ColumnType.INT64, (5,), num_values=2)
-    words = Column("input_ids", ColumnType.INT64, (5,), num_values=40)
-    model = built("distilled", ColumnsSpec((words, mask)))
-    assert measure_model(model, "distilled", inputs=ColumnsSpec((words, mask))).training_bytes > 0
 
 
 def test_models_that_cannot_be_given_the_data_are_named() -> None:

@@ -147,7 +147,7 @@ def test_unasked_without_collector_or_extra_the_work_is_done() -> None:
     hidden = "sys.modules['opentelemetry.sdk'] = None"
     done = run({"OTEL_EXPORTER_OTLP_ENDPOINT": AWAY}, before=hidden)
     assert "WARNING no spans are exported: tracing by OTEL_* needs the package" in done.stderr
-    assert "pip install 'lipt[otel]'" in done.stderr
+    assert "pip install '.[otel]'" in done.stderr
     own = (
         "from opentelemetry import trace; from opentelemetry.sdk.trace import TracerProvider; "
         "own = TracerProvider(); trace.set_tracer_provider(own)"

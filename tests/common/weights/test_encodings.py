@@ -66,22 +66,6 @@ def test_decoding_gives_back_the_very_bits(encoding: WeightEncoding, weights: We
         assert sum(tensor.nbytes for tensor in stored) <= dense
 
 
-@pytest.mark.parametrize("encoding", WeightEncoding)
-@given(data=st.data())
-def test_damaged_files_never_change_shapes(encoding: WeightEncoding, data: st.DataObject) -> None:
-    weights = {"w": torch.eye(5), "b": torch.arange(3)}
-    content = bytearray(encode_weights(weights, encoding))
-    for _ in range(data.draw(st.integers(1, 3))):
-        index = data.draw(st.integers(0, len(content) - 1))
-        content[index] = data.draw(st.integers(0, 255))
-    del content[data.draw(st.integers(len(content) - 4, len(content))) :]
-    try:
-        decoded = dict(open_weights(bytes(content), like=specs_of(weights)))
-    except (WeightsError, BlobTooLargeError):
-        return
-    assert specs_of(decoded) == specs_of(weights)
-
-
 def test_refuses_a_file_larger_than_any_of_the_model_before_reading_it(tmp_path: Path) -> None:
     path = tmp_path / "huge"
     with path.open("wb") as file:
@@ -142,7 +126,7 @@ GOOD = masked([1, 0], FIVE)
 REFUSED = {
     "mask is not 1 byte": (
         sparse_file(masked([1], FIVE)),
-        r"mask of 'w' is uint8\[1\], float32\[9\] needs uint8\[2\]",
+        r"'w' is float32\[9\] .* with the mask uint8\[1\]",
     ),
     "padding": (sparse_file(masked([1, 2], FIVE)), "sets bits after its end"),
     "popcount": (sparse_file(masked([3, 0], FIVE)), "keeps 2 values, 1 follow"),
@@ -151,8 +135,8 @@ REFUSED = {
         sparse_file(masked([1, 0], FIVE.half())),
         r"'w' is float16\[9\], the model has float32\[9\]",
     ),
-    "masked integers": (sparse_file(masked([1, 0], FIVE.long())), "not 1-D floating point"),
-    "two dimensions": (sparse_file(masked([1, 0], FIVE[None])), "not 1-D floating point"),
+    "masked integers": (sparse_file(masked([1, 0], FIVE.long())), r"the values int64\[1\]"),
+    "two dimensions": (sparse_file(masked([1, 0], FIVE[None])), r"the values float32\[1, 1\]"),
     "no mask": (sparse_file({"values/w": FIVE}), "mask or the values of .w. are missing"),
     "mask without a shape": (sparse_file(GOOD, {}), "neither dense nor"),
     "dense and masked": (sparse_file(GOOD | DENSE), "neither dense nor"),
@@ -164,7 +148,7 @@ REFUSED = {
     "missing name": (sparse_file({}, {}), r"'w' is missing, the model has float32\[9\]"),
     "2**60 elements": (
         sparse_file(GOOD, [2**60]),
-        r"float32\[1152921504606846976\] needs uint8\[144115188075855872\]",
+        r"float32\[1152921504606846976\] .* with the mask uint8\[2\]",
     ),
     "negative shape": (sparse_file(GOOD, [-9]), "'shapes.w.0': .* equal to 0"),
     "no map": (sparse_file({}, "w"), "'shapes': Input should be .*(dictionary|object)"),
@@ -261,8 +245,8 @@ REFUSED_PLANES = {
     "2**60 elements": (file_of(shape=[2**60]), r"\[1152921504606846976\], the model has"),
     "negative shape": (file_of(shape=[-9]), "shape.0': .* equal to 0"),
     "version": (file_of(version=2), "'version': Input should be 1"),
-    "mask is not bytes": (file_of(MASK.float()), "not 1-D uint8"),
-    "mask in two dimensions": (file_of(MASK[None]), "not 1-D uint8"),
+    "mask is not bytes": (file_of(MASK.float()), "with the mask float32"),
+    "mask in two dimensions": (file_of(MASK[None]), r"with the mask uint8\[1, "),
     "mask misses": (
         pack({"planes/w": VALUE}, {PLANES_KEY: ENTRY}),
         "mask or the values of 'w' are missing",

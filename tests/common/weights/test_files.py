@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -159,42 +158,18 @@ def test_a_copy_is_contiguous_and_out_of_reach_of_the_original() -> None:
     assert not copies["weight"].requires_grad
 
 
-# A header of 640 bytes makes the first two bytes those of a pickle.
-AMBIGUOUS = struct.pack("<Q", 640) + b"{}".ljust(640)
-
-
-def torch_file(*, zipped: bool) -> bytes:
+def torch_file() -> bytes:
     file = io.BytesIO()
-    torch.save({"w": torch.ones(2)}, file, _use_new_zipfile_serialization=zipped)
+    torch.save({"w": torch.ones(2)}, file)
     return file.getvalue()
-
-
-def numpy_file(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
-@pytest.mark.parametrize("content", [struct.pack("<Q", 2) + b"{}", AMBIGUOUS])
-def test_safetensors_pass(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "w.safetensors"
-    path.write_bytes(content)
-    require_safetensors(content)
-    require_safetensors(path)
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (torch_file(zipped=True), "zip archive.*Convert it where you trust it: safetensors"),
-        (torch_file(zipped=False), "pickle.*Convert it where you trust it: safetensors"),
-        (pickle.dumps({"w": [1.0]}, protocol=2), "pickle.*Convert it"),
-        (pickle.dumps({"w": [1.0]}, protocol=4), "pickle.*Convert it"),
-        (pickle.dumps({"w": [1.0]}, protocol=5), "pickle.*Convert it"),
-        (numpy_file(np.ones(3)), "numpy file.*safetensors.numpy.save_file"),
-        (b"\x1f\x8b" + bytes(20), "gzip. Uncompress it first"),
-        (b"hello, these are weights", "not a safetensors file.*Write it with .*save_file"),
-        (b"", "not a safetensors file.*Write it with"),
+        (torch_file(), "does not fit"),
+        (pickle.dumps({"w": [1.0]}), "does not fit"),
+        (b"", r"\.|too few"),
         (struct.pack("<Q", 2) + b"[]", "not a JSON object"),
         (struct.pack("<Q", 100) + b"{}", "100 bytes does not fit 10 bytes"),
     ],
@@ -202,14 +177,19 @@ def test_safetensors_pass(content: bytes, tmp_path: Path) -> None:
 def test_other_files_are_refused_with_a_remedy(content: bytes, words: str, tmp_path: Path) -> None:
     path = tmp_path / "weights.pt"
     path.write_bytes(content)
-    with pytest.raises(WeightsError, match=rf"weights\.pt is .*{words}"):
+    with pytest.raises(WeightsError, match=r"weights\.pt is not a safetensors file: .* Write it"):
         require_safetensors(path)
-    for read in (
-        lambda: require_safetensors(content),
-        lambda: read_container(content, max_bytes=10_000, max_tensors=1),
-    ):
-        with pytest.raises(WeightsError, match=words if content else "too few|not a safetensors"):
-            read()
+    with pytest.raises(WeightsError, match=words):
+        require_safetensors(content)
+    with pytest.raises(WeightsError, match=words):
+        read_container(content, max_bytes=10_000, max_tensors=1)
+
+
+def test_a_file_of_the_library_passes(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    safetensors.torch.save_file(WEIGHTS, path)
+    require_safetensors(path)
+    require_safetensors(path.read_bytes())
 
 
 def test_reads_unaligned_values() -> None:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,10 +14,10 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
 from lipt.common.errors import DataError, OtherDataError, StateError
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute import light as lights
-from lipt.coordinator.compute.context import Context, find_cached, keep_cached, with_kept_quarantine
+from lipt.coordinator.compute.context import Context, with_kept_quarantine
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.compute.light import LightContext
@@ -67,11 +65,10 @@ def fingerprint_of(pets: Path) -> str:
     return open_dataset(f"imagefolder:{pets}").fingerprint
 
 
-@pytest.mark.parametrize("kind", ["", "full-"])
-def test_job_on_other_data_is_refused_before_it_begins(context: Context, kind: str) -> None:
+def test_job_on_other_data_is_refused_before_it_begins(context: Context) -> None:
     begun: list[bool] = []
-    with pytest.raises(OtherDataError, match=f"{kind}{'f' * 64} is needed. Put the run's own data"):
-        Order(Do(lambda: begun.append(True)), f"{kind}{'f' * 64}").run(context)
+    with pytest.raises(OtherDataError, match=f"{'f' * 64} is needed. Put the run's own data"):
+        Order(Do(lambda: begun.append(True)), "f" * 64).run(context)
     assert begun == []
 
 
@@ -80,7 +77,6 @@ def test_data_that_was_replaced_is_opened_again_and_so_when_it_is_back(
 ) -> None:
     own = fingerprint_of(pets)
     assert Order(Do(), own).run(context) == 0
-    assert Order(Do(), context.dataset.full_fingerprint).run(context) == 0
     paint(pets / "cat" / "0.png", 200)
     other = fingerprint_of(pets)
     with pytest.raises(OtherDataError, match=f"has the fingerprint {other} now, and {own} is"):
@@ -129,17 +125,6 @@ def test_what_was_computed_on_data_that_changed_meanwhile_is_not_kept(
     assert len(made) == 2
 
 
-def test_what_is_kept_is_told_apart_by_the_full_fingerprint_where_that_is_asked_for(
-    tmp_path: Path, pets: Path
-) -> None:
-    settings = digits_settings(tmp_path, f"imagefolder:{pets}", fingerprint="full")
-    made: list[str] = []
-    for brightness in (0, 9, 0):
-        paint(pets / "cat" / "0.png", brightness)
-        keep(Context(settings, send=lambda _: None), made)
-    assert len(made) == 2
-
-
 pytest.importorskip("sklearn")
 DIGITS = open_dataset("digits")
 
@@ -164,65 +149,6 @@ def test_a_damaged_file_is_not_guessed_at(tmp_path: Path, content: str) -> None:
     file.write_text(content)
     with pytest.raises(StateError, match="Restore it from a backup"):
         quarantined(tmp_path, 3)
-
-
-def keep_text(folder: Path, name: str, made: list[str], *, kind: str = "kind") -> str:
-    found = find_cached(folder, kind, (name,))
-    if found is not None:
-        return Text.load(found).text
-    made.append(name)
-    value = Text(f"of {name}")
-    path = keep_cached(folder, kind, (name,), value)
-    return (value if path is None else Text.load(path)).text
-
-
-@pytest.mark.parametrize("damage", [b"", b"of", b"0f a", b"of a and more"])
-def test_a_file_that_was_damaged_is_computed_again(
-    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    made: list[str] = []
-    keep_text(tmp_path, "a", made)
-    (path,) = tmp_path.iterdir()
-    path.write_bytes(damage)
-    assert [keep_text(tmp_path, "a", made) for _ in range(2)] == ["of a"] * 2
-    assert made == ["a", "a"]
-    assert list(tmp_path.iterdir()) == [path]
-    assert f"{path} is damaged" in caplog.text
-
-
-def test_only_the_four_last_used_files_of_a_kind_stay(tmp_path: Path) -> None:
-    made: list[str] = []
-    files: dict[str, Path] = {}
-    # A kind whose name begins with another's is a kind of its own.
-    keep_text(tmp_path, "first", made, kind="kind-of-all")
-    (other,) = tmp_path.iterdir()
-    for age, name in enumerate("abcd"):
-        keep_text(tmp_path, name, made)
-        (files[name],) = set(tmp_path.iterdir()) - set(files.values()) - {other}
-        os.utime(files[name], (age, age))
-    keep_text(tmp_path, "a", made)  # used again: b is the oldest now
-    keep_text(tmp_path, "e", made)
-    assert {name for name, path in files.items() if path.exists()} == {"a", "c", "d"}
-    assert len(list(tmp_path.iterdir())) == 5
-    keep_text(tmp_path, "first", made, kind="kind-of-all")
-    assert made == ["first", *"abcde"]
-
-
-def test_value_that_cannot_be_kept_is_given_all_the_same_and_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def full(text: Text, path: Path) -> None:
-        path.with_name(f"{path.name}.part").write_text(text.text[:2])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    made: list[str] = []
-    with monkeypatch.context() as patched:
-        patched.setattr(Text, "save", full)
-        assert keep_text(tmp_path, "a", made) == "of a"
-    assert "No space left on device" in caplog.text
-    assert list(tmp_path.iterdir()) == []
-    assert keep_text(tmp_path, "a", made) == "of a"
-    assert made == ["a", "a"]
 
 
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
@@ -306,7 +232,7 @@ def test_signals_that_the_other_process_has_just_forgotten_are_too_dear(
 
     select("grand").run(dear)
     for find in (gone, lambda *_, **__: dear.signals_dir / "gone"):
-        monkeypatch.setattr(lights, "find_cached", find)
+        monkeypatch.setattr(lights, "find_kept", find)
         with pytest.raises(TooDearError):
             select("grand").run(light)
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.signals.passes import data_proof, encode_range, score_range
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import News, ScanClosed, ScanNews

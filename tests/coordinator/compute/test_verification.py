@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.config.tasks import ScoringTask
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from lipt.coordinator.compute.verification import Verification, account, scorers_of, unnoticed
 
 NUM_EXAMPLES, RANGE, SHARE = 400, 40, 0.05

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import torch
 from lipt.common.access.roles import Role
 from lipt.common.errors import SignalsError
 from lipt.common.subsets import Examples
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.jobs.selecting import (
     Diagnosed,
     DiagnoseData,
@@ -207,10 +207,10 @@ async def test_map_of_what_there_is_not_is_refused(
 
 
 async def test_subsets_of_other_data_are_not_compared(
-    trainer: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    page: ServedPage, trainer: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = (await chosen(trainer, budget=10))["digest"]
-    monkeypatch.setattr(DataDescription, "fingerprints", ("other",))
+    monkeypatch.setattr(page.app, "data", replace(page.app.data, fingerprint="other"))
     shown = (await trainer.get(f"/api/runs/mine/subsets/{digest}/beside/{digest}")).json()
     assert shown["overlap"] is None
     assert [len(subset["chosen"]) for subset in shown["subsets"]] == [10, 10]

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from lipt.common.access.roles import Role
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StateError
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.database import SCHEMA, Database, prepare
 from lipt.coordinator.state.maintenance import named_digests, needs_of, read_records

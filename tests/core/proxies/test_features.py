@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from lipt.common.data import Dataset
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError, SignalsError, UnknownNameError
-from lipt.common.images.formats import ImageFormat
 from lipt.common.inputs.model_input import Stored, images_in, to_model_input
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.models import forward_with_features
 from lipt.common.models.models import build_torchvision
 from lipt.common.weights.specs import Weights

@@ -105,6 +105,7 @@ def full_signals(
             errors_NC=errors_of(0.4 * features_ND @ heads_CD.T + noise_NC, labels_N),
             features_ND=features_ND,
             labels_N=labels_N,
+            gradient_norms_N=torch.rand(size, generator=generator),
             dynamics=random_dynamics(size, generator=generator),
             paired_features_NP=features_ND + torch.randn(features_ND.shape, generator=generator),
             pictures_N=torch.arange(size),

@@ -105,6 +105,15 @@ def test_entries_describe_their_functions(strategy: Strategy) -> None:
         assert option.help.strip(" .") == option.help != "", option.name
 
 
+def test_strategies_of_one_look_at_every_example_are_known() -> None:
+    linear = {name for name, strategy in STRATEGIES.items() if strategy.is_linear}
+    assert linear == {
+        *("uniform", "uniform_per_class", "el2n", "grand", "entropy", "margin"),
+        *("least_confidence", "moderate", "ccs", "forgetting", "aum", "dual", "disagreement"),
+        "clip_score",
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "by_default", "other"),
     [

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from lipt.common.data.dataset import Dataset
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from tests.in_memory import in_memory
 
 CPU = torch.device("cpu")

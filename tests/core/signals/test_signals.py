@@ -13,13 +13,18 @@ from lipt.common.data import open_dataset
 from lipt.common.data.dataset import Dataset
 from lipt.common.errors import FeaturesError, SignalsError
 from lipt.common.inputs.model_input import to_model_input
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.signals.passes import Batches
+from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.files import pack
 from lipt.core.selection.strategies.scores import last_layer_norms
 from lipt.core.signals import compute, stored
 from lipt.core.signals.compute import (
     compute_signals,
+    default_chunk_size,
     errors_of,
+    full_gradient_norms,
+    per_example_norms,
 )
 from lipt.core.signals.signals import (
     Signals,
@@ -37,6 +42,7 @@ from lipt.core.signals.stored import (
 )
 from tests.core.selection.builders import full_signals, half
 from tests.core.signals.made_up import CPU, IMAGE, made_up_dataset, made_up_network
+from tests.sentences import Reader
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -45,7 +51,7 @@ def test_a_saved_file_is_read_back_exactly(tmp_path: Path, *, bias: bool) -> Non
     signals.save(tmp_path / "signals")
     loaded = Signals.load(tmp_path / "signals")
     assert loaded.has_bias == bias
-    for name in ("errors_NC", "features_ND", "labels_N"):
+    for name in ("errors_NC", "features_ND", "labels_N", "gradient_norms_N"):
         assert torch.equal(getattr(loaded, name), getattr(signals, name)), name
     assert [path.name for path in tmp_path.iterdir()] == ["signals"]
 
@@ -56,7 +62,7 @@ def test_taken_rows_are_those_of_every_value_in_the_order_given() -> None:
     taken = signals.take(rows)
     assert taken.errors_NC.dtype == taken.features_ND.dtype == torch.float32
     assert torch.equal(taken.errors_NC, signals.errors_NC[rows].float())
-    for name in ("labels_N", "pictures_N"):
+    for name in ("labels_N", "gradient_norms_N", "pictures_N"):
         assert torch.equal(getattr(taken, name), getattr(signals, name)[rows]), name
     assert torch.equal(taken.learners().margins_NLT, signals.learners().margins_NLT[rows])
     assert taken.validation is signals.validation
@@ -80,18 +86,18 @@ def test_what_is_missing_is_said() -> None:
     with pytest.raises(SignalsError, match="the signals have no dynamics of the learners: compute"):
         signals.learners()
     with pytest.raises(SignalsError, match="the signals have no norms: compute them first"):
-        given(signals.trust_N, "norms")
+        given(signals.gradient_norms_N, "norms")
     assert given(signals.labels_N, "labels") is signals.labels_N
 
 
 def test_other_models_signals_are_taken_along_and_count_in_a_mean() -> None:
     first, other = labels_only(torch.tensor([0, 1, 1])), labels_only(torch.tensor([0, 1, 1]))
-    first = replace(first, trust_N=torch.tensor([1.0, 2.0, 3.0]))
-    other = replace(other, trust_N=torch.tensor([3.0, 0.0, 4.0]))
+    first = replace(first, gradient_norms_N=torch.tensor([1.0, 2.0, 3.0]))
+    other = replace(other, gradient_norms_N=torch.tensor([3.0, 0.0, 4.0]))
     both = replace(first, others=(other,))
 
     def norms(signals: Signals) -> torch.Tensor:
-        return given(signals.trust_N, "norms")
+        return given(signals.gradient_norms_N, "gradient norms")
 
     assert both.mean_over_models(norms).tolist() == [2.0, 1.0, 3.5]
     assert both.of_class(1).mean_over_models(norms).tolist() == [1.0, 3.5]
@@ -101,9 +107,9 @@ def test_other_models_signals_are_taken_along_and_count_in_a_mean() -> None:
 
 def test_every_tensor_counts_and_moves() -> None:
     signals = full_signals([0, 1, 2])
-    # A row of 3 errors, 6 features and as many of a pair, a label and a picture; of
+    # A row of 3 errors, 6 features and as many of a pair, a norm, a label and a picture; of
     # 3 learners 12 probabilities and margins, 3 norms, a disagreement, and whose shard it is in.
-    row_bytes = 4 * (3 + 6 + 6) + 8 + 8 + 4 * (12 + 12 + 3 + 1) + 2
+    row_bytes = 4 * (3 + 6 + 6 + 1) + 8 + 8 + 4 * (12 + 12 + 3 + 1) + 2
     alone = replace(signals, validation=None)
     assert num_bytes(alone) == 3 * row_bytes
     assert num_bytes(signals) == (3 + 30) * row_bytes
@@ -195,8 +201,7 @@ def test_values_that_are_not_finite_name_their_ids(path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (pickle.dumps({"features": [1.0]}), "is a pickle, which is never opened here"),
-        (b"\x93NUMPY\x01\x00" + bytes(100), "numpy file, not safetensors. Write"),
+        (pickle.dumps({"features": [1.0]}), "is not a safetensors file"),
         (b"", "is not a safetensors file"),
         (b"\xff" * 100, "is not a safetensors file"),
         (bytes(200_000), "200000 bytes; at most 100000"),
@@ -292,3 +297,75 @@ def test_above_a_limit_halves_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
     assert loaded.errors_NC.dtype == loaded.features_ND.dtype == torch.float16
     taken = loaded.take(torch.tensor([3, 1]))
     assert taken.errors_NC.dtype == taken.features_ND.dtype == torch.float32
+
+
+NUM_EXAMPLES = 20
+
+
+class Hesitant(nn.Module):
+    """Decides by a value what to compute, which cannot be done for many examples at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = Reader(3)
+
+    def forward(self, tokens: Tensor, figures: Tensor) -> Tensor:
+        logits_BC: Tensor = self.reader(tokens, figures)
+        return 2 * logits_BC if bool((figures < 0).any()) else logits_BC
+
+
+@pytest.mark.parametrize("hesitant", [False, True])
+def test_models_that_are_given_keywords_have_the_norms_of_autograd(*, hesitant: bool) -> None:
+    torch.manual_seed(0)
+    plain = Reader(3).eval()
+    model: nn.Module = plain
+    if hesitant:
+        model = Hesitant().eval()
+        model.load_state_dict({f"reader.{name}": item for name, item in plain.state_dict().items()})
+    inputs = {"tokens": torch.tensor([[1, 2], [3, 0], [4, 5]]), "figures": torch.rand(3, 3)}
+    labels_B = torch.tensor([0, 2, 1])
+    expected = []
+    for row in range(3):
+        logits_1C = plain(inputs["tokens"][row : row + 1], inputs["figures"][row : row + 1])
+        loss = functional.cross_entropy(logits_1C, labels_B[row : row + 1])
+        parts = torch.autograd.grad(loss, list(plain.parameters()))
+        expected.append(torch.cat([part.flatten() for part in parts]).norm())
+    found_B = per_example_norms(model, SingleLabel(3), inputs, labels_B)
+    torch.testing.assert_close(found_B, torch.stack(expected), rtol=1e-5, atol=1e-5)
+
+
+def norms(
+    model: nn.Module, dataset: Dataset, *, chunk_size: int = 16, image: ImageFormat = IMAGE
+) -> Tensor:
+    return full_gradient_norms(model, Batches(dataset, image, CPU, chunk_size, lambda *_: None))
+
+
+def autograd_norms(model: nn.Module, dataset: Dataset) -> Tensor:
+    model.eval()
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    found = []
+    for row in range(len(dataset)):
+        inputs = to_model_input(dataset.images(torch.tensor([row])), IMAGE, CPU)
+        loss = functional.cross_entropy(model(inputs), dataset.labels_N[row : row + 1])
+        parts = torch.autograd.grad(loss, trainable)
+        found.append(torch.cat([part.flatten() for part in parts]).norm())
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 7, NUM_EXAMPLES])
+def test_equals_autograd_one_by_one_for_any_chunk_size(chunk_size: int) -> None:
+    model, dataset = made_up_network(), made_up_dataset(NUM_EXAMPLES)
+    expected = autograd_norms(model, dataset)
+    found = norms(model, dataset, chunk_size=chunk_size)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_chunks_fit_in_memory() -> None:
+    # 4 bytes for each of 2^26 parameters: 8 gradients in 2 GiB.
+    large, small = nn.Linear(2**13, 2**13, bias=False, device="meta"), nn.Linear(2, 2)
+    cuda = torch.device("cuda")
+    assert default_chunk_size(large, cuda) == 8
+    assert default_chunk_size(small, cuda) == 256
+    assert default_chunk_size(small, CPU) == 16
+    assert default_chunk_size(large, CPU) == 1

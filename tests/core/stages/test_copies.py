@@ -9,8 +9,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.loading import load
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import Column, ColumnType
+from lipt.common.inputs.specs import Column, ColumnType, ImageFormat
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.selecting import DiagnoseData, SelectSubset
 from lipt.coordinator.compute.messages import Progressed

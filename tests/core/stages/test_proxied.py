@@ -18,8 +18,7 @@ from lipt.common.config.run_config import (
 from lipt.common.data import open_dataset
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import ProxyError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import ImageSpec
+from lipt.common.inputs.specs import ImageFormat, ImageSpec
 from lipt.common.models.models import build_torchvision
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack

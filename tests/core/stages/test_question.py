@@ -12,7 +12,7 @@ from lipt.common.errors import (
     ProxyError,
     StrategyOptionError,
 )
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.core.proxies.proxy import Proxy
@@ -198,6 +198,10 @@ def test_soft_labels_come_of_a_proxy_with_classes() -> None:
         asked_for("kcenter", soft_labels=True, kind=TargetKind.NUMBER)
 
 
+# Of the model itself, whatever the proxy.
+ALL = {"options": {"parameters": "all"}}
+
+
 @pytest.mark.parametrize(
     ("strategy", "asked", "expected"),
     [
@@ -213,6 +217,8 @@ def test_soft_labels_come_of_a_proxy_with_classes() -> None:
         ("kcenter", {"weights": FILE}, Training.INITIAL_WEIGHTS),
         ("grand", {"weights": FILE}, Training.INITIAL_WEIGHTS),
         ("grand", {"proxy": "ridge:patches"}, Training.NOTHING),
+        ("grand", ALL | {"proxy": "ridge:patches"}, Training.LEARNERS),
+        ("grand", ALL | {"proxy": "ridge:initial"}, Training.INITIAL_WEIGHTS),
         ("forgetting", {"proxy": "ridge:patches"}, Training.LEARNERS),
         ("forgetting", {"weights": FILE}, Training.LEARNERS),
     ],

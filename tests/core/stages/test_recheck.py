@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights

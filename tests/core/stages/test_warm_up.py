@@ -5,16 +5,17 @@ import torch
 from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.blobs.kept import keep
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data.shard import Shard, open_shard
 from lipt.common.determinism import derive_seed
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.subsets import unpack
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
-from lipt.coordinator.compute.context import Context, keep_cached
+from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards
 from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
 from lipt.coordinator.compute.messages import News, Progressed
@@ -110,8 +111,11 @@ def test_a_warm_up_is_paid_once_and_told_after(context: Context, reports: list[s
     assert (again.seconds, again.spent_seconds) == (first.seconds, 0.0)
     assert torch.equal(again.signals.errors_NC, first.signals.errors_NC)
     assert reports == []
-    # Its first model is that of the shorter question.
-    assert ask(context, WarmUp(1.0)).spent_seconds == 0.0
+    # Its first model is that of the shorter question, and gradients need no training.
+    norms = ask(context, WarmUp(1.0), parameters="all")
+    assert norms.spent_seconds == 0.0
+    assert norms.signals.gradient_norms_N is not None
+    assert not any("warming up" in report for report in reports)
     ask(context, WarmUp(0.0, 7))
     reports.clear()
     ask(context, WarmUp(0.0, 7))
@@ -125,11 +129,11 @@ def test_a_killed_warm_up_goes_on_at_the_last_epochs_end(
     expected = ask(whole, WarmUp(3.0)).signals
 
     def keep_and_die(*given: object) -> None:
-        keep_cached(*given)  # type: ignore[arg-type]
+        keep(*given)  # type: ignore[arg-type]
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("lipt.coordinator.compute.context.keep_cached", keep_and_die)
+        patched.setattr("lipt.coordinator.compute.context.keep", keep_and_die)
         with pytest.raises(Killed):
             ask(context, WarmUp(3.0))
     reports.clear()

@@ -329,14 +329,14 @@ def test_own_settings_win_and_stay_beside_data_and_model() -> None:
     given = documents(
         {
             "coordinator": {
-                "data": "features:/data/f.npz",
+                "data": "features:/data/f.safetensors",
                 "settings": {"run": {"model": "mlp", "learners": {"num_learners": 20}}},
             }
         }
     )
     text = only(given, "ConfigMap", "lipt-coordinator")["data"]["run.toml"]
     assert tomllib.loads(text) == {
-        "dataset": {"source": "features:/data/f.npz"},
+        "dataset": {"source": "features:/data/f.safetensors"},
         "run": {"model": "mlp", "learners": {"num_learners": 20}},
     }
 

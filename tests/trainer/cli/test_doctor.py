@@ -77,7 +77,7 @@ def test_missing_extras_and_classes_without_examples_are_noted() -> None:
     _, note, _ = local_checks({"lipt": "0.1.0", "scikit-learn": "1.6.0"})
     assert str(note) == (
         "note   installed: pyarrow is not, and only lipt[parquet] needs it. "
-        "pip install 'lipt[parquet]'"
+        "pip install '.[parquet]'"
     )
     named = replace(DATASET, class_names=("ant", "bee"), class_counts=(0, 9))
     found = check("data", dataset=named)

@@ -31,6 +31,7 @@ def ridge(features: str, *tried: str) -> dict[str, Any]:
         (("near copies", "signals"), {"proxy": "soup"}, True),
         # These are of the run, whatever the proxy.
         (("learners", "signals"), ridge("patches"), True),
+        (("gradient norms", "signals"), ridge("patches"), True),
     ],
 )
 def test_choosing_rests_on_pretraining_where_the_run_was_looked_at(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lipt.common.data import Dataset, input_format, open_dataset
 from lipt.common.errors import ConfigError, DataError
-from lipt.common.images.formats import ImageFormat
+from lipt.common.inputs.specs import ImageFormat
 from lipt.trainer.distillation import Distillation, SyntheticSet, distill
 from lipt.trainer.distillation.distillation import Networks, distance, gradients, make_stage
 from lipt.trainer.distillation.synthetic import RealExamples
@@ -182,6 +182,8 @@ def test_all_images_of_a_match_are_shifted_and_mirrored_alike(networks_of: Any) 
     assert len({one[0].sum().item() for one in found}) > 1
     each = networks.augmented(images_BCHW, torch.Generator().manual_seed(1), alike=False)
     assert not torch.equal(each[0], each[2])
+    fitting = networks_of(small(augmentation="auto"))
+    assert fitting.augmented(images_BCHW, torch.Generator(), alike=False) is images_BCHW
 
 
 def stages(digits: Dataset, number: int) -> SyntheticSet:

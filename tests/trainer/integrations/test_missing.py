@@ -18,5 +18,5 @@ def test_an_integration_without_its_framework_names_the_command(
     for loaded in [key for key in sys.modules if key.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=rf"pip install 'lipt\[{extra}\]'"):
+    with pytest.raises(MissingExtraError, match=rf"pip install '\.\[{extra}\]'"):
         importlib.import_module(name)

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from lipt.common.data import Dataset
-from lipt.common.data.loading import load
+from lipt.common.data.loading import dataset_of, load
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import (
@@ -18,11 +19,13 @@ from lipt.common.errors import (
     SubsetError,
     TrainingDivergedError,
 )
+from lipt.common.inputs.model_input import columns_in
 from lipt.common.targets.kinds import TargetKind
 from lipt.trainer import Recipe, fit
 from lipt.trainer.main_training import Schedule, Trained, evenly, training
 from lipt.trainer.main_training.records import write_line
-from lipt.trainer.main_training.steps import require_comparable
+from lipt.trainer.main_training.steps import comparable
+from lipt.trainer.subsets.data import Pairs
 from lipt.trainer.subsets.subset import Subset
 from tests.in_memory import in_memory
 from tests.trainer.main_training.conftest import RECIPE, equal, net
@@ -121,13 +124,9 @@ def test_what_accuracies_take_is_not_the_time_of_training(
     assert [look.seconds for look in trained.looks] == [0, 0, 0, 0]
 
 
-def test_a_subset_is_the_data_s_by_its_full_fingerprint_too(
-    digits: Dataset, subset_of: MakeSubset
-) -> None:
-    subset = replace(subset_of(digits, range(5)), fingerprint=digits.full_fingerprint)
-    fit(net(), digits, subset=subset, recipe=RECIPE)
-    other = replace(subset, fingerprint="full-" + "f" * 64)
-    with pytest.raises(SubsetError, match=f"full-f.*{digits.full_fingerprint}"):
+def test_a_subset_of_other_data_is_refused(digits: Dataset, subset_of: MakeSubset) -> None:
+    other = replace(subset_of(digits, range(5)), fingerprint="f" * 64)
+    with pytest.raises(SubsetError, match=f"ffff.*{digits.fingerprint}"):
         fit(net(), digits, subset=other, recipe=RECIPE)
 
 
@@ -199,10 +198,26 @@ def test_a_linear_model_learns_what_is_linear(
     assert trained.test_accuracy > 0.9
 
 
+def test_a_test_set_gets_the_training_sets_flags_of_missing_numbers() -> None:
+    labels = np.arange(4) % 2
+    whole = np.arange(8.0).reshape(4, 2)
+    holed = np.where(whole == 3, np.nan, whole)
+    wide, narrow = dataset_of(Pairs(holed, labels)), dataset_of(Pairs(whole, labels))
+    every = torch.arange(4)
+    found = comparable(narrow, wide)
+    assert found.inputs == wide.inputs
+    assert columns_in(found.examples(every))[""][1].tolist() == [2, 3, 0, 0]
+    found = comparable(wide, narrow)
+    assert found.inputs == narrow.inputs
+    assert columns_in(found.examples(every))[""][1].tolist() == [2, pytest.approx(13 / 3)]
+    with pytest.raises(DataError, match="Give a test set with the same inputs"):
+        comparable(dataset_of(Pairs(whole[:, :1], labels)), wide)
+
+
 @pytest.mark.parametrize("other", [classes, labels])
 def test_a_test_set_with_other_targets_and_smoothed_numbers_are_refused(other: object) -> None:
     with pytest.raises(DataError, match="mine:data, which is trained on, has regression targets"):
-        require_comparable(opened(other), opened(numbers))
+        comparable(opened(other), opened(numbers))
     smoothed = PLAIN_RECIPE.model_copy(update={"label_smoothing": 0.1})
     with pytest.raises(ConfigError, match=r"label_smoothing = 0\.1: of numbers there is nothing"):
         fit(nn.Linear(3, 1), opened(numbers), recipe=smoothed, device="cpu")

@@ -15,7 +15,6 @@ from torchvision.datasets import FakeData, ImageFolder, VisionDataset
 
 from lipt.common.data import open_dataset
 from lipt.common.data.loading import load
-from lipt.common.data.sources.rows import sampled_rows
 from lipt.common.data.sources.user_data import FactoryRows
 from lipt.common.errors import DataError, SubsetError
 from lipt.trainer.subsets.data import RowNumbers, map_style
@@ -126,16 +125,14 @@ class Vision(VisionDataset):
         return self.transform(image) if self.transform else image, self.targets[row]
 
 
-def served(data: Any, *, full: bool = False) -> str:
+def served(data: Any) -> str:
     """The fingerprint that a coordinator has that was given `module:factory`."""
-    found = load(FactoryRows("m:f", data), memory_budget_bytes=2**20)
-    return found.full_fingerprint if full else found.fingerprint
+    return load(FactoryRows("m:f", data), memory_budget_bytes=2**20).fingerprint
 
 
-@pytest.mark.parametrize("kind", ["fingerprint", "full_fingerprint"])
-def test_a_set_of_ours_is_known_by_its_fingerprint(kind: str) -> None:
+def test_a_set_of_ours_is_known_by_its_fingerprint() -> None:
     digits = open_dataset("digits")
-    chosen = subset_for(getattr(digits, kind), len(digits)).apply(digits)
+    chosen = subset_for(digits.fingerprint, len(digits)).apply(digits)
     assert len(chosen) == 3
     assert torch.equal(chosen[1]["image"], digits[5]["image"])  # type: ignore[arg-type]
 
@@ -191,19 +188,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_full_fingerprints_are_recognized_and_a_change_of_any_image_is_not(folder: Path) -> None:
+def test_a_folder_is_recognized_as_files_and_as_pixels(folder: Path) -> None:
     mine = ImageFolder(str(folder), transform=transforms.ToTensor())
-    as_files = open_dataset(f"imagefolder:{folder}").full_fingerprint
-    for fingerprint in (as_files, served(ImageFolder(str(folder)), full=True)):
+    as_files = open_dataset(f"imagefolder:{folder}").fingerprint
+    for fingerprint in (as_files, served(ImageFolder(str(folder)))):
         assert len(subset_for(fingerprint, 10).apply(mine)) == 3
-    pairs = Pairs()
-    full, sampled = subset_for(served(pairs, full=True)), subset_for(served(pairs))
-    assert len(full.apply(pairs)) == 3
-    (row, *_) = set(range(NUM_ROWS)) - set(sampled_rows(NUM_ROWS))
-    pairs.images_NCHW[row] += 1
-    assert len(sampled.apply(pairs)) == 3
-    with pytest.raises(SubsetError, match=f"{full.fingerprint}, but this Pairs has full-"):
-        full.apply(pairs)
 
 
 def test_what_has_no_images_is_selected_from_on_ones_own_word() -> None:
@@ -232,7 +221,6 @@ def test_hugging_face_s_data_set_is_the_coordinators_parquet(parquet_file: Path)
         str(parquet_file), features=images, cache_dir=str(parquet_file.parent / "cache")
     )
     served = open_dataset(f"parquet:{parquet_file}")
-    assert len(subset_for(served.full_fingerprint, 10).apply(table)) == 3
     subset = subset_for(served.fingerprint, 10)
     assert subset.hf_select(table)["label"][:] == [0, 1, 1]
     assert len(subset.apply(table)) == 3

@@ -138,7 +138,7 @@ def open_talking(
     quarantined: tuple[int, ...] = (),
 ) -> Dataset:
     """A data set, read with a line on standard error whenever that takes long."""
-    from lipt.common.data import Bearable, open_dataset
+    from lipt.common.data import open_dataset
 
     dataset = run_talking(
         lambda tell: open_dataset(
@@ -146,7 +146,7 @@ def open_talking(
             image_size=image_size,
             allowed_modules=modules,
             progress=lambda done, total: tell(f"reading {source}: {done} of {total}"),
-            bearable=Bearable(known=quarantined),
+            quarantined=quarantined,
         ),
         activity=f"reading {source}",
     )

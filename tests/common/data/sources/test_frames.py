@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -39,10 +40,10 @@ def test_a_frame_is_the_csv_file_that_it_would_be_written_to(tmp_path: Path) -> 
     FRAME.to_csv(tmp_path / "t.csv", index=False)
     file = open_dataset(f"csv:{tmp_path / 't.csv'}?label=grade")
     found = dataset_of(FRAME, target="grade")
-    assert found.full_fingerprint == file.full_fingerprint
+    assert found.fingerprint == file.fingerprint
     assert (found.inputs, found.class_names, found.note) == (
         *(file.inputs, file.class_names),
-        "1 missing numbers in 1 columns are replaced by their column's mean",
+        "1 missing numbers in 1 columns are flagged and replaced by their column's mean",
     )
     # An index that is not in order, as after a random split.
     mixed = FRAME.iloc[[2, 0, 3, 1]]
@@ -64,16 +65,22 @@ def test_truth_values_nullable_numbers_and_dates_are_those_of_a_parquet_file(
     file = open_dataset(f"parquet:{tmp_path / 't.parquet'}?label=grade")
     for data in (frame, table, _Polars(table)):
         assert dataset_of(data, target="grade").fingerprint == file.fingerprint
+    # Pandas writes True, Arrow and JSON true.
+    frame[["ok", "grade"]].to_csv(tmp_path / "t.csv", index=False)
+    file = open_dataset(f"csv:{tmp_path / 't.csv'}?label=grade")
+    assert dataset_of(frame[["ok", "grade"]], target="grade").fingerprint == file.fingerprint
 
 
 class _Polars:
-    """A frame that has no more in common with others than Arrow's stream."""
+    """A frame with no more than polars' have in common with pandas'."""
+
+    __arrow_c_stream__ = None
 
     def __init__(self, table: pa.Table) -> None:
         self._table, self.columns = table, table.column_names
 
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._table.__arrow_c_stream__(requested_schema)
+    def __getitem__(self, name: str) -> Any:
+        return SimpleNamespace(to_list=self._table[name].to_pylist)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +103,7 @@ class _Polars:
 )
 def test_all_forms_of_one_table_are_the_same_data(data: Any) -> None:
     same = pd.DataFrame({"a": [1, 2, 3], "b": ["x", "y", "x"], "label": [0, 1, 1]})
-    assert dataset_of(data).full_fingerprint == dataset_of(same).full_fingerprint
+    assert dataset_of(data).fingerprint == dataset_of(same).fingerprint
 
 
 def test_objects_and_sparse_matrices_are_columns_in_their_order() -> None:
@@ -126,7 +133,7 @@ def test_texts_are_those_of_a_csv_file(tmp_path: Path) -> None:
         datasets.Dataset.from_pandas(frame),
     ):
         found = dataset_of(data)
-        assert (found.inputs, found.full_fingerprint) == (file.inputs, file.full_fingerprint)
+        assert (found.inputs, found.fingerprint) == (file.inputs, file.fingerprint)
 
 
 def test_texts_among_other_columns_are_known_by_their_name_and_words() -> None:
@@ -162,13 +169,7 @@ def test_a_target_is_a_class_or_with_fractions_or_many_values_a_number() -> None
         ((FRAME, [0, 1] * 2), "grade", ConfigError, "together with the labels of .X, y."),
         ([([1.0], 0)], "grade", ConfigError, "names a column, and a list has none. Give a table"),
         (pd.concat([FRAME, FRAME], axis=1), "grade", DataError, "'age' more than once"),
-        (FRAME.iloc[:0], "grade", DataError, "has no rows"),
-        ([("cats/1.PNG", 0)], None, DataError, r"the name of a file.*imagefolder:PATH"),
         (([[1, "a"], [2]], [0, 1]), None, DataError, "rows of X differ in length"),
-        (
-            *(pd.DataFrame({"v": [np.zeros(2)] * 2, "label": [0, 1]}), None),
-            *(DataError, "the column v holds a ndarray. Give a text or a number"),
-        ),
     ],
 )
 def test_says_what_is_wrong_with_a_table(

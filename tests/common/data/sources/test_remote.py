@@ -9,8 +9,7 @@ import torch
 
 from lipt.common.data import open_dataset
 from lipt.common.data.loading import open_rows
-from lipt.common.data.sources.storage import RemoteFiles
-from lipt.common.data.sources.webdataset import webdataset_rows
+from lipt.common.data.sources.storage import Storage
 from tests.tar_shards import samples, write_shard
 
 Encode = Callable[..., bytes]
@@ -64,14 +63,14 @@ def bucket(
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
-    fetch = RemoteFiles.fetch
+    fetch = Storage.fetch
 
-    def counted(remote: RemoteFiles, url: str, start: int, end: int) -> bytes:
+    def counted(remote: Storage, url: str, start: int, end: int) -> bytes:
         content = fetch(remote, url, start, end)
         sizes.append(len(content))
         return content
 
-    monkeypatch.setattr(RemoteFiles, "fetch", counted)
+    monkeypatch.setattr(Storage, "fetch", counted)
     return sizes
 
 
@@ -96,21 +95,6 @@ def test_shards_are_the_same_as_on_a_disk(bucket: Bucket, tmp_path: Path, encode
         assert not far.has_changed()
     where = far.rows.where(6)  # type: ignore[attr-defined]
     assert where == f"{url}/s-002.tar, member 000000.png"
-
-
-def test_an_index_is_made_without_fetching_large_images(
-    bucket: Bucket, tmp_path: Path, fetched: list[int]
-) -> None:
-    url = upload_shards(bucket, tmp_path, [bytes(200_000)] * 6, [0, 1] * 3)
-    rows = webdataset_rows("x", url)
-    # 16 KiB for each of 6 images, at most two more for each shard's ends; of 1.2 MB.
-    assert sum(fetched) <= (6 + 2 * 2) * 2**14
-    fetched.clear()
-    assert len(rows.raw(4)) == 200_000
-    assert fetched == [200_000]
-    fetched.clear()
-    assert len(webdataset_rows("x", url)) == 6
-    assert fetched == []
 
 
 def test_parquet_is_read_by_row_groups(

@@ -15,7 +15,7 @@ from lipt.common.data.sources.pairs import FoundPairs, Tower, clusters, nearest
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import FactoryRows, column_rows, rows_of_data
 from lipt.common.errors import ConfigError, DataError, FactoryNotAllowedError
-from lipt.common.inputs.specs import Column, ColumnType, ImageSpec
+from lipt.common.inputs.specs import Column, ColumnType
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.targets.values import SingleLabel
 from lipt.core.selection.registry import find_strategy
@@ -54,21 +54,6 @@ class Pairs:
 
 def opened(data: object, *, image_size: int | None = None, budget: int = 2**30) -> Dataset:
     return load(FactoryRows("mine:data", data), image_size=image_size, memory_budget_bytes=budget)
-
-
-def test_a_users_data_set_works_from_a_short_file(write_module: Write) -> None:
-    write_module(
-        "my_data",
-        "from PIL import Image\n"
-        "def train():\n"
-        "    return [(Image.new('RGB', (9, 7), (i, 0, 0)), i % 3) for i in range(6)]\n",
-    )
-    data = open_dataset("my_data:train", allowed_modules=["my_data"])
-    assert data.source == "my_data:train"
-    assert data.inputs == ImageSpec(3, 7, 9)
-    assert data.class_names == ("0", "1", "2")
-    assert data.labels_N.tolist() == [0, 1, 2, 0, 1, 2]
-    assert data.images(torch.tensor([4]))[0, :, 0, 0].tolist() == [4, 0, 0]
 
 
 def test_takes_arrays_tensors_and_pil_images_and_labels_of_targets() -> None:
@@ -195,14 +180,7 @@ def test_refuses_targets_that_are_not_one_of_a_kind_per_row(targets: object, wor
         opened(Pairs([(PIXELS, 0), (PIXELS, 1)], targets=targets))
 
 
-def test_refuses_random_transforms_and_what_is_not_map_style() -> None:
-    with pytest.raises(ConfigError, match=r"not a map-style data set.*a list of pairs"):
-        opened(42)
-    with pytest.raises(ConfigError, match=r"a set, which can only be iterated over.*list\(data\)"):
-        opened({1, 2})
-    with pytest.raises(ConfigError, match=r"is a DataLoader of batches.*loader\.dataset"):
-        opened(torch.utils.data.DataLoader([(PIXELS, 0)]))  # type: ignore[arg-type]
-
+def test_refuses_random_transforms() -> None:
     class Flickering(Pairs):
         def __getitem__(self, row: int) -> tuple[object, object]:
             self.reads.append(row)
@@ -210,12 +188,6 @@ def test_refuses_random_transforms_and_what_is_not_map_style() -> None:
 
     with pytest.raises(DataError, match=r"row 0 differs between two reads\. Leave out random"):
         opened(Flickering([(PIXELS, 0)] * 2))
-
-
-def test_shows_what_the_factory_raised(write_module: Write) -> None:
-    write_module("failing", "def train():\n    raise ValueError('no disk')\n")
-    with pytest.raises(ConfigError, match=r"failed with ValueError: no disk.*def factory\(\)"):
-        open_dataset("failing:train", allowed_modules=["failing"])
 
 
 def columns_of(*examples: Any, **attributes: object) -> ColumnRows:
@@ -242,19 +214,6 @@ def test_a_tensor_array_or_number_is_one_nameless_column(example: object, column
     assert rows.labels_N.tolist() == [0, 1]
 
 
-def test_pictures_stay_images() -> None:
-    for item in (
-        (torch.zeros(3, 8, 8, dtype=torch.uint8), 0),
-        (torch.zeros(8, 8, dtype=torch.uint8), 0),
-        (np.zeros((8, 8, 1), np.uint8), 0),
-        (np.full((8, 8), 0.5), 0),
-        (torch.ones(3, 9, 8), 0),
-        (Image.new("RGB", (8, 8)), 0),
-        {"image": Image.new("L", (8, 8)), "label": 0},
-    ):
-        assert isinstance(rows_of_data("mine:data", [item] * 2), FactoryRows)
-
-
 def test_floats_in_0_to_1_are_the_bytes_that_they_were_made_of() -> None:
     images = [np.full((8, 8), value, np.uint8) for value in (1, 254)]
     scaled = [(torch.from_numpy(image / np.float32(255)), row) for row, image in enumerate(images)]
@@ -269,8 +228,8 @@ def test_vectors_are_standardized_unless_told_otherwise_and_missing_numbers_repl
     vectors = [[1.0, float("nan")], [2.0, 5.0], [3.0, 7.0]]
     rows = columns_of(*vectors)
     assert rows.columns[0].standardized
-    assert rows.tensors[""].tolist() == [[1, 6], [2, 5], [3, 7]]
-    assert rows.note == "1 missing numbers in 1 columns are replaced by their column's mean"
+    assert rows.tensors[""].tolist() == [[1, 6, 0, 1], [2, 5, 0, 0], [3, 7, 0, 0]]
+    assert rows.note.startswith("1 missing numbers in 1 columns are flagged and replaced by their")
     assert columns_of(*vectors[1:]).note == ""
     plain = columns_of(*vectors, standardize=False)
     assert not plain.columns[0].standardized
@@ -500,16 +459,12 @@ def test_a_table_keeps_its_order_and_names_files_from_its_folder_on(tmp_path: Pa
     expected = [(str(tmp_path / "b/2.png"), "one, two"), (str(tmp_path / "a/1.png"), "plain")]
     for name, text in TABLES.items():
         (tmp_path / name).write_text(text)
-        for path in (tmp_path, tmp_path / name):
-            pairs = open_pairs_at(path)
-            assert [pairs[row] for row in range(2)] == expected
-        (tmp_path / name).unlink()
+        pairs = open_pairs_at(tmp_path / name)
+        assert [pairs[row] for row in range(2)] == expected
     (tmp_path / "captions.jsonl").write_text('{"file_name": "1.png", "caption": null}\n')
     with pytest.raises(DataError, match=r"1 of 1 rows of .* lack a file name or a caption: rows 0"):
-        open_pairs_at(tmp_path)
+        open_pairs_at(tmp_path / "captions.jsonl")
     (tmp_path / "captions.csv").write_text("file_name,caption\n")
-    with pytest.raises(DataError, match=r"holds captions\.csv and captions\.jsonl\. Name"):
-        open_pairs_at(tmp_path)
     with pytest.raises(DataError, match="has no rows"):
         open_pairs_at(tmp_path / "captions.csv")
     (tmp_path / "pairs.xlsx").write_text("")

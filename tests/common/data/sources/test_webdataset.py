@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lipt.common.data import open_dataset
-from lipt.common.data.sources.storage import LocalFiles
+from lipt.common.data.sources.storage import Storage
 from lipt.common.data.sources.webdataset import expand_braces, webdataset_rows
 from lipt.common.errors import ConfigError, DataError
 from tests.properties import at_most
@@ -54,7 +54,8 @@ def test_samples_have_long_names_and_folders(tmp_path: Path, encode: Encode, for
     ]
     rows = webdataset_rows("x", str(write_shard(tmp_path / "a.tar", members, format=format_)))
     assert rows.labels_N.tolist() == [0, 1]
-    assert rows.where(0) == f"{tmp_path / 'a.tar'}, member {long}/1.JPG"
+    shown = f"{long}/1.JPG".encode()[-200:].decode()
+    assert rows.where(0) == f"{tmp_path / 'a.tar'}, member {shown}"
 
 
 def test_a_file_names_the_classes(tmp_path: Path, encode: Encode) -> None:
@@ -67,16 +68,12 @@ def test_a_file_names_the_classes(tmp_path: Path, encode: Encode) -> None:
         assert data.class_names == ("ant", "bee", "cow")
     (tmp_path / "classes.txt").write_text("ant\nbee\n")
     assert data.has_changed()
-    names = tmp_path / "names, of classes"
-    names.write_text("x\ny\n")
-    source = f"webdataset:{tmp_path}?classes_file={tmp_path}/names%2C of classes"
-    assert open_dataset(source).class_names == ("x", "y")
-    names.write_text("ant\n")
+    (tmp_path / "classes.txt").write_text("ant\n")
     with pytest.raises(DataError, match=r"row 0 has the label 1, .* its 1 classes"):
-        open_dataset(source)
-    names.unlink()
+        open_dataset(f"webdataset:{tmp_path}")
+    (tmp_path / "classes.txt").write_bytes(b"\xff")
     with pytest.raises(DataError, match=r"the classes in .* Name a text file"):
-        open_dataset(source)
+        open_dataset(f"webdataset:{tmp_path}")
 
 
 def test_the_image_is_named_where_there_are_several(tmp_path: Path, encode: Encode) -> None:
@@ -93,16 +90,14 @@ def test_the_image_is_named_where_there_are_several(tmp_path: Path, encode: Enco
         ([("0.cls", b"1")], r"the sample '0', with \.cls, has 0 images\. Give"),
         ([("d/0.png", b"")], r"the sample 'd/0', with \.png, has no label: there is no \.cls or"),
         ([("0.png", b""), ("0.cls", b"cat")], r"'0\.cls' holds b'cat' in place of a class numb"),
-        ([("0.png", b""), ("0.json", b"{")], r"the member '0\.json' is no JSON"),
-        ([("0.png", b""), ("0.json", b"[" * 10**5)], r"the member '0\.json' is no JSON"),
-        ([("0.png", b""), ("0.json", b"[]")], r"is no JSON with the key 'label': b'\[\]'"),
-        ([("0.png", b""), ("0.json", b'{"a": 1}')], r'the key .label.: .*"a".*with label=KEY'),
-        ([("0.png", b""), ("0.json", b'{"label": 1e3}')], r"holds 1000\.0 in place of a class num"),
-        ([("0.png", b""), ("0.json", b" " * 2**21)], r"has 2097152 bytes, a label's has at most"),
-        ([("0.png", b""), ("0.png", b"")], r"the member '0\.png' is there twice\. Leave one out"),
+        *(
+            ([("0.png", b""), ("0.json", label)], r"the member '0\.json' holds .*label=KEY")
+            for label in (b"{", b"[" * 10**5, b"[]", b'{"a": 1}', b'{"label": 1e3}', b" " * 2**21)
+        ),
+        ([("0.png", b""), ("0.png", b"")], r"the member '0\.png' is there twice, or stands"),
         (
             [("0.png", b""), ("0.cls", b"1"), ("1.png", b""), ("1.cls", b"1"), ("0.txt", b"")],
-            r"the member '0\.txt' stands apart from others of its sample, or its sample is there",
+            r"the member '0\.txt' is there twice, or stands apart from others of its sample",
         ),
     ],
 )
@@ -120,7 +115,7 @@ def test_a_shard_that_is_cut_off_anywhere_is_refused(tmp_path: Path, end: int) -
     # A sample is two headers of 512 bytes, a label in 512 and an image in 1024: three take 7680.
     path = tmp_path / "a.tar"
     path.write_bytes(shard_of_three(path)[:end])
-    with pytest.raises(DataError, match=rf"^{path}.* Make the shard again, or fetch it again"):
+    with pytest.raises(DataError, match=rf"^{path}: it is cut off or damaged .* fetch it again"):
         webdataset_rows("x", str(path))
 
 
@@ -129,7 +124,7 @@ def test_garbage_between_members_is_refused(tmp_path: Path) -> None:
     content = bytearray(shard_of_three(path))
     content[2560 : 2560 + 512] = b"x" * 512
     path.write_bytes(content)
-    words = r"at byte 2560, behind the member '000000\.png', there is no header"
+    words = r"damaged behind the member '000000\.png': at byte 2560 there is no header"
     with pytest.raises(DataError, match=words):
         webdataset_rows("x", str(path))
 
@@ -184,7 +179,7 @@ def test_other_files_are_no_shards(tmp_path: Path) -> None:
     write_shard(tmp_path / "a.tar", [])
     with pytest.raises(DataError, match=r"has no samples"):
         webdataset_rows("x", str(tmp_path))
-    with pytest.raises(DataError, match=r"s-1\.tar cannot be read as .*No such file"):
+    with pytest.raises(DataError, match=r"s-1\.tar: it is cut off .*No such file"):
         webdataset_rows("x", str(tmp_path / "s-{1..2}.tar"))
     with pytest.raises(ConfigError, match=r"there is no option 'labels'\. Did you mean label\?"):
         webdataset_rows("x", f"{tmp_path}?labels=a")
@@ -252,39 +247,39 @@ def test_agrees_with_extracting_everything(
 def test_images_are_read_alone_and_an_index_that_was_kept_needs_no_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indexes: Path
 ) -> None:
-    reads: list[tuple[str, int, int]] = []
-    read = LocalFiles.read
+    fetched: list[tuple[str, int, int]] = []
+    fetch = Storage.fetch
 
-    def counted(files: LocalFiles, name: str, offset: int, size: int) -> bytes:
-        reads.append((name, offset, size))
-        return read(files, name, offset, size)
+    def counted(storage: Storage, name: str, start: int, end: int) -> bytes:
+        fetched.append((name, start, end))
+        return fetch(storage, name, start, end)
 
-    monkeypatch.setattr(LocalFiles, "read", counted)
+    monkeypatch.setattr(Storage, "fetch", counted)
     images = [bytes([i]) * 100_000 for i in range(20)]
     path = write_shard(tmp_path / "a.tar", samples(images, [0, 1] * 10))
     rows = webdataset_rows("x", str(path))
-    # 4 KiB for each of 40 headers and 20 labels at most, of 2 MB.
-    assert 0 < sum(size for _, _, size in reads) <= 61 * 4096
-    reads.clear()
+    # 16 KiB for each image, at most two more for the file's ends; of 2 MB.
+    assert 0 < sum(end - start for _, start, end in fetched) <= (20 + 2) * 2**14
+    fetched.clear()
     assert rows.raw(2) == images[2]
     # Each sample before it takes 1024 + 512 and 100352 bytes; then its label and two headers.
-    assert reads == [(str(path), 2 * (1536 + 100_352) + 1536, 100_000)]
+    start = 2 * (1536 + 100_352) + 1536
+    assert fetched == [(str(path), start, start + 100_000)]
     assert len(list(indexes.iterdir())) == 1
-    reads.clear()
+    fetched.clear()
     again = webdataset_rows("x", str(path))
-    assert reads == []
+    assert fetched == []
     assert torch.equal(again.labels_N, rows.labels_N)
     assert (again.raw(1), again.where(1)) == (images[1], rows.where(1))
 
 
 def test_a_shard_that_is_cut_off_later_names_its_member(tmp_path: Path, encode: Encode) -> None:
     path = write_shard(tmp_path / "a.tar", samples([encode(1), encode(2)], [0, 1]))
-    data = open_dataset(f"webdataset:{path}", memory_budget_bytes=0)
+    webdataset_rows("x", str(path))
+    rows = webdataset_rows("x", str(path))  # by the index that was kept: nothing was read
     os.truncate(path, path.stat().st_size // 4)
-    with pytest.raises(
-        DataError, match=r"image 1 of .*a\.tar, member 000001\.png\) .*ends \d+ byt"
-    ):
-        data.images(torch.tensor([1]))
+    with pytest.raises(DataError, match=r"image 1 of x .*member 000001\.png\) .*ends \d+ byt"):
+        rows.raw(1)
 
 
 def test_labels_in_json_are_numbers_or_names(tmp_path: Path, encode: Encode) -> None:
@@ -305,16 +300,16 @@ def test_labels_in_json_are_numbers_or_names(tmp_path: Path, encode: Encode) -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "pax_headers", "words"),
+    ("kind", "pax_headers"),
     [
-        (tarfile.SYMTYPE, {}, r"is a link\. Store the file itself"),
-        (tarfile.LNKTYPE, {}, "is a link"),
-        (tarfile.FIFOTYPE, {}, "is a sparse file or a device"),
-        (tarfile.REGTYPE, {"GNU.sparse.map": "0,0", "GNU.sparse.size": "4096"}, "is a sparse"),
+        (tarfile.SYMTYPE, {}),
+        (tarfile.LNKTYPE, {}),
+        (tarfile.FIFOTYPE, {}),
+        (tarfile.REGTYPE, {"GNU.sparse.map": "0,0", "GNU.sparse.size": "4096"}),
     ],
 )
 def test_links_devices_and_sparse_files_are_no_images(
-    tmp_path: Path, kind: bytes, pax_headers: dict[str, str], words: str
+    tmp_path: Path, kind: bytes, pax_headers: dict[str, str]
 ) -> None:
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
@@ -322,5 +317,5 @@ def test_links_devices_and_sparse_files_are_no_images(
         info = tarfile.TarInfo("0.png")
         info.type, info.linkname, info.pax_headers = kind, "x.png", pax_headers
         archive.addfile(info)
-    with pytest.raises(DataError, match=rf"the member '0\.png' {words}"):
+    with pytest.raises(DataError, match=r"with \.cls, has 0 images\. Give .* and no link"):
         webdataset_rows("x", str(path))

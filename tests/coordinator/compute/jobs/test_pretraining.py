@@ -9,8 +9,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig
 from lipt.common.data import Dataset
 from lipt.common.errors import CorruptBlobError, DataError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import ImageSpec, InputFormat
+from lipt.common.inputs.specs import ImageFormat, ImageSpec, InputFormat
 from lipt.common.models import build_model
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
@@ -28,27 +27,16 @@ from lipt.coordinator.compute.messages import News, Progressed
 from lipt.core import pipeline
 from lipt.core.sharding import draw_densities
 from tests.blob_files import flip_a_bit
-from tests.digits import digits_context, digits_settings
+from tests.digits import digits_context
 
 
-def test_data_set_is_described_with_both_fingerprints_where_the_full_one_is_asked_for(
-    tmp_path: Path,
-) -> None:
-    pytest.importorskip("sklearn")
-    sampled, again, full = (
-        DescribeData().run(Context(digits_settings(tmp_path, **flags), send=lambda _: None))
-        for flags in ({}, {}, {"fingerprint": "full"})
-    )
-    assert sampled.source == "digits"
-    assert sampled.class_names == tuple("0123456789")
-    assert sampled.num_examples == sum(sampled.class_counts) == 1797
-    assert sampled.inputs == ImageSpec(1, 8, 8)
-    assert sampled.fingerprint == again.fingerprint
-    assert full.fingerprint.startswith("full-")
-    assert full.fingerprints == (full.fingerprint, sampled.fingerprint)
-    assert full.fingerprint_like("f" * 64) == sampled.fingerprint
-    assert full.fingerprint_like("full-") == full.fingerprint
-    assert sampled.fingerprint_like("full-") == ""
+def test_a_data_set_is_described(context: Context) -> None:
+    described = DescribeData().run(context)
+    assert described.source == "digits"
+    assert described.class_names == tuple("0123456789")
+    assert described.num_examples == sum(described.class_counts) == 1797
+    assert described.inputs == ImageSpec(1, 8, 8)
+    assert described.fingerprint == context.dataset.fingerprint
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import ProxyError, SignalsError, UnknownBlobError, WeightsError
-from lipt.common.images.formats import ImageFormat
-from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType
+from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageFormat
 from lipt.common.subsets import subset_digest
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
@@ -206,14 +205,14 @@ def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
     assert probe.seen.features_ND.shape == (NUM_EXAMPLES, 2048)
     assert probe.seen.pictures_N is not None
-    assert probe.seen.dynamics is None
+    assert (probe.seen.gradient_norms_N, probe.seen.dynamics) == (None, None)
     assert selected.told["proxy"]["features"] == "patches"
     plain = Probe(frozenset({Need.COPIES}))
     select(plain)
     assert torch.equal(plain.seen.pictures_N, probe.seen.pictures_N)
 
 
-@pytest.mark.parametrize("need", [Need.SIGNALS, Need.VALIDATION])
+@pytest.mark.parametrize("need", [Need.SIGNALS, Need.GRADIENT_NORMS, Need.VALIDATION])
 def test_without_labels_there_is_nothing_that_is_made_of_them(select: Any, need: Need) -> None:
     with pytest.raises(SignalsError, match="'probe' needs"):
         select(Probe(frozenset({need})), labels=Labels.NONE, proxy="ridge:patches")

@@ -39,6 +39,9 @@ class StoredAtoms:
         self.used[position] = self.used[-1]
         self.used.pop()
 
+    def num_examples(self, atoms: Sequence[int]) -> int:
+        return len(atoms)
+
     def products(self, atoms_M: Tensor) -> Tensor:
         return self.vectors_NP[atoms_M] @ self.vectors_NP[self.used].T
 
@@ -115,7 +118,7 @@ def test_follows_the_plain_algorithm(
     scaled_ridge = ridge * float(vectors_NP.square().sum(dim=1).mean())
     found = pursue_stored(vectors_NP, target_P, budget, ridge=ridge)
     expected = plain_pursuit(vectors_NP, target_P, budget, scaled_ridge)
-    assert sorted(found.atoms_K.tolist()) == sorted(expected)
+    assert found.atoms_K.tolist() == expected
     assert_optimal(found, vectors_NP, target_P, scaled_ridge)
     if len(expected) < budget and found.residual > 1e-6:
         missing_P = target_P - found.weights_K @ vectors_NP[found.atoms_K]

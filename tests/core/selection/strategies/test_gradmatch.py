@@ -7,10 +7,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import nnls
 from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.errors import BudgetError
+from lipt.core.selection.selection import Selection
 from lipt.core.selection.solvers.pursuit import GradientAtoms
 from lipt.core.selection.strategies import glister as module
 from lipt.core.selection.strategies.glister import (
@@ -33,6 +35,14 @@ from tests.core.selection.builders import (
     validation_loss,
     written_out,
 )
+
+
+def batch_gradients(signals: Signals, batch_size: int) -> Tensor:
+    return torch.stack([part.sum(dim=0) for part in written_out(signals).split(batch_size)])
+
+
+def missing(chosen: Selection, signals: Signals, target_P: Tensor) -> Tensor:
+    return target_P - chosen.weights_K.double() @ written_out(signals)[chosen.indices_K]
 
 
 def test_weights_of_orthogonal_gradients_by_hand() -> None:
@@ -105,11 +115,45 @@ def test_exact_atoms(num_classes: int, num_features: int, keeps_rows: int, *, bi
     assert float(rounding_N.max()) < 1e-4 * float(exact_N.abs().max())
 
 
-def test_a_single_example_is_its_own_target() -> None:
-    # By rounding, what it explains is at times more than there is.
-    for seed in range(10):
-        chosen = gradmatch(random_predictions(1, 4, 20, seed=seed), 1)
-        assert chosen.weights_K.tolist() == pytest.approx([1.0])
+def test_validation_gradients_are_matched_on_the_scale_of_the_examples() -> None:
+    train, held_out = random_predictions(300, 4, 20), random_predictions(60, 4, 20, seed=1)
+    signals = replace(train, validation=held_out)
+    chosen = gradmatch(signals, 40, target="validation")
+    target_P = written_out(held_out).mean(dim=0) * 300
+    matched = float(missing(chosen, signals, target_P).norm())
+    assert matched < float(missing(gradmatch(signals, 40), signals, target_P).norm())
+    weights, _ = nnls(written_out(train)[chosen.indices_K].numpy().T, target_P.numpy())
+    assert chosen.weights_K.tolist() == pytest.approx(weights.tolist(), rel=1e-4)
+
+
+@pytest.mark.parametrize(("num_examples", "budget"), [(64, 16), (67, 24), (67, 21), (5, 3), (1, 1)])
+def test_batches_give_their_examples_with_one_weight(num_examples: int, budget: int) -> None:
+    signals = random_predictions(num_examples, 4, 20)
+    chosen = gradmatch(signals, budget, batch_size=8)
+    assert len(chosen.indices_K) == budget
+    assert len(set(chosen.indices_K.tolist())) == budget
+    batches_K = chosen.indices_K // 8
+    order = list(dict.fromkeys(batches_K.tolist()))
+    all_NP = batch_gradients(signals, 8)
+    best, _ = nnls(all_NP[order].numpy().T, written_out(signals).sum(dim=0).numpy())
+    for batch, weight in zip(order, best, strict=True):
+        members = batches_K == batch
+        size, kept = min(8, num_examples - 8 * batch), int(members.sum())
+        assert kept == size or batch == order[-1]
+        # The examples that are kept stand for their whole batch.
+        expected = [weight * size / kept] * kept
+        assert chosen.weights_K[members].tolist() == pytest.approx(expected, rel=1e-4)
+        first = 8 * batch
+        assert chosen.indices_K[members].tolist() == list(range(first, first + kept))
+
+
+def test_a_short_batch_counts_as_many_examples_as_it_has() -> None:
+    # Orthogonal gradients. The last batch, of one example, is the longest and so the first.
+    errors_NC = torch.tensor([[-0.1, 0.1]] * 4 + [[-1.0, 1.0]])
+    signals = signals_of(torch.eye(5), errors_NC, has_bias=False)
+    chosen = gradmatch(signals, 4, batch_size=4)
+    assert chosen.indices_K.tolist() == [4, 0, 1, 2]
+    assert not chosen.stopped_early
 
 
 def test_more_than_fits_is_refused_before_it_is_tried() -> None:

@@ -5,6 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from lipt.common.errors import SignalsError
+from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategies.scores import (
     SMALLEST_PROBABILITY,
     contrast,
@@ -21,6 +23,7 @@ from lipt.core.selection.strategies.scores import (
     nearest,
     negative_margins,
 )
+from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import errors_of
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import of_probabilities, of_right, random_predictions, signals_of
@@ -34,7 +37,7 @@ def test_el2n_keeps_worst_examples_first() -> None:
     assert el2n(signals, budget=1).indices_K.tolist() == [1]
 
 
-def test_grand_multiplies_error_and_feature() -> None:
+def test_grand_multiplies_error_and_feature_or_ranks_norms() -> None:
     # |e| = sqrt(2) (1 - p) for p = 0.9, 0.2, 0.5; sqrt(|h|^2 + 1) = 13, 1, 2.
     features = torch.tensor([[168.0], [0.0], [3.0]]).sqrt()
     given = of_right(0.9, 0.2, 0.5, features_ND=features)
@@ -43,6 +46,11 @@ def test_grand_multiplies_error_and_feature() -> None:
     assert grand(given, budget=2).indices_K.tolist() == [0, 2]
     without = replace(of_right(0.5, features_ND=torch.tensor([[3.0, 4.0]])), has_bias=False)
     assert last_layer_norms(without).tolist() == pytest.approx([0.5 * 2**0.5 * 5])
+    given = replace(of_right(0.1, 0.2, 0.3), gradient_norms_N=torch.tensor([1.0, 3.0, 2.0]))
+    assert grand(given, budget=2, parameters="all").indices_K.tolist() == [1, 2]
+    assert find_strategy("grand").needs_for({"parameters": "all"}) == {Need.GRADIENT_NORMS}
+    with pytest.raises(SignalsError):
+        grand(of_right(0.1), budget=1, parameters="all")
 
 
 def test_rounding_cannot_leave_zero_to_one() -> None:

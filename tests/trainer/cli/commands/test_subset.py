@@ -24,7 +24,7 @@ def test_a_subset_is_written(relay: Relay, lipt: Any, tmp_path: Path, suffix: st
     out = tmp_path / f"subset{suffix}"
     result = lipt(
         *("subset", "get", "--run", READY, "--strategy", "grand", "--budget", "20"),
-        *("--no-balanced", "--option", "pretraining=lipt", "--out", str(out)),
+        *("--no-balanced", "--option", "parameters=last_layer", "--out", str(out)),
         *("--proxy", "soup"),
     )
     assert result.exit_code == 0, result.stderr
@@ -38,7 +38,7 @@ def test_a_subset_is_written(relay: Relay, lipt: Any, tmp_path: Path, suffix: st
     (request,) = relay.requests_of(subset_pb2.GetSubsetRequest)
     assert request.HasField("balanced")
     assert not request.balanced
-    assert dict(request.options) == {"pretraining": "lipt"}
+    assert dict(request.options) == {"parameters": "last_layer"}
     assert request.proxy == "soup"
 
 
