@@ -45,7 +45,7 @@ _RETRY_SECONDS = 10.0
 _TOKEN_KEY = "token"  # noqa: S105 - the name of a way
 
 HOW_TO_GET_ONE = (
-    "Ask whoever runs the coordinator for one (lipt token create --role worker or trainer), and "
+    "Ask the coordinator's operator for one (lipt token create --role worker or trainer), and "
     "give it with --token-file or LIPT_TOKEN."
 )
 
