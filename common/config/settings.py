@@ -40,7 +40,7 @@ TokenFile = Annotated[
     Path | None,
     Field(
         description="File with the token for a coordinator that requires one; it is read for "
-        "every call. Default: `token`, and for a coordinator on this machine its local token."
+        "every call. Default: `token`, and for a coordinator on this machine its local socket."
     ),
 ]
 TokenText = Annotated[

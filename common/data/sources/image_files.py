@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from torch import Tensor
 from lipt.common.data.sources.feature_file import read_tensors
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ImageRows, is_texts, require_labels
+from lipt.common.data.sources.storage import identity_of, open_regular, walk_once
 from lipt.common.errors import DataError
 from lipt.common.images.formats import SUFFIXES, Header, check_file, decode_file
 
@@ -103,21 +105,36 @@ def cifar_rows(source: str, path: str) -> ArrayRows:
 
 def imagefolder_rows(source: str, path: str) -> EncodedRows:
     """The images in a directory per class, in the order of torchvision's `ImageFolder`."""
-    from torchvision.datasets import folder  # noqa: PLC0415 - slow to import, and not always needed
-
     try:
-        classes, numbers = folder.find_classes(path)
-        found = folder.make_dataset(path, numbers, _SUFFIXES)
+        classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
     except OSError as error:
         raise DataError(f"{source}: {path} cannot be used: {error}. {_HOW}") from error
-    files, labels = zip(*found, strict=True)
+    starts = [Path(path) / name for name in classes]
+    root = identity_of(path)
+    by_class = [_images_in(start, {root, identity_of(start)}) for start in starts]
+    empty = [name for name, files in zip(classes, by_class, strict=True) if not files]
+    if empty or not classes:
+        lacking = f"no image in {', '.join(empty)}" if empty else "no directory in it"
+        raise DataError(f"{source}: {path} cannot be used: there is {lacking}. {_HOW}")
+    files = [file for of_class in by_class for file in of_class]
+    counts_C = torch.tensor([len(of_class) for of_class in by_class])
+    labels_N = torch.arange(len(classes)).repeat_interleave(counts_C)
     stamp = Stamp.of(files, sorted({str(Path(file).parent) for file in files}))
     return EncodedRows(
-        *(source, tuple(classes), torch.tensor(labels)),
-        open=lambda row: Path(files[row]).open("rb"),
+        *(source, tuple(classes), labels_N),
+        open=lambda row: open_regular(files[row]),
         where=files.__getitem__,
         stamp=stamp,
     )
+
+
+def _images_in(folder: Path, seen: set[tuple[int, int]]) -> list[str]:
+    return [
+        str(Path(directory) / name)
+        for directory, names in walk_once(folder, seen)
+        for name in names
+        if name.lower().endswith(_SUFFIXES)
+    ]
 
 
 @dataclass(frozen=True)
