@@ -8,17 +8,10 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from platformdirs import user_cache_path
-from pydantic import ByteSize, Field, model_validator
+from pydantic import ByteSize, Field, SecretStr, model_validator
 
 from lipt.common.config.run_config import Section
-from lipt.common.config.settings import (
-    LogFormat,
-    LogLevel,
-    MetricsAddress,
-    TlsKey,
-    TokenFile,
-    TokenText,
-)
+from lipt.common.config.settings import LogFormat, LogLevel, MetricsAddress, TlsKey
 
 # The protocol's limit.
 _MAX_NAME_CHARACTERS = 80
@@ -30,11 +23,28 @@ def default_name(host: str, process_id: int) -> str:
     return host[: _MAX_NAME_CHARACTERS - len(number)] + number
 
 
-class WorkerSettings(Section):
-    """All settings of `lipt-worker`."""
+class _Connection(Section):
+    """Settings of a connection to the coordinator."""
 
     coordinator: str = "127.0.0.1:50051"
-    """Address of the coordinator, host:port."""
+    """Address of the coordinator, host:port, as workers reach it."""
+    token_file: Path | None = Field(default=None, examples=["/etc/lipt/worker.token"])
+    """File with the token for a coordinator that requires one; it is read for every call. Default:
+    `token`, and for a coordinator on this machine its local socket."""
+    token: SecretStr | None = Field(default=None, examples=["lipt_..."])
+    """The token itself, in place of a file: best as the variable LIPT_TOKEN."""
+    tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/worker.pem"])
+    """PEM file of this worker's certificate, for a coordinator that requires one. It has the role
+    worker: the URI lipt:role:worker, or the unit lipt-worker. Renewed files need no restart."""
+    tls_key: TlsKey = Field(default=None, examples=["/etc/lipt/worker.key"])
+    tls_ca: Path | None = Field(default=None, examples=["/etc/lipt/ca.pem"])
+    """PEM file of the authority that signed the coordinator's certificate."""
+    log_level: LogLevel = "INFO"
+
+
+class WorkerSettings(_Connection):
+    """All settings of `lipt-worker`."""
+
     name: str = Field(
         default_factory=lambda: default_name(socket.gethostname(), os.getpid()),
         min_length=1,
@@ -70,29 +80,18 @@ class WorkerSettings(Section):
     """Stop after so many learners. Default: run until a signal."""
     max_idle_seconds: float | None = Field(default=None, gt=0.0, examples=[60.0])
     """Stop after so many seconds without a learner. Default: wait without limit."""
-    token_file: TokenFile = Field(default=None, examples=["/etc/lipt/worker.token"])
-    token: TokenText = Field(default=None, examples=["lipt_..."])
     metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9465"])
     insecure: bool = False
     """Serve metrics beyond this machine without TLS, for networks that are closed to strangers."""
     stopped_status: int = Field(default=0, ge=0, le=255)
     """Exit status after SIGTERM or SIGINT. Batch systems take 0 for done; with 143 they start
     another worker."""
-    log_level: LogLevel = "INFO"
     log_format: LogFormat = "text"
-    tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/worker.pem"])
-    """PEM file of this worker's certificate, for a coordinator that requires one. It has the role
-    worker: the URI lipt:role:worker, or the unit lipt-worker. Renewed files need no restart."""
-    tls_key: TlsKey = Field(default=None, examples=["/etc/lipt/worker.key"])
-    tls_ca: Path | None = Field(default=None, examples=["/etc/lipt/ca.pem"])
-    """PEM file of the authority that signed the coordinator's certificate."""
 
 
-class PoolSettings(Section):
-    """All settings of `lipt-worker-pool`."""
+class PoolSettings(_Connection):
+    """All settings of `lipt-worker-pool`; files lie in the same place on all workers' machines."""
 
-    coordinator: str = "127.0.0.1:50051"
-    """Address of the coordinator, host:port, as the workers reach it."""
     workers: int = Field(default=1, ge=1, le=10_000)
     """Most workers; there are as many as open learners, up to so many."""
     idle_seconds: float = Field(default=60.0, gt=0.0)
@@ -109,15 +108,6 @@ class PoolSettings(Section):
     runtime_env: Path | None = Field(default=None, examples=["runtime-env.yaml"])
     """File with the environment that Ray makes on its nodes, as `ray job submit --runtime-env`
     takes it (YAML or JSON): `working_dir: /FOLDER` copies a folder with your own modules."""
-    token_file: TokenFile = None
-    token: TokenText = None
-    tls_cert: Path | None = None
-    """PEM file of a certificate with the role worker. This and the next two, like the token's file,
-    lie in the same place on every machine that has workers."""
-    tls_key: TlsKey = None
-    tls_ca: Path | None = None
-    """PEM file of the authority that signed the coordinator's certificate."""
-    log_level: LogLevel = "INFO"
 
     @model_validator(mode="after")
     def _ray_settings_require_ray(self) -> Self:

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import EnvSettingsSource
 
 from lipt.common.config.run_config import Section, merge
@@ -35,17 +35,6 @@ MetricsAddress = Annotated[
         description="Address of Prometheus metrics, at /metrics; https where there are TLS files. "
         "Default: none are served."
     ),
-]
-TokenFile = Annotated[
-    Path | None,
-    Field(
-        description="File with the token for a coordinator that requires one; it is read for "
-        "every call. Default: `token`, and for a coordinator on this machine its local socket."
-    ),
-]
-TokenText = Annotated[
-    SecretStr | None,
-    Field(description="The token itself, in place of a file: best as the variable LIPT_TOKEN."),
 ]
 TlsKey = Annotated[Path | None, Field(description="PEM file of the certificate's key.")]
 

@@ -224,7 +224,9 @@ def _classes(query: Query) -> tuple[str, ...]:
     if "classes" not in query:
         return ()
     if "clusters" in query:
-        raise ConfigError(f"{query.source}: classes= and clusters= are two ways. Leave one out.")
+        raise ConfigError(
+            f"{query.source}: classes= and clusters= exclude each other. Leave one out."
+        )
     file = str(Path(query.text("classes")).expanduser())
     lines = map(str.strip, read_lines(query.source, file))
     classes = tuple(line for line in lines if line)
