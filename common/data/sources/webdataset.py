@@ -284,18 +284,15 @@ class _Shard:
                 archive.members.clear()  # type: ignore[attr-defined]
                 if info.isreg() and not info.issparse():
                     yield info
-            self._require_end(archive.offset)
+            end = self.storage.read(self.name, archive.offset, tarfile.BLOCKSIZE)
+            if len(end) < tarfile.BLOCKSIZE or any(end):
+                raise ValueError(f"at byte {archive.offset} there is no header and no end")  # noqa: TRY301
         # tarfile can raise nearly anything on a broken file.
         except Exception as error:
             raise self._refused(
                 f"it is cut off or damaged behind {behind}: {error}. Make the shard again, or "
                 "fetch it again. A compressed one has to be unpacked to a plain .tar."
             ) from error
-
-    def _require_end(self, offset: int) -> None:
-        block = self.storage.read(self.name, offset, tarfile.BLOCKSIZE)
-        if len(block) < tarfile.BLOCKSIZE or any(block):
-            raise ValueError(f"at byte {offset} there is no header and no end")
 
     def _read(self, offset: int, size: int) -> bytes:
         if size > _MOST_AT_ONCE:
