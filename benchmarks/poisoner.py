@@ -56,7 +56,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
 )
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
 from lipt.coordinator.dispatch.intake import check_learner, trained_norm
-from lipt.coordinator.runs.transitions import LearnerResult, Verdict, done, handed_in, leased
+from lipt.coordinator.runs.transitions import LearnerResult, Verdict, done, with_result
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.learner.learner import train_learner
@@ -232,18 +232,19 @@ class Bench:
             for number, who in enumerate((attack, "none", "none")):
                 if learner.state is LearnerState.DONE:
                     break
-                out = leased(
-                    learner,
+                out = learner.changed(
+                    state=LearnerState.LEASED,
+                    epoch=learner.epoch + 1,
                     worker_id=f"w{number}",
                     worker_name=f"{who} {number}",
                     device="cpu",
-                    party=f"party {number}",
+                    identity=f"worker {number}",
                     kind="cpu",
                 )
-                learner, judged = handed_in(
+                learner, verified = with_result(
                     out, self.result(who, index), redundancy=2, max_attempts=3
                 )
-                verdicts.append(judged.verdict)
+                verdicts.append(verified.verdict)
             contradicted += Verdict.DISAGREE in verdicts
             settled += learner.result == self.result("none", index).blob
         return contradicted, settled

@@ -22,9 +22,9 @@ from lipt.coordinator.compute.scan import scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import steady_clock
-from lipt.coordinator.planning.admission import Admission, log_all
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.holding import hold_runs_of_other_data
+from lipt.coordinator.runs.plan import RunAdmission, log_all
 from lipt.coordinator.runs.repair import restore_inputs
 from lipt.coordinator.runs.requests import RunRequests
 from lipt.coordinator.runs.store import RunStore
@@ -106,7 +106,7 @@ class App:
             events=self.events,
         )
         stack.push_async_callback(driver.stop)
-        admission = Admission(
+        admission = RunAdmission(
             blobs,
             data,
             limits=settings.limits,

@@ -16,14 +16,14 @@ from lipt.common.data.sources.rows import Rows
 from lipt.common.errors import StateError
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES, TooDearError
+from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES, HeavyJobError
 from lipt.core.proxies.features import Backbone
 from lipt.core.workspace import KeptT, Key
 
 
 @dataclass(frozen=True)
 class LightContext(Context):
-    """Labels and stored signals only, so its process stays small; else a `TooDearError`."""
+    """Labels and stored signals only, so its process stays small; else a `HeavyJobError`."""
 
     known: DataDescription
 
@@ -39,36 +39,36 @@ class LightContext(Context):
     def require_data(self, fingerprint: str) -> None:
         """Send other data to the heavy process, which can read it."""
         if fingerprint != self.known.fingerprint:
-            _too_dear()
+            _needs_heavy_queue()
 
     @cached_property
     def backbone(self) -> Backbone | None:
-        return None if self.settings.backbone is None else _too_dear()
+        return None if self.settings.backbone is None else _needs_heavy_queue()
 
     def new_model(self, config: RunConfig, seed: int | None = None) -> nn.Module:  # noqa: ARG002
-        _too_dear()
+        _needs_heavy_queue()
 
     def find(self, key: Key[KeptT]) -> KeptT:
         """The stored value, if it is small; nothing is computed here."""
         try:
-            kept = find_kept(self.signals_dir, key.kind, key.depends_on, max_bytes=MAX_CHEAP_BYTES)
-            return key.of.load(kept) if kept is not None else _too_dear()
+            kept = find_kept(self.signals_dir, key.kind, key.depends_on, max_bytes=MAX_LIGHT_BYTES)
+            return key.of.load(kept) if kept is not None else _needs_heavy_queue()
         except (OSError, StateError):  # just removed by the other process
-            _too_dear()
+            _needs_heavy_queue()
 
 
 class _WithoutExamples(Dataset):
     def examples(self, ids: Tensor) -> NoReturn:  # noqa: ARG002 - there are none
-        _too_dear()
+        _needs_heavy_queue()
 
     def images(self, ids: Tensor) -> NoReturn:  # noqa: ARG002 - there are none
-        _too_dear()
+        _needs_heavy_queue()
 
 
 class _LabelRows(Rows):
     def raw(self, row: int) -> NoReturn:  # noqa: ARG002 - there is none
-        _too_dear()
+        _needs_heavy_queue()
 
 
-def _too_dear() -> NoReturn:
-    raise TooDearError
+def _needs_heavy_queue() -> NoReturn:
+    raise HeavyJobError

@@ -30,7 +30,14 @@ from lipt.common.process.devices import go_first_without_memory, is_out_of_memor
 from lipt.common.text import format_bytes
 from lipt.coordinator.compute.children import IGNORED_SIGNALS, start_child
 from lipt.coordinator.compute.context import Context, Report
-from lipt.coordinator.compute.messages import DroppedError, Ended, Job, News, TooDearError, name_of
+from lipt.coordinator.compute.messages import (
+    DroppedError,
+    Ended,
+    HeavyJobError,
+    Job,
+    News,
+    name_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +88,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
 def carry_out(job: Job[object], context: Context, memory_bytes: int) -> Ended:
     try:
         return Ended(job.run(context))
-    except (DroppedError, TooDearError) as ended:
+    except (DroppedError, HeavyJobError) as ended:
         return Ended(error=type(ended)())
     except Exception as error:  # noqa: BLE001 - the outermost frame of a job
         why = f"{type(error).__name__}: {error}".strip(": ")

@@ -28,6 +28,7 @@ from lipt.coordinator.compute.light import LightContext
 from lipt.coordinator.compute.messages import (
     Asked,
     DroppedError,
+    HeavyJobError,
     Job,
     News,
     OnProgress,
@@ -35,7 +36,6 @@ from lipt.coordinator.compute.messages import (
     Progressed,
     ScanClosed,
     ScanNews,
-    TooDearError,
     name_of,
 )
 from lipt.coordinator.compute.process import ComputeProcess, OpenContext, Resident, resident
@@ -44,7 +44,7 @@ from lipt.coordinator.settings import CoordinatorSettings, compute_memory_bytes
 
 ResultT = TypeVar("ResultT")
 
-HEAVY, LIGHT = "dear", "cheap"
+HEAVY, LIGHT = "heavy", "light"
 
 _PIPELINE = frozenset({""})
 _BY_ITSELF = Asked()
@@ -187,7 +187,7 @@ class ComputeQueue:
 
         heavy, *light = self._executors
         if light and asked.light:
-            with suppress(TooDearError):
+            with suppress(HeavyJobError):
                 return await self._wait(light[0], job, hear, asked)
         try:
             return await self._wait(heavy, job, hear, asked)

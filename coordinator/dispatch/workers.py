@@ -50,7 +50,7 @@ class WorkerRecord:
     has_data: bool = False
 
     @property
-    def party(self) -> str:
+    def identity(self) -> str:
         return party_of(self.binding.caller, self.worker_id)
 
     @property

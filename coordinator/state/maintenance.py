@@ -93,7 +93,7 @@ def _needs_of_run(run: RunRecord) -> Iterator[Need]:
         whose = f"of learner {learner.index} of run {run.name}"
         if learner.state.open and not run.state.ended:
             yield Need(learner.shard, f"the shard {whose}")
-            for copy in learner.copies:
+            for copy in learner.unconfirmed:
                 for blob in copy.files:
                     yield Need(blob, f"what {copy.worker_name} handed in {whose}")
         # Strategies on training trajectories read them, also after the run.

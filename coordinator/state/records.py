@@ -38,14 +38,14 @@ class SilentEnd(_Record):
     at: float
 
 
-class CopyRecord(_Record):
+class UnconfirmedResult(_Record):
     """One worker's result, held until another worker hands in the same."""
 
     epoch: int
     worker_id: str
     worker_name: str
     # Certificate, token or worker id of the responsible party.
-    party: str
+    identity: str
     # Device, processor and PyTorch version that trained it.
     kind: str
     result: BlobName
@@ -69,10 +69,10 @@ class LearnerRecord(_Record):
     worker_id: str = ""
     worker_name: str = ""
     device: str = ""
-    party: str = ""
+    identity: str = ""
     kind: str = ""
     # With redundancy: results that await confirmation, oldest first.
-    copies: tuple[CopyRecord, ...] = ()
+    unconfirmed: tuple[UnconfirmedResult, ...] = ()
     # Workers on which it failed: others go first.
     failed_on: tuple[str, ...] = ()
     result: BlobName | None = None

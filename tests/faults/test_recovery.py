@@ -95,7 +95,7 @@ def test_run_goes_on_when_its_stage_loses_its_process(cluster: Cluster, stage: s
     with cluster.client() as client:
         run = client.start_run(run_config)
         coordinator.wait_for(f": {stage}")
-        assert coordinator.kill_computing() >= 1  # the cheap lane may be there as well
+        assert coordinator.kill_computing() >= 1  # the light process may run as well
         final = client.wait(run.run_id)
         assert [learner.attempts for learner in final.learners] == [1, 1, 1]
         undisturbed = client.wait(client.start_run(run_config).run_id)

@@ -21,7 +21,7 @@ from lipt.common.maps import placed, principal_components
 from lipt.common.process.devices import device_name
 from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES
+from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES
 from lipt.coordinator.compute.scan import scanned_signals
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.options import WarmUp
@@ -77,7 +77,7 @@ class SelectSubset(Question):
     @property
     def is_light(self) -> bool:
         """Whether labels and one look at every example's stored signals are enough."""
-        large = self.features is not None and self.features.size_bytes > MAX_CHEAP_BYTES
+        large = self.features is not None and self.features.size_bytes > MAX_LIGHT_BYTES
         warms_up = WarmUp.among(dict(self.options)) is not None
         # Paired features are the data set's own where none are given.
         reads_data = Need.PAIRED_FEATURES in self.needs and self.features is None

@@ -18,11 +18,11 @@ from lipt.coordinator.compute.jobs.pretraining import DataDescription
 from lipt.coordinator.compute.messages import (
     Asked,
     DroppedError,
+    HeavyJobError,
     News,
     Progressed,
     ScanClosed,
     ScanNews,
-    TooDearError,
 )
 from lipt.coordinator.compute.process import ComputeProcess, OpenContext
 from lipt.coordinator.compute.queue import ComputeQueue, Entry, fair_order
@@ -200,7 +200,7 @@ async def test_who_watches_sees_what_is_computed_and_then_who_waits_in_order(
         ("r3", 0, False),
         ("r2", 1, False),
     ]
-    assert (seen[0].job, seen[0].lane, seen[0].seconds) == ("str", "dear", 3.0)
+    assert (seen[0].job, seen[0].lane, seen[0].seconds) == ("str", "heavy", 3.0)
     assert [one.progress.activity for one in seen] == ["squaring", *["waiting for its turn"] * 2]
     await queue.end_all()
     assert queue.computations() == ()
@@ -215,8 +215,8 @@ async def test_waiting_and_computing_are_measured_apart(queue: PlayedQueue) -> N
     queue.clock.now += 3.0
     assert [one.seconds for one in queue.computations()] == [5.0, 3.0]
     await queue.end_all()  # the first after 6 s, the second, which waited 4 s, after 1 s
-    assert observed(queue.measured, QUEUE_WAIT)["dear",] == (2, 4.0)
-    assert observed(queue.measured, JOB)["dear", "str"] == (2, 7.0)
+    assert observed(queue.measured, QUEUE_WAIT)["heavy",] == (2, 4.0)
+    assert observed(queue.measured, JOB)["heavy", "str"] == (2, 7.0)
 
 
 async def test_who_waits_is_told_the_place_and_then_how_far_it_is(queue: PlayedQueue) -> None:
@@ -328,7 +328,7 @@ async def test_light_job_that_needs_more_goes_on_to_the_heavy_process(queue: Pla
     first, second = (queue.ask(job, light=True) for job in ("first", "second"))
     await settled()
     assert (queue.process.begun, light.begun) == (["heavy"], ["first"])
-    await light.end(TooDearError())
+    await light.end(HeavyJobError())
     assert light.begun == ["first", "second"]
     await light.end(2)
     assert await second.task == 2

@@ -10,8 +10,8 @@ from lipt.common.errors import StaleLeaseError, StateError
 from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.dispatch import dispatcher
-from lipt.coordinator.dispatch.choosing import Opening, choose_learner
 from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.dispatch.policy import Candidate, choose_learner
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
@@ -41,7 +41,7 @@ async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
 ) -> None:
     considered: list[str] = []
 
-    def watched(worker: WorkerRecord, *arguments: Any, **keywords: Any) -> Opening | None:
+    def watched(worker: WorkerRecord, *arguments: Any, **keywords: Any) -> Candidate | None:
         considered.append(worker.name)
         return choose_learner(worker, *arguments, **keywords)
 

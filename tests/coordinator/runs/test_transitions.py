@@ -38,7 +38,7 @@ from lipt.coordinator.runs.transitions import (
     after_failure,
     decide_closing,
     done,
-    is_in,
+    has_result,
     requeued,
     with_deadline_running,
     without_open_learners,
@@ -46,10 +46,10 @@ from lipt.coordinator.runs.transitions import (
 )
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import (
-    CopyRecord,
     LearnerRecord,
     RunRecord,
     SilentEnd,
+    UnconfirmedResult,
 )
 from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
 from tests.coordinator.made_up_runs import having, leased, made_up_run
@@ -151,12 +151,12 @@ def handed_in(learner: LearnerRecord, content: bytes = b"x") -> LearnerRecord:
     return done(out, LearnerResult(BlobName.of(content), 1.0, 1.0, bytes_received=0))
 
 
-def copy_of(learner: LearnerRecord) -> CopyRecord:
-    return CopyRecord(
+def unconfirmed_of(learner: LearnerRecord) -> UnconfirmedResult:
+    return UnconfirmedResult(
         epoch=learner.epoch,
         worker_id=learner.worker_id,
         worker_name=learner.worker_name,
-        party=learner.worker_id,
+        identity=learner.worker_id,
         kind="cpu",
         result=BlobName.of(b"x"),
     )
@@ -172,12 +172,12 @@ def test_the_latest_ten_silent_ends_are_kept_until_a_learner_is_in() -> None:
 
 def test_only_the_same_result_of_the_same_lease_is_in_already() -> None:
     learner, x = handed_in(made_up_run().learners[0]), BlobName.of(b"x")
-    held_back = requeued(learner, "").changed(copies=(copy_of(learner),), result=None)
+    held_back = requeued(learner, "").changed(unconfirmed=(unconfirmed_of(learner),), result=None)
     for there in (learner, held_back):
-        assert is_in(there, x, "box", 1)
-        assert not is_in(there, x, "box", 2)
-        assert not is_in(there, x, "other", 1)
-        assert not is_in(there, BlobName.of(b"y"), "box", 1)
+        assert has_result(there, x, "box", 1)
+        assert not has_result(there, x, "box", 2)
+        assert not has_result(there, x, "other", 1)
+        assert not has_result(there, BlobName.of(b"y"), "box", 1)
 
 
 def test_only_open_learners_are_dropped_when_a_run_closes() -> None:
@@ -196,9 +196,9 @@ def test_a_damaged_result_goes_with_all_that_was_handed_in_for_it() -> None:
     run = made_up_run(num_learners=2)
     for learner in run.learners:
         whole = handed_in(learner)
-        run = run.with_learner(whole.changed(copies=(copy_of(whole),)))
+        run = run.with_learner(whole.changed(unconfirmed=(unconfirmed_of(whole),)))
     lost, kept = without_results(run, (0,)).learners
-    assert (lost.state, lost.result, lost.copies) == (LearnerState.QUEUED, None, ())
+    assert (lost.state, lost.result, lost.unconfirmed) == (LearnerState.QUEUED, None, ())
     assert kept == run.learners[1]
 
 

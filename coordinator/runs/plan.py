@@ -312,7 +312,7 @@ def plan_here(
 
 
 @dataclass(eq=False)
-class Admission:
+class RunAdmission:
     """Admits runs, or refuses them with the figures."""
 
     blobs: BlobStore
