@@ -54,7 +54,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     SoupResult,
 )
-from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.coordinator.dispatch.intake import check_learner, trained_norm
 from lipt.coordinator.runs.transitions import LearnerResult, Verdict, done, with_result
 from lipt.coordinator.settings import CoordinatorSettings

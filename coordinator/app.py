@@ -22,16 +22,15 @@ from lipt.coordinator.compute.scan import scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import steady_clock
+from lipt.coordinator.runs.availability import hold_runs_of_other_data, restore_inputs
 from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.holding import hold_runs_of_other_data
 from lipt.coordinator.runs.plan import RunAdmission, log_all
-from lipt.coordinator.runs.repair import restore_inputs
 from lipt.coordinator.runs.requests import RunRequests
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
-from lipt.coordinator.storage.storage import Storage, open_accounts
+from lipt.coordinator.storage import Storage, open_accounts
 from lipt.coordinator.subsets.answers import Answers
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import backbone_identity

@@ -31,7 +31,7 @@ from lipt.coordinator.instruments import (
 )
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.storage.accounts import free_bytes
+from lipt.coordinator.storage import free_bytes
 
 # A scrape is given up if the service is too busy to answer.
 _PATIENCE_SECONDS = 5.0

@@ -42,7 +42,7 @@ from lipt.coordinator.access.tokens import (
     identify,
 )
 from lipt.coordinator.app import App, open_app
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.instruments import COORDINATOR
 from lipt.coordinator.metrics import (
     from_other_threads,
@@ -61,7 +61,7 @@ from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
 from lipt.coordinator.rpc.workers import WorkerService, unless
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.coordinator.storage.accounts import WorkerBlobs
+from lipt.coordinator.storage import WorkerBlobs
 
 _MOST_NAMED = 20
 

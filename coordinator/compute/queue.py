@@ -22,9 +22,7 @@ from lipt.common.observability.logs import EventKind, Events, log_context
 from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import current_traceparent
 from lipt.common.process.machine import this_machine
-from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.compute.light import LightContext
+from lipt.coordinator.compute.context import Context, DataDescription, LightContext
 from lipt.coordinator.compute.messages import (
     Asked,
     DroppedError,

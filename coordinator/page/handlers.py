@@ -27,13 +27,12 @@ from lipt.common.rpc.messages import require_lengths
 from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.access.caller import Caller, require_role
 from lipt.coordinator.app import App
-from lipt.coordinator.compute.jobs.selecting import MapExamples, ShowExamples
+from lipt.coordinator.compute.jobs.selection import MapExamples, ShowExamples
 from lipt.coordinator.compute.messages import Asked, OnProgress
 from lipt.coordinator.page.requests import Handler, Page, PageRequest, address_of, answer, refuse
 from lipt.coordinator.page.sessions import SESSION_SECONDS
 from lipt.coordinator.rpc.subsets import Answering
-from lipt.coordinator.runs.holding import find_ready
-from lipt.coordinator.runs.repair import restore
+from lipt.coordinator.runs.availability import find_ready, restore
 from lipt.coordinator.state.records import SubsetRecord
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.v1 import run_pb2

@@ -26,7 +26,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
 )
 from lipt.coordinator.compute.messages import Asked, Job, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.runs.holding import record_held
+from lipt.coordinator.runs.availability import record_held
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import (
     DAMAGED,

@@ -46,7 +46,7 @@ from lipt.common.text import format_bytes
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import TensorSpec, specs_of
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.settings import LimitSettings, compute_memory_bytes, compute_threads
 from lipt.core.evaluation import num_evaluated_together, num_norm_examples
 from lipt.core.sharding import num_validation_examples, require_shards_fit

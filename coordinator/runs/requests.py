@@ -14,7 +14,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import run_config_from_proto
 from lipt.common.errors import ConfigError, InvalidRequestError
 from lipt.common.observability.logs import log_about
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.plan import RunAdmission
 from lipt.coordinator.runs.store import LATEST, RunStore

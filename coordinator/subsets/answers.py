@@ -23,8 +23,8 @@ from lipt.common.observability.tracing import span
 from lipt.common.process.devices import versions
 from lipt.common.states import RunState
 from lipt.common.subsets import Examples, unpack
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.compute.jobs.selecting import (
+from lipt.coordinator.compute.context import DataDescription
+from lipt.coordinator.compute.jobs.selection import (
     DiagnoseData,
     RecheckSubset,
     Selected,
@@ -33,8 +33,7 @@ from lipt.coordinator.compute.jobs.selecting import (
 from lipt.coordinator.compute.messages import Asked, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.instruments import SELECTION
-from lipt.coordinator.runs.holding import find_named, find_ready, not_ready
-from lipt.coordinator.runs.repair import restore
+from lipt.coordinator.runs.availability import find_named, find_ready, not_ready, restore
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord

@@ -19,16 +19,16 @@ from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.app import App, open_app
+from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
-    DataDescription,
     DescribeData,
     InitializeWeights,
     InitialWeights,
     MakeSoup,
     SoupResult,
 )
-from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
+from lipt.coordinator.compute.jobs.selection import Selected, SelectSubset
 from lipt.coordinator.compute.messages import Asked, OnProgress, Progressed
 from lipt.coordinator.compute.process import Resident
 from lipt.coordinator.compute.queue import Computation, ComputeQueue

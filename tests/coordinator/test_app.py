@@ -20,7 +20,7 @@ from lipt.common.observability.metrics import Gauge, Meters
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import logging_progress
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
-from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
+from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.messages import Asked, Progressed
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.instruments import (

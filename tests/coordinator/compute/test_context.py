@@ -16,18 +16,17 @@ from lipt.common.data import open_dataset
 from lipt.common.errors import DataError, OtherDataError, StateError
 from lipt.common.inputs.specs import ImageFormat
 from lipt.common.weights.files import pack
-from lipt.coordinator.compute import light as lights
-from lipt.coordinator.compute.context import Context, with_kept_quarantine
+from lipt.coordinator.compute import context as contexts
+from lipt.coordinator.compute.context import Context, LightContext, with_kept_quarantine
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
-from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.compute.light import LightContext
+from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.coordinator.compute.messages import (
     MAX_LIGHT_BYTES,
     HeavyJobError,
     Order,
 )
 from lipt.core.workspace import Key
-from tests.coordinator.compute.jobs.test_selecting import job_of
+from tests.coordinator.compute.jobs.test_selection import job_of
 from tests.digits import digits_context, digits_settings
 
 
@@ -202,7 +201,7 @@ def test_subsets_of_labels_and_of_kept_signals_are_the_same(
     job = select(strategy)
     expected = job.run(heavy)
     assert job.run(light) == expected
-    monkeypatch.setattr(lights, "MAX_LIGHT_BYTES", 1000)
+    monkeypatch.setattr(contexts, "MAX_LIGHT_BYTES", 1000)
     if "uniform" not in strategy:
         with pytest.raises(HeavyJobError):
             job.run(light)
@@ -232,7 +231,7 @@ def test_signals_that_the_other_process_has_just_forgotten_are_needs_heavy_queue
 
     select("grand").run(heavy)
     for find in (gone, lambda *_, **__: heavy.signals_dir / "gone"):
-        monkeypatch.setattr(lights, "find_kept", find)
+        monkeypatch.setattr(contexts, "find_kept", find)
         with pytest.raises(HeavyJobError):
             select("grand").run(light)
 

@@ -13,8 +13,7 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.observability.logs import EventKind, Events, log_context, logging_about
 from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import current_traceparent, span
-from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.context import Context, DataDescription
 from lipt.coordinator.compute.messages import (
     Asked,
     DroppedError,

@@ -34,7 +34,7 @@ from lipt.common.models.registry import build_model, build_without_values
 from lipt.common.planning import PROCESS_BYTES, THREAD_BYTES, Cost, Limit, Violation
 from lipt.common.process.machine import Machine
 from lipt.common.weights.files import pack
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs import plan as planning
 from lipt.coordinator.runs.plan import (
     RunAdmission,

@@ -20,17 +20,23 @@ from lipt.common.inputs.specs import (
 )
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
     DamagedLearners,
-    DataDescription,
     InitializeWeights,
     MakeSoup,
     SoupResult,
 )
 from lipt.coordinator.compute.messages import Asked
-from lipt.coordinator.runs.holding import find_ready, hold_runs_of_other_data, how_far, why_held
-from lipt.coordinator.runs.repair import restore, restore_inputs
+from lipt.coordinator.runs.availability import (
+    find_ready,
+    hold_runs_of_other_data,
+    how_far,
+    restore,
+    restore_inputs,
+    why_held,
+)
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import (
     Closing,

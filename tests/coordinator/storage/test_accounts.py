@@ -27,12 +27,12 @@ from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence
 from lipt.coordinator.app import App
-from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData, SelectSubset
+from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData, SelectSubset
 from lipt.coordinator.dispatch.leases import AssignmentKey, RangeGrant
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.storage.accounts import (
+from lipt.coordinator.storage import (
     Accounts,
     Allowance,
     Quota,

@@ -15,7 +15,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import InitializeWeights, MakeSoup, SoupResult
-from lipt.coordinator.compute.jobs.selecting import (
+from lipt.coordinator.compute.jobs.selection import (
     Diagnosed,
     DiagnoseData,
     RecheckSubset,

@@ -21,7 +21,7 @@ from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageForma
 from lipt.common.subsets import subset_digest
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.selecting import (
+from lipt.coordinator.compute.jobs.selection import (
     DiagnoseData,
     MapExamples,
     Selected,
