@@ -20,7 +20,7 @@ WORKERS_WAITING = Gauge("lipt_workers_waiting", "Workers that wait for a learner
 LEASES = Gauge("lipt_leases", "Leased learners.")
 LEARNER_TRAIN = Histogram(
     "lipt_learner_train_seconds",
-    "Training time of accepted learners, as reported by their workers.",
+    "Training time of each accepted learner, as reported by its worker.",
     buckets=_WORK,
 )
 LEARNER_BYTES = Counter(
@@ -35,13 +35,13 @@ LEARNER_BYTES = Counter(
 )
 BLOB_BYTES = Counter(
     "lipt_blob_bytes_total",
-    "Bytes of files on the wire, with repeated ones.",
+    "Bytes of files on the wire, for all peers, including repeated ones.",
     ("direction",),
     at_zero=(("received",), ("sent",)),
 )
 STAGES = Histogram(
     "lipt_run_stage_seconds",
-    "Seconds of each stage of ready runs.",
+    "Time of each stage, of runs that became ready.",
     ("stage",),
     buckets=_WORK,
 )
@@ -53,7 +53,7 @@ SOUP_ACCURACY = Gauge(
 SOUP_KEPT = Gauge("lipt_soup_kept_learners", "Learners kept in the newest ready run's soup.")
 SELECTION = Histogram(
     "lipt_selection_seconds",
-    "Seconds to compute a subset, with its wait in the queue, by strategy; without stored ones.",
+    "Time to compute a subset, with its wait in the queue, by strategy; not of stored ones.",
     ("strategy",),
     buckets=_WORK,
 )
@@ -87,7 +87,7 @@ COMPUTE_PEAK = Gauge(
 )
 COMPUTE_LIMIT = Gauge(
     "lipt_compute_limit_bytes",
-    "Limit of a compute process (limits.compute_memory), enforced on a CPU.",
+    "Memory limit of a compute process: limits.compute_memory. It holds on a CPU.",
 )
 RPC = Histogram(
     "lipt_rpc_duration_seconds",
@@ -113,8 +113,8 @@ STORAGE = Gauge(
     "Bytes of needed and spare blobs at the last collection, and of uploads.",
     ("kind",),
 )
-STORAGE_FREE = Gauge("lipt_storage_free_bytes", "Free bytes on the state directory's disk.")
-UNFINISHED_UPLOADS = Gauge("lipt_unfinished_uploads", "Unfinished uploads.")
+STORAGE_FREE = Gauge("lipt_storage_free_bytes", "Free space on the state directory's disk.")
+UNFINISHED_UPLOADS = Gauge("lipt_unfinished_uploads", "Uploads that have begun and are not whole.")
 
 COORDINATOR: tuple[Instrument, ...] = tuple(
     one for one in list(vars().values()) if isinstance(one, Instrument)

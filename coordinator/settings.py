@@ -54,7 +54,7 @@ class PeerLimitSettings(Section):
 
 
 class LimitSettings(Section):
-    """Limits of requests and runs. A run's costs are computed before it begins."""
+    """Limits of a request. A run's needs are estimated before it begins."""
 
     max_blob_bytes: int = Field(default=4 * 1024**3, ge=1024)
     """Largest accepted file: uploaded weights, or a learner's result."""
@@ -84,7 +84,7 @@ class StorageSettings(Section):
     """Limits of uploads, and retention of uploads and ended runs."""
 
     max_bytes: int | None = Field(default=None, ge=1, examples=[100 * 1024**3])
-    """Limit of uploads that no run, subset or diagnosis names, by their declared sizes.
+    """Bytes of all uploads that no run, subset or diagnosis names, declared ones included.
     Default: a third of the disk that is free at the start."""
     max_bytes_per_peer: int | None = Field(default=None, ge=1, examples=[50 * 1024**3])
     """Limit of one peer's uploads. Default: half of `max_bytes`."""
@@ -95,7 +95,7 @@ class StorageSettings(Section):
     unfinished_hours: float = Field(default=6.0, gt=0.0)
     """A partial upload is removed after this time without a new byte."""
     unused_hours: float = Field(default=24.0, gt=0.0)
-    """A file that no record needs is removed after this time without use."""
+    """Blobs that no record needs and no caller has used for so long are removed."""
     keep_days: float | None = Field(default=None, gt=0.0, examples=[90])
     """Days after its end at which a run is removed with its subsets, unless it is in use: a running
     job, or a request in the last hour. Default: never."""
@@ -122,7 +122,7 @@ class ScoringWorkers(StrEnum):
 
 
 class ComputeSettings(Section):
-    """Computation for trainers: a light and a heavy queue, each with its own process."""
+    """Computations for trainers: the light queue has one process, the heavy queue another."""
 
     max_waiting: int = Field(default=256, ge=1)
     """Requests that may wait in each queue; more are refused, with a time to ask again."""
@@ -182,7 +182,7 @@ class CoordinatorSettings(Section):
     storage: StorageSettings = StorageSettings()
     compute: ComputeSettings = ComputeSettings()
     run: RunConfig = RunConfig()
-    """Defaults of runs: the paper's figures where it gives any."""
+    """Defaults of runs: the paper's figures, if it gives any."""
 
     @model_validator(mode="after")
     def _deadline_outlasts_a_lease(self) -> Self:
