@@ -148,8 +148,16 @@ class App:
             is_live=lambda lease: self.dispatcher.leases.has(*lease),
             clock=monotonic,
         )
-        kept = (settings.state_dir, self.blobs, accounts, settings.storage, self.events)
-        self.storage = Storage(*kept, self.store, self.compute, wall_clock=time)
+        self.storage = Storage(
+            settings.state_dir,
+            self.blobs,
+            accounts,
+            settings.storage,
+            self.events,
+            self.store,
+            self.compute,
+            wall_clock=time,
+        )
         _begin(self._stack, self.storage.run(), "collection")
 
 
@@ -166,12 +174,12 @@ def _begin(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) ->
 
 def logging_progress(*, clock: Callable[[], float]) -> OnProgress:
     """Log a job's progress every few seconds; `clock` is in seconds."""
-    said = clock()
+    logged_at = clock()
 
     def log(now: Progressed) -> None:
-        nonlocal said
-        if now.total and clock() - said >= _REPORT_EVERY_SECONDS:
-            said = clock()
+        nonlocal logged_at
+        if now.total and clock() - logged_at >= _REPORT_EVERY_SECONDS:
+            logged_at = clock()
             logger.info("%s: %d of %d", now.activity, now.done, now.total)
 
     return log

@@ -45,10 +45,10 @@ from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.instruments import COORDINATOR
 from lipt.coordinator.metrics import (
-    from_other_threads,
+    in_event_loop,
+    machine_readings,
     measure_stages,
-    of_the_machine,
-    of_the_state,
+    state_readings,
 )
 from lipt.coordinator.page.serving import FLAG as DASHBOARD_FLAG
 from lipt.coordinator.page.serving import PageServer, open_page, require_dashboard
@@ -172,8 +172,8 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
     if listen is None:
         yield
         return
-    state = from_other_threads(
-        lambda: {**of_the_state(app.store, app.dispatcher, app.compute), **app.storage.readings()}
+    state = in_event_loop(
+        lambda: {**state_readings(app.store, app.dispatcher, app.compute), **app.storage.readings()}
     )
     with serving_metrics(
         listen,
@@ -181,7 +181,7 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
         app.events,
         app.meters,
         COORDINATOR,
-        lambda: {**state(), **of_the_machine(app.compute, directory)},
+        lambda: {**state(), **machine_readings(app.compute, directory)},
     ) as address:
         logger.info("metrics on %s/metrics", address)
         yield

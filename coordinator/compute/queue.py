@@ -1,7 +1,7 @@
-"""Compute queue: callers take turns in front of a heavy and a light process.
+"""Compute queue: fair turns of callers, for a heavy and a light process.
 
-The light process serves only labels and stored signals, so a small request never waits for minutes;
-other jobs move on to the heavy one. A job without waiting callers is dropped, even while it runs.
+The light process reads only labels and stored signals, so a small request never waits for minutes.
+Jobs that need more move to the heavy one. A job without callers is dropped, even while it runs.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class ComputeQueue:
         job = Order(job, asked.fingerprint, dict(log_context()), current_traceparent())
         open_scan = ""
 
-        def hear(news: News) -> None:
+        def route(news: News) -> None:
             nonlocal open_scan
             if isinstance(news, ScanNews):
                 open_scan = "" if isinstance(news, ScanClosed) else news.scan_id
@@ -186,9 +186,9 @@ class ComputeQueue:
         heavy, *light = self._executors
         if light and asked.light:
             with suppress(HeavyJobError):
-                return await self._wait(light[0], job, hear, asked)
+                return await self._wait(light[0], job, route, asked)
         try:
-            return await self._wait(heavy, job, hear, asked)
+            return await self._wait(heavy, job, route, asked)
         finally:
             if open_scan:  # the job ended early: its ranges are not needed
                 self.on_scan(ScanClosed(open_scan))
@@ -266,7 +266,7 @@ class ComputeQueue:
         if num_own >= limits.max_waiting_per_caller:
             number, most, whose = num_own, limits.max_waiting_per_caller, " of this caller"
         raise QueueFullError(
-            f"{number} requests{whose} wait to be computed, {most} may. Ask again in "
+            f"{number} requests{whose} are waiting, the maximum is {most}. Ask again in "
             f"{retry_after_seconds:.0f} s.",
             retry_after_seconds=retry_after_seconds,
         )
@@ -321,7 +321,7 @@ class ComputeQueue:
         elif entry is executor.present:
             executor.process.drop()
         else:
-            return  # it has ended
+            return  # already ended
         self._events.record(
             EventKind.JOB_DROPPED,
             detail="waiting" if waits else "computing",

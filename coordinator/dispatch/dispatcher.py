@@ -20,6 +20,7 @@ from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
 from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.dispatch import policy
 from lipt.coordinator.dispatch.leases import (
     AssignmentKey,
     Lease,
@@ -27,17 +28,6 @@ from lipt.coordinator.dispatch.leases import (
     RangeGrant,
     Scans,
     require_lease,
-)
-from lipt.coordinator.dispatch.policy import (
-    MAX_SILENT_ENDS,
-    QueuedLearners,
-    candidates,
-    choose_learner,
-    consecutive_ends,
-    consecutive_ends_of_run,
-    why_idle,
-    why_quarantined,
-    why_waiting,
 )
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
@@ -126,14 +116,14 @@ class Dispatcher:
     def why_idle(self, worker: WorkerRecord) -> str:
         if worker.worker_id in self.leases.holders():
             return ""
-        return why_idle(worker, self._waiting_learners())
+        return policy.why_idle(worker, self._waiting_learners())
 
     def why_waiting(self, run: RunRecord) -> str:
-        waiting = QueuedLearners(run, self.leases.queued(run.run_id))
+        waiting = policy.QueuedLearners(run, self.leases.queued(run.run_id))
         # Most runs have no queued learner, and there may be thousands of workers to check.
         if not waiting.indices:
             return ""
-        return why_waiting(waiting, alive=self.alive(), silent=self._silent)
+        return policy.why_waiting(waiting, alive=self.alive(), silent=self._silent)
 
     def demand(self) -> Demand:
         learners: Counter[LearnerState] = Counter()
@@ -240,14 +230,16 @@ class Dispatcher:
 
     def _has_news(self, worker: WorkerRecord) -> bool:
         """Log a new idle reason, and return whether the worker should get it at once."""
-        reason = why_idle(worker, self._waiting_learners())
+        reason = policy.why_idle(worker, self._waiting_learners())
         news = self.workers.note_idle(worker.worker_id, reason)
         if news:
             logger.warning("worker %s is idle: it %s", worker.name, reason)
         return news
 
-    def _waiting_learners(self) -> list[QueuedLearners]:
-        found = (QueuedLearners(run, self.leases.queued(run.run_id)) for run in self._store.live())
+    def _waiting_learners(self) -> list[policy.QueuedLearners]:
+        found = (
+            policy.QueuedLearners(run, self.leases.queued(run.run_id)) for run in self._store.live()
+        )
         return [waiting for waiting in found if waiting.indices]
 
     def _on_change(self) -> None:
@@ -267,7 +259,7 @@ class Dispatcher:
         # Learners of held runs are not leased; leased ones may still be committed.
         waiting = [it for it in self._waiting_learners() if not self._store.held(it.run.run_id)]
         reserved, now = self._reserved.copy(), self._wall_clock()
-        found = candidates(waiting, now=now, reserved=reserved, silent=self._silent)
+        found = policy.candidates(waiting, now=now, reserved=reserved, silent=self._silent)
         free = {candidate.key: candidate for candidate in found}
         alive = cache(self.alive)
         for worker_id, poll in tuple(self._polls.items()):
@@ -280,7 +272,7 @@ class Dispatcher:
             if grant := self.scans.take(worker):
                 poll.set_result(grant)
                 del self._polls[worker_id]
-            elif chosen := choose_learner(worker, free.values(), alive=alive):
+            elif chosen := policy.choose_learner(worker, free.values(), alive=alive):
                 poll.set_result(chosen.key)
                 del self._polls[worker_id]
                 self._reserved.add(chosen.key)
@@ -393,9 +385,7 @@ class Dispatcher:
             self.leases.extend(key, _RETRY_SECONDS)
             return
         self._silent.add(worker_id)
-        own = consecutive_ends(run.learners[key.learner], self._silent)
-        if len(max(own, consecutive_ends_of_run(run, self._silent), key=len)) == MAX_SILENT_ENDS:
-            account = why_quarantined(QueuedLearners(run, [key.learner]), self._silent)
+        if account := policy.new_quarantine(run, key.learner, self._silent):
             self._record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
 
     async def _take_back(

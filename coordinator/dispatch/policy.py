@@ -156,6 +156,17 @@ def why_quarantined(waiting: QueuedLearners, silent: Collection[str]) -> str:
     return ""
 
 
+def new_quarantine(run: RunRecord, index: int, silent: Collection[str]) -> str:
+    """A clause on a learner whose latest silent end began its quarantine; else empty."""
+    ends = max(
+        consecutive_ends(run.learners[index], silent),
+        consecutive_ends_of_run(run, silent),
+        key=len,
+    )
+    begins = len(ends) == MAX_SILENT_ENDS
+    return why_quarantined(QueuedLearners(run, [index]), silent) if begins else ""
+
+
 def choose_learner(
     worker: WorkerRecord,
     candidates: Iterable[Candidate],

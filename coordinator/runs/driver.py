@@ -220,7 +220,7 @@ class RunDriver:
         await self._advance(run_id, lambda run: run.changed(training_started_at=None))
         while self.store.held(run_id):
             revision = self.store.revision(run_id)
-            await self.store.wait_for_turn(run_id, revision, timeout_seconds=60.0)
+            await self.store.wait_for_update(run_id, revision, timeout_seconds=60.0)
 
     def _ended(self, run: RunRecord, state: RunState, message: str) -> RunRecord:
         return run.changed(state=state, message=message, ended_at=self.wall_clock())
@@ -252,7 +252,7 @@ class RunDriver:
                 raise RunFailedError(decision.reason)
             if decision.verdict is Closing.MERGE:
                 break
-            await self.store.wait_for_turn(
+            await self.store.wait_for_update(
                 run.run_id, revision, timeout_seconds=decision.seconds_left or 60.0
             )
         logger.info("run %s closes: %s", run.name, decision.reason)

@@ -300,13 +300,13 @@ async def test_more_than_may_wait_are_refused_with_the_time_to_ask_again(
     await settled()
     queue.clock.now += 7.0
     refused = queue.ask("a2", "a")
-    words = "2 requests of this caller wait to be computed, 2 may. Ask again in 7 s."
+    words = "2 requests of this caller are waiting, the maximum is 2. Ask again in 7 s."
     with pytest.raises(QueueFullError, match=words) as raised:
         await refused.task
     assert raised.value.retry_after_seconds == 7.0
     kept.append(queue.ask("b0", "b"))
     await settled()
-    with pytest.raises(QueueFullError, match="3 requests wait to be computed, 3 may"):
+    with pytest.raises(QueueFullError, match="3 requests are waiting, the maximum is 3"):
         await queue.ask("c0", "c").task
     # A run's own are never refused, nor do they take the place of others.
     kept += [queue.ask(f"run {number}", None) for number in range(5)]

@@ -9,7 +9,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StaleLeaseError, StateError
 from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.dispatch import dispatcher
+from lipt.coordinator.dispatch import policy
 from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.policy import Candidate, choose_learner
 from lipt.coordinator.dispatch.workers import WorkerRecord
@@ -45,7 +45,7 @@ async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
         considered.append(worker.name)
         return choose_learner(worker, *arguments, **keywords)
 
-    monkeypatch.setattr(dispatcher, "choose_learner", watched)
+    monkeypatch.setattr(policy, "choose_learner", watched)
     polls = [
         asyncio.create_task(bench.acquire(bench.join(f"{number}"), wait_seconds=5.0))
         for number in range(100)

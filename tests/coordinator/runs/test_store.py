@@ -114,7 +114,7 @@ async def test_run_that_ends_is_summed_up_and_is_found_as_before(store: RunStore
     assert [run.run_id for run in store.live()] == ["r"]
     watched, turned = (
         asyncio.create_task(wait("r", store.revision("r"), timeout_seconds=30.0))
-        for wait in (store.wait_for_change, store.wait_for_turn)
+        for wait in (store.wait_for_change, store.wait_for_update)
     )
     await asyncio.sleep(0)
     ended = await store.update("r", lambda run: run.changed(state=RunState.READY, ended_at=5.0))
@@ -138,7 +138,7 @@ async def test_end_whose_caller_has_left_is_summed_up_as_well(store: RunStore) -
     ending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ending
-    await store.wait_for_turn("r", store.revision("r"), timeout_seconds=30.0)
+    await store.wait_for_update("r", store.revision("r"), timeout_seconds=30.0)
     await asyncio.sleep(0)
     assert store._live == {}
     assert store.find("r").state is RunState.CANCELLED
