@@ -133,6 +133,9 @@ class ComputeSettings(Section):
     processor and versions (the same bits), `any`, or `none`."""
     scoring_range: int = Field(default=4096, ge=1)
     """Examples per range that such a worker scores, rounded up to whole batches."""
+    verified_share: float = Field(default=0.05, gt=0.0, le=1.0)
+    """Random share of such workers' examples that is scored here again: n forged ones go unnoticed
+    with probability (1 - share)^n."""
 
 
 class CoordinatorSettings(Section):
