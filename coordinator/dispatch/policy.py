@@ -113,12 +113,12 @@ def why_idle(worker: WorkerRecord, waiting: Iterable[QueuedLearners]) -> str:
 def _why_not(worker: WorkerRecord, waiting: QueuedLearners) -> str:
     run = waiting.run
     if refusal := worker.refusal(run):
-        return f"cannot train run {run.name}, for it does not {refusal}"
+        return f"cannot train run {run.name}: it does not {refusal}"
     if any(_is_another(worker, learner) for learner in waiting.learners()):
         return ""
     return (
-        f"has trained all that waits of run {run.name}, and learners.redundancy = "
-        f"{run.config.learners.redundancy} wants another worker to train it, too"
+        f"has trained every queued learner of run {run.name}, and learners.redundancy = "
+        f"{run.config.learners.redundancy} needs another worker"
     )
 
 
@@ -210,12 +210,12 @@ def _why_unconfirmed(
 ) -> str:
     """Why no two `able` workers can confirm a run's queued learners; empty if two can."""
     wanted = run.config.learners.redundancy
-    parties = {worker.identity for worker in able}
+    identities = {worker.identity for worker in able}
 
     def lacks(learner: LearnerRecord) -> bool:
         if learner.unconfirmed:
             return not any(_is_another(worker, learner) for worker in able)
-        return len(parties) < wanted
+        return len(identities) < wanted
 
     lacking = [learner for learner in waiting if lacks(learner)]
     if not lacking:
@@ -223,8 +223,8 @@ def _why_unconfirmed(
     kinds = sorted({held.kind for learner in lacking for held in learner.unconfirmed})
     device = f", on such a device: {' or '.join(kinds)}" if kinds else ""
     return (
-        f"learners.redundancy = {wanted} wants another worker for {len(lacking)} learners, with a "
-        f"certificate or token of its own where workers have some{device}"
+        f"learners.redundancy = {wanted} needs another worker for {len(lacking)} learners, with its own "
+        f"certificate or token if workers have any{device}"
     )
 
 

@@ -37,7 +37,7 @@ from lipt.coordinator.state.records import SubsetRecord
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.v1 import run_pb2
 
-# The call whose roles may see the page at all.
+# The call whose roles may open the page.
 OPEN_PAGE = "AccessService/OpenPage"
 NUM_SHOWN = 32
 MAX_PICTURES = 64
@@ -75,7 +75,7 @@ def _signed_in(
         page.attempts.note_failure(address)
         raise
     require_role(caller, f"/lipt.v1.{OPEN_PAGE}")
-    # A proxy in front that has TLS says so; anybody else who says it makes the cookie stricter.
+    # A TLS proxy sets this header; a forged one only makes the cookie stricter.
     proxied = request.http.headers.get("x-forwarded-proto") == "https"
     response.set_cookie(
         page.cookie,
@@ -96,7 +96,7 @@ async def sign_out(request: PageRequest) -> object:
 
 
 def calling(call: str) -> tuple[Handler, bool]:
-    """The handler that makes a call of the contract, as JSON; and whether its answer streams."""
+    """A handler of a call of the contract, with a JSON body, and whether it streams."""
     method = Default().FindMethodByName(f"lipt.v1.{call.replace('/', '.')}")
     service, _, name = call.partition("/")
 
@@ -105,7 +105,7 @@ def calling(call: str) -> tuple[Handler, bool]:
         try:
             ParseDict(fields, message)
         except (ParseError, ValueError, RecursionError) as error:
-            raise InvalidRequestError(f"the body cannot be: {str(error)[:200]}.") from None
+            raise InvalidRequestError(f"the request body is invalid: {str(error)[:200]}.") from None
         require_lengths(message)
         answered = getattr(request.page.services[service], name)(message, request)
         return answered if method.server_streaming else await answered
@@ -162,7 +162,7 @@ async def list_subsets(request: PageRequest, run: str) -> object:
 
 
 async def show_subsets(request: PageRequest, run: str, digest: str, other: str = "") -> object:
-    """One subset or two with their classes, weights and examples of both ends; what two share."""
+    """One or two subsets with classes, weights and sample examples, and the overlap of two."""
     app = request.page.app
     found = [await app.answers.find_subset(run, one) for one in (digest, other) if one]
     examples = [await app.answers.examples(subset) for subset in found]
@@ -182,7 +182,7 @@ async def show_subsets(request: PageRequest, run: str, digest: str, other: str =
             "overlap": asdict(overlap(rows[0], rows[1], labels_N)) if comparable else None,
         }
 
-    # Of a million examples it takes longer than the event loop may be held.
+    # A million examples would block the event loop.
     return await asyncio.to_thread(compared)
 
 
@@ -245,7 +245,7 @@ def examined(
     class_names: Sequence[str],
     quarantined: Sequence[int],
 ) -> dict[str, Any]:
-    """A subset's weights, examples of both ends, and classes, if its data is served."""
+    """A subset's weights, chosen and excluded examples, and classes if its data is served."""
     indices_K, weights_K = examples.indices_K, examples.weights_K
     heaviest_K = indices_K[np.argsort(-weights_K, kind="stable")]
     rest = np.setdiff1d(np.arange(len(labels_N)), [*quarantined, *indices_K])
@@ -268,7 +268,7 @@ def examined(
 
 
 def _drawn(subset: SubsetRecord, rows: NDArray[np.int64]) -> list[int]:
-    """Some rows, ascending; the same at every look at the subset."""
+    """A random sample of rows, ascending; always the same for a subset."""
     generator = np.random.default_rng(derive_seed(0, f"page: {subset.digest}"))
     found: list[int] = np.sort(generator.permutation(rows)[:NUM_SHOWN]).tolist()
     return found

@@ -119,7 +119,7 @@ async def restore(
     damaged = await _damaged(blobs, wanted)
     if not damaged:
         return
-    logger.warning("%d files of run %s are not whole: they are made again", len(damaged), run.name)
+    logger.warning("%d files of run %s are damaged and recomputed", len(damaged), run.name)
     initial, jobs = run.initial_weights, list[Job[object]]()
     if initial in damaged:
         jobs.append(InitializeWeights(run.config))
@@ -134,8 +134,8 @@ async def restore(
         await compute.run(job, report, asked)
     if lost := await _damaged(blobs, damaged):
         raise CorruptBlobError(
-            f"{len(lost)} files of run {run.name} were changed or lost by the coordinator's disk, "
-            f"and came out otherwise when they were made again: {', '.join(map(str, lost))}. "
+            f"{len(lost)} files of run {run.name} are damaged, and recomputing them gave "
+            f"other bytes: {', '.join(map(str, lost))}. "
             "Start the run again."
         )
 

@@ -1,6 +1,6 @@
 """Plan of a run, and whether it may start here, before anything is stored.
 
-A plan has a run's threads, memory, images and disk by place, without later selections.
+A plan lists a run's threads, memory, images and disk. Later selections are not included.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 # Built-in models whose figures are cached; there are about a hundred.
 _MAX_KNOWN = 256
-# A shard's examples, the file's parts, and the file.
+# Copies of a shard in memory: its examples, the parts of its file, and the file.
 _SHARD_COPIES = 3
 # Channels of an image while it is read.
 _RGB = 3
@@ -264,7 +264,7 @@ def require_none(found: Sequence[Violation]) -> None:
 
 def log_all(found: Sequence[Violation]) -> None:
     for one in found:
-        logger.warning("a run as [run] has it would be refused: %s", one)
+        logger.warning("the default run of [run] would be refused: %s", one)
 
 
 @dataclass(frozen=True)

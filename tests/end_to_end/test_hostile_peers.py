@@ -147,7 +147,7 @@ def test_a_liar_is_named_and_the_soup_is_the_one_without_it(cluster: Cluster) ->
         liar.submit(liar.take())
         held = client.run(run.run_id)
         assert [learner.result for learner in held.learners] == [None, None]
-        assert held.waiting.startswith("learners.redundancy = 2 wants another worker")
+        assert held.waiting.startswith("learners.redundancy = 2 needs another worker")
     # What is held back is as durable as what is in.
     coordinator.stop(signal.SIGKILL)
     coordinator = cluster.start_coordinator()

@@ -207,7 +207,7 @@ async def test_worker_that_waits_in_vain_is_told_once_at_once_and_the_log_too(
     vm = bench.join("vm")
     await bench.store.add(made_up_run(model="mine:build"))
     assert await bench.acquire(vm, wait_seconds=3600.0) is None
-    log = "worker vm is idle: it cannot train run name-r, for it does not allow `mine`"
+    log = "worker vm is idle: it cannot train run name-r: it does not allow `mine`"
     assert caplog.text.count(log) == 1
     # From here on its polls last as long as they may, until there is work for it.
     polling = asyncio.create_task(bench.acquire(vm, wait_seconds=3600.0))

@@ -211,7 +211,7 @@ def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train() -> None:
         made_up_run("other", model="other:build"),
     )
     expected = (
-        "cannot train run name-mine, for it does not allow `mine.nets` (--allow-module mine.nets)"
+        "cannot train run name-mine: it does not allow `mine.nets` (--allow-module mine.nets)"
     )
     assert why_idle(worker(), map(waiting, [mine, other])) == expected
     assert why_idle(worker("w", "mine"), [waiting(mine)]) == ""
@@ -320,8 +320,8 @@ def test_two_processes_with_one_certificate_are_one_party() -> None:
 def test_a_run_says_which_worker_it_waits_for() -> None:
     run = twice(made_up_run(num_learners=2))
     a, b, c = worker("a"), worker("b"), worker("c")
-    words = "with a certificate or token of its own where workers have some"
-    wants = "learners.redundancy = 2 wants another worker for"
+    words = "with its own certificate or token if workers have any"
+    wants = "learners.redundancy = 2 needs another worker for"
     assert why_waiting(waiting(run), alive=[a]) == f"{wants} 2 learners, {words}"
     assert why_waiting(waiting(run), alive=[a, b]) == ""
     run = with_held(with_held(run, 0, sent("a", "x")), 1, sent("a", "x"), sent("b", "y"))
@@ -329,8 +329,8 @@ def test_a_run_says_which_worker_it_waits_for() -> None:
     assert why_waiting(waiting(run), alive=[a, b]) == on_such
     assert why_waiting(waiting(run), alive=[a, b, c]) == ""
     assert why_idle(a, [waiting(run)]) == (
-        "has trained all that waits of run name-r, and learners.redundancy = 2 wants another "
-        "worker to train it, too"
+        "has trained every queued learner of run name-r, and learners.redundancy = 2 needs "
+        "another worker"
     )
     assert why_idle(b, [waiting(run)]) == why_idle(c, [waiting(run)]) == ""
     # Without redundancy one worker is enough.

@@ -172,7 +172,7 @@ async def test_an_operator_s_own_run_that_would_be_refused_is_said_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await admission(tmp_path).require(run(evaluation_threads=64), log_all)
-    assert "a run as [run] has it would be refused: evaluation_threads = 64" in caplog.text
+    assert "the default run of [run] would be refused: evaluation_threads = 64" in caplog.text
     with pytest.raises(UnknownNameError):
         await admission(tmp_path).require(run("resnet9"), log_all)
 
