@@ -237,7 +237,7 @@ class Bench:
                     worker_id=f"w{number}",
                     worker_name=f"{who} {number}",
                     device="cpu",
-                    identity=f"worker {number}",
+                    credential=f"worker {number}",
                     kind="cpu",
                 )
                 learner, verified = with_result(

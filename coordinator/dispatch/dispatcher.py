@@ -207,7 +207,7 @@ class Dispatcher:
                 worker_id=worker_id,
                 worker_name=worker.name,
                 device=worker.device,
-                identity=worker.identity,
+                credential=worker.credential,
                 kind=worker.kind,
                 leased_at=now,
                 committed_at=None,

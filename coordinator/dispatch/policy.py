@@ -210,12 +210,12 @@ def _why_unconfirmed(
 ) -> str:
     """Why no two `able` workers can confirm a run's queued learners; empty if two can."""
     wanted = run.config.learners.redundancy
-    identities = {worker.identity for worker in able}
+    credentials = {worker.credential for worker in able}
 
     def lacks(learner: LearnerRecord) -> bool:
         if learner.unconfirmed:
             return not any(_is_another(worker, learner) for worker in able)
-        return len(identities) < wanted
+        return len(credentials) < wanted
 
     lacking = [learner for learner in waiting if lacks(learner)]
     if not lacking:
@@ -223,10 +223,10 @@ def _why_unconfirmed(
     kinds = sorted({held.kind for learner in lacking for held in learner.unconfirmed})
     device = f", on such a device: {' or '.join(kinds)}" if kinds else ""
     return (
-        f"learners.redundancy = {wanted} needs another worker for {len(lacking)} learners, with its own "
-        f"certificate or token if workers have any{device}"
+        f"learners.redundancy = {wanted} needs another worker for {len(lacking)} learners, "
+        f"with its own certificate or token if workers have any{device}"
     )
 
 
 def _is_another(worker: WorkerRecord, learner: LearnerRecord) -> bool:
-    return all(worker.identity != held.identity for held in learner.unconfirmed)
+    return all(worker.credential != held.credential for held in learner.unconfirmed)

@@ -167,7 +167,7 @@ def verify(
     earlier: Sequence[UnconfirmedResult], newest: UnconfirmedResult, *, redundancy: int
 ) -> Verification:
     """Verify the newest result; `earlier` ones are from other workers, and no two agree."""
-    others = [held for held in earlier if held.identity != newest.identity]
+    others = [held for held in earlier if held.credential != newest.credential]
     same = [held for held in others if held.files == newest.files]
     wrong = [held for held in others if held.files != newest.files]
     if redundancy == 1 or (same and not wrong):
@@ -202,7 +202,7 @@ def with_result(
         epoch=learner.epoch,
         worker_id=learner.worker_id,
         worker_name=learner.worker_name,
-        identity=learner.identity,
+        credential=learner.credential,
         kind=learner.kind,
         result=result.blob,
         snapshots=result.snapshots,

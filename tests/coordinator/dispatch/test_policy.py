@@ -240,7 +240,7 @@ def sent(worker: str, content: str, *, kind: str = "cpu", snapshot: str = "") ->
         epoch=1,
         worker_id=worker,
         worker_name=worker,
-        identity=worker,
+        credential=worker,
         kind=kind,
         result=result(content).blob,
         snapshots=(BlobName.of(snapshot.encode()),) if snapshot else (),
@@ -261,7 +261,7 @@ def test_the_first_is_held_back_and_the_second_that_agrees_is_taken() -> None:
     assert (held.verdict, held.suspects) == (Verdict.HOLD, ())
     assert held.reason.startswith("worker a has handed it in; it waits for another worker")
     assert verify([sent("a", "x")], sent("b", "x"), redundancy=2) == Verification(Verdict.TAKE)
-    # One party does not confirm itself, and snapshots have to agree, too.
+    # One credential does not confirm itself, and snapshots have to agree, too.
     assert verify([sent("a", "x")], sent("a", "x"), redundancy=2).verdict is Verdict.HOLD
     earlier = [sent("a", "x", snapshot="s")]
     assert verify(earlier, sent("b", "x", snapshot="s"), redundancy=2).verdict is Verdict.TAKE
@@ -307,11 +307,11 @@ def test_never_the_same_party_twice_and_first_the_same_kind_of_device() -> None:
     assert choose_learner(b, offered, alive=lambda: [a, b]) == offered[0]
 
 
-def test_two_processes_with_one_certificate_are_one_party() -> None:
+def test_two_processes_with_one_certificate_are_one_credential() -> None:
     box = Caller("k", "box", frozenset({Role.WORKER}), certificate="aa")
     first, second = (worker(name, caller=box) for name in "ab")
-    assert first.identity == second.identity == "box"
-    held = sent("a", "x").changed(identity=first.identity)
+    assert first.credential == second.credential == "box"
+    held = sent("a", "x").changed(credential=first.credential)
     run = with_held(twice(made_up_run(num_learners=1)), 0, held)
     assert not may_confirm(second, run, run.learners[0], alive=[first, second])
     assert may_confirm(worker("c"), run, run.learners[0], alive=[])

@@ -162,7 +162,7 @@ def unconfirmed_of(learner: LearnerRecord) -> UnconfirmedResult:
         epoch=learner.epoch,
         worker_id=learner.worker_id,
         worker_name=learner.worker_name,
-        identity=learner.worker_id,
+        credential=learner.worker_id,
         kind="cpu",
         result=BlobName.of(b"x"),
     )
