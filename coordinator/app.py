@@ -31,7 +31,7 @@ from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
 from lipt.coordinator.storage import Storage, open_accounts
-from lipt.coordinator.subsets.answers import Answers
+from lipt.coordinator.subsets import Answers
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import backbone_identity
 

@@ -39,7 +39,7 @@ from lipt.coordinator.metrics import machine_readings, measure_stages, state_rea
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import CostRecord
-from lipt.coordinator.subsets.answers import DiagnosisQuery
+from lipt.coordinator.subsets import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import config_pb2
 from tests.clock import Clock

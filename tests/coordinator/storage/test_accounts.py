@@ -40,7 +40,7 @@ from lipt.coordinator.storage import (
     free_bytes,
     resolve_quota,
 )
-from lipt.coordinator.subsets.answers import DiagnosisQuery
+from lipt.coordinator.subsets import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import blob_pb2, blob_pb2_grpc, config_pb2
 from tests.clock import Clock

@@ -25,7 +25,7 @@ from lipt.coordinator.compute.jobs.selection import (
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord
-from lipt.coordinator.subsets.answers import Answer, Answers, DiagnosisQuery
+from lipt.coordinator.subsets import Answer, Answers, DiagnosisQuery
 from lipt.core.selection.selection import Selection
 from lipt.core.stages.choice import Chosen
 from lipt.core.stages.question import SubsetQuery

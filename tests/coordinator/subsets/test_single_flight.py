@@ -6,7 +6,7 @@ import pytest
 
 from lipt.common.errors import BudgetError
 from lipt.coordinator.compute.messages import OnProgress, Progressed
-from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
+from lipt.coordinator.subsets import Callers, SingleFlight
 
 WAITING, HALF, DONE = (
     Progressed("waiting", 0, 0, ahead=3),
