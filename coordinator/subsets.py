@@ -31,7 +31,7 @@ from lipt.coordinator.compute.jobs.selection import (
     Selected,
     SelectSubset,
 )
-from lipt.coordinator.compute.messages import Asked, OnProgress, Progressed
+from lipt.coordinator.compute.messages import JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.verification import scorers_of
 from lipt.coordinator.instruments import SELECTION
@@ -293,8 +293,8 @@ class Answers:
         self, run: RunRecord, query: SubsetQuery, num_examples: int
     ) -> tuple[SubsetRecord, BlobName] | None:
         """The previous subset and its weights, if only the weights differ."""
-        asked = query.previous and query.weights is not None
-        if not asked or not find_strategy(query.strategy).rechecks:
+        rechecks = query.previous and query.weights is not None
+        if not rechecks or not find_strategy(query.strategy).rechecks:
             return None
         for subset in await self.database.find_subsets(run.run_id, query.previous):
             with contextlib.suppress(UnknownBlobError):
@@ -318,7 +318,9 @@ class Answers:
         with self.blobs.expiry.holding(anchor.sha256):
             checked = await self._flights.run(
                 f"recheck {previous.key} {job.weights.sha256}",
-                lambda report, waiting: self.compute.run(recheck, report, _asked(run, waiting)),
+                lambda report, waiting: self.compute.run(
+                    recheck, report, _job_options(run, waiting)
+                ),
                 on_progress,
                 callers,
             )
@@ -328,7 +330,7 @@ class Answers:
         self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress, callers: Callers
     ) -> SubsetRecord:
         started = monotonic()
-        asked = replace(_asked(run, callers), light=job.is_light)
+        options = replace(_job_options(run, callers), light=job.is_light)
         # A span in the caller's trace, linked to the run's.
         with span("selection", link=run.traceparent, run_id=run.run_id) as selection:
             selection.note(run_name=run.name, strategy=job.strategy, budget=job.budget)
@@ -336,7 +338,7 @@ class Answers:
                 await self._restore(run, job.weights, report, callers)
             await self._restore(run, job.initial, report, callers)
             while True:
-                selected = await self.compute.run(job, report, asked)
+                selected = await self.compute.run(job, report, options)
                 # Otherwise it had begun on kept signals that were removed since.
                 if not self._distrusted & scorers_of(selected.told.get("scored_by")):
                     break
@@ -376,13 +378,13 @@ class Answers:
             await self._restore(run, job.sources.initial, report, callers)
         fingerprint = run.fingerprint if run else self.data.fingerprint
         proxy, features = str(job.proxy), job.sources.features
-        asked = Asked(run.run_id if run else "", callers, fingerprint=fingerprint)
+        options = JobOptions(run.run_id if run else "", callers, fingerprint=fingerprint)
         link = run.traceparent if run else ""
-        with span("diagnosis", link=link, run_id=asked.run, proxy=proxy):
-            diagnosed = await self.compute.run(job, report, asked)
+        with span("diagnosis", link=link, run_id=options.run, proxy=proxy):
+            diagnosed = await self.compute.run(job, report, options)
         diagnosis = DiagnosisRecord(
             key=key,
-            run_id=asked.run,
+            run_id=options.run,
             proxy=proxy,
             num_examples=self.data.num_rows,
             fingerprint=fingerprint,
@@ -410,7 +412,7 @@ class Answers:
             await self._flights.run(
                 f"restore {blob}",
                 lambda report, waiting: restore(
-                    run, [blob], self.blobs, self.compute, report, _asked(run, waiting)
+                    run, [blob], self.blobs, self.compute, report, _job_options(run, waiting)
                 ),
                 report,
                 callers,
@@ -434,8 +436,8 @@ class Answers:
         return await asyncio.to_thread(self.blobs.is_whole, blob)
 
 
-def _asked(run: RunRecord, callers: Callers) -> Asked:
-    return Asked(run.run_id, callers, fingerprint=run.fingerprint)
+def _job_options(run: RunRecord, callers: Callers) -> JobOptions:
+    return JobOptions(run.run_id, callers, fingerprint=run.fingerprint)
 
 
 def _always(caller: str) -> Callers:
@@ -444,8 +446,8 @@ def _always(caller: str) -> Callers:
 
 def request_key(question: Sources, run: RunRecord | None, **besides: object) -> str:
     """An answer's key: a hash of exactly its dependencies; `besides` are further ones, as JSON."""
-    asked = {name: value for name, value in asdict(question).items() if name != "config"}
-    depends_on = {"question": asked, "run": run and run.run_id, **besides}
+    request = {name: value for name, value in asdict(question).items() if name != "config"}
+    depends_on = {"question": request, "run": run and run.run_id, **besides}
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
 
 

@@ -67,8 +67,8 @@ class Job(Protocol[ResultT_co]):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A job's circumstances.
+class JobOptions:
+    """Options of a job: its callers, queue, data and callbacks.
 
     `callers` wait for it (None: a run's own job). Labels and stored signals may be enough for a
     `light` one. It fails with OtherDataError unless the data keeps its `fingerprint` (empty: any).

@@ -24,10 +24,10 @@ from lipt.common.observability.tracing import current_traceparent
 from lipt.common.process.machine import this_machine
 from lipt.coordinator.compute.context import Context, DataDescription, LightContext
 from lipt.coordinator.compute.messages import (
-    Asked,
     DroppedError,
     HeavyJobError,
     Job,
+    JobOptions,
     News,
     OnProgress,
     Order,
@@ -45,7 +45,7 @@ ResultT = TypeVar("ResultT")
 HEAVY, LIGHT = "heavy", "light"
 
 _PIPELINE = frozenset({""})
-_BY_ITSELF = Asked()
+_BY_ITSELF = JobOptions()
 # Bounds of the retry delay sent to a refused caller.
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
 _NOTHING_YET = Progressed()
@@ -72,7 +72,7 @@ class Entry:
     turn: int
     since: float
     job: Job[Any]
-    asked: Asked
+    options: JobOptions
     on_news: Callable[[News], None]
     outcome: asyncio.Future[Any]
     ahead: int = 0
@@ -86,7 +86,7 @@ class Entry:
 
     @property
     def callers(self) -> frozenset[str]:
-        return _PIPELINE if self.asked.callers is None else self.asked.callers()
+        return _PIPELINE if self.options.callers is None else self.options.callers()
 
 
 def fair_order(waiting: Iterable[Entry], ranks: Mapping[str, int]) -> list[Entry]:
@@ -167,10 +167,13 @@ class ComputeQueue:
         self._executors.append(_Executor(LIGHT, process))
 
     async def run(
-        self, job: Job[ResultT], on_progress: OnProgress = lambda _: None, asked: Asked = _BY_ITSELF
+        self,
+        job: Job[ResultT],
+        on_progress: OnProgress = lambda _: None,
+        options: JobOptions = _BY_ITSELF,
     ) -> ResultT:
         """Return the job's result (QueueFullError if too many wait); cancelling drops the job."""
-        job = Order(job, asked.fingerprint, dict(log_context()), current_traceparent())
+        job = Order(job, options.fingerprint, dict(log_context()), current_traceparent())
         open_scan = ""
 
         def route(news: News) -> None:
@@ -181,14 +184,14 @@ class ComputeQueue:
             elif isinstance(news, Progressed):
                 on_progress(news)
             else:
-                asked.on_part(news)
+                options.on_part(news)
 
         heavy, *light = self._executors
-        if light and asked.light:
+        if light and options.light:
             with suppress(HeavyJobError):
-                return await self._wait(light[0], job, route, asked)
+                return await self._wait(light[0], job, route, options)
         try:
-            return await self._wait(heavy, job, route, asked)
+            return await self._wait(heavy, job, route, options)
         finally:
             if open_scan:  # the job ended early: its ranges are not needed
                 self.on_scan(ScanClosed(open_scan))
@@ -199,8 +202,8 @@ class ComputeQueue:
             Computation(
                 lane=executor.name,
                 job=name_of(entry.job),
-                run=entry.asked.run,
-                num_callers=0 if entry.asked.callers is None else len(entry.asked.callers()),
+                run=entry.options.run,
+                num_callers=0 if entry.options.callers is None else len(entry.options.callers()),
                 computing=entry is executor.present,
                 seconds=now - (executor.began if entry is executor.present else entry.since),
                 progress=entry.latest,
@@ -231,16 +234,20 @@ class ComputeQueue:
         )
 
     async def _wait(
-        self, executor: _Executor, job: Job[ResultT], on_news: Callable[[News], None], asked: Asked
+        self,
+        executor: _Executor,
+        job: Job[ResultT],
+        on_news: Callable[[News], None],
+        options: JobOptions,
     ) -> ResultT:
-        if asked.callers is not None:
-            self._require_room(executor, asked.callers())
+        if options.callers is not None:
+            self._require_room(executor, options.callers())
         entry = Entry(
             next(self._numbers),
             executor.turn,
             self._clock(),
             job,
-            asked,
+            options,
             on_news,
             asyncio.get_running_loop().create_future(),
         )
@@ -255,7 +262,7 @@ class ComputeQueue:
 
     def _require_room(self, executor: _Executor, callers: frozenset[str]) -> None:
         limits = self._settings.compute
-        of_trainers = [entry for entry in executor.waiting if entry.asked.callers is not None]
+        of_trainers = [entry for entry in executor.waiting if entry.options.callers is not None]
         num_own = sum(bool(callers & entry.callers) for entry in of_trainers)
         if len(of_trainers) < limits.max_waiting and num_own < limits.max_waiting_per_caller:
             return
@@ -310,7 +317,7 @@ class ComputeQueue:
         finally:
             seconds = self._clock() - executor.began
             self._meters.observe(JOB, seconds, executor.name, name_of(entry.job))
-            entry.asked.took(seconds)
+            entry.options.took(seconds)
             executor.present = None
             self._proceed(executor)
 
@@ -326,6 +333,6 @@ class ComputeQueue:
             EventKind.JOB_DROPPED,
             detail="waiting" if waits else "computing",
             job=name_of(entry.job),
-            run=entry.asked.run,
+            run=entry.options.run,
         )
         self._proceed(executor)

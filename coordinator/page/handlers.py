@@ -28,7 +28,7 @@ from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.access.caller import Caller, require_role
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.selection import MapExamples, ShowExamples
-from lipt.coordinator.compute.messages import Asked, OnProgress
+from lipt.coordinator.compute.messages import JobOptions, OnProgress
 from lipt.coordinator.page.requests import Handler, Page, PageRequest, address_of, answer, refuse
 from lipt.coordinator.page.sessions import SESSION_SECONDS
 from lipt.coordinator.rpc.subsets import Answering
@@ -137,8 +137,8 @@ async def pictures(
                 f"there is no example {str(row)[:30]}, or it is quarantined. The data has "
                 f"{app.data.num_rows}, counted from 0."
             )
-    asked = _asked_by(request, app.data.fingerprint)
-    examples = await app.compute.run(ShowExamples(tuple(ids)), asked=asked)
+    options = _options_of(request, app.data.fingerprint)
+    examples = await app.compute.run(ShowExamples(tuple(ids)), options=options)
     labels_N, names = app.data.labels_N, app.data.class_names
     shown = [
         {"id": row, "class_name": names[labels_N[row]]} | asdict(example)
@@ -198,11 +198,11 @@ async def draw_map(
     if found.inputs is None or found.pretrained_weights is None:
         raise ValueError(f"run {found.run_id} is ready without weights")
     job = MapExamples(found.config, found.inputs, found.pretrained_weights, tuple(ids_M.tolist()))
-    asked = _asked_by(request, found.fingerprint, found.run_id)
+    options = _options_of(request, found.fingerprint, found.run_id)
 
     async def place(report: OnProgress) -> tuple[tuple[float, float], ...]:
-        await restore(found, [job.weights], app.blobs, app.compute, report, asked)
-        return await app.compute.run(job, report, asked)
+        await restore(found, [job.weights], app.blobs, app.compute, report, options)
+        return await app.compute.run(job, report, options)
 
     async def values() -> AsyncGenerator[object, None]:
         with Answering(place) as answering:
@@ -219,8 +219,8 @@ async def draw_map(
     return values()
 
 
-def _asked_by(request: PageRequest, fingerprint: str, run: str = "") -> Asked:
-    return Asked(run, lambda: frozenset({request.peer()}), fingerprint=fingerprint)
+def _options_of(request: PageRequest, fingerprint: str, run: str = "") -> JobOptions:
+    return JobOptions(run, lambda: frozenset({request.peer()}), fingerprint=fingerprint)
 
 
 def _labels_of(app: App, fingerprint: str) -> Labels:

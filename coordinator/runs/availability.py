@@ -18,7 +18,7 @@ from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights, MakeSoup
-from lipt.coordinator.compute.messages import Asked, Job, OnProgress
+from lipt.coordinator.compute.messages import Job, JobOptions, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord, RunSummary
@@ -103,7 +103,7 @@ async def restore_inputs(
         shards = {learner.shard for learner in run.learners if learner.state.open}
         wanted = {run.initial_weights, *shards}
         await restore(
-            run, wanted, blobs, compute, report, Asked(run.run_id, fingerprint=run.fingerprint)
+            run, wanted, blobs, compute, report, JobOptions(run.run_id, fingerprint=run.fingerprint)
         )
 
 
@@ -113,7 +113,7 @@ async def restore(
     blobs: BlobStore,
     compute: ComputeQueue,
     report: OnProgress,
-    asked: Asked,
+    options: JobOptions,
 ) -> None:
     """Recompute the damaged files among `wanted`; a CorruptBlobError if the bytes differ."""
     damaged = await _damaged(blobs, wanted)
@@ -128,10 +128,10 @@ async def restore(
     if run.pretrained_weights in damaged:
         if run.inputs is None or initial is None:
             raise ValueError(f"run {run.run_id} has no theta_p yet")
-        await restore(run, [initial], blobs, compute, report, asked)
+        await restore(run, [initial], blobs, compute, report, options)
         jobs.append(MakeSoup(run.config, run.inputs, initial, run.results))
     for job in jobs:
-        await compute.run(job, report, asked)
+        await compute.run(job, report, options)
     if lost := await _damaged(blobs, damaged):
         raise CorruptBlobError(
             f"{len(lost)} files of run {run.name} are damaged, and recomputing them gave "

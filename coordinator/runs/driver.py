@@ -24,7 +24,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     Offered,
 )
-from lipt.coordinator.compute.messages import Asked, Job, OnProgress, Progressed
+from lipt.coordinator.compute.messages import Job, JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.availability import record_held
 from lipt.coordinator.runs.store import RunStore
@@ -190,10 +190,10 @@ class RunDriver:
             nonlocal seconds
             seconds = took
 
-        asked = Asked(run.run_id, fingerprint=run.fingerprint, on_part=take, took=note)
+        options = JobOptions(run.run_id, fingerprint=run.fingerprint, on_part=take, took=note)
         report = self._report(run.run_id)
         made = await self._patiently(
-            run.run_id, lambda: self.compute.run(job, report, asked), stage="stage"
+            run.run_id, lambda: self.compute.run(job, report, options), stage="stage"
         )
         return made, seconds
 

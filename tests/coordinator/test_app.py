@@ -21,7 +21,7 @@ from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import logging_progress
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData
-from lipt.coordinator.compute.messages import Asked, Progressed
+from lipt.coordinator.compute.messages import JobOptions, Progressed
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.instruments import (
     COMPUTE_LIMIT,
@@ -67,14 +67,14 @@ async def test_run_goes_from_its_request_to_its_soup_and_subset(tmp_path: Path) 
         assert compute.known == DATA
         run = await app.requests.create("q", "mine", NOTHING)
         final = await complete(app, "mine")
-        assert compute.asked[1:] == [Asked(run.run_id, fingerprint=DATA.fingerprint)] * 3
+        assert compute.options[1:] == [JobOptions(run.run_id, fingerprint=DATA.fingerprint)] * 3
         await app.answers.subset(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
-        asked = compute.asked[-1]
+        options = compute.options[-1]
     assert [learner.state for learner in final.learners] == [LearnerState.DONE] * 2
     stages = ["DescribeData", "InitializeWeights", "CutShards", "MakeSoup"]
     assert compute.kinds == [*stages, "SelectSubset"]
-    assert (asked.run, asked.light) == (run.run_id, True)
-    assert asked.callers is not None
+    assert (options.run, options.light) == (run.run_id, True)
+    assert options.callers is not None
 
 
 async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> None:

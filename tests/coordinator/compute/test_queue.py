@@ -15,9 +15,9 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import current_traceparent, span
 from lipt.coordinator.compute.context import Context, DataDescription
 from lipt.coordinator.compute.messages import (
-    Asked,
     DroppedError,
     HeavyJobError,
+    JobOptions,
     News,
     Progressed,
     ScanClosed,
@@ -40,8 +40,8 @@ KNOWN = DataDescription(
 
 def entry(number: int, callers: str = "a", turn: int = 0) -> Entry:
     job, outcome = cast("Any", None), cast("Any", None)
-    asked = Asked("r", lambda: frozenset(callers.split()))
-    return Entry(number, turn, 0.0, job, asked, lambda _: None, outcome)
+    options = JobOptions("r", lambda: frozenset(callers.split()))
+    return Entry(number, turn, 0.0, job, options, lambda _: None, outcome)
 
 
 def numbers(waiting: list[Entry], ranks: dict[str, int] | None = None) -> list[int]:
@@ -150,9 +150,9 @@ class PlayedQueue(ComputeQueue):
         callers = (lambda: frozenset({caller})) if isinstance(caller, str) else caller
         heard: list[Progressed] = []
         parts: list[object] = []
-        asked = Asked(run, callers, light, on_part=parts.append)
+        options = JobOptions(run, callers, light, on_part=parts.append)
         job_: Any = job
-        return Request(asyncio.create_task(self.run(job_, heard.append, asked)), heard, parts)
+        return Request(asyncio.create_task(self.run(job_, heard.append, options)), heard, parts)
 
     async def leave(self, *requests: Request) -> None:
         for request in requests:

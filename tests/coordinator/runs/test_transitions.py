@@ -28,7 +28,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     SoupResult,
 )
-from lipt.coordinator.compute.messages import Asked
+from lipt.coordinator.compute.messages import JobOptions
 from lipt.coordinator.runs.availability import (
     find_ready,
     hold_runs_of_other_data,
@@ -242,7 +242,7 @@ def ready() -> RunRecord:
 
 async def restore_theta_p(run: RunRecord, blobs: BlobStore, compute: FakeCompute) -> list[str]:
     wanted = [BlobName.of(THETA_P)]
-    await restore(run, wanted, blobs, compute.queue, lambda _: None, Asked(run.run_id))
+    await restore(run, wanted, blobs, compute.queue, lambda _: None, JobOptions(run.run_id))
     return compute.kinds
 
 
