@@ -90,7 +90,7 @@ async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> Non
     async with opened(settings, compute) as app:
         assert app.store.find("mine") == before
         assert await app.requests.create("q", "mine", NOTHING) == before
-        # Its worker does not know of the restart, and keeps its lease all the same.
+        # Its worker did not notice the restart, and keeps its lease.
         assert app.dispatcher.leases.held_by(worker.worker_id) == second[0]
         with pytest.raises(UnknownWorkerError):
             await app.dispatcher.next_work(worker.worker_id, wait_seconds=0.0)

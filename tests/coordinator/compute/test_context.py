@@ -248,7 +248,7 @@ SMALL, LARGE = BlobName("0" * 64, 1000), BlobName("0" * 64, MAX_LIGHT_BYTES + 1)
         ("moderate", SMALL, True),
         ("moderate", LARGE, False),
         ("facility_location", None, False),
-        # Pairs are the data set's own where nobody has given others.
+        # Pairs are the data set's own unless the request has others.
         ("clip_score", None, False),
         ("clip_score", SMALL, True),
         ("auto", None, False),

@@ -98,7 +98,7 @@ async def settled() -> None:
 
 @dataclass(eq=False)
 class Request:
-    """Somebody who waits, and what was heard."""
+    """A waiting caller and its reports."""
 
     task: asyncio.Task[Any]
     heard: list[Progressed]
@@ -243,7 +243,7 @@ async def test_job_that_nobody_waits_for_is_dropped_and_the_next_begins_when_it_
     assert queue.counted.count(EventKind.JOB_DROPPED, "waiting") == 1
     await queue.leave(first)
     assert queue.process.begun == ["first", "dropped"]
-    # What it says on its way out is nobody's.
+    # Its last reports go to no caller.
     queue.process.say(Progressed("squaring", 1, 2))
     assert first.ahead == [0]
     await queue.process.end(DroppedError())

@@ -363,7 +363,7 @@ async def test_result_that_the_disk_refuses_leaves_the_lease_to_be_committed_aga
         patched.setattr(bench.database, "save_run", refuse)
         calls = [
             bench.dispatcher.commit(worker, key, epoch, RESULT),
-            # Built upon what falls: nobody is told that the lease is over.
+            # Built upon a write that fails: no worker learns that the lease is over.
             bench.dispatcher.commit(worker, key, epoch, OTHER_RESULT),
         ]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)

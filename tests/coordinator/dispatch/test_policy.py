@@ -227,7 +227,7 @@ def test_waiting_run_says_what_workers_lack() -> None:
     a, b = worker("a"), worker("b")
     assert why_waiting(run, alive=[a]) == lacks
     assert why_waiting(run, alive=[b, a]) == f"{lacks}, and 1 more cannot train it either"
-    # One that may is enough, and nobody is there to lack anything.
+    # One able worker is enough; without workers there is no reason.
     assert why_waiting(run, alive=[a, worker("good", "mine")]) == why_waiting(run, alive=[]) == ""
 
 
@@ -286,7 +286,7 @@ def test_on_two_kinds_of_devices_workers_may_differ_and_are_not_blamed() -> None
     earlier = [sent("a", "x", kind="cpu")]
     held = verify(earlier, sent("b", "y", kind="H100"), redundancy=2)
     assert (held.verdict, held.suspects) == (Verdict.HOLD, ())
-    # Where the bits are the same all the same, there is nothing left to ask.
+    # Equal bits from other devices confirm a result, too.
     assert verify(earlier, sent("b", "x", kind="H100"), redundancy=2).verdict is Verdict.TAKE
     earlier.append(sent("b", "y", kind="H100"))
     settled = verify(earlier, sent("c", "y", kind="H100"), redundancy=2)
@@ -299,7 +299,7 @@ def test_never_the_same_party_twice_and_first_the_same_kind_of_device() -> None:
     a, b, other = worker("a"), worker("b"), worker("c", kind="H100")
     assert not may_confirm(a, run, learner, alive=[a, b])
     assert may_confirm(b, run, learner, alive=[a, b])
-    # Of another kind only where nobody of this kind is left.
+    # Another kind of device only if no worker of this kind is left.
     assert not may_confirm(other, run, learner, alive=[a, b, other])
     assert may_confirm(other, run, learner, alive=[a, other])
     offered = list(candidates([waiting(run)], now=0.0))
@@ -430,5 +430,5 @@ async def test_a_learner_that_no_two_agree_on_fails_as_often_as_one_may(bench: B
     for name in "abcde":
         assert learner_of(bench).state is LearnerState.QUEUED
         await train(bench, name, name)
-    # The first contradicted nobody, the second is why there was a third; max_attempts is 3.
+    # The first contradicted no result, the second caused a third; max_attempts is 3.
     assert (learner_of(bench).state, learner_of(bench).failures) == (LearnerState.FAILED, 3)

@@ -457,7 +457,7 @@ async def test_ranges_count_while_one_waits_for_a_worker(bench: Bench) -> None:
     for name in ("a", "b"):
         grant(scans, name)
         await asyncio.sleep(0)
-        # As many as at first: whoever starts workers by it is not told of every range.
+        # As many as at first: a pool that starts workers by it is not woken for every range.
         assert not waiting.done()
     grant(scans, "c")
     assert await waiting == Demand()

@@ -87,7 +87,7 @@ async def test_caller_is_told_who_it_is_and_where_its_page_is(access: AccessServ
     assert opened.expires_at.ToSeconds() == 60
 
 
-# Nobody stands at this entrance, so that the caller is anybody.
+# No identification here, so the caller is ANYBODY.
 NOBODY = cast("Any", None)
 
 

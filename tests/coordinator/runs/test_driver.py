@@ -37,7 +37,7 @@ SOUP = SoupResult(
 
 
 class TimedBook(RunStore):
-    """Time passes only while somebody waits for a change in vain."""
+    """Time passes only while a caller waits for a change in vain."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
@@ -282,7 +282,7 @@ async def test_run_that_is_held_does_nothing_till_it_is_released_and_is_not_late
 
 
 async def repeat(bench: Bench, *answers: object) -> tuple[object, list[tuple[RunState, str]]]:
-    """What an action gives in the end that gives these answers, and what its pauses show."""
+    """The final result of an action with these answers, and the activity during its pauses."""
     await bench.store.add(made_up_run(state=RunState.MERGING))
     left, seen = list(answers), list[tuple[RunState, str]]()
 

@@ -106,7 +106,7 @@ async def test_of_ended_runs_no_record_is_read_before_it_is_asked_for(
     assert (reads.loaded, reads.read) == (["t"], [])
     assert (store.find("name-e7"), store.find("e7")) == (ended[7], ended[7])
     assert store.find_request(ended[8].request_id) == ended[8]
-    assert store.find_request("of nobody") is None
+    assert store.find_request("unknown") is None
     assert reads.read == ["e7", "e7", "e8"]
 
 
@@ -265,7 +265,7 @@ def test_learner_that_is_new_has_changed() -> None:
     assert changed_learners(run, equal) == []
 
 
-# What happens, one after the other: somebody asks for a change that appends its number, or that is
+# What happens, one after the other: a caller asks for a change that appends its number, or that is
 # refused or changes nothing; a caller leaves; the disk takes a record, or refuses it.
 ASK, REFUSED, NOTHING, LEAVE, TAKEN, FULL = range(6)
 

@@ -113,14 +113,14 @@ def test_deadline_with_too_few_fails_and_says_where_the_others_are() -> None:
 
 
 def test_learner_is_given_up_after_max_attempts_and_its_reasons_stay() -> None:
-    learner = made_up_run().learners[0].changed(worker_name="liar")
+    learner = made_up_run().learners[0].changed(worker_name="faulty")
     once = after_failure(learner, worker_id="a", reason="NaN", max_attempts=2)
     twice = after_failure(once, worker_id="b", reason="too dense", max_attempts=2)
     assert (once.state, twice.state) == (LearnerState.QUEUED, LearnerState.FAILED)
     assert twice.failed_on == ("a", "b")
-    assert twice.message == "attempt 2 of 2 on liar: too dense"
+    assert twice.message == "attempt 2 of 2 on faulty: too dense"
     at_last = twice.changed(state=LearnerState.DONE, message="")
-    assert at_last.account == f"attempt 1 of 2 on liar: NaN; {twice.message}"
+    assert at_last.account == f"attempt 1 of 2 on faulty: NaN; {twice.message}"
 
 
 def test_record_does_not_grow_with_the_number_of_attempts() -> None:

@@ -244,7 +244,7 @@ def test_every_file_may_be_sent_twice_at_twice_the_size_and_a_header() -> None:
 
 
 class Blobs(WorkerBlobs):
-    """What decides on the blobs of workers that have learners of one run."""
+    """The blob rights of workers with learners of one run."""
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench.dispatcher)
@@ -394,7 +394,7 @@ async def test_restart_counts_what_is_there(tmp_path: Path) -> None:
         assert coordinator.figures("lipt_storage_bytes")["reserved"] == 100
     async with served(tmp_path) as coordinator:
         # Of the beginning one byte: what else is to come is declared when it goes on. What the
-        # coordinator made for its run is nobody's upload.
+        # coordinator made for its run is no caller's upload.
         assert coordinator.figures("lipt_storage_bytes")["uploaded"] == 600
         assert coordinator.figures("lipt_unfinished_uploads") == {"": 1}
         peer = await coordinator.peer()

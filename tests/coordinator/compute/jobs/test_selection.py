@@ -300,7 +300,7 @@ def test_own_features_are_taken_as_they_are(small: Context, permuted: Context) -
     first = job.run(small)
     assert first.told["proxy"] == {"proxy": None}
     assert job.run(permuted).blob == first.blob
-    # As where labels are given and looked at by nobody.
+    # The same as with labels that are not read.
     assert job_of("kcenter", features=features).run(small).blob == first.blob
     assert replace(job, proxy="ridge:user").run(small).blob != first.blob
 
