@@ -340,7 +340,7 @@ class Answers:
             while True:
                 selected = await self.compute.run(job, report, options)
                 # Otherwise it had begun on kept signals that were removed since.
-                if not self._distrusted & scorers_of(selected.told.get("scored_by")):
+                if not self._distrusted & scorers_of(selected.manifest.get("scored_by")):
                     break
             selection.note(num_examples=selected.num_examples, digest=selected.digest)
         # Warm-up time is counted apart: a warm-up serves all later selections.
@@ -476,7 +476,7 @@ def manifest_of(
             "note": data.note,
             "quarantined": list(data.quarantined),
         },
-        **selected.told,
+        **selected.manifest,
         "weights_sha256": job.weights.sha256,
         "features_sha256": job.features and job.features.sha256,
         "costs": run.all_costs | costs,

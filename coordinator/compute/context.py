@@ -136,7 +136,7 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
 
 @dataclass(frozen=True)
 class Context(Workspace):
-    """Inputs and caches of jobs: opened on first use, shared, reopened if data files change."""
+    """Inputs and caches that jobs share: opened on first use, reopened if data files change."""
 
     settings: CoordinatorSettings
     send: Report

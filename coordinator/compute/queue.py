@@ -66,7 +66,7 @@ class Computation:
 
 @dataclass(eq=False)
 class Entry:
-    """A job queued at `since` seconds, when `turn` jobs had started; numbers ascend by arrival."""
+    """A job, queued at `since` seconds after `turn` jobs had started; `number` is its arrival."""
 
     number: int
     turn: int

@@ -151,7 +151,7 @@ class Dispatcher:
 
     async def next_work(self, worker_id: str, *, wait_seconds: float) -> Held | RangeGrant | None:
         """Lease a worker's next range or learner; None at the timeout or at a new idle reason."""
-        worker = self.workers.heard(worker_id)
+        worker = self.workers.note_call(worker_id)
         self._silent.discard(worker_id)
         if held := self.held_by(worker_id):
             return held
@@ -188,12 +188,12 @@ class Dispatcher:
                 del self._polls[worker_id]
         if poll.done() and not poll.cancelled():
             return poll.result()
-        self.workers.heard(worker_id)
+        self.workers.note_call(worker_id)
         return None
 
     async def _grant(self, key: AssignmentKey, worker_id: str) -> Held | None:
         """Write a learner's lease; None if the run was closed or held meanwhile."""
-        worker = self.workers.heard(worker_id)
+        worker = self.workers.note_call(worker_id)
 
         def change(run: RunRecord) -> RunRecord:
             learner = run.learners[key.learner]
@@ -283,7 +283,7 @@ class Dispatcher:
     ) -> bool:
         """Renew a lease, and return whether the worker should drop its learner."""
         if self.workers.find(worker_id):
-            self.workers.heard(worker_id)
+            self.workers.note_call(worker_id)
         if key.is_range:
             return self.scans.heartbeat(worker_id, key, epoch)
         run, learner = self._learner(key)

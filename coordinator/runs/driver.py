@@ -21,8 +21,8 @@ from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
     DamagedLearners,
     InitializeWeights,
+    LearnerOffered,
     MakeSoup,
-    Offered,
 )
 from lipt.coordinator.compute.messages import Job, JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
@@ -183,7 +183,7 @@ class RunDriver:
         seconds = 0.0
 
         def take(part: object) -> None:
-            if isinstance(part, Offered):
+            if isinstance(part, LearnerOffered):
                 self.store.set_ingredient(run.run_id, part.index, part.ingredient)
 
         def note(took: float) -> None:

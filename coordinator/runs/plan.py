@@ -75,7 +75,7 @@ def resident_bytes(data: DataDescription) -> int:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The costs of a run by place: per learner on workers, per stage here, and per file."""
+    """The costs of a run: per learner on workers, per stage here, and per file."""
 
     worker_threads: tuple[Cost, ...]
     worker_memory: tuple[Cost, ...]

@@ -80,7 +80,7 @@ class SoupResult:
 
 
 @dataclass(frozen=True)
-class Offered:
+class LearnerOffered:
     """A learner offered to the soup, by index, and its outcome."""
 
     index: int
@@ -134,7 +134,7 @@ class MakeSoup:
             self.inputs,
             initial,
             [opener(name) for _, name in self.learners],
-            lambda at, part: context.send(Offered(self.learners[at][0], part)),
+            lambda at, part: context.send(LearnerOffered(self.learners[at][0], part)),
         )
         made = merged.soup
         accuracies = [part.accuracy for part in made.ingredients.values()]

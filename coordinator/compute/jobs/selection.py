@@ -44,7 +44,7 @@ class Selected:
     digest: str
     num_examples: int
     num_classes: int
-    told: Mapping[str, Any]
+    manifest: Mapping[str, Any]
     seconds: float = field(default=0.0, compare=False)
     warm_up_seconds: float | None = None
     warming_seconds: float = 0.0
@@ -59,7 +59,7 @@ class Selected:
             examples.digest,
             num_examples=len(examples),
             num_classes=examples.num_classes,
-            told=told_of(question, chosen),
+            manifest=told_of(question, chosen),
             seconds=seconds,
             warm_up_seconds=None if warmed is None else warmed.seconds,
             warming_seconds=0.0 if warmed is None else warmed.spent_seconds,

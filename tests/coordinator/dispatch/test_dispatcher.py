@@ -225,11 +225,11 @@ async def test_only_who_has_no_learner_is_idle(bench: Bench) -> None:
     mine = made_up_run(model="mine:build")
     await bench.store.add(mine)
     dispatcher = bench.dispatcher
-    assert "does not allow `mine`" in dispatcher.why_idle(dispatcher.workers.heard(vm))
+    assert "does not allow `mine`" in dispatcher.why_idle(dispatcher.workers.note_call(vm))
     assert dispatcher.why_waiting(mine).startswith("worker vm does not allow")
     await bench.store.add(made_up_run("builtin", num_learners=1))
     await bench.take(vm)
-    assert dispatcher.why_idle(dispatcher.workers.heard(vm)) == ""
+    assert dispatcher.why_idle(dispatcher.workers.note_call(vm)) == ""
 
 
 async def lose(bench: Bench, name: str) -> AssignmentKey:

@@ -345,9 +345,9 @@ async def test_a_permission_ends_with_the_token_that_had_it(intake: Intake) -> N
     )
     joined = workers.register(secret, name="a", has_data=True, shown=scoring, **facts)
     workers.require(joined.worker_id, training)
-    assert intake.dispatcher.scans.take(workers.heard(joined.worker_id)) is None
+    assert intake.dispatcher.scans.take(workers.note_call(joined.worker_id)) is None
     workers.require(joined.worker_id, scoring)
-    assert intake.dispatcher.scans.take(workers.heard(joined.worker_id)) is not None
+    assert intake.dispatcher.scans.take(workers.note_call(joined.worker_id)) is not None
 
 
 async def test_what_is_no_range_is_refused_and_left_to_the_job(
