@@ -37,7 +37,7 @@ from lipt.common.rpc.handlers import Interceptor, refusals
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.common.weights.encodings import encode_sparse
 from lipt.coordinator.rpc import blobs
-from lipt.coordinator.storage.accounts import Accounts, Quota, Uploads
+from lipt.coordinator.storage import Accounts, Quota, Uploads
 from lipt.trainer import Client
 from lipt.v1 import blob_pb2_grpc, worker_pb2
 from lipt.worker.client import CoordinatorClient

@@ -55,9 +55,9 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     SoupResult,
 )
-from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.coordinator.dispatch.intake import Reference, check_learner, trained_norm
-from lipt.coordinator.runs.transitions import LearnerResult, Verdict, done, handed_in
+from lipt.coordinator.runs.transitions import LearnerResult, Verdict, done, with_result
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.learner.learner import train_learner
@@ -238,13 +238,13 @@ class Bench:
                     worker_id=f"w{number}",
                     worker_name=f"{who} {number}",
                     device="cpu",
-                    credential=f"owner {number}",
+                    credential=f"worker {number}",
                     kind="cpu",
                 )
-                learner, judged = handed_in(
+                learner, verified = with_result(
                     out, self.result(who, index), redundancy=2, max_attempts=3
                 )
-                verdicts.append(judged.verdict)
+                verdicts.append(verified.verdict)
             contradicted += Verdict.DISAGREE in verdicts
             settled += learner.result == self.result("none", index).blob
         return contradicted, settled

@@ -96,7 +96,7 @@ def test_user_s_own_data_and_model_from_one_short_file(cluster: Cluster, tmp_pat
         assert waits.waiting.startswith("worker stranger does not allow `mine`")
         doctor = cluster.lipt("doctor").stdout
         assert "note   worker stranger: cpu, idle" in doctor
-        assert "it cannot train run run-1, for it does not allow `mine`" in doctor
+        assert "it cannot train run run-1: it does not allow `mine`" in doctor
         friend = cluster.start_worker("friend", "--allow-module", "mine", environment=paths)
         run = client.wait(run.run_id)
         assert {learner.worker for learner in run.learners} == {"friend"}

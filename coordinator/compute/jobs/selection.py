@@ -21,7 +21,7 @@ from lipt.common.maps import principal_components, scaled_to_box
 from lipt.common.process.devices import device_name
 from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES
+from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES
 from lipt.coordinator.compute.scan import scanned_signals
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.options import WarmUp
@@ -44,7 +44,7 @@ class Selected:
     digest: str
     num_examples: int
     num_classes: int
-    told: Mapping[str, Any]
+    manifest: Mapping[str, Any]
     seconds: float = field(default=0.0, compare=False)
     warm_up_seconds: float | None = None
     warming_seconds: float = 0.0
@@ -59,7 +59,7 @@ class Selected:
             examples.digest,
             num_examples=len(examples),
             num_classes=examples.num_classes,
-            told=told_of(question, chosen),
+            manifest=told_of(question, chosen),
             seconds=seconds,
             warm_up_seconds=None if warmed is None else warmed.seconds,
             warming_seconds=0.0 if warmed is None else warmed.spent_seconds,
@@ -77,7 +77,7 @@ class SelectSubset(Question):
     @property
     def is_light(self) -> bool:
         """Whether labels and one look at every example's stored signals are enough."""
-        large = self.features is not None and self.features.size_bytes > MAX_CHEAP_BYTES
+        large = self.features is not None and self.features.size_bytes > MAX_LIGHT_BYTES
         warms_up = WarmUp.among(dict(self.options)) is not None
         # Paired features are the data set's own where none are given.
         reads_data = Need.PAIRED_FEATURES in self.needs and self.features is None
