@@ -257,7 +257,7 @@ def test_the_same_on_blocks_of_any_size(
         for name, module in list(sys.modules.items()):
             if name.startswith("lipt.core.") and hasattr(module, "row_blocks"):
                 monkeypatch.setattr(module, "row_blocks", blocks_of(size))
-            if name == "lipt.core.selection.strategies.one_by_one":
+            if name == "lipt.core.selection.solvers.linear_cut":
                 # How many rows are computed ahead follows from it.
                 monkeypatch.setattr(module, "BLOCK_BYTES", 8 * len(signals) * size)
         blocked = choose(strategy, signals, 30, balanced=balanced, options=options)

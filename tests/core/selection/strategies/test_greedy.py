@@ -9,10 +9,8 @@ from torch.nn import functional
 
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import SignalsError
-from lipt.core.selection.solvers.linear_cut import exact_bits, unit_rows
-from lipt.core.selection.strategies.latent_classes import clip_score, clipcov, pair_terms, sas
-from lipt.core.selection.strategies.one_by_one import (
-    best_first,
+from lipt.core.selection.solvers.linear_cut import best_first, exact_bits, unit_rows
+from lipt.core.selection.strategies.greedy import (
     disparity_gains,
     draw_ahead,
     graph_cut,
@@ -21,6 +19,7 @@ from lipt.core.selection.strategies.one_by_one import (
     log_det,
     milo,
 )
+from lipt.core.selection.strategies.latent_classes import clip_score, clipcov, pair_terms, sas
 from lipt.core.selection.vectors import Rows, ScaledCosine, Space, in_space
 from lipt.core.signals.signals import Signals, given
 from tests.core.selection.builders import (
