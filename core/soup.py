@@ -217,32 +217,20 @@ def _score_alone(
 
 
 def _mean(learners: Sequence[OpenWeights]) -> Weights:
-    first = learners[0]()
-    by_size = sorted(first, key=lambda name: first[name].nbytes)
-    # float64 takes twice the memory: one half of the weights is summed after the other.
-    means = _mean_of(by_size[0::2], learners) | _mean_of(by_size[1::2], learners)
-    return {name: means[name] for name in first}
+    # Tensors are decoded on access: one of one learner at a time.
+    opened = [learner() for learner in learners]
+    return {name: _mean_of(weights[name] for weights in opened) for name in opened[0]}
 
 
-def _mean_of(names: Sequence[str], learners: Sequence[OpenWeights]) -> Weights:
-    sums, dtypes = Weights(), dict[str, torch.dtype]()
-    for opened in learners:
-        weights = opened()
-        for name in names:
-            tensor = weights[name]
-            if not tensor.is_floating_point():
-                # Integers are the first learner's.
-                sums.setdefault(name, tensor)
-            elif name not in sums:
-                dtypes[name] = tensor.dtype
-                sums[name] = tensor.to(
-                    torch.float64, copy=True, memory_format=torch.contiguous_format
-                )
-            else:
-                for total_V, tensor_V in _pieces(sums[name], tensor):
-                    total_V.add_(tensor_V)
-        # Closed before the next one is opened.
-        del weights
-    for name, dtype in dtypes.items():
-        sums[name] = sums[name].div_(len(learners)).to(dtype)
-    return sums
+def _mean_of(tensors: Iterator[Tensor]) -> Tensor:
+    first = next(tensors)
+    if not first.is_floating_point():
+        # Integers are the first learner's.
+        return first
+    total = first.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
+    number = 1
+    for tensor in tensors:
+        number += 1
+        for total_V, tensor_V in _pieces(total, tensor):
+            total_V.add_(tensor_V)
+    return total.div_(number).to(first.dtype)

@@ -22,7 +22,6 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -30,7 +29,7 @@ from torch.nn import functional
 
 from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.signals.blocks import row_blocks
-from lipt.common.weights.files import load_tensors, save_tensors
+from lipt.common.weights.files import KeptValue
 
 PICTURES_ALIKE = 0.96
 _THUMBNAILS_ALIKE = 0.85
@@ -132,24 +131,12 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class Copies:
+class Copies(KeptValue):
     """Each example's first match and first one of equal pixels, int64; the matching threshold."""
 
     pictures_N: Tensor
     exact_N: Tensor
     threshold: float
-
-    def save(self, path: Path) -> None:
-        """Write a safetensors file atomically."""
-        tensors = {"pictures_N": self.pictures_N, "exact_N": self.exact_N}
-        save_tensors(path, tensors, {"threshold": repr(self.threshold)})
-
-    @classmethod
-    def load(cls, path: Path) -> Copies:
-        """Read a file of `save`."""
-        return load_tensors(
-            path, lambda tensors, metadata: cls(**tensors, threshold=float(metadata["threshold"]))
-        )
 
 
 def find_copies(

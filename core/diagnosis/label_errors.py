@@ -67,14 +67,12 @@ class LabelErrors:
 
     quality_N: float32 in [0, 1], higher is better; only the order is meaningful.
     suggested_N: int64, the class that the head predicts. suspects_N: bool.
-    thresholds_C: float64, t_c; infinite for a class without examples.
     joint_CC: int64, how many are labelled c (rows) and surely predicted as o (columns).
     """
 
     quality_N: Tensor
     suggested_N: Tensor
     suspects_N: Tensor
-    thresholds_C: Tensor
     joint_CC: Tensor
     noise: NoiseRates
 
@@ -131,7 +129,6 @@ def _find(errors_NC: Tensor, labels_N: Tensor) -> LabelErrors:
         quality_N=(own_64 / (own_64 + other_N.double().clamp(min=0).sqrt())).float(),
         suggested_N=suggested_N,
         suspects_N=sure_N & (suggested_N != labels_N),
-        thresholds_C=thresholds_C,
         joint_CC=joint_CC.view(num_classes, num_classes),
         noise=noise_rates(labels_N, suggested_N, best_N, num_classes),
     )
@@ -215,7 +212,6 @@ def fit_of_targets(signals: Signals, num_strata: int) -> LabelErrors:
         quality_N=(1 / (1 + norms_N)).float(),
         suggested_N=labels_N,
         suspects_N=torch.zeros_like(labels_N, dtype=torch.bool),
-        thresholds_C=torch.full((num_strata,), torch.inf, dtype=torch.float64),
         joint_CC=torch.zeros(num_strata, num_strata, dtype=torch.int64),
         noise=NoiseRates(nothing, (nothing,) * num_strata),
     )
@@ -227,7 +223,7 @@ def trust_after(found: LabelErrors, labels_N: Tensor) -> Tensor | None:
         return None
     share = min(_MOST, found.noise.overall.rate)
     trust_N = torch.ones_like(labels_N, dtype=torch.float64)
-    for label in range(len(found.thresholds_C)):
+    for label in range(len(found.joint_CC)):
         rows = torch.nonzero(labels_N == label).flatten()
         least = found.quality_N[rows].argsort(stable=True)[: round(share * len(rows))]
         trust_N[rows[least]] = _DISTRUSTED

@@ -13,8 +13,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +24,7 @@ from lipt.common.inputs.specs import Inputs, call_model
 from lipt.common.models.head import evaluation_mode
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import Batches, Read, arriving, require_finite_rows
-from lipt.common.weights.files import load_tensors, save_tensors
+from lipt.common.weights.files import KeptValue
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
 
@@ -39,7 +37,7 @@ Loader = Callable[[], Weights]
 
 
 @dataclass(frozen=True)
-class Dynamics:
+class Dynamics(KeptValue):
     """Outputs of L learners at T moments for N examples, float32.
 
     A learner's first moment is theta*, its last one the state before pruning if the run took
@@ -68,13 +66,6 @@ class Dynamics:
 
     def take(self, positions_K: Tensor) -> Dynamics:
         return Dynamics(**{name: values[positions_K] for name, values in vars(self).items()})
-
-    def save(self, path: Path) -> None:
-        save_tensors(path, vars(self))
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        return load_tensors(path, lambda tensors, _: cls(**tensors))
 
 
 def counted_learners(own_learner_N: Tensor, num_learners: int, *, num_needed: int = 1) -> Tensor:

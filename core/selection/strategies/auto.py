@@ -180,7 +180,7 @@ def gather(
     found: LabelErrors, labels_N: Tensor, copies_N: Tensor, budget: int, training: Training
 ) -> Evidence:
     """The evidence from label errors and near-duplicates."""
-    counts_C = labels_N.bincount(minlength=len(found.thresholds_C))
+    counts_C = labels_N.bincount(minlength=len(found.joint_CC))
     wrong_C = labels_N[found.suggested_N != labels_N].bincount(minlength=len(counts_C))
     return Evidence(
         fraction=budget / len(labels_N),

@@ -207,7 +207,7 @@ def test_what_is_far_from_everything_comes_first(num_features: int) -> None:
     assert find_outliers(points_ND, generator=generator()).ranked()[:2].tolist() == [3, 7]
 
 
-CHANCES_NC = torch.tensor(
+PROBABILITIES_NC = torch.tensor(
     [
         [0.9, 0.1, 0.0],  # labelled 0
         [0.5, 0.5, 0.0],  # labelled 0
@@ -219,11 +219,9 @@ CHANCES_NC = torch.tensor(
 )
 
 
-def test_thresholds_suspects_and_quality_by_hand() -> None:
-    found = find_label_errors(signals_of(CHANCES_NC, LABELS_N))
-    # (0.9 + 0.5 + 0.2) / 3, (0.6 + 0.7 + 0.48) / 3, and no example is labelled 2.
-    expected = [1.6 / 3, 1.78 / 3, math.inf]
-    assert found.thresholds_C.tolist() == pytest.approx(expected, rel=1e-6)
+def test_suspects_and_quality_by_hand() -> None:
+    found = find_label_errors(signals_of(PROBABILITIES_NC, LABELS_N))
+    # Thresholds are (0.9 + 0.5 + 0.2) / 3 = 0.533 and (0.6 + 0.7 + 0.48) / 3 = 0.593.
     assert found.suggested_N.tolist() == [0, 0, 1, 1, 1, 0]
     # 0.8 >= 0.593 for class 1, but 0.52 < 0.533 for class 0.
     assert found.suspects_N.nonzero().flatten().tolist() == [2]
@@ -324,9 +322,8 @@ def judged(quality: list[float], *, rate: float, low: float, num_classes: int = 
     """What a first look has found, as far as the second one asks."""
     none = torch.zeros(len(quality), dtype=torch.int64)
     noise = NoiseRates(NoiseRate(rate, low, 1.0), ())
-    thresholds_C = torch.zeros(num_classes, dtype=torch.float64)
     joint_CC = torch.zeros(num_classes, num_classes, dtype=torch.int64)
-    return LabelErrors(torch.tensor(quality), none, none.bool(), thresholds_C, joint_CC, noise)
+    return LabelErrors(torch.tensor(quality), none, none.bool(), joint_CC, noise)
 
 
 def test_the_least_trusted_of_each_class_do_not_teach_as_many_as_are_wrong() -> None:
