@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from lipt.common.access.tokens import TokenSource
 from lipt.common.rpc.channel import open_channel
 from lipt.trainer import Client
 from tests import processes
@@ -200,8 +201,11 @@ class Cluster:
         own += ["--cache-dir", str(self.directory / f"cache-{name}")]
         return self.start(name, [*program, *own, *flags], environment)
 
-    def play_worker(self, name: str, *, has_data: bool = False) -> PlayedWorker:
-        channel = self._channels.enter_context(open_channel(self.address))
+    def play_worker(
+        self, name: str, *, has_data: bool = False, token: str | None = None
+    ) -> PlayedWorker:
+        source = TokenSource.from_options(None, token)
+        channel = self._channels.enter_context(open_channel(self.address, token=source))
         return PlayedWorker(self.directory, channel, name, has_data=has_data)
 
     def client(self) -> Client:

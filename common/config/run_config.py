@@ -121,12 +121,12 @@ class InitializationConfig(Section):
     is drawn from the run's seed."""
     batch_size: int = Field(default=256, ge=1)
     """Examples per optimizer step of theta*'s training."""
-    learning_rate: float = Field(default=0.1, gt=0.0)
+    learning_rate: float = Field(default=0.1, gt=0.0, le=3e38)
     """Constant learning rate of theta*'s training."""
 
 
 class LearnersConfig(Section):
-    """What every learner does with its shard: K passes over M minibatches of B examples."""
+    """Training of every learner on its shard: K passes over M minibatches of B examples."""
 
     num_learners: int = Field(default=10, ge=1, le=10_000)
     """n: how many learners are trained, each on a shard of its own."""
@@ -140,7 +140,7 @@ class LearnersConfig(Section):
     see; 0: its pruned end alone. At most `num_steps`, each as large as a dense result."""
     batch_size: int = Field(default=256, ge=1)
     """B: examples in a minibatch."""
-    learning_rate: float = Field(default=0.05, gt=0.0)
+    learning_rate: float = Field(default=0.05, gt=0.0, le=3e38)
     """Constant learning rate of SGD. From a random theta*, 0.1 leaves `resnet18` at chance, while
     `resnet8` gains from 0.2."""
     momentum: float = Field(default=0.9, ge=0.0, lt=1.0)
@@ -158,8 +158,8 @@ class LearnersConfig(Section):
     """How many workers have to hand in the same learner, to the bit, before it counts. 2 finds one
     that lies, at twice the training; they need certificates or tokens of their own."""
     precision: Precision = Precision.AUTO
-    """What a learner computes in. `auto` is bfloat16 on CUDA devices that have it, and float32 on
-    all others: on workers of mixed kinds one seed is no longer one soup."""
+    """Number format of a learner's training. `auto` is bfloat16 on CUDA devices that have it, else
+    float32: on workers of mixed kinds one seed is no longer one soup."""
     cpu_threads: int = Field(default=1, ge=1)
     """Threads for training on a CPU. Part of the run, because the sums in a convolution's gradient
     depend on their number."""

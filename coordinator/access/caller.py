@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ _WORKERS = frozenset({Role.WORKER, Role.ADMIN})
 _TRAINERS = frozenset({Role.TRAINER, Role.ADMIN})
 
 _OPEN_SERVICE = "/grpc.health.v1.Health/"
+_MOST_READABLE = 40
 
 ALLOWED_ROLES: dict[str, frozenset[Role]] = {
     "/lipt.v1.AccessService/CreateToken": _ADMINS,
@@ -58,7 +60,7 @@ class Caller:
     """The identity behind a call; `key` identifies it in turns, quotas and bindings.
 
     `key` is a certificate's digest, a token's id or a network address. `certificate` is a SHA-256
-    in hexadecimal, `expires_at` in seconds since 1970.
+    in hexadecimal, `expires_at` in seconds since 1970. `scores` lets its workers score examples.
     """
 
     key: str
@@ -66,10 +68,26 @@ class Caller:
     roles: frozenset[Role]
     certificate: str = ""
     expires_at: float | None = None
+    scores: bool = False
 
     @property
     def only_works(self) -> bool:
         return self.roles == {Role.WORKER}
+
+    @property
+    def may_score(self) -> bool:
+        """Whether its workers may score ranges: wrong scores change a subset."""
+        return self.scores or Role.ADMIN in self.roles
+
+    @property
+    def scorer(self) -> str:
+        """The party of its workers' scores, safe in file names: certificate, token or host."""
+        identity = self.name if self.certificate else self.key
+        if self.name == ANYBODY.name:
+            # Without the port, which differs by connection.
+            identity = identity.rpartition(":")[0] or identity
+        readable = re.sub("[^A-Za-z0-9]+", "-", identity)[:_MOST_READABLE].strip("-")
+        return f"{readable}-{_digest(identity)[:12]}"
 
 
 # The caller when no credentials are required.
@@ -98,7 +116,7 @@ def require_role(caller: Caller, method: str) -> None:
     called = method.rpartition(".")[2]
     if not allowed:
         raise PermissionDeniedError(
-            f"{caller.name} may not call {called}: nobody may, for it is not in the coordinator's "
+            f"{caller.name} may not call {called}, because it is not in the coordinator's "
             "access table. Update the coordinator."
         )
     raise PermissionDeniedError(
@@ -162,7 +180,7 @@ def worker_id_of(instance_id: str) -> str:
 
 
 def party_of(caller: Caller, worker_id: str) -> str:
-    """The certificate or token of a worker, or else its id; one party cannot confirm itself."""
+    """Owner of a worker: its certificate, token, or else its id. It cannot confirm itself."""
     if caller.certificate:
         return caller.name
     return caller.key if caller.only_works else worker_id

@@ -43,6 +43,7 @@ class Signals(KeptValue):
     others: the same examples' signals by other models, for scores that are means over models.
     prepared_N: by a strategy's own preparation, of all examples.
     facts: of the proxy that computed them, for a manifest, as JSON.
+    scored_by: parties whose workers computed some, and what was verified, likewise.
     """
 
     errors_NC: Tensor
@@ -60,6 +61,7 @@ class Signals(KeptValue):
     prepared_N: Tensor | None = None
     kind: TargetKind = TargetKind.CLASS
     facts: Mapping[str, Any] | None = None
+    scored_by: Mapping[str, Any] | None = None
 
     def __len__(self) -> int:
         return len(self.labels_N)

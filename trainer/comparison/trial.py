@@ -162,7 +162,7 @@ def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared.
+    """Plan of a comparison.
 
     recipe: its steps, or its epochs on the largest subset, are those of every training.
     run_overrides: settings of the runs, nested as in `RunConfig`.

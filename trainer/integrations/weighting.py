@@ -104,7 +104,7 @@ class Weighting:
                 return compute(*args, **kwargs)
             if size is None:
                 result = compute(*args, **kwargs)
-                why = "batches are not the DataLoader's own, so that nobody knows whose"
+                why = "batches are not the DataLoader's own, so their row numbers are unknown"
             else:
                 weights_B = sampler.weights(self._batch, size)
                 soft_labels_BC = sampler.soft_labels(self._batch, size)

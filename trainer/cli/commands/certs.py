@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Make certificates for coordinator, workers and trainers, where nobody else does.",
+    help="Make certificates for coordinator, workers and trainers, where no other authority does.",
 )
 
 _HERE = ("localhost", "127.0.0.1", "::1")
@@ -105,22 +105,24 @@ def _add_peer(role: Role, may: str) -> None:
     @shared.grouped
     def make(
         *,
-        name: str = Argument(role.value, help="What the coordinator is to call it."),
+        name: str = Argument(role.value, help="Name of the peer at the coordinator."),
         hosts: list[str] | None = _hosts("a worker whose metrics are scraped"),
+        scores: bool = Option(False, "--scores", help="A worker's: it may score examples."),
         making: Making,
         json: shared.Json = False,
     ) -> None:
         from lipt.common.network.tls import utc_now
         from lipt.trainer.cli.certificates import issue_client
 
-        if hosts and role is not Role.WORKER:
-            raise BadParameter(f"a {role} serves nothing: --host is for workers' metrics.")
+        if (hosts or scores) and role is not Role.WORKER:
+            raise BadParameter("--host, for metrics, and --scores are for workers.")
         files, named = making.files(), hosts or []
         authority, now = files.authority(), utc_now()
-        pair = issue_client(authority, name, role, hosts=named, now=now, days=making.days)
+        days = making.days
+        pair = issue_client(authority, name, role, hosts=named, now=now, days=days, scores=scores)
         files.require_free([name], force=making.force)
         made, lines = _written(files, name, named, pair)
-        print_result(made | {"role": role}, lines, as_json=json)
+        print_result(made | {"role": role, "scores": scores}, lines, as_json=json)
 
 
 _add_peer(Role.WORKER, "train learners, and nothing else")

@@ -104,15 +104,16 @@ token_app = Typer(
 @shared.grouped
 def create(
     *,
-    role: Role = Option(..., help="What its holder may do."),
-    name: str = Option("", help="What it is listed under."),
+    role: Role = Option(..., help="Role of its holder."),
+    name: str = Option("", help="Name in lists and logs."),
     days: float = Option(0.0, min=0.0, help="How long it is valid; 0 until it is revoked."),
+    scores: bool = Option(False, "--scores", help="A worker's: it may score examples."),
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
     """Give out a token, which is printed now and never again; put it into a file of its holder."""
     with coordinator.connect() as client:
-        given = client.create_token(role, name=name, days=days)
+        given = client.create_token(role, name=name, days=days, scores=scores)
     print_result({**vars(given.token), "secret": given.secret}, [given.secret], as_json=json)
 
 
@@ -126,7 +127,8 @@ def list_tokens(*, json: shared.Json = False, coordinator: shared.Coordinator) -
     rows = []
     for one in tokens:
         state = token_state(one, now)
-        rows.append((one.token_id, one.name, one.role, state, _day(one.created_at), one.created_by))
+        role = f"{one.role}, scores" if one.scores else one.role
+        rows.append((one.token_id, one.name, role, state, _day(one.created_at), one.created_by))
     header = ("id", "name", "role", "state", "created", "by")
     print_result(tokens, table_lines(header, rows), as_json=json)
 
@@ -139,7 +141,7 @@ def revoke(
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
-    """End a token: whoever shows it is refused from the next call on."""
+    """Revoke a token: its calls are refused from now on."""
     with coordinator.connect() as client:
         token = client.revoke_token(token_id)
     print_result(token, [f"{token.token_id} ({token.name}) is revoked"], as_json=json)

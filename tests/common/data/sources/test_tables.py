@@ -1,6 +1,7 @@
 import gzip
 import json
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
+from safetensors.torch import save_file
 
 from lipt.common.data import decode_image, open_dataset
+from lipt.common.data.sources import table_files
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.storage import split_query
 from lipt.common.data.sources.table_files import (
@@ -206,6 +210,24 @@ def test_other_delimiters_gzip_and_utf_8_alone_are_read(tmp_path: Path, write: W
         CsvTable(tmp_path / "none.csv")
     with pytest.raises(ConfigError, match=r"the delimiter '\|\|' is not one character"):
         CsvTable(tmp_path / "none.csv", "||")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_table_has_no_more_columns_than_a_spreadsheet(
+    write: Write, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(table_files, "MOST_COLUMNS", 3)
+    content = {"csv": "a,b,c,d\n", "jsonl": '{"a": 1, "b": 2}\n{"c": 1, "d": 2}\n'}[kind]
+    with pytest.raises(DataError, match="more than 3 columns, 'a' is the first"):
+        open_dataset(f"{kind}:{write(content)}")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_what_may_never_end_is_no_table(tmp_path: Path, kind: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(DataError, match="is no regular file, but a directory, a pipe or"):
+            open_dataset(f"{kind}:{path}")
 
 
 def test_a_cell_of_half_a_million_characters_is_cut(write: Write) -> None:
@@ -439,3 +461,26 @@ def test_row_groups_are_dropped_least_recently_used_first(tmp_path: Path) -> Non
     for row in (2, 0, 3, 5):
         groups.read(row)
     assert read == [0, 1, 2, 0, 2]
+
+
+def test_texts_are_the_means_of_their_tokens_vectors(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write("text,label\nred blue,a\nblue blue,b\n,a\n")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match="pip install --no-deps wordllama"):
+        opened(path, "text=text&embedding=wordllama")
+    folder = tmp_path / "wordllama"
+    for part in ("weights", "tokenizers"):
+        (folder / part).mkdir(parents=True)
+    vectors_VD = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 4.0]]).half()
+    save_file({"vectors": vectors_VD}, folder / "weights/l2_supercat_256.safetensors")
+    words = tokenizers.models.WordLevel({"?": 0, "red": 1, "blue": 2}, unk_token="?")
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizers/l2_supercat_tokenizer_config.json"))
+    found = SimpleNamespace(origin=str(folder / "__init__.py"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: found)
+    rows = opened(path, "text=text&embedding=wordllama")
+    assert rows.tensors[""].tolist() == [[1, 2], [0, 4], [0, 0]]
+    assert rows.columns[0].standardized
