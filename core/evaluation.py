@@ -154,7 +154,7 @@ class Scored:
     """The score of weights, -infinity if abandoned, and entries that replace their own."""
 
     accuracy: float
-    mended: Weights
+    statistics: Weights
 
 
 @dataclass(frozen=True)
@@ -193,13 +193,13 @@ class Evaluator:
         model = self.model if model is None else model
         for name, tensor in model.state_dict().items():
             tensor.copy_(weights[name])
-        mended, examples_M = Weights(), self.batch_norm_examples_M
+        statistics, examples_M = Weights(), self.batch_norm_examples_M
         if examples_M is not None:
             size = self.batch_size
             batches = batch_norm_inputs(examples_M, self.inputs, self.device, batch_size=size)
             with pinned_kernels():
-                mended = reestimate_batch_norm(model, batches, self.frozen)
-        return Scored(self._score(model, floor), mended)
+                statistics = reestimate_batch_norm(model, batches, self.frozen)
+        return Scored(self._score(model, floor), statistics)
 
     def of_slice(self, rows_K: Tensor) -> Self:
         """An evaluator on some validation examples, and about as many for batch norm."""

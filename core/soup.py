@@ -110,7 +110,7 @@ def greedy_soup(
     ingredients: dict[int, Ingredient] = {}
     for position, index in enumerate(order):
         if position == 0:
-            weights = dict(learners[index]()) | best.mended
+            weights = dict(learners[index]()) | best.statistics
         else:
             offered = _offer(weights, soup_accuracy, learners[index], evaluate, slices, num_alphas)
             weights, soup_accuracy, alpha = offered
@@ -144,16 +144,16 @@ def _offer(
     for evaluate_slice in slices:
         scores = [scored.accuracy for scored in evaluate_slice(mixed(tried), -math.inf)]
         tried = _better_half(tried, scores)
-    best, mended = 0, Weights()
+    best, statistics = 0, Weights()
     for number, scored in zip(tried, evaluate(mixed(tried), soup_accuracy), strict=True):
         if scored.accuracy > soup_accuracy:
-            best, mended, soup_accuracy = number, scored.mended, scored.accuracy
+            best, statistics, soup_accuracy = number, scored.statistics, scored.accuracy
     alpha = best / num_alphas
     if best:
         # Mixed again, in place: each old tensor is freed when its mixture is made.
         for name, tensor in Mixture(soup, learner, alpha).items():
             soup[name] = tensor
-    return soup | mended, soup_accuracy, alpha
+    return soup | statistics, soup_accuracy, alpha
 
 
 def _better_half(numbers: Sequence[int], scores: Sequence[float]) -> list[int]:
@@ -195,7 +195,7 @@ def uniform_soup(
         )
         for index, accuracy in enumerate(accuracies)
     }
-    return Soup(weights | scored.mended, scored.accuracy, ingredients)
+    return Soup(weights | scored.statistics, scored.accuracy, ingredients)
 
 
 def _score_alone(

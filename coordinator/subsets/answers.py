@@ -259,7 +259,7 @@ class Answers:
                 on_progress,
                 callers,
             )
-        return checked.still_serves
+        return checked.can_stay
 
     async def _select(
         self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress, callers: Callers

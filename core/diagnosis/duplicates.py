@@ -31,8 +31,8 @@ from lipt.common.inputs.specs import ImageSpec, InputSpec
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.weights.files import KeptValue
 
-PICTURES_ALIKE = 0.96
-_THUMBNAILS_ALIKE = 0.85
+MIN_CORRELATION = 0.96
+_MIN_COSINE = 0.85
 _BLOCK = 512
 _TILE = 8192
 # Pairs that are bounded at once.
@@ -51,7 +51,7 @@ _FREQUENCIES = 8
 _ROUNDING = 1e-4
 
 # From rows of a block of later ids, and earlier ids: which of these pairs may match; P bool.
-MayBeAlike = Callable[[Tensor, Tensor], Tensor]
+PairFilter = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Pictures:
     digests: Sequence[bytes]
     thumbnails_NP: Tensor
     inner_NM: Tensor
-    threshold: float = PICTURES_ALIKE
-    near: float = _THUMBNAILS_ALIKE
+    threshold: float = MIN_CORRELATION
+    near: float = _MIN_COSINE
 
     @classmethod
     def of(
@@ -108,7 +108,7 @@ class Pictures:
             found_P[pairs] = aligned_correlation(standing, later) >= self.threshold
         return found_P
 
-    def bound(self, later_B: Tensor) -> MayBeAlike:
+    def bound(self, later_B: Tensor) -> PairFilter:
         """Excludes most pairs with a block of later examples at little cost."""
 
         # Read and shifted once, on the first call.
@@ -116,7 +116,7 @@ class Pictures:
         def moved() -> Tensor:
             return _low_frequencies(self.images_of(later_B), _SHIFT)
 
-        def may_be_alike(rows_P: Tensor, standing_P: Tensor) -> Tensor:
+        def may_match(rows_P: Tensor, standing_P: Tensor) -> Tensor:
             thumbnails_PP = self.thumbnails_NP[later_B[rows_P]] * self.thumbnails_NP[standing_P]
             found_P = thumbnails_PP.sum(dim=1) >= self.near
             near_Q = torch.nonzero(found_P).flatten()
@@ -127,11 +127,11 @@ class Pictures:
             found_P[near_Q] = best_Q >= self.threshold - _ROUNDING
             return found_P
 
-        return may_be_alike
+        return may_match
 
 
 @dataclass(frozen=True)
-class Copies(KeptValue):
+class Matches(KeptValue):
     """Each example's first match and first one of equal pixels, int64; the matching threshold."""
 
     pictures_N: Tensor
@@ -139,12 +139,12 @@ class Copies(KeptValue):
     threshold: float
 
 
-def find_copies(
+def find_matches(
     digests: Sequence[bytes],
     pictures: Pictures | None,
     *,
     on_progress: Callable[[int, int], None] = lambda *_: None,
-) -> Copies:
+) -> Matches:
     """Find duplicates among N examples: equal digests, and near ones of pictures."""
     numbers: dict[bytes, int] = {}
     first: list[int] = []
@@ -155,9 +155,9 @@ def find_copies(
     numbers_N = torch.tensor([numbers[digest] for digest in digests])
     exact_N = first_U[numbers_N]
     if pictures is None:
-        return Copies(exact_N, exact_N.clone(), threshold=1.0)
+        return Matches(exact_N, exact_N.clone(), threshold=1.0)
     kept_U = _kept(first_U, pictures, on_progress)
-    return Copies(first_U[kept_U][numbers_N], exact_N, pictures.threshold)
+    return Matches(first_U[kept_U][numbers_N], exact_N, pictures.threshold)
 
 
 def _kept(first_U: Tensor, pictures: Pictures, on_progress: Callable[[int, int], None]) -> Tensor:
@@ -172,19 +172,19 @@ def _kept(first_U: Tensor, pictures: Pictures, on_progress: Callable[[int, int],
         ids_B, sketches_BS = first_U[block], sketches_US[block]
         kept_B = kept_U[block]
         own_B = kept_B.clone()
-        may_be_alike = pictures.bound(ids_B)
+        may_match = pictures.bound(ids_B)
         for tile in row_blocks(num_kept, 1, _TILE):
             near_BK = sketches_BS @ sketches_KS[tile].T >= pictures.near - _ROUNDING
             row_P, column_P = torch.nonzero(near_BK, as_tuple=True)
             numbers_P = numbers_K[tile][column_P]
-            is_alike_P = _alike(pictures, may_be_alike, ids_B, row_P, first_U[numbers_P])
+            is_alike_P = _alike(pictures, may_match, ids_B, row_P, first_U[numbers_P])
             # The first kept match: own numbers are larger than any of these.
             kept_B.scatter_reduce_(0, row_P[is_alike_P], numbers_P[is_alike_P], "amin")
         # Examples of the block without an earlier match: all with all, then one by one.
         open_B = kept_B == own_B
         near_BB = (sketches_BS @ sketches_BS.T >= pictures.near - _ROUNDING).tril_(-1)
         later_P, earlier_P = torch.nonzero(near_BB & open_B[:, None] & open_B, as_tuple=True)
-        is_alike_P = _alike(pictures, may_be_alike, ids_B, later_P, ids_B[earlier_P])
+        is_alike_P = _alike(pictures, may_match, ids_B, later_P, ids_B[earlier_P])
         later_P, earlier_P = later_P[is_alike_P], earlier_P[is_alike_P]
         for row in sorted(set(earlier_P.tolist())):
             if kept_B[row] == own_B[row]:
@@ -202,7 +202,7 @@ def _kept(first_U: Tensor, pictures: Pictures, on_progress: Callable[[int, int],
 
 def _alike(
     pictures: Pictures,
-    may_be_alike: MayBeAlike,
+    may_match: PairFilter,
     ids_B: Tensor,
     rows_P: Tensor,
     standing_P: Tensor,
@@ -210,7 +210,7 @@ def _alike(
     """Which pairs match, of the block's examples at some rows and earlier ones; P bool."""
     is_alike_P = torch.zeros(len(rows_P), dtype=torch.bool)
     for pairs in row_blocks(len(rows_P), 1, _PAIRS):
-        is_alike_P[pairs] = may_be_alike(rows_P[pairs], standing_P[pairs])
+        is_alike_P[pairs] = may_match(rows_P[pairs], standing_P[pairs])
     likely_Q = torch.nonzero(is_alike_P).flatten()
     is_alike_P[likely_Q] = pictures.alike(standing_P[likely_Q], ids_B[rows_P[likely_Q]])
     return is_alike_P
@@ -246,7 +246,7 @@ class Duplicates:
         return sorted(groups.values(), key=lambda group: (-len(group), group[0]))
 
 
-def find_duplicates(labels_N: Tensor, quality_N: Tensor, copies: Copies) -> Duplicates:
+def find_duplicates(labels_N: Tensor, quality_N: Tensor, copies: Matches) -> Duplicates:
     """Keep the example with the best label of each picture; ties go to the lowest id."""
     ids_N = torch.arange(len(labels_N))
     by_quality_N = quality_N.argsort(descending=True, stable=True)

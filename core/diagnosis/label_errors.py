@@ -10,7 +10,7 @@ each predicted class, where most disagreement is noise. The head's own error gro
 from zero at the surest: a line fitted to disagreement over the root of the rank, read at rank 0,
 removes it. A line over the rank itself ends higher: the interval reaches from the lower end of one
 to the upper end of the other. The estimate fails for a class that is mostly relabelled to one
-other. A second head excludes the lowest-quality labels of each class (`trust_after`).
+other. A second head excludes the lowest-quality labels of each class (`label_trust`).
 
 Shapes: N examples, B of a block, S of them the surest, C classes or strata.
 Source: Northcutt et al. 2021, "Confident Learning: Estimating Uncertainty in Dataset Labels"
@@ -138,7 +138,7 @@ def noise_rates(
     labels_N: Tensor, suggested_N: Tensor, sureness_N: Tensor, num_classes: int
 ) -> NoiseRates:
     """Estimate how many labels are wrong from the examples that the head is surest of."""
-    ids_S, ranks_S, weights_S = _surest(suggested_N, sureness_N, num_classes)
+    ids_S, ranks_S, weights_S = _most_confident(suggested_N, sureness_N, num_classes)
     given_S = labels_N[ids_S]
     wrong_S = (given_S != suggested_N[ids_S]).double()
     overall = _rate(ranks_S, weights_S, wrong_S)
@@ -155,7 +155,7 @@ def noise_rates(
     return NoiseRates(overall, tuple(per_class))
 
 
-def _surest(
+def _most_confident(
     suggested_N: Tensor, sureness_N: Tensor, num_classes: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     by_sureness_N = sureness_N.argsort(descending=True, stable=True)
@@ -217,7 +217,7 @@ def fit_of_targets(signals: Signals, num_strata: int) -> LabelErrors:
     )
 
 
-def trust_after(found: LabelErrors, labels_N: Tensor) -> Tensor | None:
+def label_trust(found: LabelErrors, labels_N: Tensor) -> Tensor | None:
     """Weights of labels in a second head's fit, float64 in (0, 1]; None if it is not needed."""
     if found.noise.overall.low < SURE_NOISE:
         return None

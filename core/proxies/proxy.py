@@ -98,7 +98,7 @@ _PLAIN = (Kind.PATCHES, Kind.COLUMNS)
 
 
 @dataclass(frozen=True)
-class Tried:
+class ProxyScore:
     """A proxy's leave-one-out accuracy on a sample, in [0, 1], and its price in passes."""
 
     features: tuple[Kind, ...]
@@ -147,11 +147,11 @@ def passes_of(features: Iterable[Kind], num_learners: int) -> float:
     return sum(passes[kind] for kind in features)
 
 
-def can_win(passes: float, tried: Iterable[Tried]) -> bool:
+def can_win(passes: float, tried: Iterable[ProxyScore]) -> bool:
     """Whether a proxy of this price would be chosen if it halved the errors of each one tried."""
-    return all(one.worth < Tried((), (1 + one.accuracy) / 2, passes).worth for one in tried)
+    return all(one.worth < ProxyScore((), (1 + one.accuracy) / 2, passes).worth for one in tried)
 
 
-def choose(tried: Iterable[Tried]) -> Tried:
+def choose(tried: Iterable[ProxyScore]) -> ProxyScore:
     """The proxy of most worth; of equal ones the cheapest."""
     return max(sorted(tried, key=lambda one: one.passes), key=lambda one: one.worth)

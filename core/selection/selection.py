@@ -106,7 +106,7 @@ def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]
     return tuple(quotas)
 
 
-def worth_counting(
+def effective_counts(
     counts_C: Sequence[int], wrong_C: Sequence[float], budget: int
 ) -> tuple[int, ...]:
     """Examples of each class that count for its quota: right labels, and more if needed."""

@@ -28,13 +28,13 @@ from lipt.common.inputs.model_input import Stored, columns_in, images_in
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.diagnosis.duplicates import are_pictures
-from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
-from lipt.core.proxies.features import Extractor, Loader, model_bank, side_by_side
+from lipt.core.diagnosis.label_errors import find_label_errors, label_trust
+from lipt.core.proxies.features import Extractor, Loader, concatenated_features, model_bank
 from lipt.core.proxies.proxy import (
     MAX_SAMPLE,
     Kind,
     Proxy,
-    Tried,
+    ProxyScore,
     can_win,
     candidates,
     choose,
@@ -44,7 +44,7 @@ from lipt.core.proxies.ridge import (
     HeadTargets,
     LeaveOneOut,
     class_weights,
-    fit_sharpness,
+    fit_inverse_temperature,
     leave_one_out,
     scaling_of,
 )
@@ -132,9 +132,9 @@ def _with_heads(features: _Features) -> Signals:
     errors_NC, sharpness = _calibrated_errors(head, labels_N, class_weights(labels_N))
     _scale(features_ND, labels_N)
     signals = Signals(errors_NC, features_ND, labels_N)
-    trust_N = trust_after(find_label_errors(signals), labels_N)
+    trust_N = label_trust(find_label_errors(signals), labels_N)
     if trust_N is not None:
-        activity = "fitting a second head, to trusted labels"
+        activity = "fitting a second head, to confident labels"
         second = features.head(features_ND, activity, trust_N=trust_N)
         weights_N = class_weights(labels_N, trust_N)
         second_NC, second_sharpness = _calibrated_errors(second, labels_N, weights_N)
@@ -157,7 +157,7 @@ def _without_labels(features: _Features) -> Signals:
     return replace(signals, features_ND=features_ND, facts=facts)
 
 
-def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Tried]]:
+def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[ProxyScore]]:
     """The proxy's features, or the best proxy's, and their head."""
     wanted, num_learners = features.proxy.features, features.sources.num_learners
     possible = candidates(features.available, num_learners) if wanted is None else [wanted]
@@ -171,7 +171,7 @@ def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Tried
         return passes_of(set(kinds).difference(first), num_learners)
 
     # Features at hand have no price any more.
-    tried = [Tried(first, head.accuracy, 0)]
+    tried = [ProxyScore(first, head.accuracy, 0)]
     rivals = {kinds: price(kinds) for kinds in others if can_win(price(kinds), tried)}
     if not rivals:
         return first, features_ND, head, tried
@@ -179,11 +179,11 @@ def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Tried
     generator = derive_generator(features.sources.config.seed, "proxy sample")
     ids_M = torch.randperm(len(features_ND), generator=generator)[:MAX_SAMPLE].sort().values
     prices, sample = {first: 0.0, **rivals}, _Parts(features, ids_M, {first[0]: features_ND[ids_M]})
-    tried, activity = list[Tried](), "trying proxies on a sample"
+    tried, activity = list[ProxyScore](), "trying proxies on a sample"
     for kinds, passes in prices.items():
         if can_win(passes, tried):
             one = features.head(sample.of(kinds, activity), activity, some=ids_M)
-            tried.append(Tried(kinds, one.accuracy, passes))
+            tried.append(ProxyScore(kinds, one.accuracy, passes))
     best = choose(tried).features
     if best == first:
         return first, features_ND, head, tried
@@ -211,7 +211,7 @@ class _Parts:
 def _calibrated_errors(
     head: LeaveOneOut, labels_N: Tensor, weights_N: Tensor
 ) -> tuple[Tensor, float]:
-    sharpness = fit_sharpness(head.outputs_NC, labels_N, weights_N)
+    sharpness = fit_inverse_temperature(head.outputs_NC, labels_N, weights_N)
 
     def errors(outputs_BC: Tensor, rows: slice) -> Tensor:
         return errors_of(outputs_BC.double() * sharpness, labels_N[rows])
@@ -307,7 +307,7 @@ class _Features:
         for kind in kinds:
             if kind not in self._made:
                 self._made[kind] = self._extractor(kind)
-        return side_by_side(
+        return concatenated_features(
             [self._made[kind] for kind in kinds],
             self.workspace.dataset,
             ids_N,

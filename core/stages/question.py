@@ -29,13 +29,13 @@ from lipt.core.proxies.proxy import SOUP, Kind, Proxy
 from lipt.core.results import Outcome, Trajectories
 from lipt.core.selection.options import LIPT, PRETRAINING, WarmUp
 from lipt.core.selection.registry import STRATEGIES, find_strategy
-from lipt.core.selection.strategy import OF_A_MODEL, Balance, Need, Strategy
+from lipt.core.selection.strategy import MODEL_NEEDS, Balance, Need, Strategy
 
 # Needs that a model's forward pass or a proxy provides.
-OF_A_PROXY = OF_A_MODEL - {Need.GRADIENT_NORMS}
-_MADE_WITHOUT_LABELS = frozenset({Need.FEATURES, Need.COPIES})
+PROXY_NEEDS = MODEL_NEEDS - {Need.GRADIENT_NORMS}
+_NEEDS_WITHOUT_LABELS = frozenset({Need.FEATURES, Need.DUPLICATES})
 # theta*, and the weights that it started from, may have been trained on the run's data.
-OF_A_RUN = (Kind.SOUP, Kind.INITIAL, Kind.LEARNERS)
+TRAINED_FEATURES = (Kind.SOUP, Kind.INITIAL, Kind.LEARNERS)
 # An option: compare examples by features, or by gradients, which contain errors.
 _SPACE, _FEATURES = "space", "features"
 
@@ -102,7 +102,7 @@ class Question(Sources):
     teacher: str | None = None
 
     @property
-    def judged_by(self) -> str | None:
+    def proxy_name(self) -> str | None:
         """The proxy; None if neither a head nor a soup is used."""
         return self.proxy or (str(SOUP) if self.labels is None else None)
 
@@ -180,7 +180,7 @@ def question_of(
         _require_soft_labels(labels, kind)
         teacher = proxy.teacher
     needs = strategy.needs_of(given)
-    if not needs & OF_A_PROXY:
+    if not needs & PROXY_NEEDS:
         proxy = SOUP
     # The same before and after the learners have trained.
     before_learners = training_for(query, num_examples) is not Training.LEARNERS
@@ -237,12 +237,12 @@ def without_labels(
     if not query.proxy:
         return resolved, Proxy((plain,)) if query.features is None else SOUP
     proxy = Proxy.parse(query.proxy)
-    trained = [kind for kind in OF_A_RUN if kind in (proxy.features or (Kind.SOUP,))]
+    trained = [kind for kind in TRAINED_FEATURES if kind in (proxy.features or (Kind.SOUP,))]
     if proxy.features is None or trained:
         why = f"labels have gone into {' and '.join(trained)}"
         if proxy.features is None:
             why = "it is whichever is right about the most labels"
-        others = ", ".join(kind for kind in Kind if kind not in OF_A_RUN)
+        others = ", ".join(kind for kind in Kind if kind not in TRAINED_FEATURES)
         raise ProxyError(
             f"the proxy {proxy} is unavailable with labels=none: {why}. Choose ridge: and one or "
             f"more of {others}, joined by +, such as ridge:{plain}; or leave it out."
@@ -251,7 +251,7 @@ def without_labels(
 
 
 def _can(strategy: Strategy, options: Mapping[str, str]) -> bool:
-    able = strategy.needs_of(options) <= _MADE_WITHOUT_LABELS
+    able = strategy.needs_of(options) <= _NEEDS_WITHOUT_LABELS
     return able and strategy.balance is not Balance.ALWAYS
 
 
@@ -328,7 +328,7 @@ def _require_warm_up(
             f"strategy {strategy.name!r} needs the run's learners with these options, and {asked} "
             f"has none. Leave {PRETRAINING!r} or those options out."
         )
-    if not needs & (OF_A_MODEL - {Need.FEATURES} if own_features else OF_A_MODEL):
+    if not needs & (MODEL_NEEDS - {Need.FEATURES} if own_features else MODEL_NEEDS):
         raise InvalidRequestError(
             f"strategy {strategy.name!r} looks at no model here, so that {asked} would change "
             f"nothing. Leave {PRETRAINING!r} out{', or the features' if own_features else ''}."
@@ -395,12 +395,12 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
     if query.soft_labels:
         needs, proxy = needs | {Need.SIGNALS}, proxy.teacher
     kinds = (Kind.LEARNERS,) if proxy.features is None else proxy.features
-    trained = set(kinds).intersection(OF_A_RUN)
+    trained = set(kinds).intersection(TRAINED_FEATURES)
     if trained == {Kind.INITIAL}:
         return Training.INITIAL_WEIGHTS
     if Need.GRADIENT_NORMS in needs:
         return Training.LEARNERS
-    if not needs & OF_A_PROXY:
+    if not needs & PROXY_NEEDS:
         return Training.NOTHING
     if proxy.is_own_head:
         own = query.features is not None or Need.PAIRED_FEATURES in needs

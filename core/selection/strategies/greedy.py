@@ -231,7 +231,7 @@ def _typical(rows_ND: Tensor, budget: int, generator: torch.Generator) -> Tensor
     size = math.ceil(len(left) / budget * math.log(1 / _EPSILON))
     picks = []
     for _ in range(budget):
-        sample = draw_ahead(left, size, generator)
+        sample = draw_sample(left, size, generator)
         ids_B = torch.tensor([candidate for candidate, _ in sample])
         gains_B = own_N[ids_B] - 2 * REPULSION * (rows_ND[ids_B].double() @ picked_D)
         candidate, place = sample[int(gains_B.argmax())]
@@ -242,7 +242,7 @@ def _typical(rows_ND: Tensor, budget: int, generator: torch.Generator) -> Tensor
     return torch.tensor(picks)
 
 
-def draw_ahead(left: list[int], size: int, generator: torch.Generator) -> list[tuple[int, int]]:
+def draw_sample(left: list[int], size: int, generator: torch.Generator) -> list[tuple[int, int]]:
     """A random sample of candidates, moved to the front, each with its position; ascending."""
     count = min(size, len(left))
     # The first steps of a shuffle.

@@ -32,8 +32,8 @@ from lipt.core.diagnosis.label_errors import (
     NoiseRates,
     find_label_errors,
     fit_of_targets,
+    label_trust,
     noise_rates,
-    trust_after,
 )
 from lipt.core.signals.signals import Signals
 
@@ -330,7 +330,7 @@ def test_the_least_trusted_of_each_class_do_not_teach_as_many_as_are_wrong() -> 
     labels_N = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     # Class 1 is judged worse as a whole: it keeps its teachers all the same.
     found = judged([0.9, 0.2, 0.8, 0.7, 0.1, 0.05, 0.15, 0.12], rate=0.25, low=0.1)
-    trust_N = trust_after(found, labels_N)
+    trust_N = label_trust(found, labels_N)
     assert trust_N is not None
     assert (trust_N < 1).nonzero().flatten().tolist() == [1, 5]
     assert trust_N.min() > 0
@@ -338,7 +338,7 @@ def test_the_least_trusted_of_each_class_do_not_teach_as_many_as_are_wrong() -> 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_there_is_no_second_look_where_it_is_not_sure_that_labels_are_wrong(rate: float) -> None:
-    assert trust_after(judged([0.1, 0.9], rate=rate, low=0.01), torch.tensor([0, 1])) is None
+    assert label_trust(judged([0.1, 0.9], rate=rate, low=0.01), torch.tensor([0, 1])) is None
 
 
 def test_both_looks_say_how_good_a_label_is_and_the_second_what_it_should_be() -> None:

@@ -10,14 +10,14 @@ from lipt.common.errors import StateError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.core.diagnosis import duplicates
 from lipt.core.diagnosis.duplicates import (
-    Copies,
     Duplicates,
-    MayBeAlike,
+    Matches,
+    PairFilter,
     Pictures,
     aligned_correlation,
     are_pictures,
-    find_copies,
     find_duplicates,
+    find_matches,
 )
 
 
@@ -28,14 +28,14 @@ class Points(Pictures):
         unit_NP = self.thumbnails_NP
         return (unit_NP[standing_P] * unit_NP[later_P]).sum(dim=1) >= self.threshold
 
-    def bound(self, later_B: Tensor) -> MayBeAlike:
+    def bound(self, later_B: Tensor) -> PairFilter:
         return lambda rows_P, standing_P: torch.ones(len(rows_P), dtype=torch.bool)
 
 
-def found_in(points_ND: Tensor) -> Copies:
+def found_in(points_ND: Tensor) -> Matches:
     unit_ND, digests = functional.normalize(points_ND, dim=1), distinct(len(points_ND))
     points = Points(lambda ids: ids, digests, unit_ND, unit_ND, threshold=0.8, near=0.6)
-    return find_copies(digests, points)
+    return find_matches(digests, points)
 
 
 def distinct(count: int) -> list[bytes]:
@@ -87,7 +87,7 @@ def test_pictures_are_alike_by_their_pixels_a_pixel_apart() -> None:
     noisy = originals + 4 * torch.randn(originals.shape, generator=generator)
     images = torch.cat((originals, moved, noisy, originals)).clamp(0, 255).to(torch.uint8)
     pictures = Pictures.of(lambda ids: images[ids], len(images))
-    found = find_copies(pictures.digests, pictures)
+    found = find_matches(pictures.digests, pictures)
     assert found.pictures_N.tolist() == list(range(40)) * 4
     assert found.exact_N.tolist() == [*range(120), *range(40)]
 
@@ -118,21 +118,21 @@ def test_bounds_rule_out_most_pairs_and_none_that_is_alike(shape: tuple[int, ...
 
 def test_what_was_saved_is_loaded_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "duplicates.safetensors"
-    saved = Copies(torch.tensor([0, 0, 2]), torch.tensor([0, 1, 2]), 0.96)
+    saved = Matches(torch.tensor([0, 0, 2]), torch.tensor([0, 1, 2]), 0.96)
     saved.save(path)
-    loaded = Copies.load(path)
+    loaded = Matches.load(path)
     assert torch.equal(loaded.pictures_N, saved.pictures_N)
     assert torch.equal(loaded.exact_N, saved.exact_N)
     assert loaded.threshold == 0.96
     path.write_bytes(b"no tensors")
     with pytest.raises(StateError, match="Delete it: it is computed again"):
-        Copies.load(path)
+        Matches.load(path)
 
 
 def duplicates_in(
     pictures: list[int], exact: list[int], labels: list[int], quality: list[float]
 ) -> Duplicates:
-    copies = Copies(torch.tensor(pictures), torch.tensor(exact), threshold=0.75)
+    copies = Matches(torch.tensor(pictures), torch.tensor(exact), threshold=0.75)
     return find_duplicates(torch.tensor(labels), torch.tensor(quality), copies)
 
 
