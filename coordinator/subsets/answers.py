@@ -41,7 +41,7 @@ from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
 from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
-from lipt.core.proxies.proxy import Kind, Proxy
+from lipt.core.proxies.proxy import FeatureKind, Proxy
 from lipt.core.selection.registry import find_strategy
 from lipt.core.stages.question import (
     Sources,
@@ -138,7 +138,7 @@ class Answers:
                 found = (run.config, run.inputs, run.pretrained_weights, query.features)
                 sources = Sources(*found, *trained)
             config = sources.config
-            backbone = self.backbone if proxy.may_use(Kind.BACKBONE) else None
+            backbone = self.backbone if proxy.may_use(FeatureKind.BACKBONE) else None
             # Without a run, only the seed and the threads of sums matter in the configuration.
             without_run = {"seed": config.seed, "threads": config.evaluation_threads}
             key = request_key(

@@ -19,7 +19,7 @@ from lipt.common.errors import SignalsError
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
 from lipt.common.subsets import Examples
-from lipt.core.proxies.proxy import MAX_SAMPLE, Kind, Proxy
+from lipt.core.proxies.proxy import MAX_SAMPLE, FeatureKind, Proxy
 from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
@@ -208,14 +208,14 @@ def _learners_sentence(
     question: Question, used: set[str], tried: set[str], of_model: frozenset[Need]
 ) -> str:
     count, merged = question.num_learners, question.num_merged
-    needs_each = Kind.LEARNERS in used or Need.DYNAMICS in question.needs
+    needs_each = FeatureKind.LEARNERS in used or Need.DYNAMICS in question.needs
     if count and needs_each:
         return f"{count} learner{'' if count == 1 else 's'} took part"
-    if merged and (of_model or Kind.SOUP in used):
+    if merged and (of_model or FeatureKind.SOUP in used):
         return f"{merged} learner{'' if merged == 1 else 's'} took part, merged into theta_p"
-    if Kind.LEARNERS in tried:
+    if FeatureKind.LEARNERS in tried:
         return f"no learner was used; {count} were tried"
-    return "no learner was used" + ("; theta_p was tried" if Kind.SOUP in tried else "")
+    return "no learner was used" + ("; theta_p was tried" if FeatureKind.SOUP in tried else "")
 
 
 def _signals(

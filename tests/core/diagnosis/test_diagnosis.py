@@ -20,10 +20,10 @@ from lipt.core.diagnosis.diagnosis import (
     diagnosis_of,
     find_outliers,
     imbalance,
-    judge,
     learning_curve,
     sample_sizes,
     stratified_order,
+    suggest_size,
 )
 from lipt.core.diagnosis.duplicates import Duplicates
 from lipt.core.diagnosis.label_errors import (
@@ -54,7 +54,7 @@ def findings() -> Findings:
         find_label_errors(signals_of(chances_NC, LABELS_N)),
         Duplicates(torch.tensor([0, 0, 0, 3, 5, 5]), 1, 2, 0, 0.96),
         Outliers(scores_N, fence=4.0),
-        judge((3, 6), (0.5, 0.6)),
+        suggest_size((3, 6), (0.5, 0.6)),
     )
 
 
@@ -163,12 +163,12 @@ def test_samples_are_halves_with_the_classes_in_their_shares() -> None:
 
 
 def test_worth_asking_for_is_the_least_size_from_which_doublings_gain_little() -> None:
-    found = judge((100, 200, 400, 800), (0.5, 0.6, 0.605, 0.61))
+    found = suggest_size((100, 200, 400, 800), (0.5, 0.6, 0.605, 0.61))
     assert found.suggested_fraction == 0.25
     assert "from 200 examples on a doubling gains less than 1 point of" in found.why
     assert "at most 0.5" in found.why
     # Gains of 8 and 4 points: 2 are next.
-    found = judge((100, 200, 400), (0.5, 0.58, 0.62))
+    found = suggest_size((100, 200, 400), (0.5, 0.58, 0.62))
     assert found.suggested_fraction == 1.0
     assert "still gained 4.0 points" in found.why
     assert "about 2.0 more" in found.why
