@@ -39,7 +39,7 @@ from lipt.coordinator.runs.availability import find_named, find_ready, not_ready
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
-from lipt.core.proxies.proxy import Kind, Proxy
+from lipt.core.proxies.proxy import FeatureKind, Proxy
 from lipt.core.selection.registry import find_strategy
 from lipt.core.stages.question import (
     Sources,
@@ -201,7 +201,7 @@ class Answers:
                 found = (run.config, run.inputs, run.pretrained_weights, query.features)
                 sources = Sources(*found, *trained)
             config = sources.config
-            backbone = self.backbone if proxy.may_use(Kind.BACKBONE) else None
+            backbone = self.backbone if proxy.may_use(FeatureKind.BACKBONE) else None
             # Without a run, only the seed and the threads of sums matter in the configuration.
             without_run = {"seed": config.seed, "threads": config.evaluation_threads}
             key = request_key(
@@ -324,7 +324,7 @@ class Answers:
                 on_progress,
                 callers,
             )
-        return checked.still_serves
+        return checked.can_stay
 
     async def _select(
         self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress, callers: Callers

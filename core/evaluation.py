@@ -10,7 +10,6 @@ Source: Izmailov et al. 2018, "Averaging Weights" (arXiv:1803.05407), section 3.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -129,32 +128,12 @@ _FEWEST_NORM_EXAMPLES = 16
 _MOST_KEPT_BYTES = 256 * 1024**2
 
 
-class _Kept:
-    """A thread-safe cache of batches' features by number, up to a memory limit."""
-
-    def __init__(self) -> None:
-        self._features: dict[int, Tensor] = {}
-        self._num_bytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, number: int, compute: Callable[[], Tensor]) -> Tensor:
-        if (found := self._features.get(number)) is not None:
-            return found
-        features_BD = compute()
-        with self._lock:
-            fits = self._num_bytes + features_BD.nbytes <= _MOST_KEPT_BYTES
-            if fits and number not in self._features:
-                self._features[number] = features_BD
-                self._num_bytes += features_BD.nbytes
-        return features_BD
-
-
 @dataclass(frozen=True)
 class Scored:
     """The score of weights, -infinity if abandoned, and entries that replace their own."""
 
     accuracy: float
-    mended: Weights
+    statistics: Weights
 
 
 @dataclass(frozen=True)
@@ -178,7 +157,8 @@ class Evaluator:
     batch_norm_examples_M: Stored | None
     batch_size: int = 128
     frozen: frozenset[str] = frozenset()
-    _features: _Kept = field(default_factory=_Kept, init=False)
+    # Of batches, by number: threads that compute one twice get the same features.
+    _features: dict[int, Tensor] = field(default_factory=dict, init=False)
 
     def __call__(
         self,
@@ -193,13 +173,13 @@ class Evaluator:
         model = self.model if model is None else model
         for name, tensor in model.state_dict().items():
             tensor.copy_(weights[name])
-        mended, examples_M = Weights(), self.batch_norm_examples_M
+        statistics, examples_M = Weights(), self.batch_norm_examples_M
         if examples_M is not None:
             size = self.batch_size
             batches = batch_norm_inputs(examples_M, self.inputs, self.device, batch_size=size)
             with pinned_kernels():
-                mended = reestimate_batch_norm(model, batches, self.frozen)
-        return Scored(self._score(model, floor), mended)
+                statistics = reestimate_batch_norm(model, batches, self.frozen)
+        return Scored(self._score(model, floor), statistics)
 
     def of_slice(self, rows_K: Tensor) -> Self:
         """An evaluator on some validation examples, and about as many for batch norm."""
@@ -240,8 +220,12 @@ class Evaluator:
 
         if head is None:
             return call_model(model, inputs())
-        known = self._features.get(number, lambda: forward_with_features(model, inputs())[1])
-        outputs_BT: Tensor = head(known)
+        features_BD = self._features.get(number)
+        if features_BD is None:
+            _, features_BD = forward_with_features(model, inputs())
+            if features_BD.nbytes * (number + 1) <= _MOST_KEPT_BYTES:
+                self._features[number] = features_BD
+        outputs_BT: Tensor = head(features_BD)
         return outputs_BT
 
 

@@ -35,7 +35,7 @@ from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.core.evaluation import Evaluator, Evaluators, OpenWeights
 from lipt.core.learner.learner import train_learner
-from lipt.core.results import CommittedLearner, Outcome, diverged_in_words, pack_initial
+from lipt.core.results import CommittedLearner, Outcome, divergence_message, pack_initial
 from lipt.core.sharding import draw_densities, draw_shards, stratified_order
 from lipt.core.soup import OnIngredient, Soup, greedy_soup, slice_sizes, uniform_soup
 from lipt.core.stages.choice import Chosen
@@ -109,7 +109,7 @@ def begin(workspace: InMemory, config: RunConfig, given: bytes | Path | None = N
     return Pretrained(workspace, outcome, {"initialization_seconds": monotonic() - started})
 
 
-def look_at(workspace: InMemory, config: RunConfig) -> Pretrained:
+def without_training(workspace: InMemory, config: RunConfig) -> Pretrained:
     """Train nothing, for choices by labels, columns or patches alone."""
     inputs, nothing = model_inputs(workspace, config), BlobName.of(b"")
     return Pretrained(workspace, Outcome(_NAME, config, inputs, nothing, nothing, ()), {})
@@ -184,7 +184,7 @@ def _all_learners(
         except LearnerDivergedError as error:
             diverged.append(str(error))
     if diverged:
-        told = diverged_in_words(diverged, len(cuts))
+        told = divergence_message(diverged, len(cuts))
         if len(learners) < config.learners.min_learners:
             raise LearnerDivergedError(told)
         logger.warning("%s", told)

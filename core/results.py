@@ -26,7 +26,7 @@ _KEY = "lipt.frozen"
 DIVERGED = "the learner diverged: "
 
 
-def diverged_in_words(accounts: Sequence[str], num_learners: int) -> str:
+def divergence_message(accounts: Sequence[str], num_learners: int) -> str:
     """One message on all learners that diverged, with the first one's account."""
     cause = accounts[0].partition(DIVERGED)[2].partition(". ")[0]
     which = "all" if len(accounts) == num_learners else f"{len(accounts)} of"
@@ -100,7 +100,7 @@ def pack_initial(weights: Weights, frozen: Collection[str]) -> bytes:
     return pack(weights, {_KEY: json.dumps(sorted(frozen))} if frozen else None)
 
 
-def frozen_in(metadata: Mapping[str, str]) -> frozenset[str]:
+def frozen_names_of(metadata: Mapping[str, str]) -> frozenset[str]:
     return frozenset(json.loads(metadata.get(_KEY, "[]")))
 
 

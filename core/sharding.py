@@ -109,18 +109,20 @@ def draw_densities(num_learners: int, pruning: PruningConfig, *, seed: int) -> t
     return tuple(min(high, low + (high - low) * share) for share in shares)
 
 
-class Fitted(NamedTuple):
+class FittedLearners(NamedTuple):
     """Settings of learners whose shards fit, and the changes in words; empty for none."""
 
     learners: LearnersConfig
     said: str = ""
 
 
-def fit_defaults(learners: LearnersConfig, num_train: int, *, asked: Collection[str]) -> Fitted:
+def fit_defaults(
+    learners: LearnersConfig, num_train: int, *, asked: Collection[str]
+) -> FittedLearners:
     """Lower the batch size to 16 at least, then learners, then minibatches, until shards fit."""
     n, m, b = learners.num_learners, learners.num_minibatches, learners.batch_size
     if n * m * b <= num_train:
-        return Fitted(learners)
+        return FittedLearners(learners)
     sizes = {"num_learners": n, "num_minibatches": m, "batch_size": b}
 
     def lower(name: str, floor: int) -> None:
@@ -141,8 +143,8 @@ def fit_defaults(learners: LearnersConfig, num_train: int, *, asked: Collection[
         if value != getattr(learners, name)
     ]
     if not changes:
-        return Fitted(learners)
-    return Fitted(
+        return FittedLearners(learners)
+    return FittedLearners(
         learners.model_copy(update=after),
         f"{n} learners x {m} minibatches x {b} examples = {n * m * b} are more than the "
         f"{num_train} of the training split, so defaults were lowered to fit: "

@@ -28,7 +28,7 @@ from lipt.core.signals.signals import Signals, given, probabilities_of
 _MOST, _POINTS = 0.8, 0.08
 # Examples on which the head of the chosen ones is evaluated.
 _MAX_SAMPLE = 2_000
-_NO_SAY = 1e-9
+_NO_WEIGHT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _accuracies_on_others(
     rows, num_chosen = torch.cat([places_K, others_M]), len(places_K)
     # The others are scored, and have no weight in the fit.
     teach = trust_N[rows]
-    teach[num_chosen:] = _NO_SAY
+    teach[num_chosen:] = _NO_WEIGHT
     head = leave_one_out(
         signals.features_ND[rows].float(),
         labels_N[rows],

@@ -110,7 +110,7 @@ def greedy_soup(
     ingredients: dict[int, Ingredient] = {}
     for position, index in enumerate(order):
         if position == 0:
-            weights = dict(learners[index]()) | best.mended
+            weights = dict(learners[index]()) | best.statistics
         else:
             offered = _offer(weights, soup_accuracy, learners[index], evaluate, slices, num_alphas)
             weights, soup_accuracy, alpha = offered
@@ -144,16 +144,16 @@ def _offer(
     for evaluate_slice in slices:
         scores = [scored.accuracy for scored in evaluate_slice(mixed(tried), -math.inf)]
         tried = _better_half(tried, scores)
-    best, mended = 0, Weights()
+    best, statistics = 0, Weights()
     for number, scored in zip(tried, evaluate(mixed(tried), soup_accuracy), strict=True):
         if scored.accuracy > soup_accuracy:
-            best, mended, soup_accuracy = number, scored.mended, scored.accuracy
+            best, statistics, soup_accuracy = number, scored.statistics, scored.accuracy
     alpha = best / num_alphas
     if best:
         # Mixed again, in place: each old tensor is freed when its mixture is made.
         for name, tensor in Mixture(soup, learner, alpha).items():
             soup[name] = tensor
-    return soup | mended, soup_accuracy, alpha
+    return soup | statistics, soup_accuracy, alpha
 
 
 def _better_half(numbers: Sequence[int], scores: Sequence[float]) -> list[int]:
@@ -195,7 +195,7 @@ def uniform_soup(
         )
         for index, accuracy in enumerate(accuracies)
     }
-    return Soup(weights | scored.mended, scored.accuracy, ingredients)
+    return Soup(weights | scored.statistics, scored.accuracy, ingredients)
 
 
 def _score_alone(
@@ -217,32 +217,20 @@ def _score_alone(
 
 
 def _mean(learners: Sequence[OpenWeights]) -> Weights:
-    first = learners[0]()
-    by_size = sorted(first, key=lambda name: first[name].nbytes)
-    # float64 takes twice the memory: one half of the weights is summed after the other.
-    means = _mean_of(by_size[0::2], learners) | _mean_of(by_size[1::2], learners)
-    return {name: means[name] for name in first}
+    # Tensors are decoded on access: one of one learner at a time.
+    opened = [learner() for learner in learners]
+    return {name: _mean_of(weights[name] for weights in opened) for name in opened[0]}
 
 
-def _mean_of(names: Sequence[str], learners: Sequence[OpenWeights]) -> Weights:
-    sums, dtypes = Weights(), dict[str, torch.dtype]()
-    for opened in learners:
-        weights = opened()
-        for name in names:
-            tensor = weights[name]
-            if not tensor.is_floating_point():
-                # Integers are the first learner's.
-                sums.setdefault(name, tensor)
-            elif name not in sums:
-                dtypes[name] = tensor.dtype
-                sums[name] = tensor.to(
-                    torch.float64, copy=True, memory_format=torch.contiguous_format
-                )
-            else:
-                for total_V, tensor_V in _pieces(sums[name], tensor):
-                    total_V.add_(tensor_V)
-        # Closed before the next one is opened.
-        del weights
-    for name, dtype in dtypes.items():
-        sums[name] = sums[name].div_(len(learners)).to(dtype)
-    return sums
+def _mean_of(tensors: Iterator[Tensor]) -> Tensor:
+    first = next(tensors)
+    if not first.is_floating_point():
+        # Integers are the first learner's.
+        return first
+    total = first.to(torch.float64, copy=True, memory_format=torch.contiguous_format)
+    number = 1
+    for tensor in tensors:
+        number += 1
+        for total_V, tensor_V in _pieces(total, tensor):
+            total_V.add_(tensor_V)
+    return total.div_(number).to(first.dtype)

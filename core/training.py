@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -24,12 +23,10 @@ from lipt.common.images.formats import crop_flip, mild_augmentation
 from lipt.common.inputs.model_input import Stored, in_layout, to_model_input
 from lipt.common.inputs.specs import ImageFormat, InputFormat, call_model
 from lipt.common.targets.values import Target
-from lipt.common.weights.files import load_tensors, save_tensors
+from lipt.common.weights.files import KeptValue
 from lipt.common.weights.specs import Weights, copy_to_cpu
 
 _MOMENTUM, _WEIGHT_DECAY = 0.9, 5e-4
-# Prefixes of the tensors' names in a warm-up's file.
-_WEIGHTS, _OF_MOMENTUM = "weights/", "momentum/"
 # For ordinary warm-ups.
 BATCH_SIZE, LEARNING_RATE = 256, 0.1
 
@@ -186,29 +183,13 @@ def initialize(
 
 
 @dataclass(frozen=True)
-class Warmed:
+class Warmed(KeptValue):
     """The state of a warm-up after some steps, on the CPU; without momentum at its end."""
 
     weights: Weights
     momentum: Weights = field(default_factory=dict)
     step: int = 0
     seconds: float = 0.0
-
-    def save(self, path: Path) -> None:
-        tensors = {_WEIGHTS + name: value for name, value in self.weights.items()}
-        tensors |= {_OF_MOMENTUM + name: value for name, value in self.momentum.items()}
-        save_tensors(path, tensors, {"step": str(self.step), "seconds": repr(self.seconds)})
-
-    @classmethod
-    def load(cls, path: Path) -> Warmed:
-        def build(tensors: dict[str, Tensor], metadata: dict[str, str]) -> Warmed:
-            weights, momentum = (
-                {name.removeprefix(of): tensors[name] for name in tensors if name.startswith(of)}
-                for of in (_WEIGHTS, _OF_MOMENTUM)
-            )
-            return cls(weights, momentum, int(metadata["step"]), float(metadata["seconds"]))
-
-        return load_tensors(path, build)
 
 
 def num_warm_up_steps(epochs: float, num_train: int) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from lipt.common.inputs.specs import InputFormat
 from lipt.common.models import build_model, lay_out
 from lipt.common.models.head import frozen_names
 from lipt.common.signals.passes import Batches
-from lipt.common.weights.files import non_finite, read_weights
+from lipt.common.weights.files import KeptValue, non_finite, read_weights
 from lipt.common.weights.specs import Weights, specs_of
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import Backbone
@@ -40,19 +40,7 @@ from lipt.core.signals.stored import UserFeatures
 OnProgress = Callable[[str, int, int], None]
 
 
-class Keepable(Protocol):
-    """A value that a workspace may keep in a file."""
-
-    def save(self, path: Path) -> None:
-        """Write the file."""
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read a file of `save`."""
-        ...
-
-
-KeptT = TypeVar("KeptT", bound=Keepable)
+KeptT = TypeVar("KeptT", bound=KeptValue)
 
 
 @dataclass(frozen=True)

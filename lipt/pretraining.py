@@ -31,13 +31,13 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, copy_to_cpu
 from lipt.core.pipeline import Pretrained as Trained
-from lipt.core.pipeline import begin, choose, look_at
+from lipt.core.pipeline import begin, choose, without_training
 from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import Ingredient
 from lipt.core.sharding import fit_defaults, split_validation
 from lipt.core.signals.stored import read_user_features
-from lipt.core.stages.choice import told_of
+from lipt.core.stages.choice import manifest_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.question import Sources, SubsetQuery, Training, training_for
 from lipt.core.workspace import InMemory
@@ -222,7 +222,7 @@ class Pretrained:
         if training not in self._trained:
             run = (self._workspace, self.config)
             if training is Training.NOTHING:
-                self._trained[training] = look_at(*run)
+                self._trained[training] = without_training(*run)
             else:
                 stage = begin if training is Training.INITIAL_WEIGHTS else pretrain_all
                 self._trained[training] = stage(*run, self._begins_with)
@@ -247,7 +247,7 @@ class Pretrained:
                 "note": self.data.note,
                 "quarantined": list(self.data.quarantined),
             },
-            **told_of(question, chosen),
+            **manifest_of(question, chosen),
             "costs": {**trained.seconds, **costs},
         }
         return Subset(

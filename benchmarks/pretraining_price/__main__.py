@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.__main__ import cores
-from benchmarks.pretraining_price.measuring import (
+from benchmarks.pretraining_price.measurements import (
     SCALES,
     Cell,
     Row,

@@ -9,7 +9,7 @@ from statistics import median
 
 from rich.table import Table
 
-from benchmarks.pretraining_price.measuring import HALVING, LIPTS, SCALES, Cell, Price, Row
+from benchmarks.pretraining_price.measurements import HALVING, LIPTS, SCALES, Cell, Price, Row
 from lipt.common.text import format_bytes
 
 BEGIN, END = "<!-- pretraining price: begin -->", "<!-- pretraining price: end -->"

@@ -1,6 +1,6 @@
 """`make bench-selection`: selection strategies against the field's libraries.
 
-All sides get the same signals, one thread, and a process of their own per row. Compiled
+All implementations get the same signals, one thread, and a process of their own per row. Compiled
 loops are compiled before they are measured, theirs and ours. Memory is what a process
 takes beyond its signals and libraries. What a choice is worth is computed by one function
 for all. Machines are noisy: look at ratios within a run.
@@ -32,9 +32,9 @@ from benchmarks.selection.groups import (
     Group,
     random_choice,
 )
+from benchmarks.selection.implementation import Checkouts, Implementation, Task, unweighted
 from benchmarks.selection.objectives import NUM_RANDOM
 from benchmarks.selection.runner import Limits, Outcome, RowSpec, measure_row, write_signals
-from benchmarks.selection.side import Checkouts, Side, Task, unweighted
 from benchmarks.selection.tables import Row, cost_table, group_table
 from lipt.common.process.devices import versions
 
@@ -51,22 +51,26 @@ class Plan:
 
     groups: tuple[str, ...]
     sizes: tuple[int, ...]
-    sides: tuple[str, ...]
+    implementations: tuple[str, ...]
     device: str
     deepcore: str | None
     cords: str | None
     limits: Limits
 
-    def wants(self, side: Side) -> bool:
-        if self.device == "cuda" and not side.ours:
+    def wants(self, implementation: Implementation) -> bool:
+        if self.device == "cuda" and not implementation.ours:
             return False
-        return not self.sides or any(word in side.name.lower() for word in self.sides)
+        return not self.implementations or any(
+            word in implementation.name.lower() for word in self.implementations
+        )
 
-    def measure(self, group: str, side: Side, folder: Path, budget: int) -> Outcome:
+    def measure(
+        self, group: str, implementation: Implementation, folder: Path, budget: int
+    ) -> Outcome:
         imagenet = group == "imagenet"
         spec = RowSpec(
             group=group,
-            side=side.name,
+            implementation=implementation.name,
             folder=str(folder),
             budget=budget,
             deepcore=self.deepcore,
@@ -77,7 +81,7 @@ class Plan:
         )
         outcome = measure_row(spec, self.limits)
         told = f"{outcome.cost.wall_seconds:.2f} s" if outcome.cost else outcome.problem
-        print(f"  {side.name}: {told}", file=sys.stderr, flush=True)
+        print(f"  {implementation.name}: {told}", file=sys.stderr, flush=True)
         return outcome
 
 
@@ -86,7 +90,7 @@ def main() -> None:
     if plan.device == "cuda" and not torch.cuda.is_available():
         sys.exit("--device cuda: this torch finds no CUDA device. Leave --device out.")
     print(machine(plan.device))
-    print(f"{FRACTION:.0%} of the examples; one thread a side except where said.\n")
+    print(f"{FRACTION:.0%} of the examples; one thread an implementation except where said.\n")
     results: dict[str, list[Row]] = {}
     for name in plan.groups:
         print(f"== {name}", file=sys.stderr, flush=True)
@@ -121,7 +125,10 @@ def parse() -> tuple[Plan, Path | None]:
     parser.add_argument("--imagenet", action="store_true", help="the same as --groups imagenet")
     parser.add_argument("--sizes", nargs="+", type=int, default=(5000, 20000, 50000))
     parser.add_argument(
-        "--sides", nargs="+", default=(), help="only rows whose names have one of these words"
+        "--sides",
+        nargs="+",
+        default=(),
+        help="only rows whose names have one of these words",
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--deepcore", default=None, help="a checkout of PatrickZH/DeepCore")
@@ -135,7 +142,7 @@ def parse() -> tuple[Plan, Path | None]:
     plan = Plan(
         groups=("imagenet",) if given.imagenet else tuple(given.groups),
         sizes=tuple(given.sizes),
-        sides=tuple(word.lower() for word in given.sides),
+        implementations=tuple(word.lower() for word in given.sides),
         device=given.device,
         deepcore=given.deepcore or None,
         cords=given.cords or None,
@@ -153,9 +160,9 @@ def compare(plan: Plan, name: str, size: int) -> Iterator[Row]:
         write_signals([f"num_examples={size}", f"num_validation={held}"], folder)
         task = Task(workload.read(folder), round(FRACTION * size), Checkouts(None, None))
         rows = [
-            _row(size, task, group, plan.measure(name, side, folder, task.budget))
-            for side in group.sides
-            if plan.wants(side)
+            _row(size, task, group, plan.measure(name, implementation, folder, task.budget))
+            for implementation in group.implementations
+            if plan.wants(implementation)
         ]
         rows.append(_random_row(size, task, group))
     yield from _normalized(rows, group.exact)
@@ -163,7 +170,7 @@ def compare(plan: Plan, name: str, size: int) -> Iterator[Row]:
 
 def alone(plan: Plan, name: str) -> Iterator[Row]:
     """Ours, at the shape of ImageNet."""
-    shape, sides = (
+    shape, implementations = (
         (CLASS_SHAPE, CLASS_SIDES) if name == "class" else (IMAGENET_SHAPE, IMAGENET_SIDES)
     )
     held = 50 if name == "class" else 50 * shape["num_classes"]
@@ -173,23 +180,23 @@ def alone(plan: Plan, name: str) -> Iterator[Row]:
         folder = Path(folder_name)
         arguments = [f"{key}={value}" for key, value in shape.items()]
         write_signals([*arguments, f"num_validation={held}", *more], folder)
-        for side in sides:
-            if plan.wants(side):
-                outcome = plan.measure(name, side, folder, round(FRACTION * size))
+        for implementation in implementations:
+            if plan.wants(implementation):
+                outcome = plan.measure(name, implementation, folder, round(FRACTION * size))
                 yield _cost_row(size, outcome)
 
 
 def _cost_row(size: int, outcome: Outcome) -> Row:
     count = 0 if outcome.chosen is None else len(outcome.chosen.indices_K.unique())
-    return Row(size, outcome.spec.side, outcome.cost, count, problem=outcome.problem)
+    return Row(size, outcome.spec.implementation, outcome.cost, count, problem=outcome.problem)
 
 
 def _row(size: int, task: Task, group: Group, outcome: Outcome) -> Row:
     if outcome.chosen is None:
-        return Row(size, outcome.spec.side, problem=outcome.problem)
+        return Row(size, outcome.spec.implementation, problem=outcome.problem)
     value = group.score(task, outcome.chosen)
     count = len(outcome.chosen.indices_K.unique())
-    return Row(size, outcome.spec.side, outcome.cost, count, objective=value)
+    return Row(size, outcome.spec.implementation, outcome.cost, count, objective=value)
 
 
 def _random_row(size: int, task: Task, group: Group) -> Row:
@@ -202,8 +209,10 @@ def _random_row(size: int, task: Task, group: Group) -> Row:
 
 def _normalized(rows: list[Row], exact: tuple[str, ...]) -> list[Row]:
     """Q in the place of F; the last row is the random one."""
-    known = {row.side: row.objective for row in rows if row.objective is not None}
-    reference = next((known[side] for side in exact if side in known), None)
+    known = {row.implementation: row.objective for row in rows if row.objective is not None}
+    reference = next(
+        (known[implementation] for implementation in exact if implementation in known), None
+    )
     random = rows[-1].objective
     if reference is None or random is None or reference == random:
         return rows

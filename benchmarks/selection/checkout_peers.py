@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.selection.side import (
+from benchmarks.selection.implementation import (
     ROUNDS,
     Chosen,
     PeerMissingError,

@@ -1,4 +1,4 @@
-"""Which sides are compared at what, and by which objective."""
+"""Which implementations are compared at what, and by which objective."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from functools import partial
 from torch import Tensor
 
 from benchmarks.selection import checkout_peers, objectives, registry_peers
-from benchmarks.selection.side import LEARNING_RATE, ROUNDS, Chosen, Side, Task, ours
+from benchmarks.selection.implementation import (
+    LEARNING_RATE,
+    ROUNDS,
+    Chosen,
+    Implementation,
+    Task,
+    ours,
+)
 
 Score = Callable[[Task, Chosen], float]
 
@@ -18,22 +25,22 @@ Score = Callable[[Task, Chosen], float]
 class Group:
     """One table.
 
-    score: of a choice, by a function that knows no side.
+    score: of a choice, by a function independent of the implementation.
     balanced: whether what is drawn at random for comparison is per class.
-    exact: sides that are exact greedy. Where there are any, the value is shown as
+    exact: implementations that are exact greedy. Where there are any, the value is shown as
         Q = (F - F_random) / (F_exact - F_random) with the first of them that was measured.
     """
 
     title: str
     objective: str
-    sides: tuple[Side, ...]
+    implementations: tuple[Implementation, ...]
     score: Score
     balanced: bool = True
     exact: tuple[str, ...] = ()
     validated: bool = False
 
 
-def _glister(name: str, rounds: int) -> Side:
+def _glister(name: str, rounds: int) -> Implementation:
     options = {"step": "mean", "learning_rate": str(LEARNING_RATE), "rounds": str(rounds)}
     return ours(name, "glister", options)
 
@@ -66,15 +73,15 @@ GROUPS = {
         title="CRAIG per class",
         objective="sum of distances to the nearest chosen, lower is better",
         score=_indices(objectives.craig),
-        sides=(
+        implementations=(
             ours(OURS, "craig", {}),
-            Side("DeepCore", checkout_peers.deepcore_craig, against=OURS),
-            Side(
+            Implementation("DeepCore", checkout_peers.deepcore_craig, against=OURS),
+            Implementation(
                 APRICOT,
                 registry_peers.per_class(registry_peers.apricot),
                 against=OURS,
             ),
-            Side(
+            Implementation(
                 SUBMODLIB,
                 registry_peers.per_class(registry_peers.submodlib),
                 against=OURS,
@@ -87,26 +94,26 @@ GROUPS = {
         score=_indices(objectives.facility_location),
         balanced=False,
         exact=(SUBMODLIB, APRICOT, OURS),
-        sides=(
+        implementations=(
             ours(OURS, "facility_location", {}, balanced=False),
-            Side(
+            Implementation(
                 "DeepCore, lazy",
                 partial(checkout_peers.deepcore_facility_location, optimizer="LazyGreedy"),
                 against=OURS,
             ),
-            Side(
+            Implementation(
                 "DeepCore, approximately lazy",
                 partial(
                     checkout_peers.deepcore_facility_location, optimizer="ApproximateLazyGreedy"
                 ),
                 against=OURS,
             ),
-            Side(
+            Implementation(
                 APRICOT,
                 registry_peers.over_all(registry_peers.apricot),
                 against=OURS,
             ),
-            Side(
+            Implementation(
                 SUBMODLIB,
                 registry_peers.over_all(registry_peers.submodlib),
                 against=OURS,
@@ -117,15 +124,15 @@ GROUPS = {
         title="GradMatch per class",
         objective="relative residual, mean over classes, lower is better",
         score=_residual,
-        sides=(
+        implementations=(
             ours(OURS, "gradmatch", {}),
-            Side("DeepCore", checkout_peers.deepcore_gradmatch, against=OURS),
-            Side(
+            Implementation("DeepCore", checkout_peers.deepcore_gradmatch, against=OURS),
+            Implementation(
                 "CORDS, CPU path",
                 partial(checkout_peers.cords_gradmatch, path="cpu"),
                 against=OURS,
             ),
-            Side(
+            Implementation(
                 "CORDS, torch solver",
                 partial(checkout_peers.cords_gradmatch, path="torch"),
                 against=OURS,
@@ -137,20 +144,20 @@ GROUPS = {
         objective="validation loss after one step on the chosen, lower is better",
         score=_one_step_loss,
         validated=True,
-        sides=(
+        implementations=(
             _glister(OURS_EXACT, 0),
             _glister(OURS_ROUNDS, ROUNDS),
-            Side(
+            Implementation(
                 "DeepCore, repaired",
                 checkout_peers.deepcore_glister,
                 against=OURS_EXACT,
             ),
-            Side(
+            Implementation(
                 f"CORDS RGreedy, r={ROUNDS}",
                 partial(checkout_peers.cords_glister, greedy="RGreedy"),
                 against=OURS_ROUNDS,
             ),
-            Side(
+            Implementation(
                 "CORDS stochastic",
                 partial(checkout_peers.cords_glister, greedy="Stochastic"),
                 against=OURS_EXACT,

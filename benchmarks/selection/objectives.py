@@ -1,6 +1,6 @@
-"""Objectives of selections: one function per group, for all sides, from the definition.
+"""Objectives of selections: one function per group, for all implementations, from the definition.
 
-Nothing here calls the code of a side. Gradients are e (x) [h, 1]; products are taken in
+Nothing here calls the code of an implementation. Gradients are e (x) [h, 1]; products are taken in
 float64 blocks.
 
 Shapes: N examples, V validation ones, C classes, D features, B of a block, K chosen.

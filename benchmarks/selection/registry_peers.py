@@ -17,7 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.selection.side import Chosen, PeerMissingError, Run, Task, joined, unweighted
+from benchmarks.selection.implementation import (
+    Chosen,
+    PeerMissingError,
+    Run,
+    Task,
+    joined,
+    unweighted,
+)
 from lipt.core.selection.pairs import proximity, scaled_cosine
 from lipt.core.selection.vectors import gradients_of
 from lipt.core.signals.signals import Signals

@@ -19,7 +19,7 @@ from typing import TypeVar
 import torch
 from safetensors.torch import load_file
 
-from benchmarks.selection.side import Chosen
+from benchmarks.selection.implementation import Chosen
 
 ResultT = TypeVar("ResultT")
 
@@ -114,7 +114,7 @@ class RowSpec:
     """
 
     group: str
-    side: str
+    implementation: str
     folder: str
     budget: int
     deepcore: str | None = None
@@ -140,7 +140,7 @@ def measure_row(spec: RowSpec, limits: Limits) -> Outcome:
         (folder / "spec").write_text(json.dumps(asdict(spec) | asdict(limits)))
         environment = os.environ | dict.fromkeys(THREAD_VARIABLES, str(spec.threads))
         finished = subprocess.run(
-            [sys.executable, "-m", "benchmarks.selection.row", str(folder / "spec")],
+            [sys.executable, "-m", "benchmarks.selection.measurement", str(folder / "spec")],
             check=False,
             cwd=ROOT,
             env=environment,

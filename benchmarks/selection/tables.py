@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.selection.groups import Group
+from benchmarks.selection.implementation import Implementation
 from benchmarks.selection.runner import Cost
-from benchmarks.selection.side import Side
 
 
 @dataclass(frozen=True)
 class Row:
-    """One side at one size, with what its choice is worth.
+    """One implementation at one size, with what its choice is worth.
 
     problem: why there is nothing else; empty where there is.
     """
 
     size: int
-    side: str
+    implementation: str
     cost: Cost | None = None
     num_chosen: int = 0
     objective: float | None = None
@@ -40,11 +40,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def group_table(group: Group, rows: Sequence[Row]) -> str:
-    """One table: a line per size and side, ratios to the row of ours that it is up against."""
-    sides = {side.name: side for side in group.sides}
-    known = {(row.size, row.side): row for row in rows}
-    header = ("side", "N", "CPU s", "/ ours", "extra MB", "/ ours", "objective", "chosen")
-    lines = [_line(row, sides.get(row.side), known) for row in rows]
+    """One table: a line per size and implementation, with ratios to our row."""
+    implementations = {
+        implementation.name: implementation for implementation in group.implementations
+    }
+    known = {(row.size, row.implementation): row for row in rows}
+    header = ("implementation", "N", "CPU s", "/ ours", "extra MB", "/ ours", "objective", "chosen")
+    lines = [_line(row, implementations.get(row.implementation), known) for row in rows]
     return f"{group.title}. Objective: {group.objective}.\n\n{table(header, lines)}"
 
 
@@ -54,12 +56,12 @@ def cost_table(rows: Sequence[Row], memory: str) -> str:
     lines = []
     for row in rows:
         if row.cost is None:
-            lines.append((row.side, f"{row.size:,}", row.problem, "", "", ""))
+            lines.append((row.implementation, f"{row.size:,}", row.problem, "", "", ""))
             continue
         cost = row.cost
         lines.append(
             (
-                row.side,
+                row.implementation,
                 f"{row.size:,}",
                 number(cost.wall_seconds),
                 number(cost.cpu_seconds),
@@ -77,15 +79,17 @@ def number(value: float) -> str:
     return f"{value:.3g}" if value >= 0.01 else f"{value:.3f}"
 
 
-def _line(row: Row, side: Side | None, known: Mapping[tuple[int, str], Row]) -> tuple[str, ...]:
+def _line(
+    row: Row, implementation: Implementation | None, known: Mapping[tuple[int, str], Row]
+) -> tuple[str, ...]:
     size = f"{row.size:,}"
     objective = "" if row.objective is None else f"{row.objective:,.5g}"
     if row.objective is not None and row.objective >= 1e4:
         objective = f"{row.objective:,.0f}"
     if row.cost is None:
         chosen = f"{row.num_chosen:,}" if row.num_chosen else ""
-        return (row.side, size, row.problem, "", "", "", objective, chosen)
-    base = known.get((row.size, side.against)) if side is not None else None
+        return (row.implementation, size, row.problem, "", "", "", objective, chosen)
+    base = known.get((row.size, implementation.against)) if implementation is not None else None
     time_ratio = memory_ratio = ""
     if base is not None and base.cost is not None:
         time_ratio = f"{number(row.cost.cpu_seconds / base.cost.cpu_seconds)}x"
@@ -93,7 +97,7 @@ def _line(row: Row, side: Side | None, known: Mapping[tuple[int, str], Row]) -> 
             memory_ratio = f"{number(row.cost.extra_mb / base.cost.extra_mb)}x"
     seconds, extra = number(row.cost.cpu_seconds), f"{row.cost.extra_mb:,.0f}"
     return (
-        row.side,
+        row.implementation,
         size,
         seconds,
         time_ratio,

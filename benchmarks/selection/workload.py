@@ -1,4 +1,4 @@
-"""Seeded synthetic signals, the same for all sides: what a partially trained network gives.
+"""Seeded synthetic signals for all implementations: what a partially trained network gives.
 
 Every class has a mean and a few modes around it; every example lies between its own class
 and another one. Features are the rectified sum of that and noise, standardized. Errors are

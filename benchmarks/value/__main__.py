@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.processes import ending_in_order
-from benchmarks.value import on_gpu, tables
+from benchmarks.value import gpu_runner, tables
 from benchmarks.value.cells import (
     DECIDING,
     FIELDS,
@@ -68,7 +68,7 @@ def main() -> int:
     if arguments.estimate or arguments.tables:
         print(_estimate(results, missing, arguments.jobs))
     elif arguments.gpu:
-        on_gpu.run(missing, results, processes=arguments.jobs, seconds=arguments.seconds)
+        gpu_runner.run(missing, results, processes=arguments.jobs, seconds=arguments.seconds)
     elif arguments.jobs > 1:
         _spread(arguments.jobs)
     else:

@@ -17,9 +17,10 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -262,19 +263,10 @@ def complaint(error: ValidationError) -> str:
     return f"{quoted(where)}: {first['msg'][:_MOST_CHARACTERS]}"
 
 
-def save_tensors(
-    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
-) -> None:
-    """Write one of this process's safetensors files atomically."""
-    partial = path.with_name(f"{path.name}.part")
-    write_packed(partial, tensors, metadata)
-    partial.replace(path)
-
-
 def load_tensors(
     path: Path, build: Callable[[dict[str, torch.Tensor], dict[str, str]], ValueT]
 ) -> ValueT:
-    """Build a value from the mapped tensors and metadata of a file of `save_tensors`."""
+    """Build a value from the mapped tensors and metadata of one of this process's files."""
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -283,3 +275,40 @@ def load_tensors(
         raise StateError(
             f"{path} cannot be used ({error}). Delete it: it is computed again."
         ) from error
+
+
+class KeptValue:
+    """A dataclass that is kept in a file: tensors, mappings of tensors, and JSON."""
+
+    def save(self, path: Path) -> None:
+        """Write a safetensors file, without nested values and tuples."""
+        tensors, rest = dict[str, torch.Tensor](), dict[str, Any]()
+        for field in fields(cast("Any", self)):
+            value = getattr(self, field.name)
+            if isinstance(value, torch.Tensor):
+                tensors[field.name] = value.contiguous()
+            elif isinstance(value, Mapping) and all(map(torch.is_tensor, value.values())):
+                tensors |= {f"{field.name}/{name}": value[name].contiguous() for name in value}
+            elif value != field.default and not isinstance(value, (KeptValue, tuple)):
+                rest[field.name] = value
+        write_packed(path, tensors, {"rest": json.dumps(rest)})
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Map a file of `save` into memory; pages are read on use."""
+
+        def build(tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> Any:
+            values: dict[str, Any] = json.loads(metadata["rest"])
+            for field in fields(cast("Any", cls)):
+                if field.name in values and isinstance(field.default, Enum):
+                    values[field.name] = type(field.default)(values[field.name])
+            for name, tensor in tensors.items():
+                owner, slash, part = name.partition("/")
+                if slash:
+                    values.setdefault(owner, {})[part] = tensor
+                else:
+                    values[name] = tensor
+            return cls(**values)
+
+        value: Self = load_tensors(path, build)
+        return value

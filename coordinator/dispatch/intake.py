@@ -33,7 +33,7 @@ from lipt.coordinator.instruments import LEARNER_BYTES, LEARNER_TRAIN
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.records import RunRecord
 from lipt.core.learner.pruning import is_pruned_from
-from lipt.core.results import frozen_in
+from lipt.core.results import frozen_names_of
 
 # A few steps of training barely change the norm of the weights.
 MAX_GROWTH = 100.0
@@ -59,7 +59,7 @@ class Reference:
         # The coordinator's own file: only its size is limited.
         most = blobs.max_blob_bytes
         container = read_container(blobs.path(name), max_bytes=most, max_tensors=most)
-        frozen = frozen_in(container.metadata)
+        frozen = frozen_names_of(container.metadata)
         trained = {name: spec for name, spec in container.specs.items() if name not in frozen}
         norm = trained_norm({name: container.tensor(name) for name in trained})
         return cls(trained, norm, num_frozen=len(frozen))

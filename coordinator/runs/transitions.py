@@ -14,7 +14,7 @@ from enum import Enum, auto
 from lipt.common.blobs.blob import BlobName
 from lipt.common.states import LearnerState
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd, UnconfirmedResult
-from lipt.core.results import DIVERGED, diverged_in_words
+from lipt.core.results import DIVERGED, divergence_message
 
 # Bounds the record's size: a run may allow any number of attempts.
 _MAX_REFUSALS = 5
@@ -61,7 +61,7 @@ def decide_closing(run: RunRecord, *, now: float) -> ClosingDecision:
     accounts = [learner.account for learner in missing if DIVERGED in learner.account]
     if len(accounts) == len(missing):
         # Their own accounts differ in little but a number, and would fill a page.
-        return ClosingDecision(Closing.FAIL, diverged_in_words(accounts, len(run.learners)))
+        return ClosingDecision(Closing.FAIL, divergence_message(accounts, len(run.learners)))
     few = f"{closes}, min_learners is {settings.min_learners}."
     return ClosingDecision(Closing.FAIL, f"{few} {_why_missing(missing)}{remedy}")
 

@@ -38,6 +38,7 @@ from lipt.common.weights.files import load_tensors, pack
 from lipt.core.diagnosis.duplicates import Duplicates
 from lipt.core.diagnosis.label_errors import LabelErrors
 from lipt.core.proxies.ridge import HeadTargets, leave_one_out, scaling_of
+from lipt.core.selection.selection import mixed_evenly
 
 VERSION = 1
 # Maximum length of each list in the summary.
@@ -134,7 +135,7 @@ def learning_curve(
         )
         accuracies.append(max(0.0, head.accuracy))
         on_progress(done + 1, len(sizes))
-    return judge((*sizes, len(labels_N)), (*accuracies, max(0.0, accuracy)))
+    return suggest_size((*sizes, len(labels_N)), (*accuracies, max(0.0, accuracy)))
 
 
 def sample_sizes(num_examples: int) -> list[int]:
@@ -145,23 +146,16 @@ def sample_sizes(num_examples: int) -> list[int]:
 
 def stratified_order(labels_N: Tensor, generator: torch.Generator) -> Tensor:
     """Random ids such that the first n have every class in its share, for any n."""
-    num_examples = len(labels_N)
-    shuffled_N = torch.randperm(num_examples, generator=generator)
+    shuffled_N = torch.randperm(len(labels_N), generator=generator)
     by_class_N = shuffled_N[labels_N[shuffled_N].argsort(stable=True)]
-    counts_C = labels_N.bincount()
-    starts_C = counts_C.cumsum(0) - counts_C
-    own_N = labels_N[by_class_N]
-    ranks_N = torch.arange(num_examples) - starts_C[own_N]
-    # The k-th of a class is placed after a share k / count of all.
-    places_N = (ranks_N.double() + 0.5) / counts_C[own_N]
-    return by_class_N[places_N.argsort(stable=True)]
+    return by_class_N[mixed_evenly(labels_N[by_class_N])]
 
 
-def judge(sizes: Sequence[int], accuracies: Sequence[float]) -> Learnability:
+def suggest_size(sizes: Sequence[int], accuracies: Sequence[float]) -> Learnability:
     """Suggest a size: all of the data if even the last doubling gained a point."""
-    judged = partial(Learnability, list(sizes), list(accuracies))
+    result = partial(Learnability, list(sizes), list(accuracies))
     if len(sizes) < 2:
-        return judged(1.0, f"{sizes[-1]} examples are too few to draw samples of.")
+        return result(1.0, f"{sizes[-1]} examples are too few to draw samples of.")
     gains = []
     for place in range(1, len(sizes)):
         doublings = torch.tensor(sizes[place] / sizes[place - 1]).log2().item()
@@ -169,14 +163,14 @@ def judge(sizes: Sequence[int], accuracies: Sequence[float]) -> Learnability:
     for place, size in enumerate(sizes[:-1]):
         most = max(gains[place:])
         if most < _WORTH_POINTS:
-            return judged(
+            return result(
                 size / sizes[-1],
                 f"from {size} examples on a doubling gains less than {_WORTH_POINTS:g} point of "
                 f"leave-one-out accuracy (at most {most:.1f}).",
             )
     shrinks = gains[-1] / gains[-2] if len(gains) > 1 and gains[-2] > 0 else 1.0
     following = max(0.0, gains[-1] * min(1.0, shrinks))
-    return judged(
+    return result(
         1.0,
         f"the last doubling, to all {sizes[-1]} examples, still gained {gains[-1]:.1f} points of "
         f"leave-one-out accuracy; twice as many examples would gain about {following:.1f} more.",

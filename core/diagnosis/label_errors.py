@@ -10,7 +10,7 @@ each predicted class, where most disagreement is noise. The head's own error gro
 from zero at the surest: a line fitted to disagreement over the root of the rank, read at rank 0,
 removes it. A line over the rank itself ends higher: the interval reaches from the lower end of one
 to the upper end of the other. The estimate fails for a class that is mostly relabelled to one
-other. A second head excludes the lowest-quality labels of each class (`trust_after`).
+other. A second head excludes the lowest-quality labels of each class (`label_trust`).
 
 Shapes: N examples, B of a block, S of them the surest, C classes or strata.
 Source: Northcutt et al. 2021, "Confident Learning: Estimating Uncertainty in Dataset Labels"
@@ -67,14 +67,12 @@ class LabelErrors:
 
     quality_N: float32 in [0, 1], higher is better; only the order is meaningful.
     suggested_N: int64, the class that the head predicts. suspects_N: bool.
-    thresholds_C: float64, t_c; infinite for a class without examples.
     joint_CC: int64, how many are labelled c (rows) and surely predicted as o (columns).
     """
 
     quality_N: Tensor
     suggested_N: Tensor
     suspects_N: Tensor
-    thresholds_C: Tensor
     joint_CC: Tensor
     noise: NoiseRates
 
@@ -131,7 +129,6 @@ def _find(errors_NC: Tensor, labels_N: Tensor) -> LabelErrors:
         quality_N=(own_64 / (own_64 + other_N.double().clamp(min=0).sqrt())).float(),
         suggested_N=suggested_N,
         suspects_N=sure_N & (suggested_N != labels_N),
-        thresholds_C=thresholds_C,
         joint_CC=joint_CC.view(num_classes, num_classes),
         noise=noise_rates(labels_N, suggested_N, best_N, num_classes),
     )
@@ -141,7 +138,7 @@ def noise_rates(
     labels_N: Tensor, suggested_N: Tensor, sureness_N: Tensor, num_classes: int
 ) -> NoiseRates:
     """Estimate how many labels are wrong from the examples that the head is surest of."""
-    ids_S, ranks_S, weights_S = _surest(suggested_N, sureness_N, num_classes)
+    ids_S, ranks_S, weights_S = _most_confident(suggested_N, sureness_N, num_classes)
     given_S = labels_N[ids_S]
     wrong_S = (given_S != suggested_N[ids_S]).double()
     overall = _rate(ranks_S, weights_S, wrong_S)
@@ -158,7 +155,7 @@ def noise_rates(
     return NoiseRates(overall, tuple(per_class))
 
 
-def _surest(
+def _most_confident(
     suggested_N: Tensor, sureness_N: Tensor, num_classes: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     by_sureness_N = sureness_N.argsort(descending=True, stable=True)
@@ -215,19 +212,18 @@ def fit_of_targets(signals: Signals, num_strata: int) -> LabelErrors:
         quality_N=(1 / (1 + norms_N)).float(),
         suggested_N=labels_N,
         suspects_N=torch.zeros_like(labels_N, dtype=torch.bool),
-        thresholds_C=torch.full((num_strata,), torch.inf, dtype=torch.float64),
         joint_CC=torch.zeros(num_strata, num_strata, dtype=torch.int64),
         noise=NoiseRates(nothing, (nothing,) * num_strata),
     )
 
 
-def trust_after(found: LabelErrors, labels_N: Tensor) -> Tensor | None:
+def label_trust(found: LabelErrors, labels_N: Tensor) -> Tensor | None:
     """Weights of labels in a second head's fit, float64 in (0, 1]; None if it is not needed."""
     if found.noise.overall.low < SURE_NOISE:
         return None
     share = min(_MOST, found.noise.overall.rate)
     trust_N = torch.ones_like(labels_N, dtype=torch.float64)
-    for label in range(len(found.thresholds_C)):
+    for label in range(len(found.joint_CC)):
         rows = torch.nonzero(labels_N == label).flatten()
         least = found.quality_N[rows].argsort(stable=True)[: round(share * len(rows))]
         trust_N[rows[least]] = _DISTRUSTED

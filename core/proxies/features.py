@@ -141,7 +141,7 @@ _MIN_BLOCK = 1024
 Extractor = Callable[[Tensor, Stored], Tensor]
 
 
-def side_by_side(
+def concatenated_features(
     extractors: Sequence[Extractor],
     dataset: Dataset,
     ids_N: Tensor,

@@ -25,7 +25,7 @@ from lipt.common.errors import ProxyError
 _RIDGE = "ridge:"
 
 
-class Kind(StrEnum):
+class FeatureKind(StrEnum):
     """Sources of features, cheapest first."""
 
     USER = "user"
@@ -39,9 +39,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Proxy:
-    """Features of a ridge head, in the order of `Kind`; None for `auto`, empty for `soup`."""
+    """Features of a ridge head, in `FeatureKind`'s order; None for `auto`, empty for `soup`."""
 
-    features: tuple[Kind, ...] | None
+    features: tuple[FeatureKind, ...] | None
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -51,13 +51,13 @@ class Proxy:
         if text == "soup":
             return cls(())
         names = text.removeprefix(_RIDGE).split("+")
-        unknown = [name for name in names if name not in set(Kind)]
+        unknown = [name for name in names if name not in set(FeatureKind)]
         if not text.startswith(_RIDGE) or unknown or len(set(names)) < len(names):
             raise ProxyError(
                 f"there is no proxy {text!r}. Choose soup, auto, or ridge: followed by one or more "
-                f"of {', '.join(Kind)}, each once and joined by +, such as ridge:learners+patches."
+                f"of {', '.join(FeatureKind)}, each once and joined by +: ridge:learners+patches."
             )
-        return cls(tuple(kind for kind in Kind if kind in names))
+        return cls(tuple(kind for kind in FeatureKind if kind in names))
 
     def __str__(self) -> str:
         if self.features is None:
@@ -74,7 +74,7 @@ class Proxy:
         """The proxy whose head gives soft labels: itself, or `auto` in place of a model's own."""
         return type(self)(None) if self.is_own_head else self
 
-    def may_use(self, kind: Kind) -> bool:
+    def may_use(self, kind: FeatureKind) -> bool:
         """Whether its signals can depend on such features."""
         return self.features is None or kind in self.features
 
@@ -94,14 +94,14 @@ _BACKBONE_PASSES = 10.0
 # With mirror images.
 _PATCHES_PASSES = 2.0
 # Features without training.
-_PLAIN = (Kind.PATCHES, Kind.COLUMNS)
+_PLAIN = (FeatureKind.PATCHES, FeatureKind.COLUMNS)
 
 
 @dataclass(frozen=True)
-class Tried:
+class ProxyScore:
     """A proxy's leave-one-out accuracy on a sample, in [0, 1], and its price in passes."""
 
-    features: tuple[Kind, ...]
+    features: tuple[FeatureKind, ...]
     accuracy: float
     passes: float
 
@@ -116,42 +116,44 @@ class Tried:
         return {**asdict(self), "features": "+".join(self.features)}
 
 
-def candidates(available: Iterable[Kind], num_learners: int) -> list[tuple[Kind, ...]]:
+def candidates(
+    available: Iterable[FeatureKind], num_learners: int
+) -> list[tuple[FeatureKind, ...]]:
     """The proxies to try: each affordable kind alone, then trained ones beside untrained ones."""
-    kinds = [kind for kind in Kind if kind in set(available)]
-    alone: list[tuple[Kind, ...]] = [(kind,) for kind in kinds]
+    kinds = [kind for kind in FeatureKind if kind in set(available)]
+    alone: list[tuple[FeatureKind, ...]] = [(kind,) for kind in kinds]
     # Data has pictures or columns, never both.
     for plain in _PLAIN:
         if plain in kinds:
             beside = [kind for kind in kinds if kind not in _PLAIN]
             alone += [tuple(sorted((kind, plain), key=kinds.index)) for kind in beside]
     # The operator has chosen the backbone, at any price.
-    prices = [passes_of(set(one) - {Kind.BACKBONE}, num_learners) for one in alone]
+    prices = [passes_of(set(one) - {FeatureKind.BACKBONE}, num_learners) for one in alone]
     # The first is the cheapest, and always possible.
     return [
         one for one, price in zip(alone, prices, strict=True) if price <= max(MAX_PASSES, prices[0])
     ]
 
 
-def passes_of(features: Iterable[Kind], num_learners: int) -> float:
+def passes_of(features: Iterable[FeatureKind], num_learners: int) -> float:
     """The price of features in passes."""
     passes = {
-        Kind.USER: 0.0,
-        Kind.PATCHES: _PATCHES_PASSES,
-        Kind.COLUMNS: 0.0,
-        Kind.SOUP: 1.0,
-        Kind.INITIAL: 1.0,
-        Kind.LEARNERS: float(num_learners),
-        Kind.BACKBONE: _BACKBONE_PASSES,
+        FeatureKind.USER: 0.0,
+        FeatureKind.PATCHES: _PATCHES_PASSES,
+        FeatureKind.COLUMNS: 0.0,
+        FeatureKind.SOUP: 1.0,
+        FeatureKind.INITIAL: 1.0,
+        FeatureKind.LEARNERS: float(num_learners),
+        FeatureKind.BACKBONE: _BACKBONE_PASSES,
     }
     return sum(passes[kind] for kind in features)
 
 
-def can_win(passes: float, tried: Iterable[Tried]) -> bool:
+def can_win(passes: float, tried: Iterable[ProxyScore]) -> bool:
     """Whether a proxy of this price would be chosen if it halved the errors of each one tried."""
-    return all(one.worth < Tried((), (1 + one.accuracy) / 2, passes).worth for one in tried)
+    return all(one.worth < ProxyScore((), (1 + one.accuracy) / 2, passes).worth for one in tried)
 
 
-def choose(tried: Iterable[Tried]) -> Tried:
+def choose(tried: Iterable[ProxyScore]) -> ProxyScore:
     """The proxy of most worth; of equal ones the cheapest."""
     return max(sorted(tried, key=lambda one: one.passes), key=lambda one: one.worth)

@@ -359,10 +359,10 @@ def scaling_of(features_ND: Tensor, weights_N: Tensor) -> Scaling:
     return Scaling(mean_D, inverse_D)
 
 
-_FLATTEST, _SHARPEST, _HALVINGS = 1e-3, 1e4, 25
+_MIN_INVERSE_TEMPERATURE, _MAX_INVERSE_TEMPERATURE, _HALVINGS = 1e-3, 1e4, 25
 
 
-def fit_sharpness(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -> float:
+def fit_inverse_temperature(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -> float:
     """The inverse temperature of the softmax under which the labels are most likely."""
     outputs_64 = outputs_NC.double()
     own_N = outputs_64.gather(1, labels_N[:, None]).squeeze(1)
@@ -371,7 +371,7 @@ def fit_sharpness(outputs_NC: Tensor, labels_N: Tensor, weights_N: Tensor) -> fl
         softmax_NC = (sharpness * outputs_64).softmax(dim=-1)
         return float(weights_N @ ((softmax_NC * outputs_64).sum(dim=-1) - own_N))
 
-    low, high = math.log(_FLATTEST), math.log(_SHARPEST)
+    low, high = math.log(_MIN_INVERSE_TEMPERATURE), math.log(_MAX_INVERSE_TEMPERATURE)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if slope(math.exp(middle)) > 0 else (middle, high)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar, cast
 
 import numba
@@ -94,34 +93,17 @@ def _first_smallest(bits_N: NDArray[np.int32]) -> int:
 
 
 @compiled
-def _nth_smallest(bits_n: NDArray[np.int32], rank: int, counts: NDArray[np.int64]) -> np.int32:
-    """The number with that rank, from 1, digit by digit; `counts` has 2048 entries."""
-    found = np.int32(0)
-    for shift, width in ((20, 11), (10, 10), (0, 10)):
-        counts[:] = 0
-        for position in range(len(bits_n)):
-            # Numbers that agree in the known digits.
-            if bits_n[position] >> np.int32(shift + width) == found:
-                counts[(bits_n[position] >> np.int32(shift)) & ((1 << width) - 1)] += 1
-        digit = 0
-        while rank > counts[digit]:
-            rank -= counts[digit]
-            digit += 1
-        found = np.int32((found << np.int32(width)) | digit)
-    return found
-
-
-@compiled
-def _bound(bits_N: NDArray[np.int32], rank: int, counts: NDArray[np.int64]) -> np.int32:
+def _bound(bits_N: NDArray[np.int32], rank: int) -> np.int32:
     """A probable upper bound of the number with that rank, from a sample."""
     step = max(1, rank // _SAMPLED_NEIGHBOURS)
-    sample_S = bits_N[::step].copy()
+    sample_S = bits_N[::step]
     expected = rank / step
     # Four deviations above, or all.
     sampled_rank = int(expected + 4 * np.sqrt(expected)) + 1
     if sampled_rank >= len(sample_S):
         return _LARGEST
-    return _nth_smallest(sample_S, sampled_rank, counts)
+    found: np.int32 = np.partition(sample_S, sampled_rank - 1)[sampled_rank - 1]
+    return found
 
 
 @compiled
@@ -154,7 +136,6 @@ def plane_scores_compiled(
     distances_N = np.empty(num_examples, np.float32)
     bits_N = distances_N.view(np.int32)
     ids_N = np.empty(num_examples, np.int64)
-    counts = np.empty(2048, np.int64)
     for draw in range(len(features_M2)):
         first_N = columns_DN[features_M2[draw, 0]]
         second_N = columns_DN[features_M2[draw, 1]]
@@ -166,11 +147,11 @@ def plane_scores_compiled(
         _measure(first_N, second_N, first_N[covering], second_N[covering], distances_N)
         # Exclude the example itself.
         distances_N[covering] = np.inf
-        num_kept = _keep(bits_N, _bound(bits_N, num_neighbours, counts), ids_N)
+        num_kept = _keep(bits_N, _bound(bits_N, num_neighbours), ids_N)
         if num_kept < num_neighbours:
             num_kept = _keep(bits_N, _LARGEST, ids_N)
         kept_n = ids_N[:num_kept]
-        farthest = _nth_smallest(bits_N[kept_n], num_neighbours, counts)
+        farthest = np.partition(bits_N[kept_n], num_neighbours - 1)[num_neighbours - 1]
         least = np.float64(distances_N[kept_n].min())
         total = 0.0
         for example in kept_n:
@@ -179,25 +160,3 @@ def plane_scores_compiled(
         for example in kept_n:
             if bits_N[example] <= farthest:
                 scores_N[example] -= _share(np.float64(distances_N[example]), least) / total
-
-
-# Sums may be reordered for vectorization: gains are compared in float32, which hides the order.
-@partial(compiled, fastmath={"reassoc", "contract", "nsz"})
-def alignments_compiled(
-    errors_NC: NDArray[np.float32],
-    features_ND: NDArray[np.float32],
-    weight_CD: NDArray[np.float64],
-    bias_C: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """sum_c e_c (w_c . h + b_c) of every example, summed in float64; N."""
-    num_examples, num_features = features_ND.shape
-    aligned_N = np.empty(num_examples, np.float64)
-    for example in range(num_examples):
-        total = 0.0
-        for label in range(len(bias_C)):
-            product = 0.0
-            for feature in range(num_features):
-                product += weight_CD[label, feature] * np.float64(features_ND[example, feature])
-            total += np.float64(errors_NC[example, label]) * (product + bias_C[label])
-        aligned_N[example] = total
-    return aligned_N

@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, TypeAdapter, ValidationError
 from lipt.common.errors import StrategyOptionError
 
 # Set by the service, not by the user.
-_OF_THE_SERVICE = {"seed", "balanced"}
+_SERVICE_PARAMETERS = {"seed", "balanced"}
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
@@ -47,7 +47,7 @@ def options_of(function: Callable[..., Any]) -> tuple[Option, ...]:
     hints = get_type_hints(function, include_extras=True)
     options = []
     for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY or name in _OF_THE_SERVICE:
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY or name in _SERVICE_PARAMETERS:
             continue
         adapter = TypeAdapter(hints[name])
         notes = getattr(hints[name], "__metadata__", ())

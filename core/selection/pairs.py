@@ -152,7 +152,7 @@ def scaled_cosine(vectors: Vectors) -> ScaledCosine:
     return ScaledCosine(vectors, squares_N.rsqrt().masked_fill(squares_N < tiny, 0.0))
 
 
-def weighing(similarity: ScaledCosine, weights_N: Tensor) -> ScaledCosine:
+def with_weights(similarity: ScaledCosine, weights_N: Tensor) -> ScaledCosine:
     """The same similarities, times non-negative weights of the representatives."""
     return replace(
         similarity,

@@ -19,9 +19,9 @@ from lipt.core.selection.strategies import (
     facility_location,
     glister,
     gradmatch,
+    greedy,
     latent_classes,
     learners,
-    one_by_one,
     random_draws,
     scores,
     zcore,
@@ -40,10 +40,10 @@ _BUILT_IN = (
     *(crest.crest, gradmatch.gradmatch, glister.glister),
     # coverage of the data
     *(facility_location.facility_location, facility_location.subzerocore),
-    *(one_by_one.graph_cut, one_by_one.log_det, one_by_one.kcenter),
-    *(one_by_one.herding, scores.cal, scores.moderate, random_draws.ccs),
+    *(greedy.graph_cut, greedy.log_det, greedy.kcenter),
+    *(greedy.herding, scores.cal, scores.moderate, random_draws.ccs),
     # random coverage of the features
-    *(random_draws.stratified, zcore.zcore, one_by_one.milo),
+    *(random_draws.stratified, zcore.zcore, greedy.milo),
     # training dynamics of the learners
     *(learners.forgetting, learners.aum, learners.dual, learners.disagreement),
     # the user's own features

@@ -135,7 +135,7 @@ def _values(signals: Signals, need: Need) -> Mapping[str, Tensor | None]:
         case Need.PAIRED_FEATURES:
             pairs_NP = signals.paired_features_NP
             return {"features of pairs": signals.features_ND, "paired features": pairs_NP}
-        case Need.COPIES:
+        case Need.DUPLICATES:
             return {"near-duplicates": signals.pictures_N}
         case Need.VALIDATION if held is not None:
             values = _values(held, Need.SIGNALS)

@@ -32,7 +32,7 @@ class Need(StrEnum):
     SIGNALS: errors and features, one forward pass over the data. FEATURES: the user's or the
     model's. GRADIENT_NORMS: of all parameters, one backward pass per example. VALIDATION: signals
     of the run's validation split. DYNAMICS: a forward pass for every snapshot of every learner.
-    PAIRED_FEATURES: two feature matrices of the user. COPIES: near-duplicate images.
+    PAIRED_FEATURES: two feature matrices of the user. DUPLICATES: near-duplicate images.
     """
 
     SIGNALS = "signals"
@@ -41,11 +41,11 @@ class Need(StrEnum):
     VALIDATION = "validation split"
     DYNAMICS = "learners"
     PAIRED_FEATURES = "paired features"
-    COPIES = "near-duplicates"
+    DUPLICATES = "near-duplicates"
 
 
 # Inputs that need a model.
-OF_A_MODEL = frozenset({Need.SIGNALS, Need.FEATURES, Need.VALIDATION, Need.GRADIENT_NORMS})
+MODEL_NEEDS = frozenset({Need.SIGNALS, Need.FEATURES, Need.VALIDATION, Need.GRADIENT_NORMS})
 NOTHING: frozenset[Need] = frozenset()
 SIGNALS = frozenset({Need.SIGNALS})
 FEATURES = frozenset({Need.FEATURES})
@@ -119,7 +119,7 @@ class Strategy:
     def can_be_warmed_up(self) -> bool:
         """Whether it uses a model's own head, which an ordinary warm-up could train."""
         needs = self.needs_for(parse_options(self.name, self.own_options, {}))
-        return bool(needs & OF_A_MODEL) and Need.DYNAMICS not in needs and self.proxy == "soup"
+        return bool(needs & MODEL_NEEDS) and Need.DYNAMICS not in needs and self.proxy == "soup"
 
     def parse_options(self, given: Mapping[str, str]) -> dict[str, Any]:
         return parse_options(self.name, self.options, given)

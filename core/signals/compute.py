@@ -100,19 +100,19 @@ def per_example_norms(
         squares = [gradient.double().square().sum() for gradient in gradients.values()]
         return torch.stack(squares).sum().sqrt().float()
 
-    def one_by_one() -> Tensor:
+    def each_alone() -> Tensor:
         examples = (tree_map(itemgetter(row), inputs_B) for row in range(len(targets_B)))
         return torch.stack(list(map(norm, examples, targets_B)))
 
     if len(targets_B) == 1:
-        return one_by_one()
+        return each_alone()
     try:
         norms_B: Tensor = vmap(norm)(inputs_B, targets_B)
     except RuntimeError as error:
         # The model branches on values, as Hugging Face's do on masks.
         if "vmap" not in str(error):
             raise
-        return one_by_one()
+        return each_alone()
     return norms_B
 
 

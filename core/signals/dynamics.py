@@ -13,8 +13,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +24,7 @@ from lipt.common.inputs.specs import Inputs, call_model
 from lipt.common.models.head import evaluation_mode
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import Batches, Read, require_finite_rows, results_on_cpu
-from lipt.common.weights.files import load_tensors, save_tensors
+from lipt.common.weights.files import KeptValue
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
 
@@ -39,7 +37,7 @@ Loader = Callable[[], Weights]
 
 
 @dataclass(frozen=True)
-class Dynamics:
+class Dynamics(KeptValue):
     """Outputs of L learners at T moments for N examples, float32.
 
     A learner's first moment is theta*, its last one the state before pruning if the run took
@@ -68,13 +66,6 @@ class Dynamics:
 
     def take(self, positions_K: Tensor) -> Dynamics:
         return Dynamics(**{name: values[positions_K] for name, values in vars(self).items()})
-
-    def save(self, path: Path) -> None:
-        save_tensors(path, vars(self))
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        return load_tensors(path, lambda tensors, _: cls(**tensors))
 
 
 def counted_learners(own_learner_N: Tensor, num_learners: int, *, num_needed: int = 1) -> Tensor:
@@ -162,7 +153,7 @@ def compute_dynamics(
         own_learner_N=own_learner_N,
     )
     num_views = num_examples * (1 + num_learners * num_states)
-    viewer = _Viewer(model, batches, batch_norm_examples_M, frozen, num_views)
+    viewer = _StateRunner(model, batches, batch_norm_examples_M, frozen, num_views)
     # An example, and two float64 numbers per class: the mean, and its update.
     row_bytes = batches.dataset.inputs.num_bytes + 16 * len(batches.dataset.class_names)
     with evaluation_mode(model), pinned_kernels():
@@ -174,13 +165,13 @@ def compute_dynamics(
     return dynamics
 
 
-def _fill_in(dynamics: Dynamics, viewer: _Viewer, states: States, block: list[Read]) -> None:
+def _fill_in(dynamics: Dynamics, viewer: _StateRunner, states: States, block: list[Read]) -> None:
     variances = [_Variance() for _ in block]
     counted_NL = counted_learners(
         dynamics.own_learner_N, len(states.learners), num_needed=_NUM_TO_DISAGREE
     )
     for learners, moment, load, words in states:
-        viewer.take_on(load, words)
+        viewer.load_state(load, words)
         is_last = moment == len(states.learners[0])
         counted_N = counted_NL[:, learners.start or 0] if is_last else None
         figures = viewer.figures(block, variances, counted_N)
@@ -204,7 +195,7 @@ def margins_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 
 @dataclass
-class _Viewer:
+class _StateRunner:
     """A model that loads one state after another."""
 
     model: nn.Module
@@ -216,7 +207,7 @@ class _Viewer:
     # By the state's description, reused by the next block.
     statistics: dict[str, Weights] = field(default_factory=dict)
 
-    def take_on(self, load: Loader, words: str) -> None:
+    def load_state(self, load: Loader, words: str) -> None:
         examples_M = self.batch_norm_examples_M
         inputs = None if examples_M is None else partial(self._batch_norm_inputs, examples_M)
         known = self.statistics.get(words)

@@ -11,10 +11,8 @@ rows.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import torch
@@ -22,20 +20,14 @@ from torch import Tensor
 
 from lipt.common.errors import SignalsError
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.weights.files import load_tensors, save_tensors
+from lipt.common.weights.files import KeptValue
 from lipt.core.signals.dynamics import Dynamics
 
 ValueT = TypeVar("ValueT")
 
-# Tensors stored in a file.
-_TENSORS = (
-    *("errors_NC", "features_ND", "labels_N", "gradient_norms_N"),
-    *("second_errors_NC", "trust_N"),
-)
-
 
 @dataclass(frozen=True)
-class Signals:
+class Signals(KeptValue):
     """Signals of N examples; row i of every tensor is the same example.
 
     errors_NC: N x 0 if unused. float32, or float16 if all together would be too large.
@@ -102,26 +94,6 @@ class Signals:
         if self.validation is None or not bool((self.validation.labels_N == label).any()):
             return taken
         return replace(taken, validation=self.validation.of_class(label))
-
-    def save(self, path: Path) -> None:
-        tensors = {name: getattr(self, name) for name in _TENSORS}
-        present = {name: values for name, values in tensors.items() if values is not None}
-        told = {"has_bias": str(self.has_bias), "kind": self.kind}
-        told |= {name: json.dumps(getattr(self, name)) for name in ("facts", "scored_by")}
-        save_tensors(path, present, told)
-
-    @classmethod
-    def load(cls, path: Path) -> Signals:
-        """Map a file of `save` into memory; pages are read on use."""
-
-        def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Signals:
-            # Files of older versions lack some entries.
-            kind = TargetKind(metadata.get("kind", TargetKind.CLASS))
-            texts = {name: metadata.get(name, "null") for name in ("facts", "scored_by")}
-            facts = {name: json.loads(text) for name, text in texts.items()}
-            return cls(**tensors, has_bias=metadata["has_bias"] == "True", kind=kind, **facts)
-
-        return load_tensors(path, build)
 
 
 def probabilities_of(errors: Tensor, labels: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

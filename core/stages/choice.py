@@ -19,7 +19,7 @@ from lipt.common.errors import SignalsError
 from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
 from lipt.common.subsets import Examples
-from lipt.core.proxies.proxy import MAX_SAMPLE, Kind, Proxy
+from lipt.core.proxies.proxy import MAX_SAMPLE, FeatureKind, Proxy
 from lipt.core.selection.options import WarmUp
 from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
@@ -28,9 +28,9 @@ from lipt.core.selection.strategy import Need
 from lipt.core.signals.signals import Signals, given, place, unlabelled
 from lipt.core.signals.stored import UserFeatures, features_of_pairs
 from lipt.core.soft_labels import SoftLabels, soft_labels
-from lipt.core.stages.diagnosis import copies_of
+from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.proxy import proxied_features, proxied_signals
-from lipt.core.stages.question import OF_A_PROXY, OF_A_RUN, Labels, Question
+from lipt.core.stages.question import PROXY_NEEDS, TRAINED_FEATURES, Labels, Question
 from lipt.core.stages.warm_up import (
     ComputeSignals,
     WarmedUp,
@@ -70,7 +70,7 @@ class Chosen:
         )
 
 
-def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
+def manifest_of(question: Question, chosen: Chosen) -> dict[str, Any]:
     """The manifest of a question and its answer."""
     return {
         "strategy": question.strategy,
@@ -78,7 +78,7 @@ def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
         "options": dict(question.options),
         "labels": str(question.labels or Labels.GIVEN),
         "proxy": {
-            "proxy": question.judged_by,
+            "proxy": question.proxy_name,
             **({"backbone": question.backbone} if question.backbone else {}),
             **(chosen.proxy or {}),
         },
@@ -129,7 +129,9 @@ def choose(
         with pinned_kernels(question.config.evaluation_threads):
             soft = soft_labels(taught, chosen.indices_K.cpu(), seed=question.config.seed)
     own_words = chosen.findings.get("words", ())
-    words = _used(question, signals.facts, heads, chosen.findings, len(workspace.dataset))
+    words = _input_sentences(
+        question, signals.facts, heads, chosen.findings, len(workspace.dataset)
+    )
     alpha = [_alpha(soft.facts)] if soft else []
     chosen = replace(chosen, findings={**chosen.findings, "words": [*words, *alpha, *own_words]})
     selection = _by_id(chosen, workspace.dataset.id_mapping)
@@ -137,7 +139,7 @@ def choose(
     return Chosen(selection, device_name(device), *facts)
 
 
-def _used(
+def _input_sentences(
     question: Question,
     judge: Facts | None,
     heads: Sequence[Facts],
@@ -150,19 +152,19 @@ def _used(
     """
     strategy, needs = find_strategy(question.strategy), question.needs
     own = question.features is not None or Need.PAIRED_FEATURES in needs
-    looks = needs & ({Need.SIGNALS, Need.VALIDATION} if own else OF_A_PROXY)
+    looks = needs & ({Need.SIGNALS, Need.VALIDATION} if own else PROXY_NEEDS)
     of_model = needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}
     if judge is None and question.labels is None:
         of_model |= looks
     used = {kind for head in heads for kind in _kinds_of(head)}
     tried = {kind for head in heads for one in head.get("tried", ()) for kind in _kinds_of(one)}
-    learners = _learners_used(question, used, tried, of_model)
+    learners = _learners_sentence(question, used, tried, of_model)
     draws = "seed" in signature(strategy.function).parameters
     if "method" in findings:
         draws = findings["method"] == "random"
     # Heads of more examples choose their penalty on a drawn sample.
     drawn = any(head["drawn"] or num_examples > MAX_SAMPLE for head in heads)
-    if of_model or (used | tried).intersection(OF_A_RUN):
+    if of_model or (used | tried).intersection(TRAINED_FEATURES):
         mattered = "another seed or model may give another subset"
     elif draws or drawn or Need.VALIDATION in needs:
         mattered = "another seed may give another subset; no model was used"
@@ -173,10 +175,10 @@ def _used(
         by = "a model with its own head"
     if Need.DYNAMICS in needs:
         by = "outputs of the learners in training"
-    return [_judged_by(judge, by), learners, mattered]
+    return [_proxy_sentence(judge, by), learners, mattered]
 
 
-def _judged_by(judge: Facts | None, by: str) -> str:
+def _proxy_sentence(judge: Facts | None, by: str) -> str:
     if judge is None:
         return f"judged by {by}"
     if "accuracy" not in judge:
@@ -202,18 +204,18 @@ def _kinds_of(facts: Facts) -> list[str]:
     return kinds
 
 
-def _learners_used(
+def _learners_sentence(
     question: Question, used: set[str], tried: set[str], of_model: frozenset[Need]
 ) -> str:
     count, merged = question.num_learners, question.num_merged
-    needs_each = Kind.LEARNERS in used or Need.DYNAMICS in question.needs
+    needs_each = FeatureKind.LEARNERS in used or Need.DYNAMICS in question.needs
     if count and needs_each:
         return f"{count} learner{'' if count == 1 else 's'} took part"
-    if merged and (of_model or Kind.SOUP in used):
+    if merged and (of_model or FeatureKind.SOUP in used):
         return f"{merged} learner{'' if merged == 1 else 's'} took part, merged into theta_p"
-    if Kind.LEARNERS in tried:
+    if FeatureKind.LEARNERS in tried:
         return f"no learner was used; {count} were tried"
-    return "no learner was used" + ("; theta_p was tried" if Kind.SOUP in tried else "")
+    return "no learner was used" + ("; theta_p was tried" if FeatureKind.SOUP in tried else "")
 
 
 def _signals(
@@ -234,7 +236,7 @@ def _signals(
             signals = proxied_features(workspace, question, proxy)
     else:
         looks = own is None or bool(needs & {Need.SIGNALS, Need.VALIDATION})
-        of_model = needs if looks and proxy is None else needs - OF_A_PROXY
+        of_model = needs if looks and proxy is None else needs - PROXY_NEEDS
         depends_on = (
             question.weights.sha256,
             dataset.fingerprint,
@@ -245,7 +247,7 @@ def _signals(
         )
         load = partial(workspace.loaded_model, config, question.weights)
         signals = signals_of(workspace, question, of_model, depends_on, load, compute=compute)
-        if proxy is not None and needs & OF_A_PROXY:
+        if proxy is not None and needs & PROXY_NEEDS:
             proxied = proxied_signals(workspace, question, proxy)
             signals = replace(proxied, gradient_norms_N=signals.gradient_norms_N)
     return _with_more(workspace, question, needs, signals, own), warmed
@@ -280,8 +282,8 @@ def _with_more(
     if Need.DYNAMICS in needs and question.trajectories is not None:
         dynamics = dynamics_of(workspace, config, question.inputs, question.trajectories)
         signals = replace(signals, dynamics=dynamics)
-    if Need.COPIES in needs:
-        copies = copies_of(workspace, config.evaluation_threads)
+    if Need.DUPLICATES in needs:
+        copies = matches_of(workspace, config.evaluation_threads)
         signals = replace(signals, pictures_N=copies.pictures_N)
     if Need.VALIDATION in needs:
         ids = workspace.split(config).validation_ids

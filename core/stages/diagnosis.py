@@ -21,11 +21,11 @@ from lipt.core.diagnosis.diagnosis import (
     learning_curve,
 )
 from lipt.core.diagnosis.duplicates import (
-    Copies,
+    Matches,
     Pictures,
     are_pictures,
-    find_copies,
     find_duplicates,
+    find_matches,
 )
 from lipt.core.diagnosis.label_errors import find_label_errors, fit_of_targets
 from lipt.core.proxies.proxy import Proxy
@@ -36,11 +36,11 @@ from lipt.core.stages.question import Sources
 from lipt.core.workspace import Key, Workspace
 
 
-def copies_of(workspace: Workspace, cpu_threads: int) -> Copies:
+def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
     """The data set's duplicates, found once: near ones of images, equal ones of other examples."""
     dataset = workspace.dataset
 
-    def compute() -> Copies:
+    def compute() -> Matches:
         looking, num_examples = workspace.progress("looking at all examples"), len(dataset)
 
         def digest(row: int) -> bytes:
@@ -48,9 +48,9 @@ def copies_of(workspace: Workspace, cpu_threads: int) -> Copies:
 
         if not isinstance(dataset.inputs, ImageSpec):
             rows = map_rows(digest, range(num_examples), num_threads=1, progress=looking)
-            return find_copies(list(rows), None)
+            return find_matches(list(rows), None)
         pictures = Pictures.of(dataset.images, num_examples, on_progress=looking)
-        return find_copies(
+        return find_matches(
             pictures.digests,
             pictures if are_pictures(dataset.inputs) else None,
             on_progress=workspace.progress("looking for near-duplicates"),
@@ -58,7 +58,7 @@ def copies_of(workspace: Workspace, cpu_threads: int) -> Copies:
 
     depends_on = (dataset.fingerprint, dataset.inputs, cpu_threads)
     with pinned_kernels(cpu_threads):
-        return workspace.cached(Key(Copies, "pictures", depends_on), compute)
+        return workspace.cached(Key(Matches, "pictures", depends_on), compute)
 
 
 def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
@@ -87,7 +87,7 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
             else:
                 errors = fit_of_targets(signals, num_classes)
         with timed("duplicates"):
-            copies = copies_of(workspace, config.evaluation_threads)
+            copies = matches_of(workspace, config.evaluation_threads)
             duplicates = find_duplicates(labels_N, errors.quality_N, copies)
         with timed("outliers"):
             outliers = find_outliers(features_ND, generator=generator("diagnosis: outliers"))

@@ -28,13 +28,13 @@ from lipt.common.inputs.model_input import Stored, columns_in, images_in
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.diagnosis.duplicates import are_pictures
-from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
-from lipt.core.proxies.features import Extractor, Loader, model_bank, side_by_side
+from lipt.core.diagnosis.label_errors import find_label_errors, label_trust
+from lipt.core.proxies.features import Extractor, Loader, concatenated_features, model_bank
 from lipt.core.proxies.proxy import (
     MAX_SAMPLE,
-    Kind,
+    FeatureKind,
     Proxy,
-    Tried,
+    ProxyScore,
     can_win,
     candidates,
     choose,
@@ -44,7 +44,7 @@ from lipt.core.proxies.ridge import (
     HeadTargets,
     LeaveOneOut,
     class_weights,
-    fit_sharpness,
+    fit_inverse_temperature,
     leave_one_out,
     scaling_of,
 )
@@ -62,7 +62,7 @@ _IMAGES_FOR_FILTERS = 5_000
 _IMAGES_TO_MIRROR = 1_000
 _EXAMPLES_FOR_MEANS = 1_000
 
-Kinds = tuple[Kind, ...]
+Kinds = tuple[FeatureKind, ...]
 
 
 def proxied_signals(workspace: Workspace, sources: Sources, proxy: Proxy) -> Signals:
@@ -84,7 +84,7 @@ def _kept(kind: str, features: _Features, compute: Callable[[_Features], Signals
     workspace, sources, proxy = features.workspace, features.sources, features.proxy
     config, soup = sources.config, sources.config.soup
     statistics = (soup.batch_norm_examples, config.validation)
-    learners = proxy.may_use(Kind.LEARNERS)
+    learners = proxy.may_use(FeatureKind.LEARNERS)
     depends_on: tuple[object, ...] = (
         str(proxy),
         config.seed,
@@ -92,7 +92,7 @@ def _kept(kind: str, features: _Features, compute: Callable[[_Features], Signals
         config.evaluation_threads,
         str(workspace.device),
         (sources.weights, config.model, sources.inputs)
-        if proxy.may_use(Kind.SOUP) or learners
+        if proxy.may_use(FeatureKind.SOUP) or learners
         else None,
         (
             sources.trajectories,
@@ -102,8 +102,8 @@ def _kept(kind: str, features: _Features, compute: Callable[[_Features], Signals
         )
         if learners
         else None,
-        sources.features if proxy.may_use(Kind.USER) else None,
-        features.backbone_identity if proxy.may_use(Kind.BACKBONE) else None,
+        sources.features if proxy.may_use(FeatureKind.USER) else None,
+        features.backbone_identity if proxy.may_use(FeatureKind.BACKBONE) else None,
     )
     if sources.initial is not None:
         began = config.initialization.weights_sha256
@@ -132,9 +132,9 @@ def _with_heads(features: _Features) -> Signals:
     errors_NC, sharpness = _calibrated_errors(head, labels_N, class_weights(labels_N))
     _scale(features_ND, labels_N)
     signals = Signals(errors_NC, features_ND, labels_N)
-    trust_N = trust_after(find_label_errors(signals), labels_N)
+    trust_N = label_trust(find_label_errors(signals), labels_N)
     if trust_N is not None:
-        activity = "fitting a second head, to trusted labels"
+        activity = "fitting a second head, to confident labels"
         second = features.head(features_ND, activity, trust_N=trust_N)
         weights_N = class_weights(labels_N, trust_N)
         second_NC, second_sharpness = _calibrated_errors(second, labels_N, weights_N)
@@ -157,7 +157,7 @@ def _without_labels(features: _Features) -> Signals:
     return replace(signals, features_ND=features_ND, facts=facts)
 
 
-def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Tried]]:
+def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[ProxyScore]]:
     """The proxy's features, or the best proxy's, and their head."""
     wanted, num_learners = features.proxy.features, features.sources.num_learners
     possible = candidates(features.available, num_learners) if wanted is None else [wanted]
@@ -171,7 +171,7 @@ def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Tried
         return passes_of(set(kinds).difference(first), num_learners)
 
     # Features at hand have no price any more.
-    tried = [Tried(first, head.accuracy, 0)]
+    tried = [ProxyScore(first, head.accuracy, 0)]
     rivals = {kinds: price(kinds) for kinds in others if can_win(price(kinds), tried)}
     if not rivals:
         return first, features_ND, head, tried
@@ -179,11 +179,11 @@ def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Tried
     generator = derive_generator(features.sources.config.seed, "proxy sample")
     ids_M = torch.randperm(len(features_ND), generator=generator)[:MAX_SAMPLE].sort().values
     prices, sample = {first: 0.0, **rivals}, _Parts(features, ids_M, {first[0]: features_ND[ids_M]})
-    tried, activity = list[Tried](), "trying proxies on a sample"
+    tried, activity = list[ProxyScore](), "trying proxies on a sample"
     for kinds, passes in prices.items():
         if can_win(passes, tried):
             one = features.head(sample.of(kinds, activity), activity, some=ids_M)
-            tried.append(Tried(kinds, one.accuracy, passes))
+            tried.append(ProxyScore(kinds, one.accuracy, passes))
     best = choose(tried).features
     if best == first:
         return first, features_ND, head, tried
@@ -199,7 +199,7 @@ class _Parts:
 
     features: _Features
     ids_M: Tensor
-    parts: dict[Kind, Tensor]
+    parts: dict[FeatureKind, Tensor]
 
     def of(self, kinds: Kinds, activity: str) -> Tensor:
         for kind in kinds:
@@ -211,7 +211,7 @@ class _Parts:
 def _calibrated_errors(
     head: LeaveOneOut, labels_N: Tensor, weights_N: Tensor
 ) -> tuple[Tensor, float]:
-    sharpness = fit_sharpness(head.outputs_NC, labels_N, weights_N)
+    sharpness = fit_inverse_temperature(head.outputs_NC, labels_N, weights_N)
 
     def errors(outputs_BC: Tensor, rows: slice) -> Tensor:
         return errors_of(outputs_BC.double() * sharpness, labels_N[rows])
@@ -252,27 +252,39 @@ class _Features:
     ) -> None:
         self.workspace, self.sources, self.proxy = workspace, sources, proxy
         self._labelled = labelled
-        self._made: dict[Kind, Extractor] = {}
+        self._made: dict[FeatureKind, Extractor] = {}
 
     @cached_property
-    def _needed(self) -> Mapping[Kind, str]:
+    def _needed(self) -> Mapping[FeatureKind, str]:
         """Unavailable kinds of features, and their missing inputs."""
         sources, inputs = self.sources, self.workspace.dataset.inputs
         of_images = self.workspace.has_backbone and isinstance(inputs, ImageSpec)
         kinds = [
-            (Kind.USER, sources.features is not None, "features in the request: --features FILE"),
-            (Kind.PATCHES, are_pictures(inputs), f"pictures, and the data has {inputs}"),
-            (Kind.COLUMNS, isinstance(inputs, ColumnsSpec), f"columns, and the data has {inputs}"),
-            (Kind.SOUP, sources.weights is not None, "a run"),
-            (Kind.INITIAL, sources.initial is not None, "a run"),
-            (Kind.LEARNERS, sources.num_learners > 0, "a run's own theta_p: no other `weights`"),
-            (Kind.BACKBONE, of_images, "images, and a coordinator started with --backbone"),
+            (
+                FeatureKind.USER,
+                sources.features is not None,
+                "features in the request: --features FILE",
+            ),
+            (FeatureKind.PATCHES, are_pictures(inputs), f"pictures, and the data has {inputs}"),
+            (
+                FeatureKind.COLUMNS,
+                isinstance(inputs, ColumnsSpec),
+                f"columns, and the data has {inputs}",
+            ),
+            (FeatureKind.SOUP, sources.weights is not None, "a run"),
+            (FeatureKind.INITIAL, sources.initial is not None, "a run"),
+            (
+                FeatureKind.LEARNERS,
+                sources.num_learners > 0,
+                "a run's own theta_p: no other `weights`",
+            ),
+            (FeatureKind.BACKBONE, of_images, "images, and a coordinator started with --backbone"),
         ]
         return {kind: need for kind, is_there, need in kinds if not is_there}
 
     @property
-    def available(self) -> frozenset[Kind]:
-        return frozenset(set(Kind) - self._needed.keys())
+    def available(self) -> frozenset[FeatureKind]:
+        return frozenset(set(FeatureKind) - self._needed.keys())
 
     def require(self) -> None:
         for kind in self.proxy.features or ():
@@ -294,8 +306,8 @@ class _Features:
             "features": "+".join(kinds),
             "num_features": features_ND.shape[1],
             # Whether the seed drew filters or projections.
-            "drawn": Kind.PATCHES in self._made
-            or (Kind.COLUMNS in self._made and _projects(self.workspace.dataset)),
+            "drawn": FeatureKind.PATCHES in self._made
+            or (FeatureKind.COLUMNS in self._made and _projects(self.workspace.dataset)),
         }
 
     def of_all(self, kinds: Kinds) -> Tensor:
@@ -307,7 +319,7 @@ class _Features:
         for kind in kinds:
             if kind not in self._made:
                 self._made[kind] = self._extractor(kind)
-        return side_by_side(
+        return concatenated_features(
             [self._made[kind] for kind in kinds],
             self.workspace.dataset,
             ids_N,
@@ -337,29 +349,29 @@ class _Features:
         )
         return replace(head, outputs_NC=head.outputs_NC.cpu())
 
-    def _extractor(self, kind: Kind) -> Extractor:
+    def _extractor(self, kind: FeatureKind) -> Extractor:
         sources, workspace = self.sources, self.workspace
         match kind:
-            case Kind.USER:
+            case FeatureKind.USER:
                 name = given(sources.features, "features")
                 features_ND = workspace.user_features(name).features_ND
                 return lambda ids_B, _: features_ND[ids_B].float()
-            case Kind.PATCHES:
+            case FeatureKind.PATCHES:
                 return self._patches()
-            case Kind.COLUMNS:
+            case FeatureKind.COLUMNS:
                 return self._columns()
-            case Kind.SOUP:
+            case FeatureKind.SOUP:
                 return self._of_one_model(given(sources.weights, "weights"), None)
-            case Kind.INITIAL:
+            case FeatureKind.INITIAL:
                 # Statistics of random weights carry no information. For a trained backbone on other
                 # classes, its own statistics are better than an estimate from the run's images
                 # (82.9% and 80.7%).
                 trained = sources.config.initialization.weights_sha256 is not None
                 examples_M = None if trained else workspace.batch_norm_examples(sources.config)
                 return self._of_one_model(given(sources.initial, "theta*"), examples_M)
-            case Kind.LEARNERS:
+            case FeatureKind.LEARNERS:
                 return self._learners()
-            case Kind.BACKBONE:
+            case FeatureKind.BACKBONE:
                 backbone, size = given(workspace.backbone, "backbone"), workspace.batch_size
                 return lambda _, stored_B: torch.cat(
                     [backbone(part) for part in torch.split(images_in(stored_B), size)]

@@ -25,17 +25,17 @@ from lipt.common.errors import (
 from lipt.common.inputs.specs import ImageFormat, InputFormat
 from lipt.common.subsets import resolve_budget
 from lipt.common.targets.kinds import TargetKind, kinds_in_words
-from lipt.core.proxies.proxy import SOUP, Kind, Proxy
+from lipt.core.proxies.proxy import SOUP, FeatureKind, Proxy
 from lipt.core.results import Outcome, Trajectories
 from lipt.core.selection.options import LIPT, PRETRAINING, WarmUp
 from lipt.core.selection.registry import STRATEGIES, find_strategy
-from lipt.core.selection.strategy import OF_A_MODEL, Balance, Need, Strategy
+from lipt.core.selection.strategy import MODEL_NEEDS, Balance, Need, Strategy
 
 # Needs that a model's forward pass or a proxy provides.
-OF_A_PROXY = OF_A_MODEL - {Need.GRADIENT_NORMS}
-_MADE_WITHOUT_LABELS = frozenset({Need.FEATURES, Need.COPIES})
+PROXY_NEEDS = MODEL_NEEDS - {Need.GRADIENT_NORMS}
+_NEEDS_WITHOUT_LABELS = frozenset({Need.FEATURES, Need.DUPLICATES})
 # theta*, and the weights that it started from, may have been trained on the run's data.
-OF_A_RUN = (Kind.SOUP, Kind.INITIAL, Kind.LEARNERS)
+TRAINED_FEATURES = (FeatureKind.SOUP, FeatureKind.INITIAL, FeatureKind.LEARNERS)
 # An option: compare examples by features, or by gradients, which contain errors.
 _SPACE, _FEATURES = "space", "features"
 
@@ -102,7 +102,7 @@ class Question(Sources):
     teacher: str | None = None
 
     @property
-    def judged_by(self) -> str | None:
+    def proxy_name(self) -> str | None:
         """The proxy; None if neither a head nor a soup is used."""
         return self.proxy or (str(SOUP) if self.labels is None else None)
 
@@ -180,7 +180,7 @@ def question_of(
         _require_soft_labels(labels, kind)
         teacher = proxy.teacher
     needs = strategy.needs_of(given)
-    if not needs & OF_A_PROXY:
+    if not needs & PROXY_NEEDS:
         proxy = SOUP
     # The same before and after the learners have trained.
     before_learners = training_for(query, num_examples) is not Training.LEARNERS
@@ -200,7 +200,7 @@ def question_of(
         features=query.features,
         trajectories=_trajectories(run, weights, strategy.name, needs, judge),
         proxy=None if proxy.is_own_head else str(proxy),
-        backbone=backbone if judge.may_use(Kind.BACKBONE) else None,
+        backbone=backbone if judge.may_use(FeatureKind.BACKBONE) else None,
         labels=None if labels is Labels.GIVEN else labels,
         num_merged=len(run.learners) if weights == run.pretrained_weights else 0,
         initial=weights if warm_up is not None else initial_for(judge, run),
@@ -233,16 +233,16 @@ def without_labels(
             "weights and labels=none were both given: weights are trained on labels. Give features "
             "of a network that has not seen these labels (--features FILE, or features=)."
         )
-    plain = Kind.PATCHES if images else Kind.COLUMNS
+    plain = FeatureKind.PATCHES if images else FeatureKind.COLUMNS
     if not query.proxy:
         return resolved, Proxy((plain,)) if query.features is None else SOUP
     proxy = Proxy.parse(query.proxy)
-    trained = [kind for kind in OF_A_RUN if kind in (proxy.features or (Kind.SOUP,))]
+    trained = [kind for kind in TRAINED_FEATURES if kind in (proxy.features or (FeatureKind.SOUP,))]
     if proxy.features is None or trained:
         why = f"labels have gone into {' and '.join(trained)}"
         if proxy.features is None:
             why = "it is whichever is right about the most labels"
-        others = ", ".join(kind for kind in Kind if kind not in OF_A_RUN)
+        others = ", ".join(kind for kind in FeatureKind if kind not in TRAINED_FEATURES)
         raise ProxyError(
             f"the proxy {proxy} is unavailable with labels=none: {why}. Choose ridge: and one or "
             f"more of {others}, joined by +, such as ridge:{plain}; or leave it out."
@@ -251,7 +251,7 @@ def without_labels(
 
 
 def _can(strategy: Strategy, options: Mapping[str, str]) -> bool:
-    able = strategy.needs_of(options) <= _MADE_WITHOUT_LABELS
+    able = strategy.needs_of(options) <= _NEEDS_WITHOUT_LABELS
     return able and strategy.balance is not Balance.ALWAYS
 
 
@@ -310,25 +310,22 @@ def _require_warm_up(
     """Reject a warm-up that contradicts the rest of the request, or costs over `max_epochs`."""
     strategy = find_strategy(query.strategy)
     asked, own_features = f"{PRETRAINING}={warm_up}", query.features is not None
-    both = f"{asked} and {{}} were both given: {{}}. Leave one of them out."
-    if query.labels == Labels.NONE:
-        raise InvalidRequestError(both.format("labels=none", "a warm-up trains on all labels"))
-    if query.weights is not None:
-        raise InvalidRequestError(
-            both.format("weights", "select on the warm-up's model, or on yours")
-        )
-    if query.proxy and not Proxy.parse(query.proxy).is_own_head:
-        raise InvalidRequestError(
-            both.format(
-                f"the proxy {query.proxy}", "a warm-up's model judges by its own head, soup"
+    proxied = bool(query.proxy) and not Proxy.parse(query.proxy).is_own_head
+    for other, is_given, why in (
+        ("labels=none", query.labels == Labels.NONE, "a warm-up trains on all labels"),
+        ("weights", query.weights is not None, "select on the warm-up's model, or on yours"),
+        (f"the proxy {query.proxy}", proxied, "a warm-up's model has its own head, soup"),
+    ):
+        if is_given:
+            raise InvalidRequestError(
+                f"{asked} and {other} were both given: {why}. Leave one of them out."
             )
-        )
     if Need.DYNAMICS in needs:
         raise StrategyOptionError(
             f"strategy {strategy.name!r} needs the run's learners with these options, and {asked} "
             f"has none. Leave {PRETRAINING!r} or those options out."
         )
-    if not needs & (OF_A_MODEL - {Need.FEATURES} if own_features else OF_A_MODEL):
+    if not needs & (MODEL_NEEDS - {Need.FEATURES} if own_features else MODEL_NEEDS):
         raise InvalidRequestError(
             f"strategy {strategy.name!r} looks at no model here, so that {asked} would change "
             f"nothing. Leave {PRETRAINING!r} out{', or the features' if own_features else ''}."
@@ -366,7 +363,7 @@ def _require_soft_labels(labels: Labels, kind: TargetKind) -> None:
 def initial_for(proxy: Proxy, run: Outcome) -> BlobName | None:
     """A run's theta*, if a proxy uses it: `auto` only if theta* started from given weights."""
     given = run.config.initialization.weights_sha256 is not None
-    asked = Kind.INITIAL in (proxy.features or ())
+    asked = FeatureKind.INITIAL in (proxy.features or ())
     return run.initial_weights if asked or (given and proxy.features is None) else None
 
 
@@ -394,13 +391,13 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
     proxy = Proxy.parse(query.proxy or strategy.proxy)
     if query.soft_labels:
         needs, proxy = needs | {Need.SIGNALS}, proxy.teacher
-    kinds = (Kind.LEARNERS,) if proxy.features is None else proxy.features
-    trained = set(kinds).intersection(OF_A_RUN)
-    if trained == {Kind.INITIAL}:
+    kinds = (FeatureKind.LEARNERS,) if proxy.features is None else proxy.features
+    trained = set(kinds).intersection(TRAINED_FEATURES)
+    if trained == {FeatureKind.INITIAL}:
         return Training.INITIAL_WEIGHTS
     if Need.GRADIENT_NORMS in needs:
         return Training.LEARNERS
-    if not needs & OF_A_PROXY:
+    if not needs & PROXY_NEEDS:
         return Training.NOTHING
     if proxy.is_own_head:
         own = query.features is not None or Need.PAIRED_FEATURES in needs
@@ -420,6 +417,6 @@ def _trajectories(
             "`weights` unset, or choose a strategy that does not need learners: lipt strategies "
             "lists what each one needs."
         )
-    if not led_here or not (Need.DYNAMICS in needs or proxy.may_use(Kind.LEARNERS)):
+    if not led_here or not (Need.DYNAMICS in needs or proxy.may_use(FeatureKind.LEARNERS)):
         return None
     return run.trajectories

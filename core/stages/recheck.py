@@ -43,7 +43,7 @@ class Recheck:
     actual_loss: float
 
     @property
-    def still_serves(self) -> bool:
+    def can_stay(self) -> bool:
         """Whether the subset can stay: the losses are near and finite."""
         error = abs(self.predicted_loss - self.actual_loss)
         return error <= _THRESHOLD * self.actual_loss < math.inf

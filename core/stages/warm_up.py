@@ -27,7 +27,7 @@ from lipt.core.sharding import draw_shards
 from lipt.core.signals.compute import compute_signals, default_chunk_size, full_gradient_norms
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals, labels_only
-from lipt.core.stages.question import OF_A_PROXY, Question
+from lipt.core.stages.question import PROXY_NEEDS, Question
 from lipt.core.training import Warmed, num_warm_up_steps, warm_up
 from lipt.core.workspace import Key, Workspace
 
@@ -75,7 +75,7 @@ def signals_of(
         )
 
     found = labels_only(dataset.labels_N, dataset.target.kind)
-    if needs & OF_A_PROXY:
+    if needs & PROXY_NEEDS:
         found = cached("signals", compute)
     if Need.GRADIENT_NORMS in needs:
         norms_N = cached("gradients", model_norms).gradient_norms_N

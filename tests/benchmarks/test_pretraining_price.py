@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pretraining_price.measuring import (
+from benchmarks.pretraining_price.measurements import (
     LIPT,
     Cell,
     Price,

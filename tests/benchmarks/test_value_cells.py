@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.value.at_once import Lanes, Training, _batches
+from benchmarks.value.parallel_training import Lanes, Training, _batches
 from benchmarks.value.settings import Images, make
 from lipt.trainer.main_training import Recipe
 

@@ -83,25 +83,25 @@ def test_mended_statistics_are_those_that_the_accuracy_was_reached_with() -> Non
     evaluator = make_evaluator(reestimate=True)
     weights = stale(evaluator)
     scored = evaluator(weights)
-    assert scored.mended.keys() == {"0.running_mean", "0.running_var", "0.num_batches_tracked"}
+    assert scored.statistics.keys() == {"0.running_mean", "0.running_var", "0.num_batches_tracked"}
     mean = images_in(evaluator.examples_N).float().mean(dim=(0, 2, 3)) / 255
-    torch.testing.assert_close(scored.mended["0.running_mean"], mean)
+    torch.testing.assert_close(scored.statistics["0.running_mean"], mean)
     assert weights["0.running_mean"].tolist() == pytest.approx([0.9] * 3)
-    # Evaluated as they are, the mended weights score the same.
+    # Evaluated as they are, the statistics weights score the same.
     plain = make_evaluator(reestimate=False)
-    assert plain(weights | scored.mended).accuracy == scored.accuracy
+    assert plain(weights | scored.statistics).accuracy == scored.accuracy
 
 
 def test_the_switch_and_a_last_batch_of_one() -> None:
     fresh, plain = make_evaluator(reestimate=True), make_evaluator(reestimate=False)
     scored = plain(stale(plain))
-    assert scored.mended == {}
+    assert scored.statistics == {}
     assert scored.accuracy < 0.5
     assert fresh(stale(fresh)).accuracy > 0.8
     # 129 images in batches of 128 are taken as 65 + 64; one value has no variance.
     scored = make_evaluator(reestimate=True)(stale(make_evaluator(reestimate=True)))
-    assert scored.mended["0.num_batches_tracked"].item() == 2
-    assert scored.mended["0.running_var"].isfinite().all()
+    assert scored.statistics["0.num_batches_tracked"].item() == 2
+    assert scored.statistics["0.running_var"].isfinite().all()
 
 
 @pytest.mark.parametrize(("pixels", "size"), [(32, 64), (8, 1024), (4, 1024), (64, 16), (224, 16)])
@@ -168,7 +168,7 @@ def test_features_are_computed_once_where_the_head_alone_differs() -> None:
         }
         calls.clear()
         shared = sharing(weights)
-        assert shared.mended == {}
+        assert shared.statistics == {}
         assert len(calls) in (0, 3)
         assert shared.accuracy == plain(weights).accuracy
     assert len(calls) == 3  # the plain one's
@@ -283,8 +283,11 @@ def test_a_slice_has_its_examples_and_about_as_many_for_batch_norm() -> None:
     [scored] = whole.of_slice(rows_K)([lambda: weights], -math.inf)
     expected = alone(weights)
     assert scored.accuracy == expected.accuracy != whole.evaluator(weights).accuracy
-    assert scored.mended.keys() == expected.mended.keys()
-    assert all(torch.equal(scored.mended[name], expected.mended[name]) for name in scored.mended)
+    assert scored.statistics.keys() == expected.statistics.keys()
+    assert all(
+        torch.equal(scored.statistics[name], expected.statistics[name])
+        for name in scored.statistics
+    )
     # Statistics need more examples than a tiny slice has.
     norm_M = whole.evaluator.of_slice(rows_K[:4]).batch_norm_examples_M
     assert norm_M is not None

@@ -9,7 +9,7 @@ from lipt.common.errors import WeightsError
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import pack, read_container
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.core.results import frozen_in, open_learner, pack_initial
+from lipt.core.results import frozen_names_of, open_learner, pack_initial
 
 THETA: Weights = {
     "body.weight": torch.randn(40, 40, generator=torch.Generator().manual_seed(0)),
@@ -31,9 +31,9 @@ def test_theta_s_file_says_what_is_frozen_and_is_the_plain_one_where_nothing_is(
     content = pack_initial(THETA, FROZEN)
     container = read_container(content, max_bytes=10**5, max_tensors=10)
     assert container.metadata == {"lipt.frozen": '["body.weight", "count"]'}
-    assert frozen_in(container.metadata) == FROZEN
+    assert frozen_names_of(container.metadata) == FROZEN
     assert pack_initial(THETA, ()) == pack(THETA)
-    assert frozen_in({}) == frozenset()
+    assert frozen_names_of({}) == frozenset()
 
 
 @pytest.mark.parametrize("encoding", list(WeightEncoding))

@@ -174,7 +174,7 @@ def test_a_soup_has_the_cpus_accuracy_and_bits(device: torch.device, *, greedy: 
 
 def test_batch_norm_statistics_are_the_cpus(device: torch.device) -> None:
     weights = weights_of(2)
-    found, expected = (evaluator(where)(weights).mended for where in (device, CPU))
+    found, expected = (evaluator(where)(weights).statistics for where in (device, CPU))
     assert found
     close(found, expected)
 

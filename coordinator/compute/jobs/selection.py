@@ -29,7 +29,7 @@ from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.choice import Chosen, choose, told_of
+from lipt.core.stages.choice import Chosen, choose, manifest_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.question import Question, Sources
 from lipt.core.stages.recheck import Recheck, recheck
@@ -59,7 +59,7 @@ class Selected:
             examples.digest,
             num_examples=len(examples),
             num_classes=examples.num_classes,
-            manifest=told_of(question, chosen),
+            manifest=manifest_of(question, chosen),
             seconds=seconds,
             warm_up_seconds=None if warmed is None else warmed.seconds,
             warming_seconds=0.0 if warmed is None else warmed.spent_seconds,

@@ -33,9 +33,9 @@ from lipt.core.diagnosis.label_errors import LabelErrors, find_label_errors
 from lipt.core.selection.selection import (
     Selection,
     class_quotas,
+    effective_counts,
     proportional_quotas,
     unweighted,
-    worth_counting,
 )
 from lipt.core.selection.strategies.facility_location import facility_location
 from lipt.core.selection.strategies.random_draws import uniform
@@ -72,7 +72,7 @@ _PER_WRONG_LABEL = 1.5
 _NOISY = 0.02
 # A head with errors up to this share, in all and in the class, is right where it contradicts a
 # label: on digits 70 of 71 suspects were wrong.
-_SELDOM_WRONG = 0.1
+_RELIABLE_ERROR = 0.1
 # Near-duplicates are excluded from this share on. With three copies of each image the gain is
 # +11.7, +6.8 and +6.6 points at 5%, 10% and 30%. In handwritten digits 8% only look alike.
 REDUNDANT = 0.2
@@ -85,7 +85,7 @@ _MAX_NAMED = 1000
 @built_in(
     summary="by what is found in the data; class-balanced random where no gain is known",
     cost="N (C + d) + N^2 d / C",
-    needs=SIGNALS | {Need.COPIES},
+    needs=SIGNALS | {Need.DUPLICATES},
     revision=1,
     proxy="auto",
 )
@@ -110,14 +110,14 @@ def auto(
     # Near-duplicates of an example with a better label.
     order_N = found.quality_N.argsort(descending=True, stable=True)
     copies_N = torch.empty_like(found.suspects_N)
-    copies_N[order_N] = surplus_pictures(pictures_N[order_N])
+    copies_N[order_N] = surplus_duplicates(pictures_N[order_N])
     evidence = gather(found, labels_N, copies_N, budget, training)
     plan = make_plan(evidence)
-    if not plan.leaves_out_copies:
+    if not plan.excludes_duplicates:
         copies_N = torch.zeros_like(copies_N)
     counts_C = labels_N.bincount(minlength=len(plan.wrong_C)).tolist()
     own_C = labels_N[~copies_N].bincount(minlength=len(counts_C)).tolist()
-    counted_C = worth_counting(own_C if sum(own_C) >= budget else counts_C, plan.wrong_C, budget)
+    counted_C = effective_counts(own_C if sum(own_C) >= budget else counts_C, plan.wrong_C, budget)
     share = class_quotas if balanced else proportional_quotas
     candidates, left_out = [], []
     for label, quota in enumerate(share(counted_C, budget)):
@@ -125,7 +125,7 @@ def auto(
         # Best labels first, near-duplicates last.
         rows = rows[found.quality_N[rows].argsort(descending=True, stable=True)]
         rows = rows[copies_N[rows].int().argsort(stable=True)]
-        num_candidates = max(quota, round((1 - plan.left_out_C[label]) * own_C[label]))
+        num_candidates = max(quota, round((1 - plan.excluded_C[label]) * own_C[label]))
         candidates.append((rows[:num_candidates].sort().values, quota))
         left_out.append(rows[num_candidates:])
     chosen = _choose(signals, candidates, plan.method, seed)
@@ -156,9 +156,9 @@ class Evidence:
         return 1.0 - sum(self.errors_C) / self.num_classes
 
     @property
-    def seldom_wrong(self) -> bool:
+    def head_is_reliable(self) -> bool:
         """Whether the head is probably right where it contradicts a label."""
-        return 1.0 - self.accuracy <= _SELDOM_WRONG
+        return 1.0 - self.accuracy <= _RELIABLE_ERROR
 
     @property
     def gains(self) -> bool:
@@ -180,7 +180,7 @@ def gather(
     found: LabelErrors, labels_N: Tensor, copies_N: Tensor, budget: int, training: Training
 ) -> Evidence:
     """The evidence from label errors and near-duplicates."""
-    counts_C = labels_N.bincount(minlength=len(found.thresholds_C))
+    counts_C = labels_N.bincount(minlength=len(found.joint_CC))
     wrong_C = labels_N[found.suggested_N != labels_N].bincount(minlength=len(counts_C))
     return Evidence(
         fraction=budget / len(labels_N),
@@ -198,16 +198,16 @@ def gather(
 class Plan:
     """Which examples are excluded, and how the rest is chosen.
 
-    left_out_C: share of each class that is excluded, its lowest-quality labels.
+    excluded_C: share of each class that is excluded, its lowest-quality labels.
     wrong_C: share of each class that is wrong, and does not count for its quota.
-    leaves_out_copies: whether near-duplicates are excluded.
+    excludes_duplicates: whether near-duplicates are excluded.
     """
 
-    left_out_C: tuple[float, ...]
+    excluded_C: tuple[float, ...]
     wrong_C: tuple[float, ...]
     method: Method
     why: str
-    leaves_out_copies: bool = False
+    excludes_duplicates: bool = False
 
 
 def make_plan(evidence: Evidence) -> Plan:
@@ -217,7 +217,7 @@ def make_plan(evidence: Evidence) -> Plan:
     fraction = min(1.0, evidence.fraction / (1.0 - evidence.copies))
     plan = _by_labels(replace(evidence, fraction=fraction))
     why = f"{plan.why}; one of each picture, as {evidence.copies:.1%} are near-duplicates of others"
-    return replace(plan, leaves_out_copies=True, why=why)
+    return replace(plan, excludes_duplicates=True, why=why)
 
 
 def _by_labels(evidence: Evidence) -> Plan:
@@ -235,20 +235,20 @@ def _by_labels(evidence: Evidence) -> Plan:
             min(_MOST, error, _PER_WRONG_LABEL * max(rate, evidence.noise_rate))
             for error, rate in zip(evidence.errors_C, evidence.noise_C, strict=True)
         )
-    left_out_C = tuple(
+    excluded_C = tuple(
         min(_MOST, max(_strictness(evidence, error) * error, wrong))
         for error, wrong in zip(evidence.errors_C, wrong_C, strict=True)
     )
     kept = f"{100 * evidence.fraction:.2g}% of the examples"
-    mean = sum(left_out_C) / evidence.num_classes
+    mean = sum(excluded_C) / evidence.num_classes
     least = f"without the {mean:.0%} with the lowest label quality"
-    better = evidence.gains or evidence.seldom_wrong or any(left_out_C)
+    better = evidence.gains or evidence.head_is_reliable or any(excluded_C)
     if evidence.fraction < _REPRESENTED and better:
         why = f"to keep {kept}: of each class those that represent it, {least}"
-        return Plan(left_out_C, wrong_C, "facility_location", why)
-    if any(left_out_C):
+        return Plan(excluded_C, wrong_C, "facility_location", why)
+    if any(excluded_C):
         why = f"to keep {kept}: class-balanced random, {least}"
-        return Plan(left_out_C, wrong_C, "random", why)
+        return Plan(excluded_C, wrong_C, "random", why)
     why = (
         f"no gain is known of choosing {kept} where labels are right and main training is "
         f"{evidence.training}: class-balanced random"
@@ -260,7 +260,7 @@ def _strictness(evidence: Evidence, error: float) -> float:
     """Number of exclusions per error of the head in a class."""
     few, many = _FROM_FEW_TO_MANY[evidence.training]
     strictness = _STRICTEST * min(1.0, (many - evidence.fraction) / (many - few))
-    if evidence.seldom_wrong and error <= _SELDOM_WRONG:
+    if evidence.head_is_reliable and error <= _RELIABLE_ERROR:
         return max(1.0, strictness)
     return max(_MILDEST, strictness) if evidence.gains else 0.0
 
@@ -301,7 +301,7 @@ def _findings(
         "copies": evidence.copies,
         "left_out": {
             "count": len(left_out),
-            "share_per_class": [round(share, 4) for share in plan.left_out_C],
+            "share_per_class": [round(share, 4) for share in plan.excluded_C],
             "least_trusted_ids": least_trusted[:_MAX_NAMED].tolist(),
         },
     }
@@ -310,7 +310,7 @@ def _findings(
 def auto_strata(signals: Signals, budget: int, *, balanced: bool, seed: int) -> Selection:
     """Draw from every stratum of examples with labels or numbers."""
     labels_N = signals.labels_N
-    surplus_N = surplus_pictures(given(signals.pictures_N, "near-duplicates"))
+    surplus_N = surplus_duplicates(given(signals.pictures_N, "near-duplicates"))
     copies = float(surplus_N.double().mean())
     # Near-duplicates are used only if nothing else is left.
     if copies < REDUNDANT or int((~surplus_N).sum()) < budget:
@@ -337,7 +337,7 @@ def auto_strata(signals: Signals, budget: int, *, balanced: bool, seed: int) -> 
     return replace(_choose(signals, strata, "random", seed), findings=findings)
 
 
-def surplus_pictures(pictures_N: Tensor) -> Tensor:
+def surplus_duplicates(pictures_N: Tensor) -> Tensor:
     """Which examples are near-duplicates of an earlier one; N bool."""
     order_N = pictures_N.argsort(stable=True)
     sorted_N = pictures_N[order_N]

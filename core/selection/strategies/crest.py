@@ -23,7 +23,7 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.core.selection.pairs import proximity
-from lipt.core.selection.selection import Selection, class_shares
+from lipt.core.selection.selection import Selection, class_shares, mixed_evenly
 from lipt.core.selection.solvers.representatives import fit_scale, lazy_greedy, store_levels
 from lipt.core.selection.strategy import CLASSES, built_in
 from lipt.core.selection.vectors import Vectors
@@ -122,16 +122,6 @@ def batch_shares(quotas_G: Sequence[int], batch_size: int) -> Iterator[list[int]
     mixed_K = groups_K[mixed_evenly(groups_K)]
     for taken in range(0, len(mixed_K), batch_size):
         yield mixed_K[taken : taken + batch_size].bincount(minlength=len(quotas_G)).tolist()
-
-
-def mixed_evenly(labels_n: Tensor) -> Tensor:
-    """Positions that spread each class evenly: its k-th at (k - 1/2) / count; n int64."""
-    counts_C = labels_n.bincount()
-    by_label_n = labels_n.argsort(stable=True)
-    starts_n = (counts_C.cumsum(dim=0) - counts_C)[labels_n[by_label_n]]
-    ranks_n = torch.empty_like(labels_n)
-    ranks_n[by_label_n] = torch.arange(len(labels_n), device=labels_n.device) - starts_n
-    return ((ranks_n + 0.5).double() / counts_C[labels_n]).argsort(stable=True)
 
 
 class RandomSets:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
-from lipt.core.selection.pairs import proximity, scaled_cosine, weighing
+from lipt.core.selection.pairs import proximity, scaled_cosine, with_weights
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.solvers.representatives import (
     ComputedLevels,
@@ -195,7 +195,7 @@ def subzerocore(
     count = num_neighbours(len(signals), budget, coverage)
     radii_N = neighbour_radii(vectors, count)
     chosen_K, _ = choose_representatives(
-        weighing(scaled_cosine(vectors), density_weights(radii_N)),
+        with_weights(scaled_cosine(vectors), density_weights(radii_N)),
         budget,
         partitions=partitions,
         seed=seed,

@@ -127,12 +127,13 @@ def clipcov(signals: Signals, budget: int) -> Selection:
     own, and the centre terms pairs away from other latent classes.
     """
     # Gains within a class do not depend on other classes: the best pick is one of their next.
-    picks = heapq.merge(*(_class_picks(signals, label) for label in torch.unique(signals.labels_N)))
+    labels = torch.unique(signals.labels_N)
+    picks = heapq.merge(*(_class_picks(signals, label, budget) for label in labels))
     chosen = [position for _, position in islice(picks, budget)]
     return unweighted(torch.tensor(chosen, device=signals.labels_N.device))
 
 
-def _class_picks(pairs: Signals, label: Tensor) -> Iterator[tuple[float, int]]:
+def _class_picks(pairs: Signals, label: Tensor, budget: int) -> Iterator[tuple[float, int]]:
     positions_M = torch.nonzero(pairs.labels_N == label).flatten()
     bits = exact_bits(len(positions_M))
     images_MD = unit_rows(pairs.features_ND[positions_M], bits)
@@ -140,6 +141,7 @@ def _class_picks(pairs: Signals, label: Tensor) -> Iterator[tuple[float, int]]:
     for gain, place in cut_picks(
         torch.cat([images_MD, captions_MD], dim=1),
         given(pairs.prepared_N, "terms")[positions_M],
+        min(budget, len(positions_M)),
         scale=1 / len(positions_M),
         # [v, t] as [t, v], whose product with another pair's [v, t] is a_ij.
         map_rows=lambda rows_B2D: rows_B2D.roll(rows_B2D.shape[-1] // 2, dims=-1),
@@ -175,6 +177,6 @@ def sas(
     for _, positions, quota in class_shares(latent_N, budget):
         rows_MD = unit_rows(signals.features_ND[positions], exact_bits(len(positions)))
         nothing_M = torch.zeros(len(positions), dtype=torch.float64, device=rows_MD.device)
-        picks = islice(cut_picks(rows_MD, nothing_M, scale=1.0), quota)
+        picks = cut_picks(rows_MD, nothing_M, quota, scale=1.0)
         chosen.append(positions[[place for _, place in picks]])
     return unweighted(torch.cat(chosen))

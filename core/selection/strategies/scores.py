@@ -155,7 +155,7 @@ def least_confidence(signals: Signals, budget: int) -> Selection:
 
     DeepCore's ranks by logits, which shifting them changes.
     """
-    return keep_uncertain(signals, budget, lambda chances_BC: -chances_BC.amax(dim=-1))
+    return keep_uncertain(signals, budget, lambda probabilities_BC: -probabilities_BC.amax(dim=-1))
 
 
 def keep_uncertain(

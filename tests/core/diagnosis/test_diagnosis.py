@@ -20,10 +20,10 @@ from lipt.core.diagnosis.diagnosis import (
     diagnosis_of,
     find_outliers,
     imbalance,
-    judge,
     learning_curve,
     sample_sizes,
     stratified_order,
+    suggest_size,
 )
 from lipt.core.diagnosis.duplicates import Duplicates
 from lipt.core.diagnosis.label_errors import (
@@ -32,8 +32,8 @@ from lipt.core.diagnosis.label_errors import (
     NoiseRates,
     find_label_errors,
     fit_of_targets,
+    label_trust,
     noise_rates,
-    trust_after,
 )
 from lipt.core.signals.signals import Signals
 
@@ -54,7 +54,7 @@ def findings() -> Findings:
         find_label_errors(signals_of(chances_NC, LABELS_N)),
         Duplicates(torch.tensor([0, 0, 0, 3, 5, 5]), 1, 2, 0, 0.96),
         Outliers(scores_N, fence=4.0),
-        judge((3, 6), (0.5, 0.6)),
+        suggest_size((3, 6), (0.5, 0.6)),
     )
 
 
@@ -163,12 +163,12 @@ def test_samples_are_halves_with_the_classes_in_their_shares() -> None:
 
 
 def test_worth_asking_for_is_the_least_size_from_which_doublings_gain_little() -> None:
-    found = judge((100, 200, 400, 800), (0.5, 0.6, 0.605, 0.61))
+    found = suggest_size((100, 200, 400, 800), (0.5, 0.6, 0.605, 0.61))
     assert found.suggested_fraction == 0.25
     assert "from 200 examples on a doubling gains less than 1 point of" in found.why
     assert "at most 0.5" in found.why
     # Gains of 8 and 4 points: 2 are next.
-    found = judge((100, 200, 400), (0.5, 0.58, 0.62))
+    found = suggest_size((100, 200, 400), (0.5, 0.58, 0.62))
     assert found.suggested_fraction == 1.0
     assert "still gained 4.0 points" in found.why
     assert "about 2.0 more" in found.why
@@ -207,7 +207,7 @@ def test_what_is_far_from_everything_comes_first(num_features: int) -> None:
     assert find_outliers(points_ND, generator=generator()).ranked()[:2].tolist() == [3, 7]
 
 
-CHANCES_NC = torch.tensor(
+PROBABILITIES_NC = torch.tensor(
     [
         [0.9, 0.1, 0.0],  # labelled 0
         [0.5, 0.5, 0.0],  # labelled 0
@@ -219,11 +219,9 @@ CHANCES_NC = torch.tensor(
 )
 
 
-def test_thresholds_suspects_and_quality_by_hand() -> None:
-    found = find_label_errors(signals_of(CHANCES_NC, LABELS_N))
-    # (0.9 + 0.5 + 0.2) / 3, (0.6 + 0.7 + 0.48) / 3, and no example is labelled 2.
-    expected = [1.6 / 3, 1.78 / 3, math.inf]
-    assert found.thresholds_C.tolist() == pytest.approx(expected, rel=1e-6)
+def test_suspects_and_quality_by_hand() -> None:
+    found = find_label_errors(signals_of(PROBABILITIES_NC, LABELS_N))
+    # Thresholds are (0.9 + 0.5 + 0.2) / 3 = 0.533 and (0.6 + 0.7 + 0.48) / 3 = 0.593.
     assert found.suggested_N.tolist() == [0, 0, 1, 1, 1, 0]
     # 0.8 >= 0.593 for class 1, but 0.52 < 0.533 for class 0.
     assert found.suspects_N.nonzero().flatten().tolist() == [2]
@@ -324,16 +322,15 @@ def judged(quality: list[float], *, rate: float, low: float, num_classes: int = 
     """What a first look has found, as far as the second one asks."""
     none = torch.zeros(len(quality), dtype=torch.int64)
     noise = NoiseRates(NoiseRate(rate, low, 1.0), ())
-    thresholds_C = torch.zeros(num_classes, dtype=torch.float64)
     joint_CC = torch.zeros(num_classes, num_classes, dtype=torch.int64)
-    return LabelErrors(torch.tensor(quality), none, none.bool(), thresholds_C, joint_CC, noise)
+    return LabelErrors(torch.tensor(quality), none, none.bool(), joint_CC, noise)
 
 
 def test_the_least_trusted_of_each_class_do_not_teach_as_many_as_are_wrong() -> None:
     labels_N = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     # Class 1 is judged worse as a whole: it keeps its teachers all the same.
     found = judged([0.9, 0.2, 0.8, 0.7, 0.1, 0.05, 0.15, 0.12], rate=0.25, low=0.1)
-    trust_N = trust_after(found, labels_N)
+    trust_N = label_trust(found, labels_N)
     assert trust_N is not None
     assert (trust_N < 1).nonzero().flatten().tolist() == [1, 5]
     assert trust_N.min() > 0
@@ -341,7 +338,7 @@ def test_the_least_trusted_of_each_class_do_not_teach_as_many_as_are_wrong() -> 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_there_is_no_second_look_where_it_is_not_sure_that_labels_are_wrong(rate: float) -> None:
-    assert trust_after(judged([0.1, 0.9], rate=rate, low=0.01), torch.tensor([0, 1])) is None
+    assert label_trust(judged([0.1, 0.9], rate=rate, low=0.01), torch.tensor([0, 1])) is None
 
 
 def test_both_looks_say_how_good_a_label_is_and_the_second_what_it_should_be() -> None:

@@ -21,10 +21,10 @@ from lipt.core.evaluation import reestimate_batch_norm
 from lipt.core.proxies import features as module
 from lipt.core.proxies.features import (
     backbone_identity,
+    concatenated_features,
     load_backbone,
     model_bank,
     pooled_features,
-    side_by_side,
 )
 from tests.digits import digits_context
 
@@ -151,7 +151,7 @@ def test_columns_follow_the_extractors(dataset: Dataset, monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "_MIN_BLOCK", 2)
     ids_N = torch.tensor([5, 3, 800, 4, 9])
     told: list[tuple[int, int]] = []
-    found = side_by_side(
+    found = concatenated_features(
         [ids_of, brightness], dataset, ids_N, on_progress=lambda *done: told.append(done)
     )
     pixels = dataset.images(ids_N).float().flatten(1)[:, :2]
@@ -164,7 +164,7 @@ def test_features_that_are_not_finite_are_refused_with_their_ids(dataset: Datase
         return torch.where(ids_B == 7, torch.inf, 0.0)[:, None]
 
     with pytest.raises(SignalsError, match=r"features are not finite.*ids 7"):
-        side_by_side([broken], dataset, torch.arange(9), on_progress=lambda *_: None)
+        concatenated_features([broken], dataset, torch.arange(9), on_progress=lambda *_: None)
 
 
 CPU = torch.device("cpu")

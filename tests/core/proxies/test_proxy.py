@@ -1,7 +1,7 @@
 import pytest
 
 from lipt.common.errors import ProxyError
-from lipt.core.proxies.proxy import Kind, Proxy, Tried, can_win, candidates, choose
+from lipt.core.proxies.proxy import FeatureKind, Proxy, ProxyScore, can_win, candidates, choose
 
 
 @pytest.mark.parametrize(
@@ -24,36 +24,43 @@ def test_another_text_is_refused_with_all_that_there_are(text: str) -> None:
     assert repr(text) in str(refusal.value)
 
 
-PATCHES, OF_SOUP, LEARNERS = (Kind.PATCHES,), (Kind.SOUP,), (Kind.LEARNERS,)
-BOTH = (Kind.PATCHES, Kind.LEARNERS)
+PATCHES, OF_SOUP, LEARNERS = (FeatureKind.PATCHES,), (FeatureKind.SOUP,), (FeatureKind.LEARNERS,)
+BOTH = (FeatureKind.PATCHES, FeatureKind.LEARNERS)
 
 
 def test_each_kind_is_tried_alone_and_trained_ones_beside_untrained_ones() -> None:
-    available = [Kind.LEARNERS, Kind.SOUP, Kind.PATCHES]
-    beside = [(Kind.PATCHES, Kind.SOUP), BOTH]
+    available = [FeatureKind.LEARNERS, FeatureKind.SOUP, FeatureKind.PATCHES]
+    beside = [(FeatureKind.PATCHES, FeatureKind.SOUP), BOTH]
     assert candidates(available, 2) == [PATCHES, OF_SOUP, LEARNERS, *beside]
-    assert candidates([Kind.COLUMNS, Kind.USER], 2)[-1] == (Kind.USER, Kind.COLUMNS)
+    assert candidates([FeatureKind.COLUMNS, FeatureKind.USER], 2)[-1] == (
+        FeatureKind.USER,
+        FeatureKind.COLUMNS,
+    )
 
 
 def test_no_proxy_of_more_than_four_passes_is_tried_but_the_only_one_and_the_backbone() -> None:
-    available = {Kind.LEARNERS, Kind.PATCHES, Kind.BACKBONE}
+    available = {FeatureKind.LEARNERS, FeatureKind.PATCHES, FeatureKind.BACKBONE}
     # Beside patches, which cost two, there are two passes left for learners.
     tried = candidates(available, 3)
     assert LEARNERS in tried
     assert BOTH not in tried
-    assert (Kind.PATCHES, Kind.BACKBONE) in tried
-    assert candidates([Kind.LEARNERS], 10) == [LEARNERS]
+    assert (FeatureKind.PATCHES, FeatureKind.BACKBONE) in tried
+    assert candidates([FeatureKind.LEARNERS], 10) == [LEARNERS]
 
 
 @pytest.mark.parametrize(("accuracy", "chosen"), [(0.609, PATCHES), (0.611, BOTH)])
-def test_two_passes_have_to_gain_a_point(accuracy: float, chosen: tuple[Kind, ...]) -> None:
-    tried = [Tried(PATCHES, 0.6, 2), Tried(BOTH, accuracy, 4)]
+def test_two_passes_have_to_gain_a_point(accuracy: float, chosen: tuple[FeatureKind, ...]) -> None:
+    tried = [ProxyScore(PATCHES, 0.6, 2), ProxyScore(BOTH, accuracy, 4)]
     assert choose(tried).features == chosen
 
 
 def test_each_gain_is_counted_from_the_last_one_taken() -> None:
     # From 0.50 the learners would pay; from the patches' 0.60 they do not.
-    tried = [Tried(OF_SOUP, 0.5, 1), Tried(LEARNERS, 0.6, 10), Tried(PATCHES, 0.6, 1)]
+    tried = [
+        ProxyScore(OF_SOUP, 0.5, 1),
+        ProxyScore(LEARNERS, 0.6, 10),
+        ProxyScore(PATCHES, 0.6, 1),
+    ]
     assert choose(tried).features == PATCHES
 
 
@@ -62,5 +69,5 @@ def test_a_proxy_too_costly_even_for_half_of_the_errors_is_not_tried(
     accuracy: float, wins: bool
 ) -> None:
     # Eight further passes have to gain four points.
-    assert can_win(10, [Tried(PATCHES, accuracy, 2), Tried(OF_SOUP, 0.5, 1)]) is wins
+    assert can_win(10, [ProxyScore(PATCHES, accuracy, 2), ProxyScore(OF_SOUP, 0.5, 1)]) is wins
     assert can_win(10, [])

@@ -13,7 +13,7 @@ from lipt.core.proxies.ridge import (
     HeadTargets,
     LeaveOneOut,
     class_weights,
-    fit_sharpness,
+    fit_inverse_temperature,
     leave_one_out,
     scaling_of,
 )
@@ -220,7 +220,7 @@ def test_no_sharpness_of_a_fine_grid_makes_the_labels_likelier(num_wrong: int) -
 
     grid = [10.0 ** (power / 500) for power in range(-1500, 1500)]
     best = max(grid, key=likelihood)
-    found = fit_sharpness(outputs_NC, labels_N, weights_N)
+    found = fit_inverse_temperature(outputs_NC, labels_N, weights_N)
     assert math.log10(found) == pytest.approx(math.log10(best), abs=1 / 500)
     assert likelihood(found) >= likelihood(best) - 1e-9
 

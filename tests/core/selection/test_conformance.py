@@ -257,7 +257,7 @@ def test_the_same_on_blocks_of_any_size(
         for name, module in list(sys.modules.items()):
             if name.startswith("lipt.core.") and hasattr(module, "row_blocks"):
                 monkeypatch.setattr(module, "row_blocks", blocks_of(size))
-            if name == "lipt.core.selection.strategies.one_by_one":
+            if name == "lipt.core.selection.solvers.linear_cut":
                 # How many rows are computed ahead follows from it.
                 monkeypatch.setattr(module, "BLOCK_BYTES", 8 * len(signals) * size)
         blocked = choose(strategy, signals, 30, balanced=balanced, options=options)
@@ -334,7 +334,7 @@ def test_other_targets_give_the_budget_where_they_can(strategy: Strategy, kind: 
 @every_strategy
 def test_signals_that_are_not_finite_name_their_examples(strategy: Strategy) -> None:
     # Which pictures are copies is counted, and never not a number.
-    for need in sorted(strategy.needs_of({}) - {Need.COPIES}):
+    for need in sorted(strategy.needs_of({}) - {Need.DUPLICATES}):
         signals = spoiled(full_signals(LABELS), FIELDS[need])
         with pytest.raises(SignalsError, match=r"not finite for 1 of \d+ examples.*ids 2\."):
             choose(strategy, signals, 5, balanced=strategy.resolve_balance(None))
@@ -343,7 +343,7 @@ def test_signals_that_are_not_finite_name_their_examples(strategy: Strategy) -> 
 MISSING = {
     Need.VALIDATION: ("validation", r"needs a validation split. The run has none: set"),
     Need.DYNAMICS: ("dynamics", r"needs the learners' view .* a run with learners"),
-    Need.COPIES: ("pictures_N", r"needs near-duplicates. They were not computed"),
+    Need.DUPLICATES: ("pictures_N", r"needs near-duplicates. They were not computed"),
     Need.PAIRED_FEATURES: ("paired_features_NP", r"needs paired features. Give .* tensors"),
 }
 

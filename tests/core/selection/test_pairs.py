@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.core.selection.pairs import centred, proximity, represented, scaled_cosine, weighing
+from lipt.core.selection.pairs import centred, proximity, represented, scaled_cosine, with_weights
 from lipt.core.selection.vectors import Space, Vectors, gradients_of, in_space
 from lipt.core.signals.compute import errors_of
 from tests.core.selection.builders import random_signals, written_out
@@ -87,7 +87,7 @@ def test_a_model_that_is_nearly_always_right_keeps_its_distances() -> None:
 def test_weights_are_those_of_who_represents() -> None:
     plain = scaled_cosine(gradients_of(random_signals(6)))
     weights_N = torch.tensor([0.5, 2.0, 0.0, 1.0, 1.0, 0.25])
-    weighed = weighing(plain, weights_N)
+    weighed = with_weights(plain, weights_N)
     rows = torch.tensor([1, 5])
     expected = torch.tensor([[2.0], [0.25]]) * plain.block(rows, EVERY)
     assert torch.equal(represented(weighed, rows, EVERY), expected)

@@ -21,9 +21,9 @@ from lipt.core.selection.selection import (
     class_quotas,
     draw_by_weight,
     draw_from_groups,
+    effective_counts,
     keep_largest,
     proportional_quotas,
-    worth_counting,
 )
 from lipt.core.selection.strategy import NOTHING, Strategy
 from lipt.core.signals.signals import Signals, labels_only
@@ -392,4 +392,4 @@ def test_proportions_by_hand(counts: list[int], budget: int, expected: tuple[int
 def test_wrong_labels_have_no_say_in_quotas_unless_they_are_needed(
     counts: list[int], wrong: list[float], budget: int, expected: tuple[int, ...]
 ) -> None:
-    assert worth_counting(counts, wrong, budget) == expected
+    assert effective_counts(counts, wrong, budget) == expected

@@ -15,7 +15,7 @@ from lipt.coordinator.compute.jobs.selection import DiagnoseData, SelectSubset
 from lipt.coordinator.compute.messages import Progressed
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
-from lipt.core.stages.diagnosis import copies_of
+from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.question import Sources
 from tests.digits import digits_settings
 from tests.in_memory import in_memory
@@ -84,7 +84,7 @@ def select(context: Context) -> object:
 
 
 def test_copies_share_a_picture_whatever_their_labels_are(make_context: MakeContext) -> None:
-    copies = copies_of(make_context(), cpu_threads=1)
+    copies = matches_of(make_context(), cpu_threads=1)
     assert copies.pictures_N[7] == copies.pictures_N[3] == 3
     assert copies.pictures_N[9] == copies.pictures_N[4] == 4
     assert (copies.exact_N[7], copies.exact_N[9]) == (3, 9)
@@ -123,5 +123,5 @@ def test_columns_are_copies_only_where_they_are_equal(make_context: MakeContext)
     column = Column("x", ColumnType.FLOAT32, (2,))
     rows = ColumnRows("mine", ("a", "b"), torch.tensor([0, 1, 1, 0]), (column,), {"x": values})
     vars(context)["dataset"] = load(rows)
-    copies = copies_of(context, cpu_threads=1)
+    copies = matches_of(context, cpu_threads=1)
     assert copies.pictures_N.tolist() == copies.exact_N.tolist() == [0, 1, 0, 3]

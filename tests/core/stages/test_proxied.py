@@ -24,7 +24,7 @@ from lipt.common.models.models import build_torchvision
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
-from lipt.core.diagnosis.label_errors import find_label_errors, trust_after
+from lipt.core.diagnosis.label_errors import find_label_errors, label_trust
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.proxies.ridge import leave_one_out
 from lipt.core.proxies.untrained import draw_filters, patch_features
@@ -109,7 +109,7 @@ def test_wrong_labels_teach_no_second_head(weights: BlobName, tmp_path: Path) ->
     context = Context(digits_settings(tmp_path, "digits-mislabelled"), send=lambda _: None)
     first = proxied_signals(context, Sources(CONFIG, IMAGE, weights), PATCHES)
     labels_N = context.dataset.labels_N
-    trust_N = trust_after(find_label_errors(replace(first, second_errors_NC=None)), labels_N)
+    trust_N = label_trust(find_label_errors(replace(first, second_errors_NC=None)), labels_N)
     assert trust_N is not None
     assert torch.equal(given(first.trust_N, "trust"), trust_N)
     assert given(first.facts, "facts")["distrusted"] == int((trust_N < 1).sum()) > 0

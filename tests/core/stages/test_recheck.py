@@ -46,8 +46,8 @@ def recheck(context: Context, anchor: BlobName, weights: BlobName) -> Recheck:
 def test_a_small_change_is_foretold(context: Context, stored: Callable[[float], BlobName]) -> None:
     near, far = (recheck(context, stored(1.0), stored(scale)) for scale in (1.02, 60.0))
     assert near.predicted_loss == pytest.approx(near.actual_loss, rel=1e-2)
-    assert near.still_serves
-    assert not far.still_serves
+    assert near.can_stay
+    assert not far.can_stay
     # A job answers the same whenever it is asked.
     assert recheck(context, stored(1.0), stored(60.0)) == far
 
@@ -163,4 +163,4 @@ def test_parts_do_not_matter(part_size: int) -> None:
     ],
 )
 def test_the_decision(predicted: float, actual: float, *, stays: bool) -> None:
-    assert Recheck(predicted, actual).still_serves is stays
+    assert Recheck(predicted, actual).can_stay is stays

@@ -199,7 +199,7 @@ def test_pairs_that_were_not_given_are_asked_for(context: Context, select: Any) 
 def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
     context: Context, select: Any
 ) -> None:
-    probe = Probe(FEATURES | {Need.COPIES})
+    probe = Probe(FEATURES | {Need.DUPLICATES})
     selected = select(probe, weights=NOWHERE, labels=Labels.NONE, proxy="ridge:patches")
     assert probe.seen.labels_N.tolist() == [0] * NUM_EXAMPLES
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
@@ -207,7 +207,7 @@ def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
     assert probe.seen.pictures_N is not None
     assert (probe.seen.gradient_norms_N, probe.seen.dynamics) == (None, None)
     assert selected.manifest["proxy"]["features"] == "patches"
-    plain = Probe(frozenset({Need.COPIES}))
+    plain = Probe(frozenset({Need.DUPLICATES}))
     select(plain)
     assert torch.equal(plain.seen.pictures_N, probe.seen.pictures_N)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lipt.common.determinism import derive_generator
 from lipt.core.selection.compiled_loops import lazy_greedy_compiled
-from lipt.core.selection.pairs import PairwiseSimilarity, proximity, scaled_cosine, weighing
+from lipt.core.selection.pairs import PairwiseSimilarity, proximity, scaled_cosine, with_weights
 from lipt.core.selection.solvers import representatives
 from lipt.core.selection.solvers.representatives import (
     ComputedLevels,
@@ -86,7 +86,7 @@ def test_levels_of_weighed_examples_are_those_computed_on_any_tiles(
     # Row i is weighed by i: the matrix is not symmetric, though each pair is compared once.
     monkeypatch.setattr(representatives, "_CPU_TILE", tile)
     weights_N = torch.linspace(0.1, 1.0, 23)
-    similarity = weighing(scaled_cosine(make_vectors(23)), weights_N)
+    similarity = with_weights(scaled_cosine(make_vectors(23)), weights_N)
     scale = fit_scale(similarity, precision)
     found = store_levels(similarity, scale)
     expected = scale.levels(weights_N[:, None] * everything(similarity))

@@ -134,7 +134,7 @@ TEN = {"num_classes": 10, "errors_C": (0.4,) * 10, "noise_C": (0.35,) * 10}
 
 
 @pytest.mark.parametrize(
-    ("changes", "method", "left_out_C"),
+    ("changes", "method", "excluded_C"),
     [
         # Few: half as many again as the head gets wrong; half-way to the end of the gain; none.
         ({"fraction": 0.05}, "facility_location", (0.6, 0.3)),
@@ -164,17 +164,17 @@ TEN = {"num_classes": 10, "errors_C": (0.4,) * 10, "noise_C": (0.35,) * 10}
     ],
 )
 def test_the_plan_follows_from_the_evidence(
-    changes: dict[str, Any], method: str, left_out_C: tuple[float, ...]
+    changes: dict[str, Any], method: str, excluded_C: tuple[float, ...]
 ) -> None:
     plan = make_plan(replace(CLEAN, **changes))
     assert plan.method == method
-    assert plan.left_out_C == pytest.approx(left_out_C)
-    assert ("no gain is known" in plan.why or "too few" in plan.why) != any(left_out_C)
+    assert plan.excluded_C == pytest.approx(excluded_C)
+    assert ("no gain is known" in plan.why or "too few" in plan.why) != any(excluded_C)
 
 
 def test_only_what_is_surely_wrong_is_no_part_of_a_classs_share() -> None:
     typical = make_plan(replace(CLEAN, fraction=0.01))
-    assert any(typical.left_out_C)
+    assert any(typical.excluded_C)
     assert typical.wrong_C == (0.0, 0.0)
     noisy = make_plan(
         replace(CLEAN, errors_C=(0.5, 0.4), noise_rate=0.3, noise_low=0.2, noise_C=(0.2, 0.3))

@@ -4,14 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from lipt.core.selection.selection import Selection
+from lipt.core.selection.selection import Selection, mixed_evenly
 from lipt.core.selection.strategies import crest as crest_module
 from lipt.core.selection.strategies.crest import (
     RandomSets,
     batch_coreset,
     batch_shares,
     crest,
-    mixed_evenly,
     own_losses,
     unlearned,
 )

@@ -1,8 +1,5 @@
 """K-center, graph cut, log-determinant, herding and MILO: examples chosen one by one.
 
-Rows of the most promising examples are computed together, as 64 rows take little longer than one;
-the picks stay the same. Ties keep data set order.
-
 MILO's easy subsets come from stochastic greedy ("Lazier Than Lazy Greedy", Mirzasoleiman et al.
 2015, arXiv:1409.7938) on the graph cut
     sum_{i in V, j in S} s_ij - 0.4 sum_{i, j in S} s_ij,    s = (1 + cosine) / 2.
@@ -17,7 +14,7 @@ Source: besides those below, Gonzalez 1985 (farthest first); Chen, Welling and S
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -25,14 +22,13 @@ from pydantic import Field
 from torch import Tensor
 
 from lipt.common.determinism import derive_generator
-from lipt.common.signals.blocks import BLOCK_BYTES, row_blocks
+from lipt.common.signals.blocks import row_blocks
 from lipt.core.selection.selection import Selection, draw_by_weight, unweighted
-from lipt.core.selection.solvers.linear_cut import exact_bits, unit_rows
+from lipt.core.selection.solvers.linear_cut import best_first, exact_bits, unit_rows
 from lipt.core.selection.strategy import FEATURES, built_in, needs_of_space
 from lipt.core.selection.vectors import Rows, ScaledCosine, Space, Vectors, in_space
 from lipt.core.signals.signals import Signals
 
-ROWS_AHEAD = 64
 # A batch lasts some ten picks: their columns change which examples are most promising.
 _LOG_DET_ROWS_AHEAD = 32
 # Share of the squared norms, added before comparisons. It makes the float32 grid coarser than
@@ -40,32 +36,6 @@ _LOG_DET_ROWS_AHEAD = 32
 _OFFSET = 1e-6
 # Twice float32's spacing: nearer values may tie.
 _GRID = 2.0**-22
-
-
-def best_first(
-    gains_N: Tensor,
-    budget: int,
-    rows_of: Callable[[Tensor], Tensor],
-    *,
-    rows_ahead: int = ROWS_AHEAD,
-) -> Iterator[tuple[int, Tensor]]:
-    """Yield `budget` times the largest gain's position and row of the kernel.
-
-    The caller updates the float64 gains in place in between. They are compared in float32.
-    """
-    rows_ahead = max(1, min(rows_ahead, BLOCK_BYTES // (8 * len(gains_N))))
-    slots: dict[int, int] = {}
-    rows_BN = gains_N.new_empty(0, len(gains_N))
-    for num_left in range(budget, 0, -1):
-        position = int(gains_N.float().argmax())
-        if position not in slots:
-            best_B = gains_N.topk(min(rows_ahead, num_left)).indices
-            others_B = best_B[best_B != position][: min(rows_ahead, num_left) - 1]
-            positions_B = torch.cat([others_B.new_tensor([position]), others_B])
-            rows_BN = rows_of(positions_B)
-            slots = {found: slot for slot, found in enumerate(positions_B.tolist())}
-        yield position, rows_BN[slots[position]]
-        gains_N[position] = -torch.inf
 
 
 @built_in(
@@ -261,7 +231,7 @@ def _typical(rows_ND: Tensor, budget: int, generator: torch.Generator) -> Tensor
     size = math.ceil(len(left) / budget * math.log(1 / _EPSILON))
     picks = []
     for _ in range(budget):
-        sample = draw_ahead(left, size, generator)
+        sample = draw_sample(left, size, generator)
         ids_B = torch.tensor([candidate for candidate, _ in sample])
         gains_B = own_N[ids_B] - 2 * REPULSION * (rows_ND[ids_B].double() @ picked_D)
         candidate, place = sample[int(gains_B.argmax())]
@@ -272,7 +242,7 @@ def _typical(rows_ND: Tensor, budget: int, generator: torch.Generator) -> Tensor
     return torch.tensor(picks)
 
 
-def draw_ahead(left: list[int], size: int, generator: torch.Generator) -> list[tuple[int, int]]:
+def draw_sample(left: list[int], size: int, generator: torch.Generator) -> list[tuple[int, int]]:
     """A random sample of candidates, moved to the front, each with its position; ascending."""
     count = min(size, len(left))
     # The first steps of a shuffle.

@@ -9,18 +9,17 @@ from torch.nn import functional
 
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import SignalsError
-from lipt.core.selection.solvers.linear_cut import exact_bits, unit_rows
-from lipt.core.selection.strategies.latent_classes import clip_score, clipcov, pair_terms, sas
-from lipt.core.selection.strategies.one_by_one import (
-    best_first,
+from lipt.core.selection.solvers.linear_cut import best_first, exact_bits, unit_rows
+from lipt.core.selection.strategies.greedy import (
     disparity_gains,
-    draw_ahead,
+    draw_sample,
     graph_cut,
     herding,
     kcenter,
     log_det,
     milo,
 )
+from lipt.core.selection.strategies.latent_classes import clip_score, clipcov, pair_terms, sas
 from lipt.core.selection.vectors import Rows, ScaledCosine, Space, in_space
 from lipt.core.signals.signals import Signals, given
 from tests.core.selection.builders import (
@@ -208,7 +207,7 @@ def test_easy_takes_the_first_of_equal_examples_of_each_sample() -> None:
     chosen = milo(signals, 20, seed=0).indices_K.tolist()
     left, generator = list(range(30)), derive_generator(0, "milo-easy", 0)
     for pick in chosen:
-        sample = draw_ahead(left, 4, generator)
+        sample = draw_sample(left, 4, generator)
         ids = [candidate for candidate, _ in sample]
         seen.append(len(set(ids)))
         assert pick == ids[0] == min(ids)
@@ -217,7 +216,7 @@ def test_easy_takes_the_first_of_equal_examples_of_each_sample() -> None:
     assert seen == [4] * 20
     assert len(set(chosen)) == 20
     generator = torch.Generator().manual_seed(0)
-    drawn = [draw_ahead([7, 8, 9], 1, generator)[0][0] for _ in range(300)]
+    drawn = [draw_sample([7, 8, 9], 1, generator)[0][0] for _ in range(300)]
     assert all(70 < drawn.count(candidate) < 130 for candidate in (7, 8, 9))
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.value.at_once import Lanes, Training
 from benchmarks.value.cells import Cell, recipe_of
+from benchmarks.value.parallel_training import Lanes, Training
 from benchmarks.value.pipeline import chosen
 from benchmarks.value.settings import Dirty, make, original
 from benchmarks.value.training import Result, Results, as_dataset, described, own_subset

@@ -19,19 +19,19 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.selection.groups import CLASS_SIDES, GROUPS, IMAGENET_SIDES
+from benchmarks.selection.implementation import Checkouts, Implementation, PeerMissingError, Task
 from benchmarks.selection.runner import metered
-from benchmarks.selection.side import Checkouts, PeerMissingError, Side, Task
 from benchmarks.selection.workload import read
 
 
-def sides_of(group: str) -> tuple[Side, ...]:
+def implementations_of(group: str) -> tuple[Implementation, ...]:
     match group:
         case "class":
             return CLASS_SIDES
         case "imagenet":
             return IMAGENET_SIDES
         case _:
-            return GROUPS[group].sides
+            return GROUPS[group].implementations
 
 
 def main(spec_path: Path) -> None:
@@ -58,8 +58,12 @@ def measure(spec: Mapping[str, Any], chosen_path: Path) -> Any:
         name: None if spec[name] is None else Path(spec[name]) for name in ("deepcore", "cords")
     }
     task = Task(signals, spec["budget"], Checkouts(**paths))
-    side = next(side for side in sides_of(spec["group"]) if side.name == spec["side"])
-    run = side.prepare(task)
+    implementation = next(
+        implementation
+        for implementation in implementations_of(spec["group"])
+        if implementation.name == spec["implementation"]
+    )
+    run = implementation.prepare(task)
     limit(spec)
     chosen, cost = metered(run, spec["device"])
     signal.setitimer(signal.ITIMER_PROF, 0)

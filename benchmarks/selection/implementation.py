@@ -1,4 +1,4 @@
-"""Sides of a comparison: a library's or our way to the same selection."""
+"""Implementations of a comparison: a library's or our way to the same selection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lipt.core.selection.select import select
 from lipt.core.selection.selection import class_quotas
 from lipt.core.signals.signals import Signals
 
-# GLISTER's step, for all sides, on the mean loss of a class's chosen examples: one that
+# GLISTER's step, for all implementations, on the mean loss of a class's chosen examples: one that
 # changes the validation loss by a good part of itself.
 LEARNING_RATE = 0.02
 ROUNDS = 15
@@ -34,7 +34,7 @@ class Checkouts:
 
 @dataclass(frozen=True)
 class Task:
-    """Input of every side."""
+    """Input of every implementation."""
 
     signals: Signals
     budget: int
@@ -58,7 +58,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A side's answer: row numbers of the signals, and weights where it has them."""
+    """An implementation's answer: row numbers of the signals, and weights where it has them."""
 
     indices_K: Tensor
     weights_K: Tensor
@@ -68,7 +68,7 @@ Run = Callable[[], Chosen]
 
 
 @dataclass(frozen=True)
-class Side:
+class Implementation:
     """One row of a table.
 
     prepare: imports, compiles what is compiled at first use on a small task, and returns
@@ -103,7 +103,7 @@ def ours(
     options: Mapping[str, str],
     *,
     balanced: bool = True,
-) -> Side:
+) -> Implementation:
     """A row of ours.
 
     Args:
@@ -125,7 +125,7 @@ def ours(
         run(few, max(1, len(few) // 10))
         return lambda: run(task.signals, task.budget)
 
-    return Side(name, prepare, ours=True)
+    return Implementation(name, prepare, ours=True)
 
 
 def few_of_each_class(signals: Signals) -> Signals:
