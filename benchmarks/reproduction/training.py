@@ -252,11 +252,11 @@ def _fit(
     )
     checkpoint.unlink(missing_ok=True)
     return Result(
-        accuracy=trained.looks[-1].accuracy,
+        accuracy=trained.evaluations[-1].accuracy,
         num_examples=len(data) if subset is None else len(subset),
         num_steps=trained.num_steps,
         training_seconds=trained.seconds - trained.evaluation_seconds,
-        looks=tuple((look.step, look.seconds, look.accuracy) for look in trained.looks),
+        looks=tuple((one.step, one.seconds, one.accuracy) for one in trained.evaluations),
         **(costs or {}),
     )
 

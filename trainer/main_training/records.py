@@ -46,7 +46,7 @@ class EpochRecord:
 
 
 @dataclass(frozen=True)
-class Look:
+class Evaluation:
     """One evaluation on the test set after `step`; training `seconds` exclude evaluations."""
 
     step: int
@@ -67,7 +67,7 @@ class Progress:
     seconds: float
     subset_accuracies: tuple[tuple[int, float], ...] = ()
     evaluation_seconds: float = 0.0
-    looks: tuple[Look, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ class Trained(Progress):
     @property
     def test_accuracy(self) -> float | None:
         """Accuracy after the last step; None without a test set."""
-        return self.looks[-1].accuracy if self.looks else None
+        return self.evaluations[-1].accuracy if self.evaluations else None
 
 
 OnEpoch = Callable[[EpochRecord], None]

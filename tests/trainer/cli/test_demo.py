@@ -75,7 +75,7 @@ def test_what_the_demo_shows_is_not_broken_on_digits(demo: Demo) -> None:
     folder, said = demo
     rows = {row.strategy: row for row in outcomes(read_trials(folder / "comparison.jsonl")[1])}
     assert rows["auto"].beats_random
-    assert rows["auto"].levelled_off
+    assert rows["auto"].converged
     # The strategy, 144 examples, the fewest and the most of a class, and how many are wrong.
     lines = re.findall(r"^(\w+) +144 +\d+ to \d+ +(\d+)$", said, re.MULTILINE)
     num_wrong = {strategy: int(wrong) for strategy, wrong in lines}

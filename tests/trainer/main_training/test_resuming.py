@@ -160,7 +160,9 @@ def test_training_in_pieces_ends_in_the_weights_of_training_at_a_stretch(
     undisturbed = fit(net(), digits, subset=subset, test=digits_test, recipe=RECIPE)
     assert [record.epoch for record in records] == [1, 2, 3, 4]
     assert equal(ended, undisturbed)
-    assert [look.accuracy for look in ended.looks] == [look.accuracy for look in undisturbed.looks]
+    assert [one.accuracy for one in ended.evaluations] == [
+        one.accuracy for one in undisturbed.evaluations
+    ]
 
 
 SIX_EPOCHS = Recipe(epochs=6, batch_size=16, augmentation="none", learning_rate=0.05)
