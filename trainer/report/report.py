@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -31,40 +30,6 @@ from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 from lipt.trainer.writing.formatting import format_percent
-
-_WIDTH = 480
-_TICK_STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-
-
-@dataclass(frozen=True)
-class Plot:
-    """Accuracies on y, places from 0 to `num_places` on x; pixels from the upper left corner."""
-
-    height: int
-    num_places: int
-    ticks: Sequence[float]
-    width: int = _WIDTH
-    left: int = 56
-    right: int = _WIDTH - 12
-    top: int = 12
-
-    @property
-    def bottom(self) -> int:
-        return self.height - 44
-
-    def x(self, place: float) -> float:
-        return self.left + (self.right - self.left) * place / self.num_places
-
-    def y(self, accuracy: float) -> float:
-        share = (accuracy - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
-        return self.bottom + (self.top - self.bottom) * share
-
-
-def ticks_of(accuracies: Sequence[float]) -> list[float]:
-    low, high = min(accuracies), max(accuracies)
-    step = next((step for step in _TICK_STEPS if high - low <= 5 * step), 1.0)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(step * number, 2) for number in range(first, max(last, first + 1) + 1)]
 
 
 def open_templates(needed_for: str) -> Any:
@@ -171,7 +136,6 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
     shown = {*suspects, *outliers, *(row for *_, rows in groups for row in rows)}
     views = example_views(diagnosis, sorted(shown), dataset)
     findings = diagnosis.findings
-    curve = findings.learnability
     page: str = environment.get_template("diagnosis.html").render(
         diagnosis=diagnosis,
         source=diagnosis.source if dataset is None else dataset.source,
@@ -187,8 +151,7 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
         facts=facts(findings),
         fit=fit_text,
         proxy=proxy_text(findings),
-        curve=curve,
-        plot=Plot(280, len(curve.sizes), ticks_of(curve.accuracies)) if curve.sizes else None,
+        curve=findings.learnability,
         noise={item.label: item for item in findings.label_errors.per_class},
         needed={item.label: item.examples_for_90 for item in findings.redundancy.per_class},
     )
@@ -253,7 +216,6 @@ def render(
         (one for one in run.learners if one.index in parts),
         key=lambda one: parts[one.index].position,
     )
-    heights = [0.0, *(max(part.accuracy, part.soup_accuracy) for part in parts.values())]
     subsets = [
         client.subset(run.run_id, strategy, fraction=fraction) for strategy, fraction in requests
     ]
@@ -268,8 +230,6 @@ def render(
             diagnosis=diagnosis,
             suspects=list(views.values()),
             small=are_small(dataset),
-            soup_plot=Plot(240, len(tried), ticks_of(heights)) if tried else None,
-            tried=tried,
             learners=[*tried, *(found for found in run.learners if found.ingredient is None)],
             cells=cells,
             rows=rows,
