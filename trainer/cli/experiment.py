@@ -80,9 +80,7 @@ def conduct(
     for strategy in (*FIXED, *PLAN.strategies):
         subset = client.subset(run.run_id, strategy, fraction=FRACTION)
         say(f"subset by {strategy}: {len(subset)} examples, digest {subset.digest[:12]}")
-        named = directory / f"subset-{strategy}"
-        for suffix in (".npy", ".csv"):
-            subset.save(f"{named}{suffix}")
+        subset.save(directory / f"subset-{strategy}.npy")
         counts = count_classes(train, subset.indices)
         per_class = f"{min(counts)} to {max(counts)}"
         num_wrong = str(is_wrong_N[subset.indices].sum())

@@ -13,6 +13,7 @@ labels and pixels. An image folder can have both.
 from __future__ import annotations
 
 import copy
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -44,18 +45,9 @@ class MapStyle(Protocol[ExampleT_co]):
     def __getitem__(self, row: int, /) -> ExampleT_co: ...
 
 
-class RowNumbers(Sequence[int]):
-    """An int64 array as a sequence of Python ints, without a copy."""
-
-    def __init__(self, indices_N: NDArray[np.int64]) -> None:
-        self._indices_N = indices_N
-
-    def __len__(self) -> int:
-        return len(self._indices_N)
-
-    def __getitem__(self, place: Any) -> Any:
-        found = self._indices_N[place]
-        return RowNumbers(found) if isinstance(place, slice) else int(found)
+def row_numbers(indices_N: NDArray[np.int64]) -> array[int]:
+    """Return a copy as a sequence of Python ints, of 8 bytes each; DataLoaders pickle it."""
+    return array("q", indices_N.tobytes())
 
 
 class Pairs:

@@ -19,12 +19,12 @@ from lipt.trainer.subsets import EXAMPLES_PER_SHARD
 from lipt.trainer.subsets.data import (
     ExampleT_co,
     MapStyle,
-    RowNumbers,
     require_same_data,
+    row_numbers,
     rows_of,
 )
-from lipt.trainer.subsets.formats import COLUMNS, codec_of, decode, manifest_beside, metadata_text
-from lipt.trainer.writing.files import replacing, write_atomically
+from lipt.trainer.subsets.formats import COLUMNS, decode, reader_of, writer_of
+from lipt.trainer.writing.files import replacing
 from lipt.trainer.writing.formatting import as_table
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class Subset:
         soft_labels_KC = None
         if self.soft_labels is not None:
             soft_labels_KC = torch.from_numpy(self.soft_labels.astype(np.float32))
-        return WeightedData(rows, RowNumbers(self.indices), weights_K, soft_labels_KC)
+        return WeightedData(rows, row_numbers(self.indices), weights_K, soft_labels_KC)
 
     def apply(
         self, dataset: MapStyle[ExampleT_co], *, check: bool = True
@@ -213,7 +213,7 @@ class Subset:
         source: Any = rows_of(dataset, self.manifest)
         require_same_data(source, self, check=check)
         self._warn_of_weights()
-        return Chosen(source, RowNumbers(self.indices))
+        return Chosen(source, row_numbers(self.indices))
 
     def hf_select(self, dataset: Any, *, check: bool = True) -> Any:
         """Return the selected rows of a Hugging Face `datasets.Dataset`, by its own `select`.
@@ -238,35 +238,30 @@ class Subset:
 
     @checked
     def save(self, path: str | Path) -> Path:
-        """Write .npy, .csv or .json atomically; SubsetError for another suffix.
+        """Write .npy, .json or .csv atomically; SubsetError for another suffix.
 
-        `numpy.load` of a .npy returns the indices; `pandas.read_csv` returns the columns index and
-        weight. The manifest of NAME.csv is in NAME.manifest.json.
+        `numpy.load` of a .npy returns the indices. A .csv is an export for other programs: the
+        columns index and weight, without the manifest. `load` reads the other two.
         """
         target = Path(path)
-        write, _ = codec_of(target)  # checked before there is a file
-        with replacing(target) as temporary:
-            with temporary.open("wb") as file:
-                write(vars(self), file)
-            if (beside := manifest_beside(target)) is not None:
-                write_atomically(beside, f"{metadata_text(vars(self))}\n".encode())
+        write = writer_of(target)  # checked before there is a file
+        with replacing(target) as temporary, temporary.open("wb") as file:
+            write(vars(self), file)
         return target
 
     @classmethod
     @checked
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote, equal in every field; SubsetError for a damaged file."""
+        """Read a .npy or .json, equal in every field; SubsetError for a damaged file."""
         source = Path(path)
-        codec_of(source)  # before it is read
+        reader_of(source)  # checked before the file is opened
         with source.open("rb") as file:
-            fields = decode(file, source, _beside(source))
-        return cls(**fields, handed_over=True)
+            return cls(**decode(file, source), handed_over=True)
 
     def to_json(self) -> str:
         """Return the content of a .json file."""
-        write, _ = codec_of(_JSON)
         file = io.BytesIO()
-        write(vars(self), file)
+        writer_of(_JSON)(vars(self), file)
         return file.getvalue().decode()
 
     @classmethod
@@ -300,19 +295,6 @@ class Subset:
         from lipt.trainer.subsets.written_out import write_out  # noqa: PLC0415 - Pillow
 
         return write_out(self, dataset, Path(folder), examples_per_shard, on_progress)
-
-
-def _beside(source: Path) -> bytes | None:
-    beside = manifest_beside(source)
-    if beside is None:
-        return None
-    try:
-        return beside.read_bytes()
-    except FileNotFoundError:
-        raise SubsetError(
-            f"{source} has no {beside.name} beside it, which says what it was chosen from. "
-            "Copy both files, or get the subset again with 'lipt subset get'."
-        ) from None
 
 
 def _require_valid(

@@ -31,7 +31,7 @@ from lipt.common.data.sources.rows import PixelRows
 from lipt.common.data.sources.webdataset import CLASSES
 from lipt.common.errors import DataError, SubsetError
 from lipt.common.images.formats import FORMATS, to_image
-from lipt.trainer.subsets.data import RowNumbers, require_same_data
+from lipt.trainer.subsets.data import require_same_data, row_numbers
 from lipt.trainer.writing.files import making
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _chosen_images(
             f"{dataset.source} holds no images, but {dataset.inputs}, and only images are written "
             "out. Take subset.apply(data), or the rows by subset.indices."
         )
-    numbers = RowNumbers(subset.indices)
+    numbers = row_numbers(subset.indices)
     files = map_rows(read, numbers, num_threads=num_threads, progress=on_progress)
     targets = dataset.targets_N
     for row, weight, file in zip(numbers, subset.weights, files, strict=True):

@@ -109,7 +109,7 @@ DISTILL = ("distill", "--data", "digits-train", "--model", "linear", "--out", "x
         (("run", "start", "--set", "learners.num_steps"), "is not NAME=VALUE"),
         (("run", "start", "--config", "/nowhere/run.toml"), "cannot be read"),
         (("subset", "get", "--out", "x.npy"), "give one of --fraction and --budget"),
-        (("subset", "get", "--out", "x.txt", "--fraction", "0.1"), ".npy, .csv, .json"),
+        (("subset", "get", "--out", "x.txt", "--fraction", "0.1"), ".npy, .json, .csv"),
         (("subset", "get", "--out", "/nowhere/x.npy", "--budget", "3"), "not a directory"),
         (("weights", "get", "--out", "/nowhere/w.safetensors"), "not a directory"),
         (("weights", "get", "--out", "w.safetensors", "--kind", "final"), "pretrained"),

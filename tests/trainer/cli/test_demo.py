@@ -46,7 +46,7 @@ def test_the_demo_leaves_subsets_weights_logs_and_the_record_of_its_run(demo: De
     subset = Subset.load(folder / "subset-uniform_per_class.npy")
     assert len(subset) == 144  # 10% of 1,442, rounded
     assert np.load(folder / "subset-uniform_per_class.npy").tolist() == subset.indices.tolist()
-    assert Subset.load(folder / "subset-uniform_per_class.csv") == subset
+    assert Subset.load(folder / "subset-uniform_per_class.npy") == subset
     assert (folder / "theta_p.safetensors").stat().st_size > 0
     assert "coordinator | " in (folder / "lipt-up.log").read_text()
     run = json.loads((folder / "run.json").read_text())

@@ -46,7 +46,7 @@ class Choice:
 @shared.grouped
 def get(
     *,
-    out: Path = Option(..., "--out", "-o", help="A .npy, .csv or .json file to write."),
+    out: Path = Option(..., "--out", "-o", help="A .npy, .json or .csv file to write."),
     run: shared.Run = "latest",
     choice: Choice,
     weights: Path | None = Option(
@@ -69,18 +69,16 @@ def get(
 def prepare(choice: Choice, out: Path) -> dict[str, str]:
     """The strategy's options, after a check of the size and of the file to write."""
     shared.require_size(choice.fraction, choice.budget)
-    from lipt.trainer.subsets.formats import codec_of, manifest_beside
+    from lipt.trainer.subsets.formats import writer_of
 
     with shared.refusing_as_usage():
-        codec_of(out)
-    shared.require_replaceable(out, manifest_beside(out))
+        writer_of(out)
+    shared.require_replaceable(out)
     return shared.parse_options(choice.options)
 
 
 def written(out: Path, subset: Subset, *, as_json: bool) -> None:
-    """Write a subset, and say what it is."""
-    from lipt.trainer.subsets.formats import manifest_beside
-
+    """Write a subset, and print a summary."""
     subset.save(out)
     found = {
         "path": out,
@@ -95,8 +93,8 @@ def written(out: Path, subset: Subset, *, as_json: bool) -> None:
     lines = [f"{out}: {len(subset)} examples by {subset.strategy}{of_run}, digest {subset.digest}"]
     if subset.findings:
         lines.append("; ".join(subset.findings[:2]))
-    if (beside := manifest_beside(out)) is not None:
-        lines.append(f"{beside}: its manifest")
+    if out.suffix.lower() == ".csv":
+        lines.append("a .csv has no manifest: lipt reads .npy and .json")
     if subset.soft_labels is not None:
         lines.append(f"with soft labels; recommended: --soft-labels {subset.recommended_alpha:.2g}")
     if subset.stopped_early:
