@@ -72,7 +72,7 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
         sampler = self._sampler
         if isinstance(sampler, ReselectingSampler):
             sampler.reselection.num_epochs = state.num_train_epochs
-        if not state.global_step or not isinstance(sampler, ReselectingSampler | RedrawingSampler):
+        if not state.global_step:
             return
         path = _path(args, state)
         if path.is_file():
@@ -94,12 +94,9 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save the sampler's state in the checkpoint's folder."""
-        sampler = self._sampler
-        if state.is_world_process_zero and isinstance(
-            sampler, ReselectingSampler | RedrawingSampler
-        ):
+        if state.is_world_process_zero:
             with replacing(_path(args, state)) as temporary:
-                torch.save(sampler.state_dict(), temporary)
+                torch.save(self._sampler.state_dict(), temporary)
 
 
 def _weighting_in(trainer: Any, sampler: SubsetSampler | RedrawingSampler) -> Weighting:

@@ -55,6 +55,14 @@ class RankSampler(Sampler[int]):
         """Set the epoch of the next `iter`; call it before each epoch, on every rank."""
         self._epoch = epoch
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return a checkpoint's state, for `torch.save`."""
+        return {"epoch": self._epoch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`, with `set_epoch` of the same epoch or the next."""
+        self._epoch = state["epoch"]
+
     def _deal(self, order_N: Tensor) -> Tensor:
         """Return the rank's part of an order that all ranks share."""
         left_over = len(order_N) % self.num_ranks
@@ -190,11 +198,3 @@ class RedrawingSampler(RankSampler):
     def __iter__(self) -> Iterator[int]:
         for share_B in torch.split(self._deal(self._cycles.draw(self._epoch)), _BLOCK):
             yield from share_B.tolist()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return a checkpoint's state, for `torch.save`."""
-        return {"epoch": self._epoch}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`, with `set_epoch` of the same epoch or the next."""
-        self._epoch = state["epoch"]
