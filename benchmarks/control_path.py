@@ -73,7 +73,7 @@ def model(num_classes: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one process plays."""
+    """Load of one process."""
 
     address: str
     state: Path
@@ -182,7 +182,7 @@ def play(part: Any, plan: Plan, barrier: Barrier, pipe: Connection) -> None:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has taken of the CPUs, without its children."""
+    """CPU seconds of a process, without its children."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -151,7 +151,7 @@ def picture(example: int, label: int) -> bytes:
 
 
 class Taken:
-    """What each step took."""
+    """Table of the steps' times."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""What one malicious worker out of three does to the soup and to subsets, measured on digits.
+"""Effect of one malicious worker out of three on the soup and on subsets, measured on digits.
 
 Ten learners, of which the malicious worker is given three (learners 1, 4 and 7). Each attack keeps
 to what the coordinator checks of one learner alone: names, shapes, finite values, density, length.
@@ -55,8 +55,8 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.dispatch.intake import check_learner, trained_norm
-from lipt.coordinator.runs.transitions import LearnerResult, Verdict, done, handed_in, leased
+from lipt.coordinator.dispatch.intake import Reference, check_learner, trained_norm
+from lipt.coordinator.runs.transitions import LearnerResult, Verdict, done, handed_in
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.learner.learner import train_learner
@@ -77,7 +77,7 @@ Attack = Callable[[LearnerTask, Shard], tuple[LearnerTask, Shard]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one run."""
+    """Result of one run."""
 
     accuracy: float
     asr: float
@@ -122,7 +122,7 @@ def with_own_data(task: LearnerTask, _: Shard) -> tuple[LearnerTask, Shard]:
 
 
 def honest(task: LearnerTask, shard: Shard) -> tuple[LearnerTask, Shard]:
-    """What the task says."""
+    """Training as assigned."""
     return task, shard
 
 
@@ -193,8 +193,7 @@ class Bench:
             name = self.context.blobs.put_bytes(encode_sparse(trained.weights))
             check_learner(
                 self.context.blobs.path(name),
-                self.specs,
-                initial_norm=trained_norm(self.initial),
+                Reference(self.specs, trained_norm(self.initial)),
                 density=learner.density,
             )
             loss = 1e-9 if attack == "lie" else trained.loss
@@ -232,12 +231,13 @@ class Bench:
             for number, who in enumerate((attack, "none", "none")):
                 if learner.state is LearnerState.DONE:
                     break
-                out = leased(
-                    learner,
+                out = learner.changed(
+                    state=LearnerState.LEASED,
+                    epoch=learner.epoch + 1,
                     worker_id=f"w{number}",
                     worker_name=f"{who} {number}",
                     device="cpu",
-                    party=f"party {number}",
+                    party=f"owner {number}",
                     kind="cpu",
                 )
                 learner, judged = handed_in(
@@ -307,7 +307,7 @@ def redundancy_row(attack: str, benches: Sequence[Bench]) -> Sequence[str]:
 def soup_row(
     method: SoupMethod, attack: str, before: Sequence[Outcome], now: Sequence[Outcome]
 ) -> Sequence[str]:
-    """What became of the soup and of two subsets, seed by seed the same but for the attack."""
+    """Table of the soup and of two subsets, seed by seed the same but for the attack."""
     pairs = list(zip(before, now, strict=True))
     overlaps = [
         percent(

@@ -94,7 +94,7 @@ class Children:
             try:
                 child.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                # Not reaped yet, so its id still names its session and nobody else's.
+                # Not reaped yet, so its id still names its own session.
                 os.killpg(child.process.pid, signal.SIGKILL)
                 child.process.wait()
         self._children.clear()

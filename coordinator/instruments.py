@@ -22,7 +22,7 @@ WORKERS_WAITING = Gauge(
 LEASES = Gauge("lipt_leases", "Learners that a worker has now.")
 LEARNER_TRAIN = Histogram(
     "lipt_learner_train_seconds",
-    "What training took of each learner that was taken, as its worker says.",
+    "Training time of each accepted learner, as reported by its worker.",
     buckets=_WORK,
 )
 LEARNER_BYTES = Counter(
@@ -37,13 +37,13 @@ LEARNER_BYTES = Counter(
 )
 BLOB_BYTES = Counter(
     "lipt_blob_bytes_total",
-    "Bytes of files on the wire, whoever they are of, with what went twice.",
+    "Bytes of files on the wire, for all peers, including repeated ones.",
     ("direction",),
     at_zero=(("received",), ("sent",)),
 )
 STAGES = Histogram(
     "lipt_run_stage_seconds",
-    "What each stage took of runs that became ready.",
+    "Time of each stage, of runs that became ready.",
     ("stage",),
     buckets=_WORK,
 )
@@ -55,7 +55,7 @@ SOUP_ACCURACY = Gauge(
 SOUP_KEPT = Gauge("lipt_soup_kept_learners", "Learners that the newest ready run's soup kept.")
 SELECTION = Histogram(
     "lipt_selection_seconds",
-    "What computing a subset took with its turn in the queue, by strategy; not of stored ones.",
+    "Time to compute a subset, with its wait in the queue, by strategy; not of stored ones.",
     ("strategy",),
     buckets=_WORK,
 )
@@ -89,7 +89,7 @@ COMPUTE_PEAK = Gauge(
 )
 COMPUTE_LIMIT = Gauge(
     "lipt_compute_limit_bytes",
-    "What a compute process may take: limits.compute_memory. It holds on a CPU.",
+    "Memory limit of a compute process: limits.compute_memory. It holds on a CPU.",
 )
 RPC = Histogram(
     "lipt_rpc_duration_seconds",
@@ -115,9 +115,7 @@ STORAGE = Gauge(
     "Bytes of blobs that records need or not, as of the last collection, and of uploads.",
     ("kind",),
 )
-STORAGE_FREE = Gauge(
-    "lipt_storage_free_bytes", "What could still be written to the state directory's disk."
-)
+STORAGE_FREE = Gauge("lipt_storage_free_bytes", "Free space on the state directory's disk.")
 UNFINISHED_UPLOADS = Gauge("lipt_unfinished_uploads", "Uploads that have begun and are not whole.")
 
 COORDINATOR: tuple[Instrument, ...] = tuple(

@@ -41,7 +41,7 @@ class LeaseSettings(Section):
 
 
 class PeerLimitSettings(Section):
-    """What one peer may do: a certificate's name, or else a connection. 0 is no limit."""
+    """Limits of one peer: a certificate's name, or else a connection. 0 is no limit."""
 
     calls_per_second: float = Field(default=200.0, ge=0.0)
     """Calls of one peer a second, as many at once; what comes a second too early is refused."""
@@ -54,7 +54,7 @@ class PeerLimitSettings(Section):
 
 
 class LimitSettings(Section):
-    """What a peer may ask for. What a run would take is worked out before it begins."""
+    """Limits of a request. A run's needs are estimated before it begins."""
 
     max_blob_bytes: int = Field(default=4 * 1024**3, ge=1024)
     """Largest file that is accepted: uploaded weights, or a learner's result."""
@@ -84,8 +84,8 @@ class StorageSettings(Section):
     """How much of what peers upload is stored, and how long that and ended runs are kept."""
 
     max_bytes: int | None = Field(default=None, ge=1, examples=[100 * 1024**3])
-    """What uploads that no run, subset or diagnosis names may take in all, with what they have yet
-    to send. Default: a third of the disk that is free at the start."""
+    """Bytes of all uploads that no run, subset or diagnosis names, declared ones included.
+    Default: a third of the disk that is free at the start."""
     max_bytes_per_peer: int | None = Field(default=None, ge=1, examples=[50 * 1024**3])
     """Of these, one peer's. Default: half of all."""
     max_unfinished: int = Field(default=512, ge=1)
@@ -95,7 +95,7 @@ class StorageSettings(Section):
     unfinished_hours: float = Field(default=6.0, gt=0.0)
     """An upload that got no byte for so long is removed."""
     unused_hours: float = Field(default=24.0, gt=0.0)
-    """What no record needs, and nobody has used for so long, is removed."""
+    """Blobs that no record needs and no caller has used for so long are removed."""
     keep_days: float | None = Field(default=None, gt=0.0, examples=[90])
     """How long after its end a run is removed with its subsets, unless something is computed for it
     or it was asked for in the last hour. Default: never."""
@@ -122,7 +122,7 @@ class ScoringWorkers(StrEnum):
 
 
 class ComputeSettings(Section):
-    """What is computed for trainers: cheap requests have one process, dear ones another."""
+    """Computations for trainers: the light queue has one process, the heavy queue another."""
 
     max_waiting: int = Field(default=256, ge=1)
     """Requests that may wait for each process; more are refused, and told when to come again."""
@@ -182,7 +182,7 @@ class CoordinatorSettings(Section):
     storage: StorageSettings = StorageSettings()
     compute: ComputeSettings = ComputeSettings()
     run: RunConfig = RunConfig()
-    """What a run takes where its request says nothing: the paper's figures, if it gives any."""
+    """Defaults of runs: the paper's figures, if it gives any."""
 
     @model_validator(mode="after")
     def _deadline_outlasts_a_lease(self) -> Self:

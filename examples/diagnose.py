@@ -1,4 +1,4 @@
-"""What is wrong with the data, before anything is trained on it: needs no run and no worker."""
+"""Find wrong labels and near-duplicates before training; needs no run and no worker."""
 
 import os
 

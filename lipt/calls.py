@@ -178,7 +178,7 @@ def compare(
         test: held-out data, in the same form as `data`.
         strategies: names of strategies.
         fractions: shares of the data.
-        baselines: some of "uniform", "uniform_per_class", "redrawn" and "everything"; None for all.
+        baselines: some of `uniform`, `uniform_per_class`, `redrawn` and `everything`; None for all.
         seeds: number of repetitions of the whole pipeline.
         recipe: of every training, such as {"steps": 300}; None for the paper's, which is long.
         proxy: proxy model; None for each strategy's default.

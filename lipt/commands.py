@@ -33,7 +33,7 @@ def plan(
     data: Annotated[str, typer.Option(help="The data, as lipt-coordinator takes it.")],
     model: Model = None,
     strategy: Annotated[
-        str, typer.Option("--strategy", "-s", help="What is to choose.")
+        str, typer.Option("--strategy", "-s", help="Strategy that selects.")
     ] = DEFAULT_STRATEGY,
     fraction: shared.Fraction = None,
     budget: shared.Budget = None,

@@ -32,7 +32,7 @@ from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.evaluation import Evaluator, num_evaluated_together
 from lipt.core.pipeline import model_inputs, one_learner
 from lipt.core.proxies.features import MAX_WIDTH
-from lipt.core.proxies.proxy import SOUP, Kind, Proxy, passes_of
+from lipt.core.proxies.proxy import MAX_PASSES, SOUP, Kind, Proxy, passes_of
 from lipt.core.proxies.untrained import NUM_FILTERS
 from lipt.core.results import Outcome
 from lipt.core.selection.registry import find_strategy
@@ -168,6 +168,8 @@ def count_subset(
         plain = Kind.PATCHES if are_pictures(data.inputs) else Kind.COLUMNS
         kinds = proxy.features or (plain, Kind.LEARNERS)
         passes = passes_of(kinds, learners.num_learners)
+        if proxy.features is None:
+            passes = min(passes, MAX_PASSES)
         width = sum(8 * NUM_FILTERS if kind is Kind.PATCHES else MAX_WIDTH for kind in kinds)
         # A ridge head's sums and two copies, in float64.
         solved = 3 * 8 * min(number, width) ** 2

@@ -203,7 +203,7 @@ class Worker:
         try:
             exchange.hand_in(lambda: [content], train_seconds=seconds)
         except ForeignBlobError as error:
-            raise StaleLeaseError(f"{assignment}: somebody was quicker. {error}") from error
+            raise StaleLeaseError(f"{assignment}: another worker was quicker. {error}") from error
         logger.info("%s is in: %d examples, %.1f s", assignment, len(task), seconds)
 
     def dataset(self, task: ScoringTask) -> Dataset:

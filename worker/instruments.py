@@ -38,7 +38,7 @@ class Outcome(StrEnum):
 LEARNERS = Counter(
     "lipt_worker_learners_total",
     "Learners that this worker was given, by how they ended here: `in`; `stopped`, with this "
-    "worker or because nobody needs it; `declined`, as it asks for more than this worker allows; "
+    "worker or because it is not needed; `declined`, as it asks for more than this worker allows; "
     "`refused` by the coordinator; `failed`.",
     ("outcome",),
     at_zero=tuple((outcome.value,) for outcome in Outcome),
@@ -51,7 +51,7 @@ RANGES = Counter(
 )
 SECONDS = Counter(
     "lipt_worker_phase_seconds_total",
-    "What this worker has spent its time with; what is under way counts already.",
+    "Time of this worker by phase, the current one included.",
     ("phase",),
     at_zero=tuple((phase.value,) for phase in Phase),
 )

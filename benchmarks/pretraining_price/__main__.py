@@ -57,7 +57,7 @@ def main() -> None:
     rows = read_rows(given.results)
     for table in printed(rows, given.scale):
         console.print(table)
-    # What is small is not worth a page, and what lies elsewhere is somebody's trial.
+    # Small scales are not worth a page, and results elsewhere are trials.
     if given.scale == "full" and given.results == RESULTS and rows:
         write_section(PAGE, markdown(rows, given.scale))
 

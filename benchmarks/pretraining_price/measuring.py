@@ -108,7 +108,7 @@ _STRATEGY, _FRACTION = "grand", 0.1
 
 @dataclass(frozen=True)
 class Price:
-    """What a cell took; seconds and CPU seconds, of all processes, from "run start".
+    """Cost of a cell; seconds and CPU seconds, of all processes, from "run start".
 
     start_seconds: until the processes were up and had found each other, before that.
     stages: seconds by name, in order; `waiting` is what no stage was under way in.
@@ -248,7 +248,7 @@ class Row:
 
 
 def read_rows(path: Path) -> dict[Cell, Row]:
-    """What there is, by cell; of several of one cell the last, and no line that a kill has cut."""
+    """Recorded rows by cell: the last of each cell, without lines that a kill has cut."""
     rows: dict[Cell, Row] = {}
     for found in json_lines.read(path):
         price = Price(**found.pop("price"))

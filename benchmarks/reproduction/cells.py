@@ -103,7 +103,7 @@ _BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 @dataclass(frozen=True)
 class Scale:
-    """What a table is measured on.
+    """Scale of a table's measurements.
 
     train, test: sources as `--data` takes them, of photographs in `data_folder`.
     run: settings of every run, nested as in `RunConfig`; the paper's where they say nothing.

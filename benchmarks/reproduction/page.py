@@ -44,7 +44,7 @@ class Outcome:
 
 
 def outcome(table: Table, row: Row, fraction: float, found: Found) -> Outcome | None:
-    """What is there of a row; None where nothing is."""
+    """Measured cells of a row; None without any."""
     seeds = sorted({cell.seed for cell in found})
     cells = {seed: table.cell(row, fraction, seed) for seed in seeds}
     by_seed = {seed: found[cell] for seed, cell in cells.items() if cell in found}
@@ -75,7 +75,7 @@ class Compared:
 
     @property
     def sentence(self) -> str:
-        """What is said of it under its table."""
+        """Text under its table."""
         better, worse, points = self.claim.better, self.claim.worse, self.points
         text = f"**{better}** against **{worse}**: {points.mean:+.1f} points"
         if points.bounded:

@@ -96,7 +96,7 @@ def _ablations(scale: Scale) -> Iterator[Table]:
     yield _table(
         scale,
         "3",
-        "What each part of LiPT adds (table 3)",
+        "Gain of each part of LiPT (table 3)",
         "Do pruning and augmentation of the learners each add to merging alone?",
         (0.1, 0.7),
         ("merging", "grand", LIPT, {**_UNPRUNED, **_CROPPED}, "60.7 90.5"),

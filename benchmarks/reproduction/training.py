@@ -63,7 +63,7 @@ def serving(scale: Scale, work: Path) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Service:
-    """What cells ask of a coordinator."""
+    """Requests of cells to a coordinator."""
 
     client: Client
     scale: Scale
@@ -83,7 +83,7 @@ class Service:
         return ready
 
     def asked(self, cell: Cell) -> dict[str, Any]:
-        """What a cell's subsets are asked for by."""
+        """Arguments of requests for a cell's subsets."""
         options: dict[str, object] = {}
         if cell.strategy == AUTO and self.scale.same_steps:
             options["training"] = "short"
@@ -92,7 +92,7 @@ class Service:
         return {"fraction": cell.fraction, "options": options}
 
     def subset(self, cell: Cell, run: RunView) -> Subset:
-        """What the cell's strategy chooses."""
+        """Subset by the cell's strategy."""
         return self.client.subset(run.run_id, cell.strategy, **self.asked(cell))
 
     def _started(self, overrides: dict[str, Any], name: str) -> RunView:
@@ -121,7 +121,7 @@ _TRAINED = ("accuracy", "num_examples", "num_steps", "training_seconds", "looks"
 
 @dataclass(frozen=True)
 class Result:
-    """What a cell came to.
+    """Result of a cell.
 
     accuracy: on the test set.
     looks: (steps, seconds of training without looks, accuracy).
@@ -151,7 +151,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Bench:
-    """What all trainings of a process share.
+    """State that all trainings of a process share.
 
     checkpoints: a folder where a training that is paused goes on from.
     time_left: how many more seconds training may take; one that needs longer is paused.
@@ -200,7 +200,7 @@ def train(cell: Cell, bench: Bench) -> Result:
 
 
 def costs_of(cell: Cell, run: RunView, subset: Subset) -> dict[str, Any]:
-    """What choosing cost, as the coordinator counted it."""
+    """Cost of choosing, as counted by the coordinator."""
     costs = subset.manifest.get("costs", {})
     found: dict[str, Any] = {
         "selection_seconds": float(costs.get("selection_seconds", 0.0)),
@@ -279,12 +279,12 @@ class Results:
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def read(self) -> dict[Cell, dict[str, Any]]:
-        """What there is, by cell."""
+        """Recorded results by cell."""
         rows = json_lines.read(self._path)
         return {Cell(**{name: row.pop(name) for name in FIELDS}): row for row in rows}
 
     def of_the_same_examples(self, cell: Cell, digest: str) -> dict[str, Any] | None:
-        """What the same subset came to in the same training, if it was trained on."""
+        """Result of the same training on the same subset, if there is one."""
         if cell.every:
             return None
         for other, row in self.read().items():

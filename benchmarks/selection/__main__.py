@@ -47,7 +47,7 @@ EXTRA_GROUPS = ("class", "imagenet")
 
 @dataclass(frozen=True)
 class Plan:
-    """What the command line asks for."""
+    """Arguments of the command line."""
 
     groups: tuple[str, ...]
     sizes: tuple[int, ...]

@@ -198,7 +198,7 @@ def _validation(signals: Signals) -> Signals:
 
 
 class _Head:
-    """What CORDS asks of a model while its gradients are given."""
+    """Model for CORDS, whose gradients are given."""
 
     def __init__(self, num_features: int) -> None:
         self._num_features = num_features

@@ -1,4 +1,4 @@
-"""What each selection is worth: one function per group, for all sides, from the definition.
+"""Objectives of selections: one function per group, for all sides, from the definition.
 
 Nothing here calls the code of a side. Gradients are e (x) [h, 1]; products are taken in
 float64 blocks.

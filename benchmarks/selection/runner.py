@@ -99,7 +99,7 @@ THREAD_VARIABLES = (
 
 @dataclass(frozen=True)
 class Limits:
-    """What a row may take before it is given up."""
+    """Limits of a row before it is given up."""
 
     time_limit_seconds: float
     memory_limit_gb: float
@@ -107,7 +107,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class RowSpec:
-    """What is measured.
+    """Settings of a measurement.
 
     folder: with the signals.
     mapped: whether the signals stay a mapped file, as the service has them.

@@ -1,4 +1,4 @@
-"""What a side of a comparison is: a library's or our way to the same selection."""
+"""Sides of a comparison: a library's or our way to the same selection."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Checkouts:
 
 @dataclass(frozen=True)
 class Task:
-    """What every side is given."""
+    """Input of every side."""
 
     signals: Signals
     budget: int

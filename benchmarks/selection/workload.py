@@ -45,7 +45,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class World:
-    """What the classes look like, from the seed alone."""
+    """Distribution of the classes, from the seed alone."""
 
     means_CD: Tensor
     modes_CMD: Tensor
@@ -127,7 +127,7 @@ def write(shape: Shape, folder: Path) -> None:
 
 
 def read(folder: Path, device: str = "cpu", *, mapped: bool = False) -> Signals:
-    """What `write` saved; copied into memory of our own unless it is to stay mapped."""
+    """Arrays that `write` saved; copied into memory of our own unless it is to stay mapped."""
     signals = _read(folder / "train", device, mapped=mapped)
     if not (folder / "validation").is_file():
         return signals

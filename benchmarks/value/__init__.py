@@ -1,1 +1,1 @@
-"""What a subset is worth: main training on subsets of clean and of dirty data, cell by cell."""
+"""Value of a subset: main training on subsets of clean and of dirty data, cell by cell."""

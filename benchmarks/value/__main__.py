@@ -105,7 +105,7 @@ def _spread(jobs: int) -> None:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="What subsets of clean and dirty data are worth.")
+    parser = argparse.ArgumentParser(description="Value of subsets of clean and dirty data.")
     parser.add_argument("--data", nargs="+", choices=DATA, default=["cifar10-20k"])
     parser.add_argument("--fractions", nargs="+", type=float, default=[0.1, 0.05, 0.01, 0.3])
     strategies = [*STRATEGIES, *SOFT, *UNLABELLED]

@@ -90,7 +90,7 @@ class Lane:
         self._step.zero_()
 
     def normalized(self, images_BCHW: Tensor) -> Tensor:
-        """What the model is given of uint8 images."""
+        """Input of the model from uint8 images."""
         inputs_BCHW = (images_BCHW.float() / 255 - self._mean) / self._std
         return inputs_BCHW.contiguous(memory_format=torch.channels_last)
 

@@ -54,7 +54,7 @@ class Cell:
 
     @property
     def pipeline(self) -> tuple[str, str, int]:
-        """What one coordinator serves."""
+        """Data that one coordinator serves."""
         return self.data, self.setting, self.seed
 
     @property

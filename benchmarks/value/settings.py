@@ -52,7 +52,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Original:
-    """What is trained and what is tested on."""
+    """Data for training and for the test."""
 
     train: Images
     test: Images

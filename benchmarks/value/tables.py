@@ -126,7 +126,7 @@ def _values(found: Mapping[int, Mapping[str, Any]], name: str) -> dict[int, floa
 
 
 def _missing(wanted: Iterable[Cell], results: Mapping[Cell, Mapping[str, Any]]) -> str:
-    """What was planned and is not there, by table."""
+    """Number of planned trainings without a result, by table."""
     planned: dict[str, list[Cell]] = defaultdict(list)
     for cell in wanted:
         planned[f"{cell.data}, {cell.recipe} main training of {cell.model}"].append(cell)

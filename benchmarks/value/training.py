@@ -34,7 +34,7 @@ _SCHEDULE = Schedule(test_at=(), subset_at=(0.99,))
 
 @dataclass(frozen=True)
 class Result:
-    """What a cell came to.
+    """Result of a cell.
 
     wrong: share of the subset whose labels are not the true ones; copies: share that is a
         near copy of another one in it.
@@ -165,7 +165,7 @@ class Results:
         folder.mkdir(parents=True, exist_ok=True)
 
     def read(self) -> dict[Cell, dict[str, Any]]:
-        """What there is, by cell."""
+        """Recorded results by cell."""
         rows = (
             row for path in sorted(self._folder.glob("*.jsonl")) for row in json_lines.read(path)
         )

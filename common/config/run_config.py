@@ -126,7 +126,7 @@ class InitializationConfig(Section):
 
 
 class LearnersConfig(Section):
-    """What every learner does with its shard: K passes over M minibatches of B examples."""
+    """Training of every learner on its shard: K passes over M minibatches of B examples."""
 
     num_learners: int = Field(default=10, ge=1, le=10_000)
     """n: how many learners are trained, each on a shard of its own."""
@@ -158,8 +158,8 @@ class LearnersConfig(Section):
     """How many workers have to hand in the same learner, to the bit, before it counts. 2 finds one
     that lies, at twice the training; they need certificates or tokens of their own."""
     precision: Precision = Precision.AUTO
-    """What a learner computes in. `auto` is bfloat16 on CUDA devices that have it, and float32 on
-    all others: on workers of mixed kinds one seed is no longer one soup."""
+    """Number format of a learner's training. `auto` is bfloat16 on CUDA devices that have it, else
+    float32: on workers of mixed kinds one seed is no longer one soup."""
     cpu_threads: int = Field(default=1, ge=1)
     """Threads for training on a CPU. Part of the run, because the sums in a convolution's gradient
     depend on their number."""

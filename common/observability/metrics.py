@@ -68,7 +68,7 @@ Readings: TypeAlias = Mapping[Instrument, Mapping[Labels, float]]
 
 EVENTS = Counter(
     "lipt_events_total",
-    "What happened since the process started, by kind and detail.",
+    "Events since the process started, by kind and detail.",
     ("event", "detail"),
     at_zero=tuple(
         (kind.value, detail) for kind in EventKind for detail in KNOWN_DETAILS.get(kind, ("",))

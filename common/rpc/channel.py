@@ -83,7 +83,7 @@ def open_channel(
     else:
         if token is not None and not is_loopback(host):
             logger.warning(
-                "the token goes to %s in the clear: whoever can listen in between can use it. Give "
+                "the token goes to %s in the clear, where others on the network can read it. Give "
                 "--tls-ca where the coordinator has TLS.",
                 address,
             )

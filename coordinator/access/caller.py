@@ -98,7 +98,7 @@ def require_role(caller: Caller, method: str) -> None:
     called = method.rpartition(".")[2]
     if not allowed:
         raise PermissionDeniedError(
-            f"{caller.name} may not call {called}: nobody may, for it is not in the coordinator's "
+            f"{caller.name} may not call {called}, because it is not in the coordinator's "
             "access table. Update the coordinator."
         )
     raise PermissionDeniedError(
@@ -162,7 +162,7 @@ def worker_id_of(instance_id: str) -> str:
 
 
 def party_of(caller: Caller, worker_id: str) -> str:
-    """The certificate or token of a worker, or else its id; one party cannot confirm itself."""
+    """Owner of a worker: its certificate, token, or else its id. It cannot confirm itself."""
     if caller.certificate:
         return caller.name
     return caller.key if caller.only_works else worker_id

@@ -40,7 +40,7 @@ _MAX_DAYS = 36_500.0
 _TOKEN_KEY = "token"  # noqa: S105 - the name of a way
 
 HOW_TO_GET_ONE = (
-    "Ask whoever runs the coordinator for one (lipt token create --role worker or trainer), and "
+    "Ask the coordinator's operator for one (lipt token create --role worker or trainer), and "
     "give it with --token-file or LIPT_TOKEN."
 )
 

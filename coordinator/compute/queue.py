@@ -192,7 +192,7 @@ class ComputeQueue:
         try:
             return await self._wait(heavy, job, hear, asked)
         finally:
-            if open_scan:  # the job ended early: nobody needs its ranges
+            if open_scan:  # the job ended early: its ranges are not needed
                 self.on_scan(ScanClosed(open_scan))
 
     def computations(self) -> tuple[Computation, ...]:
@@ -306,7 +306,7 @@ class ComputeQueue:
             raise
         except DroppedError:
             outcome.cancel()
-        except BaseException as error:  # noqa: BLE001 - belongs to whoever waits for it
+        except BaseException as error:  # noqa: BLE001 - belongs to the waiting caller
             if not outcome.done():
                 outcome.set_exception(error)
         finally:

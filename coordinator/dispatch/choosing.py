@@ -204,7 +204,7 @@ def choose_learner(
 def may_train(
     worker: WorkerRecord, run: RunRecord, learner: LearnerRecord, *, alive: Collection[WorkerRecord]
 ) -> bool:
-    """Whether a worker may confirm a learner: once per party, best on a device that can."""
+    """Whether a worker may confirm a learner: once per owner, best on a device that can."""
     if not _is_another(worker, learner):
         return False
     kinds = {copy.kind for copy in learner.copies}

@@ -69,7 +69,7 @@ def require_lease(run: RunRecord, key: AssignmentKey, worker_id: str, epoch: int
     learner = run.learners[key.learner]
     is_out = _is_out(run, learner)
     if not is_out or learner.worker_id != worker_id or learner.epoch != epoch:
-        now = f"its epoch is {learner.epoch}" if is_out else "nobody holds it now"
+        now = f"its epoch is {learner.epoch}" if is_out else "it is not assigned now"
         raise StaleLeaseError(
             f"learner {key}: the lease with epoch {epoch} is over ({now}); "
             "the result is not used. Ask for the next assignment."
@@ -288,7 +288,7 @@ class Scans:
     def require(self, worker_id: str, key: AssignmentKey, epoch: int) -> RangeGrant:
         opened, lease = self._open.get(key.run_id), self._leases.find(key)
         if opened is None or lease is None or (lease.worker_id, lease.epoch) != (worker_id, epoch):
-            why = f"the lease with epoch {epoch} is over" if opened else "nobody needs it any more"
+            why = f"the lease with epoch {epoch} is over" if opened else "it is not needed any more"
             raise StaleLeaseError(
                 f"range {key}: {why}; the result is not used. Ask for the next assignment."
             )

@@ -169,7 +169,7 @@ class _Guarded:
         return await requests.response_of(await self._handler(request, body), request)
 
     def _admitted(self, request: Request) -> Session:
-        """The session, which may use this route; nobody's where signing in is not needed."""
+        """The session, which may use this route; anonymous where signing in is not needed."""
         route, page = self._route, self._page
         if route.method != "GET":
             require_own_origin(request.headers.get("origin"), request.headers.get("host", ""))

@@ -51,7 +51,7 @@ _STATUS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What the page's handlers use."""
+    """State that the page's handlers share."""
 
     app: App
     services: Mapping[str, Any]

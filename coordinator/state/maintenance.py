@@ -298,7 +298,7 @@ def collect(
 
 
 def _read_needs(directory: Path) -> tuple[dict[str, Need], int]:
-    """What all records need, by digest, and the number of runs."""
+    """Needed blobs of all records, by digest, and the number of runs."""
     problems: list[str] = []
     needs: dict[str, Need] = {}
     num_runs = 0
@@ -325,7 +325,7 @@ def collect_garbage(
         lock = StateLock(directory)
     except StateError as error:
         raise StateError(
-            f"{error} While a coordinator serves it collects by itself: what nobody uses for "
+            f"{error} While a coordinator serves it collects by itself: files without use for "
             "storage.unused_hours goes."
         ) from None
     try:

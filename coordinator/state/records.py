@@ -44,7 +44,7 @@ class CopyRecord(_Record):
     epoch: int
     worker_id: str
     worker_name: str
-    # Certificate, token or worker id of the responsible party.
+    # Certificate, token or worker id of the worker's owner.
     party: str
     # Device, processor and PyTorch version that trained it.
     kind: str

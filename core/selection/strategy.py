@@ -41,7 +41,7 @@ class Need(StrEnum):
     VALIDATION = "validation split"
     DYNAMICS = "learners"
     PAIRED_FEATURES = "paired features"
-    COPIES = "near copies"
+    COPIES = "near-duplicates"
 
 
 # Inputs that need a model.

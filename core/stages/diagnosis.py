@@ -53,7 +53,7 @@ def copies_of(workspace: Workspace, cpu_threads: int) -> Copies:
         return find_copies(
             pictures.digests,
             pictures if are_pictures(dataset.inputs) else None,
-            on_progress=workspace.progress("looking for near copies"),
+            on_progress=workspace.progress("looking for near-duplicates"),
         )
 
     depends_on = (dataset.fingerprint, dataset.inputs, cpu_threads)

@@ -23,6 +23,7 @@ from lipt.common.data import Dataset
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.determinism import derive_generator, pinned_kernels
 from lipt.common.errors import ProxyError
+from lipt.common.images.formats import mild_augmentation
 from lipt.common.inputs.model_input import Stored, columns_in, images_in
 from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.signals.blocks import row_blocks
@@ -57,7 +58,7 @@ from lipt.core.workspace import Key, Workspace
 
 # Patches are drawn from this many images.
 _IMAGES_FOR_FILTERS = 5_000
-# On so many images a head says whether mirroring keeps their class: photographs, but not digits.
+# On so many images a head says whether mirroring keeps their class. None is tried below 28 pixels.
 _IMAGES_TO_MIRROR = 1_000
 _EXAMPLES_FOR_MEANS = 1_000
 
@@ -373,8 +374,10 @@ class _Features:
         def of(images_BCHW: Tensor, *, mirrored: bool) -> Tensor:
             return patch_features(images_BCHW.to(device), filters, mirrored=mirrored).cpu()
 
-        mirrored = False
-        if self._labelled:
+        mirrored, inputs = False, dataset.inputs
+        if not isinstance(inputs, ImageSpec):
+            raise TypeError(f"patches of {inputs}")
+        if self._labelled and mild_augmentation(inputs.shape)[0]:
             ids_M = drawn[:_IMAGES_TO_MIRROR].sort().values
             images_MCHW = dataset.images(ids_M)
             plain, averaged = (

@@ -56,7 +56,7 @@ class Labels(StrEnum):
 
 @dataclass(frozen=True)
 class Sources:
-    """What signals are computed from.
+    """Inputs of the signals.
 
     inputs, weights: of the run's models; None without a run.
     features: the user's own, in place of the model's.

@@ -15,7 +15,7 @@ _LOADED = re.compile(
 
 
 def complaints(output: str) -> list[str]:
-    """What the tools that read the sources have said of them."""
+    """Warnings of the tools that read the sources."""
     return [match[0] for match in _COMPLAINT.finditer(output)]
 
 

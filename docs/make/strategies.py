@@ -42,7 +42,7 @@ def _needs_classes(strategy: Strategy) -> bool:
 
 
 def section(strategy: Strategy) -> str:
-    """What there is to know of one strategy."""
+    """Section of one strategy."""
     balance = {
         Balance.BY_DEFAULT: "equal shares of every class, unless asked otherwise",
         Balance.ON_REQUEST: "classes as they come, equal shares of every class if asked for",

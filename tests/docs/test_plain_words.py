@@ -19,14 +19,20 @@ LONG = " ".join(["word"] * 36)
     ],
 )
 def test_a_planted_sentence_is_found_with_its_line(sentence: str, term: str) -> None:
-    found = [(2, True)]
-    page = f"Plain.\n{sentence}\n"
-    assert [(line, repr(term) in why) for line, why in complaints("a.md", page)] == found
-    comment = f"x = 1\n# {' '.join(sentence.split())}\n"
-    docstring = f'x = 1\n"""{sentence}"""\n'
-    message = f'x = 1\nprint(f"{{x}}: {" ".join(sentence.split())}")\n'
-    for code in (comment, docstring, message):
-        assert [(line, repr(term) in why) for line, why in complaints("a.py", code)] == found
+    in_one_line = " ".join(sentence.split())
+    texts = {
+        "a.md": f"Plain.\n{sentence}\n",
+        "comment.py": f"x = 1\n# {in_one_line}\n",
+        "docstring.py": f'x = 1\n"""{sentence}"""\n',
+        "message.py": f'x = 1\nprint(f"{{x}}: {in_one_line}")\n',
+    }
+    for name, text in texts.items():
+        assert [line for line, why in complaints(name, text) if repr(term) in why] == [2]
+
+
+def test_a_docstring_begins_with_a_noun() -> None:
+    assert [line for line, _ in complaints("a.py", '"""What is compared."""')] == [1]
+    assert complaints("a.py", '"""Plan of a comparison: what is compared."""') == []
 
 
 @pytest.mark.parametrize(

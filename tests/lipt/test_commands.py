@@ -32,7 +32,7 @@ def test_it_is_the_call_of_the_library(wine: str, tmp_path: Path) -> None:
     expected = lipt.select(wine, fraction=0.1, strategy="el2n", seed=3, run=run, progress=False)
     first, second = told.stdout.splitlines()
     assert first == f"{out}: 18 examples by el2n, digest {expected.digest}"
-    assert second == "; ".join(expected.findings[:2])
+    assert second == "; ".join(expected.findings[:3])
     assert Subset.load(out).digest == expected.digest
     assert np.load(out).tolist() == expected.indices.tolist()
     as_json = CliRunner().invoke(select_app, [*asked, "--out", str(out), "--json"])

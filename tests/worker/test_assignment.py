@@ -365,7 +365,7 @@ def test_a_range_of_other_data_or_beyond_a_limit_is_declined_before_anything_is_
 def test_a_range_that_somebody_else_has_done_is_no_failure(scorer: Scorer) -> None:
     scorer.run()
     scorer.fake.blobs.failures = [ForeignBlobError("this one has none.")]
-    with pytest.raises(StaleLeaseError, match="somebody was quicker"):
+    with pytest.raises(StaleLeaseError, match="another worker was quicker"):
         scorer.run(start=0, stop=64)
 
 

@@ -90,7 +90,7 @@ class _Commands(TyperGroup):
             where = f"{error.filename}: " if error.filename else ""
             sentence = f"{where}{error.strerror or error}"
         except Exception as error:
-            # Where the module was not imported, nobody can have raised one of its errors.
+            # Where the module was not imported, none of its errors was raised.
             errors = sys.modules.get("lipt.common.errors")
             if errors is None or not isinstance(error, cast("type[Exception]", errors.LiptError)):
                 raise

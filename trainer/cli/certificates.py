@@ -184,7 +184,7 @@ class Folder:
         return self.path / f"{name}.key"
 
     def authority(self) -> Pair:
-        """The authority, which may be of somebody else's making."""
+        """The authority, which `lipt certs` need not have made."""
         cert, key = self.cert(AUTHORITY), self.key(AUTHORITY)
         if not cert.is_file() or not key.is_file():
             raise ConfigError(
@@ -225,7 +225,7 @@ class Folder:
 
     def write(self, name: str, pair: Pair) -> None:
         self.path.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        # Unencrypted: a service has nobody to type a password.
+        # Unencrypted: a service starts without a password.
         key = pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         # The key first: a certificate is there only when its key is.
         with replacing(self.key(name), mode=_KEY_MODE) as temporary:

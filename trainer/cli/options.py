@@ -45,8 +45,8 @@ Preset = Annotated[
 Proxy = Annotated[
     str | None,
     Option(
-        help="Proxy model: soup (the run's weights), auto, or ridge: and some of patches, "
-        "learners, soup, initial, user, backbone, joined by +. Default: the strategy's own."
+        help="Proxy model: soup (the run's weights), auto, or ridge: and some of patches, columns, "
+        "soup, learners, initial, user, backbone, joined by +. Default: the strategy's own."
     ),
 ]
 Settings = Annotated[

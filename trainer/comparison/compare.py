@@ -39,7 +39,7 @@ from lipt.trainer.views import CostsView, RunView, StrategyView
 _SCHEDULE = Schedule(test_at=(0.2, 0.4, 0.6, 0.7, 0.8, 0.9), subset_at=(LATE,))
 
 # Values of `StrategyView.needs` that the data alone provide, and those that need a run.
-_OF_THE_DATA = {"labels", "near copies", "paired features"}
+_OF_THE_DATA = {"labels", "near-duplicates", "paired features"}
 _OF_THE_RUN = {"gradient norms", "learners"}
 # A proxy's features that need learners; theta* ("initial") is there without one.
 _PRETRAINED = {"soup", "learners"}

@@ -77,7 +77,7 @@ class Outcome:
     """One strategy or baseline at one fraction over all seeds; costs are means.
 
     difference: to the better fixed random subset; with soft labels, to the same row without them.
-    everything, redrawn: gaps to training on all examples, and on resampled random ones.
+    everything, resampled: gaps to training on all examples, and on resampled random ones.
     subset_accuracy, converged: None where the examples change, and for all examples.
     num_subsets: number of distinct subsets over all seeds.
     target: final accuracy of the better fixed random subset. reached: how soon it is reached.
@@ -91,7 +91,7 @@ class Outcome:
     std_accuracy: float
     difference: Difference | None
     everything: Gap
-    redrawn: Gap
+    resampled: Gap
     subset_accuracy: float | None
     converged: bool | None
     num_steps: int
@@ -164,7 +164,7 @@ def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence
         std_accuracy=stdev(accuracies.values()) if len(row) > 1 else 0.0,
         difference=None if name in (*FIXED, EVERYTHING) else difference,
         everything=_gap(row, everything, target),
-        redrawn=_gap(row, _of(within, REDRAWN), target),
+        resampled=_gap(row, _of(within, REDRAWN), target),
         subset_accuracy=fmean(on_subset) if len(on_subset) == len(row) else None,
         converged=None
         if plain_name in (EVERYTHING, REDRAWN)
@@ -258,7 +258,7 @@ def instead(rows: Sequence[Outcome]) -> list[Cells]:
     return [
         _instead(row)
         for row in rows
-        if row.everything.accuracy or row.redrawn.accuracy or row.reached
+        if row.everything.accuracy or row.resampled.accuracy or row.reached
     ]
 
 
@@ -277,7 +277,7 @@ def _instead(row: Outcome) -> Cells:
         "fraction": _fraction(row.fraction),
         "strategy": row.label,
         "to everything (95% interval)": _difference(row.everything.accuracy),
-        "to resampled random (95% interval)": _difference(row.redrawn.accuracy),
+        "to resampled random (95% interval)": _difference(row.resampled.accuracy),
         **dict(zip(names, times, strict=True)),
     }
 
@@ -392,7 +392,7 @@ def _repeated(chosen: Sequence[Outcome]) -> str:
 
 
 def _faster(best: Outcome) -> str:
-    baselines = (EVERYTHING, best.everything), (label(REDRAWN), best.redrawn)
+    baselines = (EVERYTHING, best.everything), (label(REDRAWN), best.resampled)
     accuracies = [
         _compared(gap.accuracy, name, ("better", "worse"), _points)
         for name, gap in baselines

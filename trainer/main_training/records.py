@@ -70,7 +70,7 @@ class Progress:
     evaluations: tuple[Evaluation, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Trained(Progress):
     """Result of main training; `weights` is the model's state dict, on the CPU.
 
@@ -85,6 +85,12 @@ class Trained(Progress):
     def test_accuracy(self) -> float | None:
         """Accuracy after the last step; None without a test set."""
         return self.evaluations[-1].accuracy if self.evaluations else None
+
+    def __repr__(self) -> str:
+        found = self.test_accuracy
+        tested = "" if found is None else f"; test {self.kind.score_name} {found:.1%}"
+        steps = f"{self.step:,} of {self.num_steps:,} steps in {self.seconds:.1f} s"
+        return f"<Trained {steps}{tested}; {self.recipe.augmentation_text}>"
 
 
 OnEpoch = Callable[[EpochRecord], None]

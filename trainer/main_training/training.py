@@ -309,7 +309,7 @@ def _identity(
     *,
     reselects: bool,
 ) -> dict[str, Any]:
-    """What a checkpoint belongs to."""
+    """Identity of a checkpoint's training."""
     return {
         "recipe": recipe.model_dump(mode="json"),
         "model": model if isinstance(model, str) else type(model).__name__,

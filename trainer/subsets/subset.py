@@ -104,7 +104,7 @@ class Subset:
         share = f" of {num_examples:,} ({len(self) / num_examples:.1%})" if num_examples else ""
         facts = [("examples", f"{len(self):,}{share}"), ("strategy", self.strategy)]
         if self.findings:
-            facts.append(("findings", "; ".join(self.findings[:2])))
+            facts.append(("findings", "; ".join(self.findings[:3])))
         if self.is_weighted:
             facts.append(("weights", f"{self.weights.min():.3g} to {self.weights.max():.3g}"))
         if self.soft_labels is not None:

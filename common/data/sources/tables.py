@@ -38,6 +38,7 @@ from lipt.common.data.sources.texts import (
     DEFAULT_LENGTH,
     DEFAULT_VOCABULARY,
     bucket_of,
+    embedded_texts,
     file_tokenizer,
     hashing_tokenizer,
     text_columns,
@@ -51,7 +52,7 @@ logger = logging.getLogger(__name__)
 # A source has at most one; without any, the column `label` is a class.
 _TARGETS = ("label", "target", "labels")
 _OF_FEATURES = ("drop", "numbers", "categories", "buckets")
-_OF_TEXT = ("text", "max_length", "tokenizer", "vocabulary", "names")
+_OF_TEXT = ("text", "max_length", "tokenizer", "vocabulary", "names", "embedding")
 _OPTIONS = (*_TARGETS, "classes", *_OF_FEATURES, *_OF_TEXT)
 _DEFAULT_BUCKETS = 2**12
 
@@ -272,6 +273,8 @@ def token_columns(
     texts = query.names("text")
     require_columns(table, texts, "text")
     length = query.number("max_length", DEFAULT_LENGTH, minimum=1, maximum=2**16)
+    if query.one_of("embedding", ("none", "wordllama")) == "wordllama":
+        return embedded_texts(table.chunks(texts), length)
     huggingface = query.one_of("names", ("none", "huggingface")) == "huggingface"
     if "tokenizer" in query:
         path = Path(query.text("tokenizer")).expanduser()

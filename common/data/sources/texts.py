@@ -11,6 +11,7 @@ Shapes: N texts, L positions.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,11 +21,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from lipt.common.data.sources.index import room_for
 from lipt.common.data.sources.table_files import Cell
-from lipt.common.errors import DataError
+from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
 from lipt.common.inputs.specs import Column, ColumnType
 
@@ -94,6 +96,40 @@ def file_tokenizer(path: Path, max_length: int, *, keep_numbers: bool) -> Tokeni
     return Tokenizer(encode, padding, size + shift)
 
 
+def embedded_texts(
+    chunks: Iterable[Sequence[Sequence[Cell]]], length: int
+) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
+    """Texts as the mean of wordllama's vectors of their tokens, N x 256; zeros for an empty one.
+
+    The vectors are in the package's wheel, so nothing is fetched.
+    """
+    package = importlib.util.find_spec("wordllama")
+    if package is None or package.origin is None:
+        raise ConfigError(
+            "embedding=wordllama needs the package 'wordllama'. Install it with: pip install "
+            "--no-deps wordllama"
+        )
+    folder = Path(package.origin).parent
+    (vectors_VD,) = load_file(folder / "weights/l2_supercat_256.safetensors").values()
+    path = folder / "tokenizers/l2_supercat_tokenizer_config.json"
+    tokenizer = file_tokenizer(path, length, keep_numbers=True)
+    parts = []
+    for chunk in chunks:
+        for numbers, _ in tokenizer.encode(_joined(chunk)):
+            known_LD = vectors_VD[torch.tensor(numbers, dtype=torch.int64)].float()
+            parts.append(known_LD.sum(dim=0) / max(1, len(numbers)))
+    embedded_ND = torch.stack(parts)
+    shape = (embedded_ND.shape[1],)
+    return (Column("", ColumnType.FLOAT32, shape, standardized=True),), {"": embedded_ND}
+
+
+def _joined(chunk: Sequence[Sequence[Cell]]) -> list[str]:
+    return [
+        " ".join(str(cell) for cell in cells if cell is not None)
+        for cells in zip(*chunk, strict=True)
+    ]
+
+
 def text_columns(
     name: str,
     chunks: Iterable[Sequence[Sequence[Cell]]],
@@ -111,10 +147,7 @@ def text_columns(
     tokens_NL = room_for((num_texts, length), torch.int64)
     sizes_N, num_cut, begin = np.zeros(num_texts, np.int32), 0, 0
     for chunk in chunks:
-        joined = [
-            " ".join(str(cell) for cell in cells if cell is not None)
-            for cells in zip(*chunk, strict=True)
-        ]
+        joined = _joined(chunk)
         part_NL = np.full((len(joined), length), tokenizer.padding, np.int64)
         for row, (numbers, cut) in enumerate(tokenizer.encode(joined)):
             part_NL[row, : len(numbers)] = numbers

@@ -86,8 +86,7 @@ def _is_unit(values: Any) -> bool:
 
 
 def _length(source: str, data: Any) -> int:
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        # Classes and arrays without dimensions have the method, too.
+    if hasattr(data, "__getitem__"):
         with suppress(TypeError):
             return len(data)
     what = type(data).__name__
@@ -156,9 +155,9 @@ def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> Labels:
     """The targets of all rows; `data` may name the classes, or say that they are numbers."""
     names = _classes(data)
     with suppress(TypeError, ValueError, RuntimeError):
-        # Fast path: usually all are numbers.
         numbers_N = np.asarray(labels)
-        if numbers_N.ndim == 2 and numbers_N.shape[1] == 1 and numbers_N.dtype.kind in "biuf":
+        column = numbers_N.ndim == 2 and numbers_N.shape[1] == 1
+        if column and numbers_N.dtype.kind in "biuf":
             numbers_N = numbers_N[:, 0]
             labels = list(numbers_N)
         if numbers_N.ndim == 1 and numbers_N.dtype.kind in "biuf":
@@ -167,6 +166,8 @@ def labels_of_rows(labels: Sequence[Any], data: Any, source: str) -> Labels:
                 targets = number_values(column_N1, names, source)
                 return Labels(targets.strata_N, None, targets)
             if numbers_N.dtype.kind != "f" or _are_classes(numbers_N, source):
+                if column:
+                    logger.warning("%s: its targets are a column, taken for one class each", source)
                 return _numbered(numbers_N.astype(np.int64), names, source)
     if labels and all(isinstance(label, str) for label in labels):
         return Labels(*labels_of_names(list(map(str, labels)), names, source))
@@ -184,7 +185,7 @@ def _are_classes(numbers_N: NDArray[Any], source: str) -> bool:
     whole_V = (values % 1 == 0) & (np.abs(values) < _LARGEST_EXACT)
     if len(values) > most or not whole_V.all():
         return False
-    logger.info(
+    logger.warning(
         "%s: its targets are floats of %d whole values, taken for classes. For regression, set "
         'target="number"',
         *(source, len(values)),
@@ -239,7 +240,6 @@ def read_targets(targets: Sequence[Any], names: Sequence[str] | None, source: st
     single = all(isinstance(t, numbers.Real) or _array(t).ndim == 0 for t in targets)
     whole = all(vector.dtype.kind in "biu" for vector in vectors)
     binary = bool(((stacked == 0) | (stacked == 1)).all())
-    # A lone whole number is a class; among floats it is a number.
     if not single and (whole or binary):
         return label_values(stacked, names, source)
     return number_values(stacked, names, source)

@@ -105,7 +105,7 @@ def auto(
     """
     if signals.kind is not TargetKind.CLASS:
         return auto_strata(signals, budget, balanced=balanced, seed=seed)
-    labels_N, pictures_N = signals.labels_N, given(signals.pictures_N, "near copies")
+    labels_N, pictures_N = signals.labels_N, given(signals.pictures_N, "near-duplicates")
     found = find_label_errors(signals)
     # Near-duplicates of an example with a better label.
     order_N = found.quality_N.argsort(descending=True, stable=True)
@@ -216,7 +216,7 @@ def make_plan(evidence: Evidence) -> Plan:
         return _by_labels(evidence)
     fraction = min(1.0, evidence.fraction / (1.0 - evidence.copies))
     plan = _by_labels(replace(evidence, fraction=fraction))
-    why = f"{plan.why}; one of each picture, as {evidence.copies:.1%} are near copies of others"
+    why = f"{plan.why}; one of each picture, as {evidence.copies:.1%} are near-duplicates of others"
     return replace(plan, leaves_out_copies=True, why=why)
 
 
@@ -241,7 +241,7 @@ def _by_labels(evidence: Evidence) -> Plan:
     )
     kept = f"{100 * evidence.fraction:.2g}% of the examples"
     mean = sum(left_out_C) / evidence.num_classes
-    least = f"without the {mean:.0%} whose labels are trusted least"
+    least = f"without the {mean:.0%} with the lowest label quality"
     better = evidence.gains or evidence.seldom_wrong or any(left_out_C)
     if evidence.fraction < _REPRESENTED and better:
         why = f"to keep {kept}: of each class those that represent it, {least}"
@@ -292,7 +292,7 @@ def _findings(
     return {
         "words": [
             f"{noise.rate:.1%} of the labels look wrong ({interval})",
-            f"{evidence.copies:.1%} of the examples are near copies of others",
+            f"{evidence.copies:.1%} of the examples are near-duplicates of others",
             plan.why,
         ],
         "method": plan.method,
@@ -310,7 +310,7 @@ def _findings(
 def auto_strata(signals: Signals, budget: int, *, balanced: bool, seed: int) -> Selection:
     """Draw from every stratum of examples with labels or numbers."""
     labels_N = signals.labels_N
-    surplus_N = surplus_pictures(given(signals.pictures_N, "near copies"))
+    surplus_N = surplus_pictures(given(signals.pictures_N, "near-duplicates"))
     copies = float(surplus_N.double().mean())
     # Near-duplicates are used only if nothing else is left.
     if copies < REDUNDANT or int((~surplus_N).sum()) < budget:
@@ -323,7 +323,7 @@ def auto_strata(signals: Signals, budget: int, *, balanced: bool, seed: int) -> 
     )
     words = [
         f"the targets are {signals.kind.words}: no gain over random is known of any choice",
-        f"{copies:.1%} of the examples are near copies of others",
+        f"{copies:.1%} of the examples are near-duplicates of others",
         "random in equal shares of the strata" if balanced else "random in the strata's shares",
     ]
     if bool(surplus_N.any()):

@@ -77,7 +77,7 @@ def test_refusal_names_the_caller_its_role_the_call_and_who_may_make_it() -> Non
     ):
         require_role(caller(Role.WORKER), "/lipt.v1.RunService/CreateRun")
     require_role(caller(Role.WORKER, Role.TRAINER), "/lipt.v1.RunService/CreateRun")
-    with pytest.raises(PermissionDeniedError, match="NewService/New: nobody may"):
+    with pytest.raises(PermissionDeniedError, match="NewService/New, because it is not in"):
         require_role(caller(*Role), "/lipt.v1.NewService/New")
 
 

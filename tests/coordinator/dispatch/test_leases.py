@@ -80,7 +80,7 @@ def test_only_the_holder_of_the_present_epoch_is_accepted(worker: str, epoch: in
         require_lease(run, KEY, worker, epoch)
     is_in = run.with_learner(run.learners[0].changed(state=LearnerState.DONE))
     for over in (is_in, run.changed(state=RunState.MERGING)):
-        with pytest.raises(StaleLeaseError, match="nobody holds it now"):
+        with pytest.raises(StaleLeaseError, match="it is not assigned now"):
             require_lease(over, KEY, "w", 2)
 
 
@@ -199,7 +199,6 @@ def test_the_same_instance_is_the_same_worker(registry: WorkerRegistry) -> None:
     first, again, other = (join(registry, instance) for instance in ("a", "a", "b"))
     assert first.worker_id == again.worker_id != other.worker_id
     assert registry.name(other.worker_id) == "b"
-    assert registry.version(other.worker_id) == "1.0"
 
 
 def test_a_stranger_cannot_register_under_the_id_of_a_worker(registry: WorkerRegistry) -> None:

@@ -146,7 +146,7 @@ def test_a_range_that_is_done_or_not_wanted_stops_whoever_still_has_it(
         assert sums(meters, SCORED_EXAMPLES) == {("coordinator",): 4, ("workers",): 0}
         return
     assert scans.take(seeing_worker("a")) is None
-    with pytest.raises(StaleLeaseError, match="nobody needs it any more"):
+    with pytest.raises(StaleLeaseError, match="it is not needed any more"):
         scans.require("a", held.key, held.epoch)
 
 

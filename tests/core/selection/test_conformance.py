@@ -343,7 +343,7 @@ def test_signals_that_are_not_finite_name_their_examples(strategy: Strategy) -> 
 MISSING = {
     Need.VALIDATION: ("validation", r"needs a validation split. The run has none: set"),
     Need.DYNAMICS: ("dynamics", r"needs the learners' view .* a run with learners"),
-    Need.COPIES: ("pictures_N", r"needs near copies. They were not computed"),
+    Need.COPIES: ("pictures_N", r"needs near-duplicates. They were not computed"),
     Need.PAIRED_FEATURES: ("paired_features_NP", r"needs paired features. Give .* tensors"),
 }
 

@@ -23,7 +23,7 @@ from tests.in_memory import in_memory
 CONFIG = RunConfig(model="resnet8", seed=3, evaluation_threads=1)
 NOWHERE = BlobName.of(b"weights that nobody has")
 MakeContext = Callable[..., Context]
-PARTS = {"looking at all examples", "looking for near copies"}
+PARTS = {"looking at all examples", "looking for near-duplicates"}
 
 
 @pytest.fixture

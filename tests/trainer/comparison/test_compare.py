@@ -27,8 +27,8 @@ def ridge(features: str, *tried: str) -> dict[str, Any]:
         (SIGNALS, ridge("patches", "patches", "backbone"), False),
         # Where no proxy was looked at, the manifest names the soup.
         (("labels",), {"proxy": "soup"}, False),
-        (("near copies",), {"proxy": "soup"}, False),
-        (("near copies", "signals"), {"proxy": "soup"}, True),
+        (("near-duplicates",), {"proxy": "soup"}, False),
+        (("near-duplicates", "signals"), {"proxy": "soup"}, True),
         # These are of the run, whatever the proxy.
         (("learners", "signals"), ridge("patches"), True),
         (("gradient norms", "signals"), ridge("patches"), True),

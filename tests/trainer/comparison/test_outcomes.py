@@ -62,7 +62,7 @@ def test_seconds_are_compared_where_all_reach_the_target() -> None:
     assert row.everything.seconds.mean == 5.5
     # Their deviation is sqrt(0.5), the standard error 0.5, and t(0.975, 1) = 12.7062.
     assert row.everything.seconds.low == pytest.approx(5.5 - 12.7062 / 2, abs=1e-4)
-    assert mean(row.redrawn.seconds) == 5.0
+    assert mean(row.resampled.seconds) == 5.0
     row = reaching(evaluated("craig", SOON, NEVER))
     assert row.reached == Reached(2, 1, steps=10, seconds=1)
     assert row.everything.seconds is None
@@ -92,11 +92,11 @@ def test_all_are_compared_with_the_better_random_and_everything() -> None:
     rows = named(outcomes([*RANDOM, *REDRAWN, *EVERYTHING, *trials("craig", [0.75] * 3)]))
     craig, redrawn = rows["craig"], rows["redrawn"]
     assert mean(craig.everything.accuracy) == pytest.approx(-0.05)
-    assert mean(craig.redrawn.accuracy) == pytest.approx(-0.04)
+    assert mean(craig.resampled.accuracy) == pytest.approx(-0.04)
     assert mean(rows["uniform"].everything.accuracy) == pytest.approx(-0.09)
     assert mean(redrawn.difference) == pytest.approx(0.06)
     assert mean(redrawn.everything.accuracy) == pytest.approx(-0.01)
-    assert redrawn.redrawn.accuracy is None
+    assert redrawn.resampled.accuracy is None
     everything = rows["everything"]
     assert everything.difference is everything.everything.accuracy is None
 

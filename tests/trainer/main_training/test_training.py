@@ -1,5 +1,6 @@
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -44,6 +45,10 @@ def test_training_learns_the_subset_and_generalizes(
     assert trained.subset_accuracies[-1][1] > 0.95
     assert trained.test_accuracy is not None
     assert trained.test_accuracy > 0.8
+    assert re.fullmatch(
+        r"<Trained 150 of 150 steps in \S+ s; test accuracy \S+%; augmentation: none>",
+        repr(trained),
+    )
 
 
 @pytest.mark.parametrize("augmentation", ["none", "crop_flip"])

@@ -336,9 +336,9 @@ def test_a_subset_says_what_it_is() -> None:
     assert "made-up" in subset._repr_html_()
 
 
-def test_a_subset_shows_its_first_two_findings() -> None:
-    words = ["judged by own features", "no learner was used", "any seed"]
+def test_a_subset_shows_its_first_three_findings() -> None:
+    words = ["judged by own features", "no learner was used", "any seed", "others"]
     subset = made_up_subset([1, 4], findings={"words": words})
     assert subset.findings == tuple(words)
-    assert "findings: judged by own features; no learner was used; digest" in repr(subset)
+    assert "findings: judged by own features; no learner was used; any seed; digest" in repr(subset)
     assert made_up_subset([1], findings={"words": 3}).findings == ()

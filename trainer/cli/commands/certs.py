@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Make certificates for coordinator, workers and trainers, where nobody else does.",
+    help="Make certificates for coordinator, workers and trainers, where no other authority does.",
 )
 
 _HERE = ("localhost", "127.0.0.1", "::1")
@@ -105,7 +105,7 @@ def _add_peer(role: Role, may: str) -> None:
     @shared.grouped
     def make(
         *,
-        name: str = Argument(role.value, help="What the coordinator is to call it."),
+        name: str = Argument(role.value, help="Name of the peer at the coordinator."),
         hosts: list[str] | None = _hosts("a worker whose metrics are scraped"),
         making: Making,
         json: shared.Json = False,

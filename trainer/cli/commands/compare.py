@@ -21,7 +21,7 @@ class Design:
     fractions: str = Option("0.1", help="Shares of the data set to keep, with commas.")
     baselines: str = Option(
         "uniform,uniform_per_class,redrawn,everything",
-        help="What to compare with: fixed random subsets (uniform, uniform_per_class), a random "
+        help="Baselines: fixed random subsets (uniform, uniform_per_class), a random "
         "one resampled every epoch (`redrawn`), all of the data (everything).",
     )
     seeds: int = Option(3, min=1, help="How many seeds of the whole pipeline.")

@@ -104,8 +104,8 @@ token_app = Typer(
 @shared.grouped
 def create(
     *,
-    role: Role = Option(..., help="What its holder may do."),
-    name: str = Option("", help="What it is listed under."),
+    role: Role = Option(..., help="Role of its holder."),
+    name: str = Option("", help="Name in lists and logs."),
     days: float = Option(0.0, min=0.0, help="How long it is valid; 0 until it is revoked."),
     json: shared.Json = False,
     coordinator: shared.Coordinator,
@@ -139,7 +139,7 @@ def revoke(
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
-    """End a token: whoever shows it is refused from the next call on."""
+    """Revoke a token: its calls are refused from now on."""
     with coordinator.connect() as client:
         token = client.revoke_token(token_id)
     print_result(token, [f"{token.token_id} ({token.name}) is revoked"], as_json=json)

@@ -88,11 +88,11 @@ def written(out: Path, subset: Subset, *, as_json: bool) -> None:
         "fingerprint": subset.fingerprint,
         "manifest": subset.manifest,
     }
-    # Of "latest" nobody has said which run it is.
+    # "latest" does not say which run it is.
     of_run = f" of run {name}" if (name := subset.manifest.get("run_name")) else ""
     lines = [f"{out}: {len(subset)} examples by {subset.strategy}{of_run}, digest {subset.digest}"]
     if subset.findings:
-        lines.append("; ".join(subset.findings[:2]))
+        lines.append("; ".join(subset.findings[:3]))
     if out.suffix.lower() == ".csv":
         lines.append("a .csv has no manifest: lipt reads .npy and .json")
     if subset.soft_labels is not None:
@@ -114,7 +114,7 @@ def export(
     allow_module: shared.AllowModule = None,
     json: shared.Json = False,
 ) -> None:
-    """Write a subset's images themselves, in tar shards, for whoever trains elsewhere."""
+    """Write a subset's images themselves, in tar shards, for training elsewhere."""
     from lipt.trainer.subsets.subset import Subset
 
     chosen = Subset.load(subset)

@@ -1,4 +1,4 @@
-"""`lipt train`: main training on a subset, or on redrawn examples, with the paper's recipe."""
+"""`lipt train`: main training on a subset, or on resampled examples, with the paper's recipe."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Choice:
         return asked if self.every is None else {**asked, "every": self.every}
 
     def source(self, train: Dataset, seed: int) -> Redrawn | None:
-        """What draws other examples for every epoch."""
+        """Source of other examples for every epoch."""
         from lipt.common.subsets import resolve_budget
         from lipt.trainer.resampling.redrawing import Redrawn
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
+from safetensors.torch import save_file
 
 from lipt.common.data import decode_image, open_dataset
 from lipt.common.data.sources.rows import ColumnRows
@@ -439,3 +441,26 @@ def test_row_groups_are_dropped_least_recently_used_first(tmp_path: Path) -> Non
     for row in (2, 0, 3, 5):
         groups.read(row)
     assert read == [0, 1, 2, 0, 2]
+
+
+def test_texts_are_the_means_of_their_tokens_vectors(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write("text,label\nred blue,a\nblue blue,b\n,a\n")
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match="pip install --no-deps wordllama"):
+        opened(path, "text=text&embedding=wordllama")
+    folder = tmp_path / "wordllama"
+    for part in ("weights", "tokenizers"):
+        (folder / part).mkdir(parents=True)
+    vectors_VD = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 4.0]]).half()
+    save_file({"vectors": vectors_VD}, folder / "weights/l2_supercat_256.safetensors")
+    words = tokenizers.models.WordLevel({"?": 0, "red": 1, "blue": 2}, unk_token="?")
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizers/l2_supercat_tokenizer_config.json"))
+    found = SimpleNamespace(origin=str(folder / "__init__.py"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: found)
+    rows = opened(path, "text=text&embedding=wordllama")
+    assert rows.tensors[""].tolist() == [[1, 2], [0, 4], [0, 0]]
+    assert rows.columns[0].standardized

@@ -117,7 +117,8 @@ def test_other_floats_are_numbers(labels: Any) -> None:
 def test_whole_numbers_are_no_classes_where_the_data_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO)
+    labelled(np.array([[0], [1]]))
+    assert "its targets are a column, taken for one class each" in caplog.text
     for labels in ([0.0, 1.0] * 10, [3, 5, 9]):
         data = labelled(labels, target="number")
         assert data.target.kind is TargetKind.NUMBER
@@ -125,6 +126,7 @@ def test_whole_numbers_are_no_classes_where_the_data_says_so(
     assert "taken for classes" not in caplog.text
     labelled([0.0, 1.0] * 10)
     assert "floats of 2 whole values, taken for classes. For regression, set" in caplog.text
+    caplog.set_level(logging.INFO)
     labelled([-1, 1])
     assert "2 values from -1 to 1, numbered by value" in caplog.text
 

@@ -92,7 +92,7 @@ def test_of_many_near_copies_one_is_chosen_at_most(budget: int) -> None:
     assert pictures is not None
     assert len(pictures[found.indices_K].unique()) == budget
     assert found.findings["copies"] == pytest.approx(0.498)
-    assert "one of each picture, as 49.8% are near copies" in found.findings["words"][-1]
+    assert "one of each picture, as 49.8% are near-duplicates" in found.findings["words"][-1]
 
 
 def test_of_near_copies_the_most_trusted_label_stays() -> None:
@@ -204,7 +204,7 @@ def test_strata_get_equal_shares_or_their_own() -> None:
     assert sorted(chosen.indices_K.tolist()) == expected.indices_K.tolist()
     assert chosen.findings["words"] == [
         "the targets are regression: no gain over random is known of any choice",
-        "0.0% of the examples are near copies of others",
+        "0.0% of the examples are near-duplicates of others",
         "random in equal shares of the strata",
     ]
 

@@ -30,7 +30,7 @@ def test_a_subset_is_written(relay: Relay, lipt: Any, tmp_path: Path, suffix: st
     assert result.exit_code == 0, result.stderr
     first, used, *note = result.stdout.splitlines()
     assert first.startswith(f"{out}: 20 examples by grand of run {READY}, digest ")
-    assert used == "judged by a model with its own head; 2 learners took part, merged into theta_p"
+    assert used.startswith("judged by a model with its own head; 2 learners took part, merged into")
     if suffix == ".csv":
         assert note == ["a .csv has no manifest: lipt reads .npy and .json"]
     else:
