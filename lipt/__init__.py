@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lipt.trainer.main_training import Recipe as Recipe
     from lipt.trainer.main_training import fit as fit
     from lipt.trainer.resampling.reselection import ReselectingSampler as ReselectingSampler
-    from lipt.trainer.resampling.samplers import RedrawingSampler as RedrawingSampler
+    from lipt.trainer.resampling.samplers import RepeatedRandomSampler as RepeatedRandomSampler
     from lipt.trainer.resampling.samplers import SubsetSampler as SubsetSampler
     from lipt.trainer.subsets.subset import Subset as Subset
     from lipt.trainer.subsets.weighted import SoftTargetLoss as SoftTargetLoss
@@ -53,7 +53,7 @@ _MODULES = {
     "lipt.data": "open_dataset",
     "lipt.pretraining": "Pretrained pretrain",
     "lipt.trainer": (
-        "Client Diagnosis Recipe RedrawingSampler ReselectingSampler "
+        "Client Diagnosis Recipe RepeatedRandomSampler ReselectingSampler "
         "Subset SubsetSampler fit normalized_weights weighted_cross_entropy"
     ),
     "lipt.trainer.subsets.weighted": (

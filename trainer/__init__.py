@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from lipt.trainer.main_training import Trained as Trained
     from lipt.trainer.main_training import TrainingPaused as TrainingPaused
     from lipt.trainer.main_training import fit as fit
-    from lipt.trainer.resampling.redrawing import Redrawn as Redrawn
+    from lipt.trainer.resampling.repeated_random import RepeatedRandom as RepeatedRandom
     from lipt.trainer.resampling.reselection import ReselectingSampler as ReselectingSampler
     from lipt.trainer.resampling.reselection import Reselection as Reselection
-    from lipt.trainer.resampling.samplers import RedrawingSampler as RedrawingSampler
+    from lipt.trainer.resampling.samplers import RepeatedRandomSampler as RepeatedRandomSampler
     from lipt.trainer.resampling.samplers import SubsetSampler as SubsetSampler
     from lipt.trainer.subsets.subset import Subset as Subset
     from lipt.trainer.subsets.weighted import normalized_weights as normalized_weights
@@ -38,8 +38,8 @@ _MODULES = {
     "lipt.trainer.client.client": "Client",
     "lipt.trainer.diagnosis.diagnosis": "Diagnosis",
     "lipt.trainer.main_training": "Recipe Schedule Trained TrainingPaused fit",
-    "lipt.trainer.resampling.samplers": ("RedrawingSampler SubsetSampler"),
-    "lipt.trainer.resampling.redrawing": "Redrawn",
+    "lipt.trainer.resampling.samplers": ("RepeatedRandomSampler SubsetSampler"),
+    "lipt.trainer.resampling.repeated_random": "RepeatedRandom",
     "lipt.trainer.resampling.reselection": "Reselection ReselectingSampler",
     "lipt.trainer.subsets.subset": "Subset",
     "lipt.trainer.subsets.weighted": "normalized_weights weighted_cross_entropy",

@@ -38,7 +38,7 @@ from lipt.common.subsets import budget_from_fraction
 from lipt.trainer.client.client import Client
 from lipt.trainer.main_training import Schedule, TrainingPaused, evenly, fit
 from lipt.trainer.main_training.training import MakeSubsetSource, SubsetSource
-from lipt.trainer.resampling.redrawing import Redrawn
+from lipt.trainer.resampling.repeated_random import RepeatedRandom
 from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
@@ -178,7 +178,7 @@ def train(cell: Cell, bench: Bench) -> Result:
     if cell.strategy == EVERYTHING:
         return _fit(cell, bench, None, None)
     if cell.strategy == REDRAWN:
-        redrawn = Redrawn(data, budget, cell.seed)
+        redrawn = RepeatedRandom(data, budget, cell.seed)
         return _fit(cell, bench, redrawn.subset, redrawn)
     run = service.run(cell)
     subset = service.subset(cell, run)

@@ -33,7 +33,7 @@ from lipt.common.network.tls import (
     require_key,
     shown,
 )
-from lipt.trainer.writing.files import replacing
+from lipt.trainer.files import replacing
 
 # Clocks of two machines differ by less.
 _BACKDATED = timedelta(hours=1)

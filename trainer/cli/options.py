@@ -104,7 +104,7 @@ class Coordinator:
 
     def connect(self) -> Client:
         """A client, connected where `--wait` asks for that."""
-        from lipt.trainer.cli.display.output import run_talking
+        from lipt.trainer.cli.display.output import run_with_progress
         from lipt.trainer.client.client import Client
 
         # No flag takes the token itself: everybody can read command lines.
@@ -113,7 +113,7 @@ class Coordinator:
         try:
             if self.wait:
                 activity = f"waiting for the coordinator at {self.address}"
-                run_talking(lambda _: client.reach(self.wait), activity=activity)
+                run_with_progress(lambda _: client.reach(self.wait), activity=activity)
         except BaseException:
             client.close()
             raise
@@ -227,7 +227,7 @@ def collect_overrides(
         return merge(PRESETS[preset], collect_overrides(flags, assignments, config))
     if config is None:
         return nested
-    with refusing_as_usage():
+    with usage_errors():
         table = read_toml(config).get("run")
     if not isinstance(table, dict):
         raise BadParameter(
@@ -246,12 +246,12 @@ def _toml_value(text: str) -> Any:
 def validated(kind: type[ModelT], values: Mapping[str, Any]) -> ModelT:
     from lipt.common.config.values import validate
 
-    with refusing_as_usage():
+    with usage_errors():
         return validate(kind, values)
 
 
 @contextmanager
-def refusing_as_usage() -> Iterator[None]:
+def usage_errors() -> Iterator[None]:
     """Turns a refusal of what was typed into a usage error."""
     from lipt.common.errors import LiptError
 

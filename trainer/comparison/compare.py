@@ -20,7 +20,7 @@ from lipt.trainer.comparison.trial import (
     EVERYTHING,
     FIXED,
     LATE,
-    REDRAWN,
+    RESAMPLED,
     Cell,
     Plan,
     Trial,
@@ -31,7 +31,7 @@ from lipt.trainer.comparison.trial import (
 from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
 from lipt.trainer.main_training.records import OnStep
 from lipt.trainer.main_training.steps import comparable
-from lipt.trainer.resampling.redrawing import Redrawn
+from lipt.trainer.resampling.repeated_random import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, RunView, StrategyView
 
@@ -114,8 +114,8 @@ def compare(
             if trials.find(cell) is not None:
                 continue
             subset, source, measures = None, None, shared
-            if cell.strategy == REDRAWN:
-                source = Redrawn(train, round(cell.fraction * len(train)), seed)
+            if cell.strategy == RESAMPLED:
+                source = RepeatedRandom(train, round(cell.fraction * len(train)), seed)
                 subset = source.subset
             elif cell.strategy != EVERYTHING:
                 # All examples with soft labels are a subset as well.
@@ -127,7 +127,7 @@ def compare(
                         say(f"seed {seed}: fitted to the data: {run.fitted}")
                 asked = {"proxy": plan.proxy, "soft_labels": cell.is_soft}
                 subset = choose(run, name, fraction=cell.fraction, **asked)
-                measures = shared | choosing_costs(known[name], run.costs, subset.manifest)
+                measures = shared | selection_costs(known[name], run.costs, subset.manifest)
             if subset is not None:
                 measures = {**measures, "num_examples": len(subset)}
             trial = _trial(cell, subset, source, recipe, training, measures)
@@ -142,12 +142,12 @@ def compare(
 def _trial(
     cell: Cell,
     subset: Subset | None,
-    source: Redrawn | None,
+    source: RepeatedRandom | None,
     recipe: Recipe,
     training: Callable[..., Trained],
     measures: Mapping[str, Any],
 ) -> Trial:
-    stays = cell.name not in (EVERYTHING, REDRAWN)
+    stays = cell.name not in (EVERYTHING, RESAMPLED)
     changes: dict[str, float] = {"seed": cell.seed}
     if subset is not None and cell.is_soft:
         changes["soft_labels"] = subset.recommended_alpha
@@ -175,7 +175,7 @@ def _trial(
     )
 
 
-def choosing_costs(
+def selection_costs(
     strategy: StrategyView, run: CostsView | None, manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
     if run is None or (strategy.name in FIXED and not manifest.get("soft_labels")):
@@ -183,7 +183,7 @@ def choosing_costs(
     found = {"selection_seconds": float(manifest["costs"]["selection_seconds"])}
     if (warm_up := manifest["costs"].get("warm_up_seconds")) is not None:
         return found | {"pretraining_seconds": float(warm_up)}
-    if not rests_on_pretraining(strategy.needs, manifest):
+    if not uses_pretraining(strategy.needs, manifest):
         return found
     seconds = run.initialization_seconds + run.sharding_seconds
     seconds += run.training_seconds + run.merging_seconds
@@ -191,7 +191,7 @@ def choosing_costs(
     return found | {"pretraining_seconds": seconds, "bytes_sent": sent}
 
 
-def rests_on_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) -> bool:
+def uses_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) -> bool:
     """Whether a selection without its own warm-up used the run's pre-training.
 
     All heads that an automatic choice tried count, and those of soft labels.

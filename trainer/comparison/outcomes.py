@@ -13,8 +13,16 @@ from typing import TypeVar
 
 from lipt.common.imports import import_extra
 from lipt.common.text import format_bytes
-from lipt.trainer.comparison.trial import BASELINES, EVERYTHING, FIXED, REDRAWN, SOFT, Trial, label
-from lipt.trainer.writing.formatting import format_percent, table_lines
+from lipt.trainer.comparison.trial import (
+    BASELINES,
+    EVERYTHING,
+    FIXED,
+    RESAMPLED,
+    SOFT,
+    Trial,
+    label,
+)
+from lipt.trainer.formatting import format_percent, table_lines
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -164,10 +172,10 @@ def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence
         std_accuracy=stdev(accuracies.values()) if len(row) > 1 else 0.0,
         difference=None if name in (*FIXED, EVERYTHING) else difference,
         everything=_gap(row, everything, target),
-        resampled=_gap(row, _of(within, REDRAWN), target),
+        resampled=_gap(row, _of(within, RESAMPLED), target),
         subset_accuracy=fmean(on_subset) if len(on_subset) == len(row) else None,
         converged=None
-        if plain_name in (EVERYTHING, REDRAWN)
+        if plain_name in (EVERYTHING, RESAMPLED)
         else all(trial.converged for trial in row),
         num_steps=row[0].num_steps,
         pretraining_seconds=fmean(trial.pretraining_seconds for trial in row),
@@ -392,7 +400,7 @@ def _repeated(chosen: Sequence[Outcome]) -> str:
 
 
 def _faster(best: Outcome) -> str:
-    baselines = (EVERYTHING, best.everything), (label(REDRAWN), best.resampled)
+    baselines = (EVERYTHING, best.everything), (label(RESAMPLED), best.resampled)
     accuracies = [
         _compared(gap.accuracy, name, ("better", "worse"), _points)
         for name, gap in baselines

@@ -15,16 +15,16 @@ from typing import Any
 
 from lipt.common.config.run_config import merge
 from lipt.common.errors import ConfigError
+from lipt.trainer.files import write_atomically
+from lipt.trainer.formatting import differences
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.main_training.records import Evaluation
-from lipt.trainer.writing.files import write_atomically
-from lipt.trainer.writing.formatting import differences
 
 # The coordinator's random strategies.
 FIXED = ("uniform", "uniform_per_class")
-REDRAWN = "redrawn"
+RESAMPLED = "redrawn"
 EVERYTHING = "everything"
-BASELINES = (*FIXED, REDRAWN, EVERYTHING)
+BASELINES = (*FIXED, RESAMPLED, EVERYTHING)
 # Suffix of a row that is trained with soft labels; its baseline is the same row without them.
 SOFT = "+soft"
 
@@ -39,7 +39,7 @@ def label(strategy: str) -> str:
         return f"{label(strategy.removesuffix(SOFT))} {SOFT}"
     if strategy in FIXED:
         return f"random ({strategy})"
-    return "random resampled every epoch" if strategy == REDRAWN else strategy
+    return "random resampled every epoch" if strategy == RESAMPLED else strategy
 
 
 @dataclass(frozen=True)
@@ -188,11 +188,11 @@ class Plan:
     def cells(self, seed: int) -> Iterator[Cell]:
         """The trials of a seed: everything once, the rest for each fraction."""
         names = {*self.baselines, *self.strategies}
-        random = (name for name in (*FIXED, REDRAWN) if name in names)
+        random = (name for name in (*FIXED, RESAMPLED) if name in names)
         rows = dict.fromkeys((*random, *self.strategies))
         cells = [Cell(seed, EVERYTHING, 1.0)] if EVERYTHING in self.baselines else []
         cells += [Cell(seed, name, fraction) for fraction in self.fractions for name in rows]
         for cell in cells:
             yield cell
-            if self.soft_labels and cell.strategy != REDRAWN:
+            if self.soft_labels and cell.strategy != RESAMPLED:
                 yield replace(cell, strategy=cell.strategy + SOFT)

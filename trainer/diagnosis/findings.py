@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from lipt.common.targets.kinds import TargetKind
-from lipt.trainer.writing.formatting import format_percent
+from lipt.trainer.formatting import format_percent
 
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]

@@ -33,8 +33,8 @@ from lipt.common.inputs.specs import ImageFormat, ImageSpec
 from lipt.common.models import build_model
 from lipt.common.process.devices import resolve_device
 from lipt.trainer.distillation.synthetic import RealExamples, SyntheticSet
+from lipt.trainer.formatting import differences
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.writing.formatting import differences
 
 _BATCH_SIZE = 256
 _MOMENTUM = 0.9

@@ -17,10 +17,10 @@ from lipt.common.errors import ConfigError, SubsetError, WeightsError
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import pack, read_container
 from lipt.common.weights.specs import Weights, check_specs, specs_of
+from lipt.trainer.files import write_atomically
+from lipt.trainer.formatting import differences
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.writing.files import write_atomically
-from lipt.trainer.writing.formatting import differences
 
 
 @dataclass(frozen=True)

@@ -51,13 +51,13 @@ from lipt.trainer.main_training.steps import (
     comparable,
     place_model,
 )
-from lipt.trainer.resampling.redrawing import Redrawn
+from lipt.trainer.resampling.repeated_random import RepeatedRandom
 from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.subsets.data import open_data
 from lipt.trainer.subsets.subset import Subset
 
 # What gives another subset before each epoch; its `num_epochs` is set beforehand.
-SubsetSource = Redrawn | Reselection
+SubsetSource = RepeatedRandom | Reselection
 # Called with the model in training and the first subset; None if the source selects that too.
 MakeSubsetSource = Callable[[nn.Module, Subset | None], SubsetSource]
 
@@ -254,7 +254,7 @@ def fit(
         initial: initial weights, such as theta* or theta_p.
         checkpoint: file to write, and to continue from where it exists.
         max_seconds: pause after the last epoch that ends by then, but at least one epoch.
-        reselect: source of the subset before every epoch, such as a `Redrawn`. Or a function
+        reselect: source of the subset before every epoch, such as a `RepeatedRandom`. Or a function
             of the model and the first subset (or None) that makes one, such as a `Reselection`.
         on_epoch: each is called with every epoch's record.
         on_step: called after every step with (steps done, steps in all); must not block.

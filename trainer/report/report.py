@@ -27,9 +27,9 @@ from lipt.trainer.comparison.outcomes import answers, cells, instead, outcomes
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
+from lipt.trainer.formatting import format_percent
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
-from lipt.trainer.writing.formatting import format_percent
 
 
 def open_templates(needed_for: str) -> Any:

@@ -19,7 +19,7 @@ from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.common.subsets import resolve_budget
 from lipt.trainer.arguments import checked
-from lipt.trainer.resampling.redrawing import Cycles
+from lipt.trainer.resampling.repeated_random import Cycles
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted import normalized_weights
 
@@ -154,12 +154,12 @@ class SubsetSampler(RankSampler):
             yield from subset.indices[share_B.numpy()].tolist()
 
 
-class RedrawingSampler(RankSampler):
+class RepeatedRandomSampler(RankSampler):
     """Random examples, resampled every epoch; every example is drawn once before any repeats.
 
     RS2 without replacement (Okanovic et al. 2024, arXiv:2305.18424).
 
-        sampler = RedrawingSampler(len(data), fraction=0.1)
+        sampler = RepeatedRandomSampler(len(data), fraction=0.1)
         loader = DataLoader(data, batch_size=256, sampler=sampler)
         for epoch in range(200):
             sampler.set_epoch(epoch)

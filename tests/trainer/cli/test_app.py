@@ -22,11 +22,11 @@ def test_a_program_that_ends_with_a_thread_in_torch_leaves_in_order(
     entered: list[str] = []
 
     @contextmanager
-    def leaving() -> Iterator[None]:
+    def process_exit() -> Iterator[None]:
         entered.append("leaving")
         yield
 
-    monkeypatch.setattr(app, "leaving", leaving)
+    monkeypatch.setattr(app, "process_exit", process_exit)
     monkeypatch.setattr(app, "main", lambda **_: entered.append("main"))
     app.program()
     assert entered == ["leaving", "main"]

@@ -71,7 +71,7 @@ def test_seconds_are_compared_where_all_reach_the_target() -> None:
 
 
 RANDOM = [*trials("uniform", [0.70, 0.72, 0.71]), *trials("uniform_per_class", [0.72, 0.74, 0.73])]
-REDRAWN = trials("redrawn", [0.78, 0.80, 0.79])
+RESAMPLED = trials("redrawn", [0.78, 0.80, 0.79])
 EVERYTHING = trials("everything", [0.80, 0.80, 0.80], 1.0)
 
 
@@ -89,7 +89,7 @@ def test_all_are_compared_with_the_better_random_and_everything() -> None:
     assert [row.strategy for row in rows] == ["uniform_per_class", "uniform", "craig"]
     assert mean(rows[2].difference) == pytest.approx(0.02)
     assert rows[0].difference is rows[1].difference is None
-    rows = named(outcomes([*RANDOM, *REDRAWN, *EVERYTHING, *trials("craig", [0.75] * 3)]))
+    rows = named(outcomes([*RANDOM, *RESAMPLED, *EVERYTHING, *trials("craig", [0.75] * 3)]))
     craig, redrawn = rows["craig"], rows["redrawn"]
     assert mean(craig.everything.accuracy) == pytest.approx(-0.05)
     assert mean(craig.resampled.accuracy) == pytest.approx(-0.04)

@@ -28,7 +28,7 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
-class Making:
+class Target:
     """Where certificates go, and how long they are valid."""
 
     folder: Path = Option("certs", help="Where the authority is, and what it signs goes.")
@@ -50,7 +50,7 @@ def _hosts(of_what: str) -> Any:
 def init(
     *,
     hosts: list[str] | None = _hosts("the coordinator's machine, besides localhost"),
-    making: Making,
+    target: Target,
     authority_days: int = Option(3650, min=1, max=36500, help="How long the authority is valid."),
     json: shared.Json = False,
 ) -> None:
@@ -61,13 +61,13 @@ def init(
     from lipt.common.network.tls import utc_now
     from lipt.trainer.cli.certificates import AUTHORITY, COORDINATOR, make_authority
 
-    files = making.files()
-    files.require_free([AUTHORITY, COORDINATOR], force=making.force)
+    files = target.files()
+    files.require_free([AUTHORITY, COORDINATOR], force=target.force)
     authority = make_authority(now=utc_now(), days=authority_days)
-    made, lines = _coordinator(files, authority, hosts or [socket.gethostname()], making.days)
+    made, lines = _coordinator(files, authority, hosts or [socket.gethostname()], target.days)
     files.write(AUTHORITY, authority)
     cert, key = files.cert(AUTHORITY), files.key(AUTHORITY)
-    where = shlex.quote(str(making.folder))
+    where = shlex.quote(str(target.folder))
     lines = [
         f"{cert}: the authority, until {_day(authority)}; every machine gets it",
         f"{key}: who has it makes certificates; it is copied nowhere",
@@ -83,7 +83,7 @@ def init(
 def coordinator(
     *,
     hosts: list[str] | None = _hosts("the coordinator's machine, besides localhost"),
-    making: Making,
+    target: Target,
     json: shared.Json = False,
 ) -> None:
     """Make the coordinator's certificate anew, for other hosts or another year.
@@ -92,11 +92,11 @@ def coordinator(
     """
     from lipt.trainer.cli.certificates import COORDINATOR
 
-    files = making.files()
+    files = target.files()
     authority = files.authority()
-    files.require_free([COORDINATOR], force=making.force)
+    files.require_free([COORDINATOR], force=target.force)
     names = hosts or files.hosts(COORDINATOR) or [socket.gethostname()]
-    made, lines = _coordinator(files, authority, names, making.days)
+    made, lines = _coordinator(files, authority, names, target.days)
     print_result(made, lines, as_json=json)
 
 
@@ -107,7 +107,7 @@ def _add_peer(role: Role, may: str) -> None:
         *,
         name: str = Argument(role.value, help="Name of the peer at the coordinator."),
         hosts: list[str] | None = _hosts("a worker whose metrics are scraped"),
-        making: Making,
+        target: Target,
         json: shared.Json = False,
     ) -> None:
         from lipt.common.network.tls import utc_now
@@ -115,10 +115,10 @@ def _add_peer(role: Role, may: str) -> None:
 
         if hosts and role is not Role.WORKER:
             raise BadParameter(f"a {role} serves nothing: --host is for workers' metrics.")
-        files, named = making.files(), hosts or []
+        files, named = target.files(), hosts or []
         authority, now = files.authority(), utc_now()
-        pair = issue_client(authority, name, role, hosts=named, now=now, days=making.days)
-        files.require_free([name], force=making.force)
+        pair = issue_client(authority, name, role, hosts=named, now=now, days=target.days)
+        files.require_free([name], force=target.force)
         made, lines = _written(files, name, named, pair)
         print_result(made | {"role": role}, lines, as_json=json)
 

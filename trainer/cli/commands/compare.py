@@ -9,7 +9,7 @@ from pathlib import Path
 from typer import BadParameter, Exit, Option
 
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import TrainingProgress, open_talking, print_result
+from lipt.trainer.cli.display.output import TrainingProgress, open_with_progress, print_result
 
 # Status without a verdict; 1 and 2 are errors.
 _NOTHING_LEARNED = 3
@@ -81,7 +81,7 @@ def compare(
     )
     shared.require_replaceable(out)
     modules = shared.modules_of(allow_module, data, test, model)
-    opened = partial(open_talking, image_size=image_size, modules=modules)
+    opened = partial(open_with_progress, image_size=image_size, modules=modules)
     train_data, test_data = opened(data), opened(test)
     progress = TrainingProgress()
     with coordinator.connect() as client:

@@ -11,8 +11,8 @@ from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
 from lipt.common.terminal import say
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import print_result, run_talking
-from lipt.trainer.writing.formatting import format_percent, table_lines
+from lipt.trainer.cli.display.output import print_result, run_with_progress
+from lipt.trainer.formatting import format_percent, table_lines
 
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
@@ -76,7 +76,7 @@ def start(
     with coordinator.connect() as client:
         if weights is not None:
             activity = f"uploading {initial_weights}"
-            blob = run_talking(lambda _: client.upload_weights(weights), activity=activity)
+            blob = run_with_progress(lambda _: client.upload_weights(weights), activity=activity)
             overrides.setdefault("initialization", {})["weights_sha256"] = blob.sha256
         run = client.start_run(overrides, name=name)
         told = [f"fitted to the data: {run.fitted}"] if run.fitted else []

@@ -10,7 +10,7 @@ from typer import Argument, Option, Typer
 
 from lipt.common.text import format_bytes
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import open_talking, print_result, run_talking
+from lipt.trainer.cli.display.output import open_with_progress, print_result, run_with_progress
 from lipt.trainer.subsets import EXAMPLES_PER_SHARD
 from lipt.trainer.views import DEFAULT_STRATEGY, WeightsKind
 
@@ -58,7 +58,7 @@ def get(
     """Get a subset: the examples that a strategy chooses on a run's model."""
     asked: dict[str, Any] = {**vars(choice), "options": prepare(choice, out)}
     with coordinator.connect() as client:
-        subset = run_talking(
+        subset = run_with_progress(
             lambda tell: client.subset(
                 run, weights=weights, **asked, on_progress=lambda progress: tell(str(progress))
             )
@@ -71,7 +71,7 @@ def prepare(choice: Choice, out: Path) -> dict[str, str]:
     shared.require_size(choice.fraction, choice.budget)
     from lipt.trainer.subsets.formats import writer_of
 
-    with shared.refusing_as_usage():
+    with shared.usage_errors():
         writer_of(out)
     shared.require_replaceable(out)
     return shared.parse_options(choice.options)
@@ -119,8 +119,8 @@ def export(
 
     chosen = Subset.load(subset)
     modules, quarantined = shared.modules_of(allow_module, data), chosen.quarantined
-    opened = open_talking(data, image_size=None, modules=modules, quarantined=quarantined)
-    shards = run_talking(
+    opened = open_with_progress(data, image_size=None, modules=modules, quarantined=quarantined)
+    shards = run_with_progress(
         lambda tell: chosen.to_webdataset(
             opened,
             out,
@@ -165,6 +165,6 @@ def get_weights(
     shared.require_replaceable(out)
     with coordinator.connect() as client:
         activity = f"downloading the {kind} weights of {run}"
-        blob = run_talking(lambda _: client.save_weights(out, run, kind), activity=activity)
+        blob = run_with_progress(lambda _: client.save_weights(out, run, kind), activity=activity)
     line = f"{out}: {format_bytes(blob.size_bytes)}, sha256 {blob.sha256}"
     print_result({"path": out, "kind": kind, **vars(blob)}, [line], as_json=json)

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lipt.common.terminal import say, say_json
-from lipt.trainer.writing.formatting import format_percent, to_jsonable
+from lipt.trainer.formatting import format_percent, to_jsonable
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
@@ -79,7 +79,7 @@ def in_background(
         raise error
 
 
-def run_talking(
+def run_with_progress(
     work: Callable[[Say], ResultT],
     say: Say = partial(say, err=True),
     *,
@@ -107,7 +107,7 @@ def run_talking(
 
 
 @contextmanager
-def leaving() -> Iterator[None]:
+def process_exit() -> Iterator[None]:
     """Let the block's exception end the process; at once where a thread works behind it.
 
     Python stops threads anywhere. In torch or gRPC that aborts the process, whatever its status.
@@ -130,7 +130,7 @@ def leaving() -> Iterator[None]:
         os._exit(code if isinstance(code, int) else 1)
 
 
-def open_talking(
+def open_with_progress(
     source: str,
     *,
     image_size: int | None,
@@ -140,7 +140,7 @@ def open_talking(
     """A data set, read with a line on standard error whenever that takes long."""
     from lipt.common.data import open_dataset
 
-    dataset = run_talking(
+    dataset = run_with_progress(
         lambda tell: open_dataset(
             source,
             image_size=image_size,
@@ -155,7 +155,7 @@ def open_talking(
     return dataset
 
 
-def left_out_by(client: Client) -> tuple[int, ...]:
+def quarantined_by(client: Client) -> tuple[int, ...]:
     """The ids of the broken images that a coordinator leaves out of its data."""
     dataset = client.info().dataset
     return () if dataset is None else dataset.quarantined
@@ -188,7 +188,7 @@ class TrainingProgress:
 
 
 @contextmanager
-def saying_warnings(*kinds: type[Warning]) -> Iterator[None]:
+def warnings_as_lines(*kinds: type[Warning]) -> Iterator[None]:
     """Print warnings as lines without their place in the code, and all of some kinds."""
     with warnings.catch_warnings():
         for kind in kinds:

@@ -9,8 +9,8 @@ from lipt.common.states import LearnerState, RunState
 from lipt.common.terminal import say
 from lipt.common.text import format_bytes
 from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, in_background, print_json
+from lipt.trainer.formatting import format_percent, table_lines
 from lipt.trainer.views import LearnerView, RunView
-from lipt.trainer.writing.formatting import format_percent, table_lines
 
 LEARNER_COLUMNS = ("learner", "worker", "device", "step", "loss", "validation", "density", "status")
 

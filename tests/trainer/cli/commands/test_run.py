@@ -25,8 +25,8 @@ from lipt.trainer.cli.certificates import Folder
 from lipt.trainer.cli.commands import service
 from lipt.trainer.cli.commands.service import token_state, tunnel_hint
 from lipt.trainer.client.client import Client
+from lipt.trainer.formatting import to_jsonable
 from lipt.trainer.views import StrategyView, TokenView, view_of
-from lipt.trainer.writing.formatting import to_jsonable
 from lipt.v1 import access_pb2, config_pb2, run_pb2, subset_pb2
 from tests.cluster import LoggedProcess
 from tests.relay import Fault, Relay, answer
