@@ -3,7 +3,7 @@
 import os
 
 import torch
-from lipt.trainer import RepeatedRandomSampler
+from lipt import RepeatedRandomSampler
 from mine import data, model
 
 epochs = int(os.environ.get("EPOCHS", "200"))

@@ -13,8 +13,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from lipt import Client
 from lipt.common.rpc.channel import open_channel
-from lipt.trainer import Client
 from tests import processes
 from tests.played_worker import PlayedWorker
 

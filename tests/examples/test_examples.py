@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from lipt import Subset
 from lipt.common.data import open_dataset
 from lipt.common.models import build_model, forward_with_features
-from lipt.trainer import Subset
 from tests.cluster import Cluster
 from tests.examples.conftest import EXAMPLES, with_examples
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from lipt import RepeatedRandomSampler, ReselectingSampler, SubsetSampler
 from lipt.common.errors import ConfigError, SubsetError
-from lipt.trainer import RepeatedRandomSampler, ReselectingSampler, SubsetSampler
 from tests.trainer.fake_client import FakeClient
 from tests.trainer.integrations.conftest import BATCH, NUM_EXAMPLES, Loop, Model, Rows, subset_of
 

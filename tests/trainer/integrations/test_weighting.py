@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.trainer import Subset, SubsetSampler
+from lipt import Subset, SubsetSampler
 from lipt.trainer.integrations.weighting import WeightedLosses, Weighting
 from lipt.trainer.subsets.weighted import UnweightedWarning, normalized_weights
 from tests.trainer.integrations.conftest import BATCH, RATE, Loop, Model, Rows

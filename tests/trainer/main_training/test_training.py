@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lipt import Recipe, fit
 from lipt.common.data import Dataset
 from lipt.common.data.loading import dataset_of, load
 from lipt.common.data.sources.rows import ColumnRows
@@ -22,7 +23,6 @@ from lipt.common.errors import (
 )
 from lipt.common.inputs.model_input import columns_in
 from lipt.common.targets.kinds import TargetKind
-from lipt.trainer import Recipe, fit
 from lipt.trainer.main_training import Schedule, Trained, evenly, training
 from lipt.trainer.main_training.records import write_line
 from lipt.trainer.main_training.steps import comparable

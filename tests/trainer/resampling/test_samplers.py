@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import distributed, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from lipt import RepeatedRandomSampler
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import (
     BudgetError,
@@ -20,7 +21,6 @@ from lipt.common.errors import (
     MissingExtraError,
     UnreachableError,
 )
-from lipt.trainer import RepeatedRandomSampler
 from lipt.trainer.resampling.repeated_random import Cycles
 from lipt.trainer.resampling.reselection import ReselectingSampler
 from lipt.trainer.resampling.samplers import SubsetSampler, Uneven

@@ -23,7 +23,6 @@ from lipt.trainer.subsets.weighted import (
     WeightedCollate,
     WeightedSubsetLoss,
     normalized_weights,
-    weighted_cross_entropy,
 )
 from tests.trainer.made_up import made_up_subset
 
@@ -227,7 +226,8 @@ def test_a_failed_save_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_each_example_counts_by_its_normalized_weight() -> None:
     # Two classes at equal logits: every loss is log 2, so the mean is log 2 * (3 + 1) / 2.
-    loss = weighted_cross_entropy(torch.zeros(2, 2), torch.tensor([0, 1]), torch.tensor([3.0, 1.0]))
+    weights, labels = torch.tensor([3.0, 1.0]), torch.tensor([0, 1])
+    loss = WeightedSubsetLoss()(torch.zeros(2, 2), labels, weights)
     assert loss.item() == pytest.approx(2 * 0.693147, rel=1e-5)
     assert normalized_weights(torch.tensor([1.0, 2.0, 5.0])).tolist() == pytest.approx(
         [0.375, 0.75, 1.875]
