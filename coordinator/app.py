@@ -14,11 +14,11 @@ from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import Meters
 from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
-from lipt.coordinator.access.tokens import Tokens, keep_own_token
+from lipt.coordinator.access.tokens import OwnToken, Tokens
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
-from lipt.coordinator.compute.messages import OnProgress, Progressed
+from lipt.coordinator.compute.messages import OnProgress, Progressed, ScanNews
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.compute.scan import scans_dir
+from lipt.coordinator.compute.scan import PartyDistrusted, scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import steady_clock
@@ -67,8 +67,8 @@ class App:
         stack.callback(self.lock.release)
         self.database = Database.open(settings.state_dir / "lipt.db")
         stack.push_async_callback(self.database.close)
-        own_token = keep_own_token(settings.state_dir)
-        self.tokens = Tokens(self.database, own_token, wall_clock=time)
+        self.tokens = Tokens(self.database, OwnToken(settings.state_dir), wall_clock=time)
+        stack.callback(self.tokens.stop)
         self.blobs = BlobStore(settings.state_dir, max_blob_bytes=settings.limits.max_blob_bytes)
         self.store = RunStore(self.database)
 
@@ -96,7 +96,7 @@ class App:
             events=self.events,
             meters=self.meters,
         )
-        compute.on_scan = self.dispatcher.scans.note
+        compute.on_scan = self._note_scan
         driver = RunDriver(
             store,
             compute,
@@ -139,6 +139,11 @@ class App:
         stack.push_async_callback(self.answers.stop)
         stack.callback(self.intake.stop)
 
+    def _note_scan(self, news: ScanNews) -> None:
+        self.dispatcher.scans.note(news)
+        if isinstance(news, PartyDistrusted):
+            _begin(self._stack, self.answers.forget_scores_of(news.party), "distrust")
+
     async def _keep_storage(self) -> None:
         settings = self.settings
         accounts = await asyncio.to_thread(
@@ -150,7 +155,9 @@ class App:
             clock=monotonic,
         )
         kept = (settings.state_dir, self.blobs, accounts, settings.storage, self.events)
-        self.storage = Storage(*kept, self.store, self.compute, wall_clock=time)
+        self.storage = Storage(
+            *kept, self.store, self.compute, wall_clock=time, steady_clock=monotonic
+        )
         _begin(self._stack, self.storage.run(), "collection")
 
 

@@ -22,9 +22,10 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from lipt.common.access.tokens import published
+from lipt.common.access.local import forget_dead, local_sockets
 from lipt.common.network.tls import (
     TlsFiles,
+    is_loopback,
     require_deliberate_exposure,
     server_credentials,
     split_address,
@@ -32,6 +33,7 @@ from lipt.common.network.tls import (
 from lipt.common.observability.metrics import serving_metrics
 from lipt.common.process import tell_manager
 from lipt.common.process.devices import device_name, resolve_device
+from lipt.common.process.machine import num_descriptors, raise_descriptor_limit
 from lipt.common.text import empty_classes
 from lipt.coordinator.access.caller import ALLOWED_ROLES
 from lipt.coordinator.access.tokens import (
@@ -55,7 +57,7 @@ from lipt.coordinator.page.serving import PageServer, open_page, require_dashboa
 from lipt.coordinator.page.sessions import Sessions
 from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.blobs import BlobService
-from lipt.coordinator.rpc.info import InfoService, answering_probes, bind
+from lipt.coordinator.rpc.info import InfoService, answering_probes, bind, connection_options
 from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits
 from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
@@ -85,6 +87,7 @@ logger = logging.getLogger(__name__)
 
 # For health checks, and for calls that are being refused.
 _SPARE_CALLS = 1024
+_LOOK_SECONDS, _MANY_OF_ALL = 30.0, 0.8
 
 # Those of the access table, which includes reflection.
 _SERVICES = sorted({method.split("/")[1] for method in ALLOWED_ROLES})
@@ -134,7 +137,7 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
         settings.listen, tls, insecure=settings.insecure, require_token=settings.require_token
     )
     stopping = asyncio.Event()
-    sessions = Sessions(app.tokens.own, app.tokens.holds, settings.state_dir, clock=time)
+    sessions = Sessions(lambda: app.tokens.own, app.tokens.holds, settings.state_dir, clock=time)
     limits = PeerLimits(settings.limits, clock=monotonic)
     server = _grpc_server(app, admitted, limits)
     servicers = _servicers(app, stopping, sessions)
@@ -142,8 +145,9 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
     credentials = None if tls is None else server_credentials(tls)
     address = bind(server, settings.listen, credentials, flag="--listen")
     page = None if settings.dashboard_listen is None else PageServer(settings.dashboard_listen, tls)
+    watching = asyncio.create_task(_watch_descriptors(raise_descriptor_limit()))
     # From before the first call until after the last.
-    with _local_token(app, address, admitted):
+    with _local(server, app, address, admitted):
         await server.start()
         try:
             if page is not None:
@@ -156,6 +160,7 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
             yield address
         finally:
             tell_manager(STOPPING="1")
+            watching.cancel()
             logger.info(
                 "stopping: no new work, up to %g s for calls under way", settings.drain_seconds
             )
@@ -188,20 +193,33 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
 
 
 @contextmanager
-def _local_token(app: App, address: str, admitted: Admission) -> Iterator[None]:
+def _local(server: grpc.aio.Server, app: App, address: str, admitted: Admission) -> Iterator[None]:
+    """Serve this user's clients over local sockets."""
+    if is_loopback(split_address(address)[0]):
+        forget_dead(address)
     if admitted is not Admission.OWN_USER:
         yield
         return
-    _, port = split_address(address)
-    with published(port, app.tokens.own) as paths:
+    with local_sockets(address, server.add_insecure_port) as paths:
         if not paths:
             logger.warning(
-                "clients of this user cannot find their local token: no folder for it can be used. "
-                "Set XDG_RUNTIME_DIR or TMPDIR, here and for them, to a folder of this user, or "
-                "start them with --token-file %s.",
+                "clients of this user cannot reach it without a token: no folder for a socket can "
+                "be used. Set XDG_RUNTIME_DIR or TMPDIR, here and for them, to a folder of this "
+                "user with a short path, or start them with --token-file %s.",
                 app.settings.state_dir / OWN_FILE,
             )
         yield
+
+
+async def _watch_descriptors(limit: int) -> None:
+    while True:
+        if (number := num_descriptors()) > _MANY_OF_ALL * limit:
+            logger.warning(
+                "%d of %d descriptors are open: somebody may be opening connections without end. "
+                "Close the port to it, or raise the limit (ulimit -n, LimitNOFILE=)",
+                *(number, limit),
+            )
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.Server:
@@ -211,7 +229,8 @@ def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.
         # gRPC's own limit would refuse health checks as well.
         maximum_concurrent_rpcs=app.settings.limits.max_concurrent_calls + _SPARE_CALLS,
         options=(
-            ("grpc.so_reuseport", 0),
+            # The other half is for files, the page, the metrics, and this user's own connections.
+            *connection_options(raise_descriptor_limit() // 2),
             # Workers ping every 30 s, also between calls.
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),

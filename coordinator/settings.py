@@ -133,6 +133,9 @@ class ComputeSettings(Section):
     processor and versions, with the same bits; `any`; or `none`."""
     scoring_range: int = Field(default=4096, ge=1)
     """Examples that such a worker is given at a time, up to whole batches."""
+    verified_share: float = Field(default=0.05, gt=0.0, le=1.0)
+    """Random share of the examples that such workers score which is scored here again: n forged
+    ones go unnoticed with a probability of (1 - share)^n."""
 
 
 class CoordinatorSettings(Section):

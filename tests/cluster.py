@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from lipt import Client
+from lipt.common.access.tokens import TokenSource
 from lipt.common.rpc.channel import open_channel
 from tests import processes
 from tests.played_worker import PlayedWorker
@@ -200,8 +201,11 @@ class Cluster:
         own += ["--cache-dir", str(self.directory / f"cache-{name}")]
         return self.start(name, [*program, *own, *flags], environment)
 
-    def play_worker(self, name: str, *, has_data: bool = False) -> PlayedWorker:
-        channel = self._channels.enter_context(open_channel(self.address))
+    def play_worker(
+        self, name: str, *, has_data: bool = False, token: str | None = None
+    ) -> PlayedWorker:
+        source = TokenSource.from_options(None, token)
+        channel = self._channels.enter_context(open_channel(self.address, token=source))
         return PlayedWorker(self.directory, channel, name, has_data=has_data)
 
     def client(self) -> Client:

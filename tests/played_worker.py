@@ -11,8 +11,9 @@ import torch
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
-from lipt.common.config.tasks import LearnerTask
-from lipt.common.signals.passes import encode_range
+from lipt.common.config.tasks import LearnerTask, ScoringTask
+from lipt.common.data import Dataset
+from lipt.common.signals.passes import data_proof, encode_range
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.specs import Weights
@@ -47,9 +48,11 @@ class PlayedWorker:
         path = Transfers(self.client.blobs).download(assignment.initial_weights, self._store)
         return read_weights(path, like=read_specs(path), max_bytes=2**30)
 
-    def submit_range(self, assignment: Assignment, scored: Weights) -> None:
+    def submit_range(self, assignment: Assignment, scored: Weights, data: Dataset) -> None:
+        assert isinstance(assignment.task, ScoringTask)
+        proof = data_proof(data, assignment.task.nonce, assignment.task.proof_ids)
         name = Transfers(self.client.blobs).upload(encode_range(scored))
-        self.client.commit(assignment, [name], REPORT)
+        self.client.commit(assignment, [name], REPORT, data_proof=proof)
 
     def learner(self, assignment: Assignment, factor: float = 1.0) -> Weights:
         assert isinstance(assignment.task, LearnerTask)

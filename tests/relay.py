@@ -27,7 +27,7 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from lipt.common.access.tokens import METADATA_KEY, find_local_token
+from lipt.common.access.local import LocalTarget
 from tests.rpcs import contract_methods, path_of
 
 # Over any deadline of a client's.
@@ -116,8 +116,7 @@ class Relay(grpc.GenericRpcHandler):
 
     def __init__(self, target: str, *, port: int = 0) -> None:
         self.calls: list[Call] = []
-        self._port = int(target.rpartition(":")[2])
-        self._channel = grpc.insecure_channel(target)
+        self._channel = grpc.insecure_channel(LocalTarget(target).current())
         self._methods = {path_of(method): method for method in contract_methods()}
         self._next: dict[str, deque[Fault]] = defaultdict(deque)
         self._every: dict[str, Fault] = {}
@@ -156,19 +155,13 @@ class Relay(grpc.GenericRpcHandler):
         kinds = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
         ask = partial(
             self._channel.stream_stream(path, kinds[0].SerializeToString, kinds[1].FromString),
-            metadata=self._credentials(shown.get("authorization")),
+            metadata=(("authorization", value),) if (value := shown.get("authorization")) else (),
         )
         return grpc.stream_stream_rpc_method_handler(
             partial(self._forward, method.name, shown.get("authorization"), ask),
             kinds[0].FromString,
             kinds[1].SerializeToString,
         )
-
-    def _credentials(self, authorization: str | None) -> tuple[tuple[str, str], ...]:
-        if authorization is not None:
-            return (("authorization", authorization),)
-        token = find_local_token(self._port)
-        return ((METADATA_KEY, token),) if token else ()
 
     def _forward(
         self,

@@ -8,9 +8,8 @@ from typing import Any
 
 import grpc.aio
 
-from lipt.common.network.tls import split_address
+from lipt.common.access.local import LocalTarget, connection_option
 from lipt.common.observability.logs import Events
-from lipt.common.rpc.channel import local_credentials
 from lipt.common.rpc.handlers import Interceptor, Step, refusals
 
 
@@ -29,5 +28,5 @@ async def serving(
 
 
 def own_user_channel(address: str, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
-    credentials = local_credentials(split_address(address)[1])
-    return grpc.aio.secure_channel(address, credentials, options=options)
+    target = LocalTarget(address).current()
+    return grpc.aio.insecure_channel(target, options=(*options, connection_option()))

@@ -380,6 +380,7 @@ class TokenView:
     expires_at: datetime | None
     revoked_at: datetime | None
     created_by: str
+    scores: bool
 
 
 @dataclass(frozen=True)

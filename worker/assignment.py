@@ -46,7 +46,7 @@ from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.tracing import span
 from lipt.common.planning import Cost, Limit, Part, learner_memory, learner_threads, violation
 from lipt.common.process.machine import Machine
-from lipt.common.signals.passes import encode_range, score_range
+from lipt.common.signals.passes import data_proof, encode_range, score_range
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import read_weights
 from lipt.common.weights.specs import Weights, specs_of
@@ -199,9 +199,9 @@ class Worker:
                 "opened again for the next range."
             )
         phases.enter(Phase.SUBMITTING)
-        content = encode_range(scored)
+        content, proof = encode_range(scored), data_proof(dataset, task.nonce, task.proof_ids)
         try:
-            exchange.hand_in(lambda: [content], train_seconds=seconds)
+            exchange.hand_in(lambda: [content], data_proof=proof, train_seconds=seconds)
         except ForeignBlobError as error:
             raise StaleLeaseError(f"{assignment}: another worker was quicker. {error}") from error
         logger.info("%s is in: %d examples, %.1f s", assignment, len(task), seconds)
@@ -294,7 +294,9 @@ class Exchange:
         self.bytes_received += len(content)
         return content
 
-    def hand_in(self, encoded: Callable[[], Iterable[bytes]], **report: float) -> None:
+    def hand_in(
+        self, encoded: Callable[[], Iterable[bytes]], *, data_proof: str = "", **report: float
+    ) -> None:
         """Upload and commit; repeats both if the coordinator's copy is damaged."""
 
         def send() -> None:
@@ -309,7 +311,8 @@ class Exchange:
                 bytes_received=self.bytes_received,
                 **report,
             )
-            commit = partial(self._worker.client.commit, self._assignment, names, reported)
+            committing = (self._assignment, names, reported, data_proof)
+            commit = partial(self._worker.client.commit, *committing)
             with span("commit"):
                 self._insist(commit, (UnavailableError,))
 

@@ -119,9 +119,13 @@ class CoordinatorClient:
         return bool(_call(self._stub.Heartbeat, request, timeout_seconds).stop)
 
     def commit(
-        self, assignment: Assignment, names: Sequence[BlobName], report: worker_pb2.LearnerReport
+        self,
+        assignment: Assignment,
+        names: Sequence[BlobName],
+        report: worker_pb2.LearnerReport,
+        data_proof: str = "",
     ) -> None:
-        """Commit uploads: a learner's snapshots in training order, and the result."""
+        """Commit uploads: a learner's snapshots in training order and its result, or a range."""
         *snapshots, result = names
         request = worker_pb2.CommitResultRequest(
             worker_id=self.worker_id,
@@ -130,6 +134,7 @@ class CoordinatorClient:
             result=blob_to_proto(result),
             report=report,
             snapshots=map(blob_to_proto, snapshots),
+            data_proof=data_proof,
         )
         _call(self._stub.CommitResult, request, _COMMIT_SECONDS)
 

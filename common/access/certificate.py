@@ -5,7 +5,8 @@ An authority assigns roles in either of two fields:
     SAN, URI:     lipt:role:worker    lipt:role:trainer    lipt:role:admin
     subject, OU:  lipt-worker         lipt-trainer         lipt-admin
 
-gRPC checks the authority and the dates before a call arrives.
+`lipt:scores` or `lipt-scores` beside it lets workers score examples. gRPC checks the authority and
+the dates before a call arrives.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ class CertificateIdentity:
     name: the common name, else the first DNS name or URI that is no role, else part of `sha256`.
     sha256: of the certificate (DER), in hexadecimal.
     expires_at: seconds since 1970; None for an unreadable certificate.
+    scores: whether its workers may score examples.
     """
 
     name: str
     sha256: str
     roles: frozenset[Role]
     expires_at: float | None = None
+    scores: bool = False
 
 
 def role_uri(role: Role) -> str:
@@ -51,6 +54,7 @@ def role_unit(role: Role) -> str:
     return f"lipt-{role}"
 
 
+SCORES_URI, _SCORES_UNIT = "lipt:scores", "lipt-scores"
 _BY_URI = {role_uri(role): role for role in Role}
 _BY_UNIT = {role_unit(role): role for role in Role}
 
@@ -71,12 +75,13 @@ def identity_of(auth_context: Mapping[str, Iterable[bytes]]) -> CertificateIdent
         return CertificateIdentity(sha256[:16], sha256, frozenset())
     names += [name.value for name in others if isinstance(name, x509.DNSName)]
     uris = [name.value for name in others if isinstance(name, x509.UniformResourceIdentifier)]
-    names += [uri for uri in uris if uri not in _BY_URI]
+    names += [uri for uri in uris if uri not in _BY_URI and uri != SCORES_URI]
     roles = {_BY_UNIT[unit] for unit in units if unit in _BY_UNIT}
     roles |= {_BY_URI[uri] for uri in uris if uri in _BY_URI}
     name = next(filter(None, names), sha256[:16])
     expires_at = certificate.not_valid_after_utc.timestamp()
-    return CertificateIdentity(printable(name), sha256, frozenset(roles), expires_at)
+    scores = SCORES_URI in uris or _SCORES_UNIT in units
+    return CertificateIdentity(printable(name), sha256, frozenset(roles), expires_at, scores)
 
 
 def _subject(certificate: x509.Certificate, part: ObjectIdentifier) -> list[str]:

@@ -71,17 +71,22 @@ def try_lock(file: FileIO, path: Path) -> bool | None:
 
 
 @contextmanager
-def directory_lock(path: Path, *, exclusive: bool, wait: bool = True) -> Iterator[bool]:
-    """Lock a directory for the block, exclusive or shared; yields whether it is locked."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def directory_lock(
+    path: Path, *, exclusive: bool, wait: bool = True, follow: bool = True
+) -> Iterator[int]:
+    """Lock a directory for the block, exclusive or shared; yields its descriptor, or 0.
+
+    0: another process has the lock, and `wait` is False. Without `follow` a link is refused.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | (0 if follow else os.O_NOFOLLOW))
     try:
         how = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         try:
             fcntl.flock(descriptor, how if wait else how | fcntl.LOCK_NB)
         except BlockingIOError:
-            yield False
+            yield 0
         else:
-            yield True
+            yield descriptor
     finally:
         os.close(descriptor)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ from lipt.common.errors import (
 )
 
 _READ_BYTES = 1024 * 1024
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ class Expiry:
     def digests(self) -> Iterator[str]:
         """The digests of all complete blobs, without reading their files' metadata."""
         with state_errors(self._blobs):
-            for folder in _names(self._blobs):
-                yield from _names(self._blobs / folder)
+            for folder in _names(self._blobs, folders=True):
+                names = _names(self._blobs / folder)
+                yield from (name for name in names if _DIGEST.fullmatch(name))
 
     def blob(self, sha256: str) -> StoredFile | None:
         return _file(self._blobs / sha256[:2] / sha256)
@@ -94,11 +97,13 @@ class Expiry:
         with (
             state_errors(path),
             suppress(FileNotFoundError),
-            directory_lock(path.parent, exclusive=True),
+            directory_lock(path.parent, exclusive=True, follow=False) as folder,
             self._holding,
         ):
-            if not self._held[sha256] and path.stat().st_mtime <= before:
-                path.unlink()
+            # By the descriptor: the folder cannot become a link to another one meanwhile.
+            found = os.stat(sha256, dir_fd=folder, follow_symlinks=False)
+            if not self._held[sha256] and found.st_mtime <= before:
+                os.unlink(sha256, dir_fd=folder)
                 return True
         return False
 
@@ -112,9 +117,14 @@ class Expiry:
         return False
 
 
-def _names(folder: Path) -> list[str]:
+def _names(folder: Path, *, folders: bool = False) -> list[str]:
+    """The files in a folder, or the folders, without links."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-        return sorted(entry.name for entry in entries)
+        return sorted(
+            entry.name
+            for entry in entries
+            if (entry.is_dir if folders else entry.is_file)(follow_symlinks=False)
+        )
     return []
 
 

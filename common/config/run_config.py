@@ -121,7 +121,7 @@ class InitializationConfig(Section):
     is drawn from the run's seed."""
     batch_size: int = Field(default=256, ge=1)
     """Examples per optimizer step of theta*'s training."""
-    learning_rate: float = Field(default=0.1, gt=0.0)
+    learning_rate: float = Field(default=0.1, gt=0.0, le=3e38)
     """Constant learning rate of theta*'s training."""
 
 
@@ -140,7 +140,7 @@ class LearnersConfig(Section):
     see; 0: its pruned end alone. At most `num_steps`, each as large as a dense result."""
     batch_size: int = Field(default=256, ge=1)
     """B: examples in a minibatch."""
-    learning_rate: float = Field(default=0.05, gt=0.0)
+    learning_rate: float = Field(default=0.05, gt=0.0, le=3e38)
     """Constant learning rate of SGD. From a random theta*, 0.1 leaves `resnet18` at chance, while
     `resnet8` gains from 0.2."""
     momentum: float = Field(default=0.9, ge=0.0, lt=1.0)

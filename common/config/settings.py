@@ -40,7 +40,7 @@ TokenFile = Annotated[
     Path | None,
     Field(
         description="File with the token that a coordinator is shown, which asks for one; it is "
-        "read for every call. Default: what `token` says, and on this machine the local token."
+        "read for every call. Default: what `token` says, and on this machine the local socket."
     ),
 ]
 TokenText = Annotated[

@@ -87,7 +87,8 @@ class ScoringTask(ModelTask):
     """A range of examples to score; equal tasks give equal bits on one kind of device.
 
     `start` and `stop` are positions without the `quarantined` ids, which are ascending. `seed` is
-    for values that the weights lack.
+    for values that the weights lack. `nonce` and the positions `proof_ids` ask for a proof that
+    the worker has the data.
     """
 
     fingerprint: Annotated[str, Field(min_length=1, max_length=100)]
@@ -99,6 +100,8 @@ class ScoringTask(ModelTask):
     half_features: bool = False
     quarantined: Annotated[tuple[int, ...], Field(max_length=10_000)] = ()
     seed: int = 0
+    nonce: Annotated[str, Field(max_length=100)] = ""
+    proof_ids: Annotated[tuple[int, ...], Field(max_length=1000)] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 _MOST = 64
 OTHER = "other"
 _SILENCE_SECONDS = 30.0
+_MOST_SCRAPERS = 64
 
 Labels: TypeAlias = tuple[str, ...]
 
@@ -250,6 +251,23 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Server(ThreadingWSGIServer):
+    """Serves a few scrapers at a time, each in a thread."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._room = threading.BoundedSemaphore(_MOST_SCRAPERS)
+
+    def verify_request(self, *_: object) -> bool:
+        """Whether there is a thread for one more connection."""
+        return self._room.acquire(blocking=False)
+
+    def process_request_thread(self, *given: Any) -> None:
+        """Serve a connection until its end."""
+        try:
+            super().process_request_thread(*given)
+        finally:
+            self._room.release()
+
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         # A failed handshake or a closed scraper needs no warning.
         logger.debug("a connection of %s ends early: %s", client_address, sys.exception())

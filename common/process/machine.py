@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ _OWN_CGROUPS = Path("/proc/self/cgroup")
 _THREADS_PER_CORE = 4
 _FEWEST_THREADS = 8
 _SHARE_OF_MEMORY = 0.8
+_MANY_DESCRIPTORS = 2**20
 _HAS_AFFINITY = hasattr(os, "sched_getaffinity")
 
 
@@ -63,6 +65,22 @@ def _limits_upwards(root: Path, path: str, file: str) -> Iterator[int]:
             yield int((folder / file).read_text())
         if folder == root:
             return
+
+
+def raise_descriptor_limit() -> int:
+    """Let this process open as many files and connections as it may; returns how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MANY_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+
+
+def num_descriptors() -> int:
+    """The number of this process's open files and connections; 0 where that is unknown."""
+    with suppress(OSError):
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+    return 0
 
 
 def wait_passively() -> None:

@@ -8,12 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import grpc
 from opentelemetry.trace import SpanKind
 
-from lipt.common.access.tokens import METADATA_KEY, TokenSource, find_local_token
+from lipt.common.access.local import LocalTarget, connection_option
+from lipt.common.access.tokens import TokenSource
 from lipt.common.errors import from_rpc_error
 from lipt.common.network.tls import Renewal, TlsContents, TlsFiles, is_loopback, split_address
 from lipt.common.observability.tracing import (
@@ -29,6 +30,7 @@ from lipt.v1 import info_pb2, run_pb2, subset_pb2, worker_pb2
 logger = logging.getLogger(__name__)
 
 MessageT = TypeVar("MessageT")
+ContentsT = TypeVar("ContentsT")
 
 # gRPC retries UNAVAILABLE calls for some seconds. `AccessService` is excluded, because a repeated
 # request makes a second token. Streams are excluded, because their readers resume them. A retried
@@ -70,16 +72,16 @@ def open_channel(
     address: str, tls: TlsFiles | None = None, token: TokenSource | None = None
 ) -> grpc.Channel:
     """A channel to `host:port` that connects on first use, with TLS renewal, token and tracing."""
-    host, port = split_address(address)
+    host, _ = split_address(address)
     if tls is not None:
 
         def connect(contents: TlsContents) -> grpc.Channel:
             credentials = contents.channel_credentials()
             return grpc.secure_channel(address, credentials, options=_OPTIONS)
 
-        channel = cast("grpc.Channel", RenewingChannel(Renewal(tls), connect))
+        channel = cast("grpc.Channel", RenewingChannel(Renewal(tls).current, connect))
     elif token is None and is_loopback(host):
-        channel = grpc.secure_channel(address, local_credentials(port), options=_OPTIONS)
+        channel = _local_channel(address)
     else:
         if token is not None and not is_loopback(host):
             logger.warning(
@@ -93,17 +95,14 @@ def open_channel(
     return grpc.intercept_channel(channel, _EveryCall(_call_in_trace)) if is_tracing() else channel
 
 
-def local_credentials(port: int) -> grpc.ChannelCredentials:
-    """The local token for a loopback port, read at every call."""
+def _local_channel(address: str) -> grpc.Channel:
+    """A channel to a loopback port, over its coordinator's local socket if there is one."""
+    options = (*_OPTIONS, connection_option())
 
-    def add_token(_: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback) -> None:
-        token = find_local_token(port)
-        callback(((METADATA_KEY, token),) if token else (), None)
+    def connect(target: str) -> grpc.Channel:
+        return grpc.insecure_channel(target, options=options)
 
-    return grpc.composite_channel_credentials(
-        grpc.local_channel_credentials(grpc.LocalConnectionType.LOCAL_TCP),
-        grpc.metadata_call_credentials(cast("grpc.AuthMetadataPlugin", add_token)),
-    )
+    return cast("grpc.Channel", RenewingChannel(LocalTarget(address).current, connect))
 
 
 def with_metadata(
@@ -231,45 +230,53 @@ class LongPoll:
             call.cancel()
 
 
-class RenewingChannel:
-    """A channel that follows TLS files, which gRPC itself reads once.
+class RenewingChannel(Generic[ContentsT]):
+    """A channel that follows what it depends on: TLS files, which gRPC reads once, or a socket.
 
     New calls use a new connection after a change. Earlier calls keep the previous one, which is
     closed at the next change.
     """
 
-    def __init__(self, renewal: Renewal, connect: Callable[[TlsContents], grpc.Channel]) -> None:
-        self._renewal, self._connect = renewal, connect
+    def __init__(
+        self, current: Callable[[], ContentsT], connect: Callable[[ContentsT], grpc.Channel]
+    ) -> None:
+        self._current, self._connect = current, connect
         self._lock = threading.Lock()
-        self._contents = renewal.current()
+        self._contents = current()
         self._newest = connect(self._contents)
         self._previous: grpc.Channel | None = None
         self._closed = False
 
-    def newest(self) -> grpc.Channel:
-        contents = self._renewal.current()
+    def method_of(
+        self, before: tuple[grpc.Channel, Any] | None, make: Callable[[grpc.Channel], Any]
+    ) -> tuple[grpc.Channel, Any]:
+        """The channel for the next call, and a method of it: that of `before`, or a new one."""
+        contents, outdated = self._current(), None
         with self._lock:
-            if contents is self._contents or self._closed:
-                return self._newest
-            outdated, self._previous = self._previous, self._newest
-            self._contents, self._newest = contents, self._connect(contents)
-            newest = self._newest
+            if contents != self._contents and not self._closed:
+                outdated, self._previous = self._previous, self._newest
+                self._contents, self._newest = contents, self._connect(contents)
+            if before is None or before[0] is not self._newest:
+                # On a closed channel gRPC would crash here.
+                if self._closed:
+                    raise ValueError("Cannot invoke RPC on closed channel!")
+                before = self._newest, make(self._newest)
         if outdated is not None:
             outdated.close()
-        return newest
+        return before
 
     def __getattr__(self, kind: str) -> Any:
         if kind not in {"unary_unary", "unary_stream", "stream_unary", "stream_stream"}:
             raise AttributeError(kind)
         return lambda *given, **options: _Method(
-            lambda: getattr(self.newest(), kind)(*given, **options)
+            self, lambda channel: getattr(channel, kind)(*given, **options)
         )
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-        for channel in filter(None, (self._previous, self._newest)):
-            channel.close()
+            for channel in filter(None, (self._previous, self._newest)):
+                channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -279,12 +286,17 @@ class RenewingChannel:
 
 
 class _Method:
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
+    def __init__(self, channel: RenewingChannel[Any], make: Callable[[grpc.Channel], Any]) -> None:
+        self._channel, self._make = channel, make
+        self._made: tuple[grpc.Channel, Any] | None = None
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self._make()(*arguments, **options)
+        return self._newest()(*arguments, **options)
 
     def __getattr__(self, name: str) -> Any:
         # `future`, and `with_call` for interceptors.
-        return getattr(self._make(), name)
+        return getattr(self._newest(), name)
+
+    def _newest(self) -> Any:
+        self._made = made = self._channel.method_of(self._made, self._make)
+        return made[1]

@@ -8,7 +8,8 @@ Shapes: N examples, B of a batch, C classes, D features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,14 +186,16 @@ def score_range(
     *,
     device: torch.device,
     on_done: OnDone = lambda _: None,
+    some: Tensor | None = None,
 ) -> Weights:
-    """The errors N x C and the features N x D of a range's examples, on the CPU."""
+    """The errors N x C and features N x D, on the CPU, of a range's examples or of `some`."""
     _, head = find_head(model)
+    ids_N = torch.arange(task.start, task.stop) if some is None else some
     like = range_specs(task, head.in_features)
     errors_NC, features_ND = (
-        torch.empty(like[name].shape, dtype=like[name].dtype) for name in (_ERRORS, _FEATURES)
+        torch.empty(len(ids_N), like[name].shape[1], dtype=like[name].dtype)
+        for name in (_ERRORS, _FEATURES)
     )
-    ids_N = torch.arange(task.start, task.stop)
     batches = Batches(dataset, task.inputs, device, task.batch_size, lambda *_: None, some=ids_N)
     with pinned_kernels(task.threads):
         pass_over(model, batches, errors_NC, features_ND, on_done)
@@ -206,6 +209,15 @@ def range_specs(task: ScoringTask, num_features: int) -> dict[str, TensorSpec]:
         name: TensorSpec((len(task), width), torch.float16 if halves[name] else torch.float32)
         for name, width in widths.items()
     }
+
+
+def data_proof(dataset: Dataset, nonce: str, ids: Sequence[int]) -> str:
+    """SHA-256, in hexadecimal, of a nonce, examples and targets: who lacks the data has none."""
+    proof = hashlib.sha256(nonce.encode())
+    for row in ids:
+        for part in (dataset.raw_bytes(row), dataset.targets_N[row].numpy().tobytes()):
+            proof.update(hashlib.sha256(part).digest())
+    return proof.hexdigest()
 
 
 def encode_range(scored: Weights) -> bytes:

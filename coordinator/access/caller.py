@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -22,6 +23,7 @@ _WORKERS = frozenset({Role.WORKER, Role.ADMIN})
 _TRAINERS = frozenset({Role.TRAINER, Role.ADMIN})
 
 _OPEN_SERVICE = "/grpc.health.v1.Health/"
+_MOST_READABLE = 40
 
 ALLOWED_ROLES: dict[str, frozenset[Role]] = {
     "/lipt.v1.AccessService/CreateToken": _ADMINS,
@@ -58,7 +60,7 @@ class Caller:
     """The identity behind a call; `key` identifies it in turns, quotas and bindings.
 
     `key` is a certificate's digest, a token's id or a network address. `certificate` is a SHA-256
-    in hexadecimal, `expires_at` in seconds since 1970.
+    in hexadecimal, `expires_at` in seconds since 1970. `scores` lets its workers score examples.
     """
 
     key: str
@@ -66,10 +68,26 @@ class Caller:
     roles: frozenset[Role]
     certificate: str = ""
     expires_at: float | None = None
+    scores: bool = False
 
     @property
     def only_works(self) -> bool:
         return self.roles == {Role.WORKER}
+
+    @property
+    def may_score(self) -> bool:
+        """Whether its workers may score ranges: wrong scores change a subset."""
+        return self.scores or Role.ADMIN in self.roles
+
+    @property
+    def scorer(self) -> str:
+        """The party of its workers' scores, safe in file names: certificate, token or host."""
+        identity = self.name if self.certificate else self.key
+        if self.name == ANYBODY.name:
+            # Without the port, which differs by connection.
+            identity = identity.rpartition(":")[0] or identity
+        readable = re.sub("[^A-Za-z0-9]+", "-", identity)[:_MOST_READABLE].strip("-")
+        return f"{readable}-{_digest(identity)[:12]}"
 
 
 # The caller when no credentials are required.

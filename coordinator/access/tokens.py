@@ -6,22 +6,26 @@ can read the coordinator's own token file (by default its own user) are admins.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
 from lipt.common.access.certificate import CertificateIdentity, role_unit, role_uri
+from lipt.common.access.local import is_local
 from lipt.common.access.roles import EVERY_ROLE, Role
 from lipt.common.access.tokens import Token
 from lipt.common.blobs.durable import write_durably
 from lipt.common.errors import (
     InvalidRequestError,
     PermissionDeniedError,
+    StateError,
     UnauthenticatedError,
     UnknownTokenError,
 )
@@ -36,6 +40,7 @@ OWN_FILE = "admin.token"
 _OWN_ID = "admin"
 _DAY_SECONDS = 86_400.0
 _MAX_DAYS = 36_500.0
+_RETRY_SECONDS = 10.0
 # What the key of a caller with a token begins with.
 _TOKEN_KEY = "token"  # noqa: S105 - the name of a way
 
@@ -50,9 +55,19 @@ OWN_USER = Caller(key="own user", name="the coordinator's own user", roles=froze
 class Tokens:
     """The tokens of a state directory, and their holders."""
 
-    def __init__(self, database: Database, own: Token, *, wall_clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        own: Callable[[], Token],
+        *,
+        wall_clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """`own` gives the state directory's own token, which may be replaced."""
         self._database = database
         self._own = own
+        self._sleep = sleep
+        self._unsaved: set[asyncio.Task[None]] = set()
         self._clock = wall_clock
         self._records: dict[str, TokenRecord] = {}
 
@@ -63,15 +78,20 @@ class Tokens:
 
     @property
     def own(self) -> str:
-        return self._own.text
+        return self._own().text
 
     def listed(self) -> tuple[TokenRecord, ...]:
         return tuple(self._records.values())
 
     async def create(
-        self, role: Role, *, name: str, days: float, created_by: str
+        self, role: Role, *, name: str, days: float, created_by: str, scores: bool = False
     ) -> tuple[TokenRecord, str]:
         """Create a token for some days (0: until revoked); its text is never stored."""
+        if scores and role is not Role.WORKER:
+            raise InvalidRequestError(
+                f"a token of the role {role} has no workers that score (--scores). Give the "
+                "permission with the role worker; an admin's workers have it."
+            )
         if not 0.0 <= days <= _MAX_DAYS:  # also refuses NaN
             raise InvalidRequestError(
                 f"a token cannot hold for {days:g} days. Give 0 < days <= {_MAX_DAYS:g}, or none "
@@ -88,13 +108,14 @@ class Tokens:
             created_at=now,
             created_by=created_by,
             expires_at=now + days * _DAY_SECONDS if days else None,
+            scores=scores,
         )
         await self._database.save(record)
         self._records[record.token_id] = record
         return record, token.text
 
     async def revoke(self, token_id: str) -> TokenRecord:
-        """Revoke a token; after a StateError (failed write), a restart brings it back."""
+        """Revoke a token at once; after a StateError (failed write) it is written again later."""
         record = self._records.get(token_id)
         if record is None:
             raise UnknownTokenError(
@@ -103,11 +124,33 @@ class Tokens:
         if record.revoked_at is None:
             record = record.changed(revoked_at=self._clock())
             self._records[token_id] = record
-        await self._database.save(record)
+        try:
+            await self._database.save(record)
+        except StateError as error:
+            task = asyncio.create_task(self._save_later(record))
+            self._unsaved.add(task)
+            task.add_done_callback(self._unsaved.discard)
+            raise StateError(
+                f"the token {token_id} is refused from now on, but a restart would bring it back: "
+                f"{error} It is written as soon as that is possible."
+            ) from error
         return record
 
+    async def _save_later(self, record: TokenRecord) -> None:
+        while True:
+            await self._sleep(_RETRY_SECONDS)
+            with suppress(StateError):
+                await self._database.save(record)
+                logger.info("the revocation of %s is written", _name(record))
+                return
+
+    def stop(self) -> None:
+        """Give up revocations that could not be written."""
+        for task in tuple(self._unsaved):
+            task.cancel()
+
     def is_own(self, text: str) -> bool:
-        return hmac.compare_digest(text.encode(), self._own.text.encode())
+        return hmac.compare_digest(text.encode(), self.own.encode())
 
     def caller(self, text: str) -> Caller:
         """The holder of a token; an UnauthenticatedError if it is unknown or expired."""
@@ -125,6 +168,7 @@ class Tokens:
             key=f"{_TOKEN_KEY}:{record.token_id}",
             name=_name(record),
             roles=frozenset({record.role}),
+            scores=record.scores,
         )
 
     def holds(self, caller: Caller) -> bool:
@@ -154,28 +198,50 @@ def _day(seconds: float) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def keep_own_token(state_dir: Path) -> Token:
-    """The state directory's own token, created if it is missing."""
-    path = state_dir / OWN_FILE
-    try:
-        found = Token.parse(path.read_text(encoding="ascii", errors="replace"))
-        if found is not None and found.token_id == _OWN_ID:
-            return found
-    except FileNotFoundError:
-        pass
-    token = Token.draw(_OWN_ID)
-    try:
-        write_durably(path, f"{token.text}\n".encode())
-    except OSError as error:
-        # A full disk does not prevent serving: the token lasts until the next start.
-        logger.warning("%s cannot be written: %s", path, error.strerror)
-    return token
+class OwnToken:
+    """The state directory's own token; a file that is replaced replaces it at once."""
+
+    def __init__(self, state_dir: Path) -> None:
+        """Read the token, or create it."""
+        self._path = state_dir / OWN_FILE
+        self._token = self._read() or self._drawn()
+        self._seen = self._stamp()
+
+    def __call__(self) -> Token:
+        if (stamp := self._stamp()) != self._seen:
+            self._seen = stamp
+            found = self._read()
+            if found is not None and found != self._token:
+                self._token = found
+                logger.warning("%s was replaced: the token that it had is refused", self._path)
+        return self._token
+
+    def _drawn(self) -> Token:
+        token = Token.draw(_OWN_ID)
+        try:
+            write_durably(self._path, f"{token.text}\n".encode())
+        except OSError as error:
+            # A full disk does not prevent serving: the token lasts until the next start.
+            logger.warning("%s cannot be written: %s", self._path, error.strerror)
+        return token
+
+    def _read(self) -> Token | None:
+        with suppress(OSError):
+            found = Token.parse(self._path.read_text(encoding="ascii", errors="replace"))
+            return found if found is not None and found.token_id == _OWN_ID else None
+        return None
+
+    def _stamp(self) -> tuple[int, int] | None:
+        with suppress(OSError):
+            found = self._path.stat()
+            return found.st_ino, found.st_mtime_ns
+        return None
 
 
 class Admission(StrEnum):
     """How callers are admitted; a token is always accepted."""
 
-    # The local token, which only processes of the coordinator's own user can read.
+    # The local socket, which only processes of the coordinator's own user can open.
     OWN_USER = "lets in this user's processes, and who shows a token"
     # A client certificate with a role, verified by gRPC.
     CERTIFIED = "lets in peers that --tls-ca certifies, by the roles in certificates or a token"
@@ -204,10 +270,9 @@ def describe_exposure(listen: str, tls: TlsFiles | None, admitted: Admission) ->
 
 @dataclass(frozen=True)
 class Shown:
-    """A call's credentials, with a certificate verified by gRPC, and its address with the port."""
+    """A call's credentials, with a certificate verified by gRPC, and its peer as gRPC names it."""
 
     authorization: str | None
-    local_token: str | None
     certificate: CertificateIdentity | None
     peer: str
 
@@ -235,16 +300,10 @@ def identify(shown: Shown, admitted: Admission, tokens: Tokens) -> Caller:
         case Admission.ANYBODY:
             return Caller(key=shown.peer, name=ANYBODY.name, roles=EVERY_ROLE)
         case Admission.OWN_USER:
-            if shown.local_token is None:
+            if not is_local(shown.peer):
                 raise UnauthenticatedError(
-                    "this coordinator serves the user that started it, and the call does not show "
-                    f"its local token. {HOW_TO_GET_ONE}"
-                )
-            if not tokens.is_own(shown.local_token):
-                raise UnauthenticatedError(
-                    "the local token that the call shows is another coordinator's: what is called "
-                    "here is not the one that listens at this port where the caller runs. "
-                    f"{HOW_TO_GET_ONE}"
+                    "this coordinator serves the user that started it, and the call did not come "
+                    f"over its local socket. If it has just started, call again. {HOW_TO_GET_ONE}"
                 )
             return OWN_USER
         case Admission.TOKEN | Admission.CERTIFIED:
@@ -260,6 +319,7 @@ def _certified(certificate: CertificateIdentity) -> Caller:
         roles=certificate.roles,
         certificate=certificate.sha256,
         expires_at=certificate.expires_at,
+        scores=certificate.scores,
     )
     if not caller.roles:
         raise PermissionDeniedError(

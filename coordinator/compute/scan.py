@@ -2,8 +2,8 @@
 
 The job starts at the last range, workers at the first, so nothing waits for a worker. Done ranges
 survive a restart. Results equal those of a single pass to the bit, unless `compute.scoring_workers`
-is `any`. A worker's ranges are used only after a random batch of them was reproduced here. A few
-wrong examples may go unnoticed.
+is `any`. A worker's ranges count for its party: the certificate, token or host that it calls with.
+A party with one wrong example in `verification` is used no more, nor what it sent before.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ import hashlib
 import logging
 import secrets
 import shutil
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
@@ -30,10 +33,11 @@ from lipt.common.errors import LiptError
 from lipt.common.inputs.specs import ColumnsFormat, ImageFormat, InputFormat
 from lipt.common.models import find_head
 from lipt.common.process.devices import device_name, kind_of, versions_on
-from lipt.common.signals.passes import encode_range, read_range, score_range
+from lipt.common.signals.passes import data_proof, encode_range, read_range, score_range
 from lipt.common.targets.values import MultiLabel, Regression
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import ScanClosed, ScanNews
+from lipt.coordinator.compute.verification import Verification, account, scorers_of
 from lipt.coordinator.settings import ScoringWorkers
 from lipt.core.signals.compute import empty_signals
 from lipt.core.signals.signals import Signals
@@ -48,14 +52,16 @@ HERE = "here"
 SCAN = "scan-"
 # Interrupted scans that are kept: two users' selections may alternate.
 _MOST_SCANS = 3
+# Examples by which a worker proves that it has the data.
+_PROOF_EXAMPLES = 16
 
 
 @dataclass(frozen=True)
 class RangeFile:
-    """A computed range in the file INDEX.WHO.SHA256; WHO is a worker's id or `here`."""
+    """A computed range in the file INDEX.PARTY.SHA256; PARTY is a worker's or `here`."""
 
     index: int
-    who: str
+    party: str
     sha256: str
     path: Path
 
@@ -81,17 +87,25 @@ class RangeFolder:
                 shutil.rmtree(old)
 
     def files(self) -> Mapping[int, RangeFile]:
-        files = {}
+        files: dict[int, RangeFile] = {}
         for path in sorted(self.path.glob("*.*.*")):
-            index, who, sha256 = path.name.split(".", 2)
-            if index.isdecimal():
-                files[int(index)] = RangeFile(int(index), who, sha256, path)
+            index, party, sha256 = path.name.split(".", 2)
+            # A range that was computed here as well is that one.
+            if index.isdecimal() and (party == HERE or int(index) not in files):
+                files[int(index)] = RangeFile(int(index), party, sha256, path)
         return files
 
-    def keep(self, index: int, who: str, content: bytes) -> None:
+    def keep(self, index: int, party: str, content: bytes) -> None:
         """Store a range durably; a StateError if the scan is over and its folder removed."""
         with state_errors(self.path):
-            write_durably(self.path / f"{index}.{who}.{BlobName.of(content).sha256}", content)
+            write_durably(self.path / f"{index}.{party}.{BlobName.of(content).sha256}", content)
+
+    def remove(self, party: str) -> frozenset[int]:
+        """Remove a party's ranges of all scans; the indices of those in this one."""
+        removed = [file.index for file in self.files().values() if file.party == party]
+        for path in self._scans.glob(f"*/*.{party}.*"):
+            path.unlink(missing_ok=True)
+        return frozenset(removed)
 
 
 @dataclass(frozen=True)
@@ -113,22 +127,11 @@ class Scan:
     def num_ranges(self) -> int:
         return -(-len(self.whole) // self.range_examples)
 
-    @property
-    def num_batches(self) -> int:
-        """The batches of a range; the last range may have fewer."""
-        return self.range_examples // self.whole.batch_size
-
     def task(self, index: int) -> ScoringTask:
         start = index * self.range_examples
         return replace(
             self.whole, start=start, stop=min(start + self.range_examples, self.whole.stop)
         )
-
-    def batch(self, index: int, number: int) -> ScoringTask:
-        """The task of one batch of a range; `number` counts modulo the range's batches."""
-        task = self.task(index)
-        start = task.start + number % -(-len(task) // task.batch_size) * task.batch_size
-        return replace(task, start=start, stop=min(start + task.batch_size, task.stop))
 
     @property
     def max_file_bytes(self) -> int:
@@ -138,11 +141,21 @@ class Scan:
 
 
 @dataclass(frozen=True)
+class Challenge:
+    """A question that only who has the data can answer: see `data_proof`."""
+
+    nonce: str
+    ids: tuple[int, ...]
+    proof: str
+
+
+@dataclass(frozen=True)
 class ScanOpened(ScanNews):
     """All ranges except the `present` ones are wanted."""
 
     scan: Scan
     present: frozenset[int]
+    challenge: Challenge
 
 
 @dataclass(frozen=True)
@@ -153,15 +166,11 @@ class RangeDone(ScanNews):
 
 
 @dataclass(frozen=True)
-class WorkerDistrusted(ScanNews):
-    """A worker sent wrong values: all its `ranges` are wanted again."""
+class PartyDistrusted(ScanNews):
+    """A party sent wrong values: its `ranges` are wanted again, from others."""
 
-    worker_id: str
+    party: str
     ranges: frozenset[int]
-
-
-# Values from another kind of machine may differ by this much.
-_TOLERANCE = 1e-2
 
 
 def scanned_signals(
@@ -216,93 +225,94 @@ class _SharedPass:
     """One scan, in the process that needs it."""
 
     def __init__(self, context: Context, scan: Scan, model: nn.Module) -> None:
-        self._context = context
-        self._scan = scan
-        self._model = model
+        self._context, self._scan = context, scan
         self._folder = RangeFolder(scans_dir(context.settings.state_dir), scan.scan_id)
         self._score = partial(score_range, model, context.dataset, device=context.device)
-        self._verified: set[str] = set()
+        self._verification = Verification(
+            scan.whole,
+            lambda ids: tuple(self._score(scan.whole, some=ids).values()),
+            share=context.settings.compute.verified_share,
+            exact=bool(scan.kind),
+        )
+        dataset = context.dataset
+        every = torch.arange(len(dataset))
+        self._signals = empty_signals(model, dataset, every, scratch=context.signals_dir)
+        # By index: who has scored the range that is in the signals.
+        self._taken: dict[int, str] = {}
+        self._distrusted: set[str] = set()
         self._began = monotonic()
 
     def run(self) -> Signals:
         self._folder.open()
         scan_id, present = self._scan.scan_id, frozenset(self._folder.files())
-        self._context.send(ScanOpened(scan_id, self._scan, present))
+        self._context.send(ScanOpened(scan_id, self._scan, present, self._challenge()))
         while True:
-            self._fill()
-            # Ranges that arrive later are ignored: their worker may be unverified.
-            files = self._folder.files()
-            if not self._removed_wrong(files) and (signals := self._gathered(files)) is not None:
+            self._take_sent()
+            everything = len(self._taken) == self._scan.num_ranges
+            for party in self._verification.check(everything=everything):
+                self._distrust(party)
+            # The last range first: workers begin at the first one.
+            missing = max(set(range(self._scan.num_ranges)) - self._taken.keys(), default=None)
+            if missing is None:
                 break
+            self._compute(missing)
         self._context.send(ScanClosed(scan_id))
-        self._log_shares(files)
         shutil.rmtree(self._folder.path, ignore_errors=True)
-        return signals
+        return replace(self._signals, scored_by=self._account())
 
-    def _fill(self) -> None:
-        """Compute missing ranges, last one first, until none is missing."""
+    def _challenge(self) -> Challenge:
+        dataset, draw = self._context.dataset, secrets.SystemRandom()
+        ids = tuple(draw.sample(range(len(dataset)), min(_PROOF_EXAMPLES, len(dataset))))
+        nonce = secrets.token_hex(16)
+        return Challenge(nonce, ids, data_proof(dataset, nonce, ids))
+
+    def _compute(self, index: int) -> None:
         num_examples = len(self._scan.whole)
-        while True:
-            present = self._folder.files().keys()
-            missing = [index for index in range(self._scan.num_ranges) if index not in present]
-            if not missing:
-                return
-            task = self._scan.task(missing[-1])
-            before = num_examples - sum(len(self._scan.task(one)) for one in missing)
+        before = sum(len(self._scan.task(one)) for one in self._taken)
 
-            def on_done(done: int, before: int = before) -> None:
-                self._context.report("computing signals", before + done, num_examples)
+        def on_done(done: int) -> None:
+            self._context.report("computing signals", before + done, num_examples)
 
-            self._folder.keep(missing[-1], HERE, encode_range(self._score(task, on_done=on_done)))
-            self._context.send(RangeDone(self._scan.scan_id, missing[-1]))
+        scored = self._score(self._scan.task(index), on_done=on_done)
+        self._folder.keep(index, HERE, encode_range(scored))
+        self._take(index, HERE, tuple(scored.values()))
+        self._verification.num_here += len(self._scan.task(index))
+        self._context.send(RangeDone(self._scan.scan_id, index))
 
-    def _removed_wrong(self, files: Mapping[int, RangeFile]) -> bool:
-        """Verify new workers, and remove all ranges of those with wrong values."""
-        removed = False
-        for who, sent in _by_worker(files).items():
-            right = True if who in self._verified else self._is_right(sent)
-            if right:
-                self._verified.add(who)
-            elif right is False:
-                removed = True
-                logger.warning(
-                    "worker %s has sent signals that its examples do not have: all of its %d "
-                    "ranges are scored again, and it gets no more",
-                    who,
-                    len(sent),
-                )
-                for file in sent:
-                    file.path.unlink(missing_ok=True)
-                ranges = frozenset(file.index for file in sent)
-                self._context.send(WorkerDistrusted(self._scan.scan_id, who, ranges))
-        return removed
+    def _take_sent(self) -> None:
+        """Take the ranges that have come in, and draw those of workers for verification."""
+        for index, file in self._folder.files().items():
+            if index in self._taken:
+                continue
+            if file.party in self._distrusted:
+                # Otherwise it was removed with another one.
+                if file.path.exists():
+                    self._distrust(file.party)
+            elif (sent := self._read(file)) is not None:
+                self._take(index, file.party, sent)
+                if file.party != HERE:
+                    self._verification.draw(file.party, self._scan.task(index).start, sent)
 
-    def _is_right(self, sent: Sequence[RangeFile]) -> bool | None:
-        """Whether a random batch is reproduced here; None if no file is readable."""
-        for file in secrets.SystemRandom().sample(sent, len(sent)):
-            found = self._read(file)
-            if found is None:
-                continue  # a disk error: the range is missing from now on
-            batch = self._scan.batch(file.index, secrets.randbelow(self._scan.num_batches))
-            here = self._score(batch).values()
-            start = self._scan.task(file.index).start
-            rows = slice(batch.start - start, batch.stop - start)
-            same = torch.equal if self._scan.kind else _close
-            return all(same(mine, theirs[rows]) for mine, theirs in zip(here, found, strict=True))
-        return None
+    def _take(self, index: int, party: str, values: Sequence[Tensor]) -> None:
+        task = self._scan.task(index)
+        rows = slice(task.start, task.stop)
+        self._signals.errors_NC[rows], self._signals.features_ND[rows] = values
+        self._taken[index] = party
 
-    def _gathered(self, files: Mapping[int, RangeFile]) -> Signals | None:
-        """All ranges joined; None if one is missing."""
-        dataset, scratch = self._context.dataset, self._context.signals_dir
-        signals = empty_signals(self._model, dataset, torch.arange(len(dataset)), scratch=scratch)
-        for index in range(self._scan.num_ranges):
-            found = self._read(files[index]) if index in files else None
-            if found is None:
-                return None
-            task = self._scan.task(index)
-            rows = slice(task.start, task.stop)
-            signals.errors_NC[rows], signals.features_ND[rows] = found
-        return signals
+    def _distrust(self, party: str) -> None:
+        """Score all that a party has ever sent again, and take no more of it."""
+        self._distrusted.add(party)
+        self._verification.forget(party)
+        ranges = self._folder.remove(party)
+        self._taken = {index: who for index, who in self._taken.items() if who != party}
+        forgotten = forget_scores(self._context.signals_dir, party)
+        logger.warning(
+            "%s has sent signals that its examples do not have: its %d ranges of this pass are "
+            "scored again, %d kept signals with its scores are removed, and it gets no more. "
+            "Look at its machines, or revoke its token",
+            *(party, len(ranges), forgotten),
+        )
+        self._context.send(PartyDistrusted(self._scan.scan_id, party, ranges))
 
     def _read(self, file: RangeFile) -> Sequence[Tensor] | None:
         """The values of a file; a damaged file is removed, and gives None."""
@@ -317,25 +327,33 @@ class _SharedPass:
         file.path.unlink(missing_ok=True)
         return None
 
-    def _log_shares(self, files: Mapping[int, RangeFile]) -> None:
-        sent = _by_worker(files)
+    def _account(self) -> Mapping[str, Any]:
+        """Who has scored what, for the manifest."""
+        num_examples: Counter[str] = Counter()
+        for index, party in self._taken.items():
+            num_examples[party] += len(self._scan.task(index))
+        num_here, num_verified = num_examples.pop(HERE, 0), self._verification.num_verified
         logger.info(
-            "signals of %d examples in %.1f s: of %d ranges, %d by %d workers",
-            len(self._scan.whole),
-            monotonic() - self._began,
-            self._scan.num_ranges,
-            sum(map(len, sent.values())),
-            len(sent),
+            "signals of %d examples in %.1f s: of %d ranges, %d by workers of %d parties; %d of "
+            "their %d examples verified",
+            *(len(self._scan.whole), monotonic() - self._began, self._scan.num_ranges),
+            *(sum(party != HERE for party in self._taken.values()), len(num_examples)),
+            *(num_verified.total(), num_examples.total()),
         )
+        share = self._verification.least_share
+        return {"num_here": num_here, **account(num_examples, num_verified, share)}
 
 
-def _by_worker(files: Mapping[int, RangeFile]) -> Mapping[str, list[RangeFile]]:
-    sent: defaultdict[str, list[RangeFile]] = defaultdict(list)
-    for file in files.values():
-        if file.who != HERE:
-            sent[file.who].append(file)
-    return sent
+def forget_scores(signals_dir: Path, party: str) -> int:
+    """Remove kept signals that a party contributed to; their number."""
+    scored = [path for path in signals_dir.glob("signals-*.safetensors") if party in _scorers(path)]
+    for path in scored:
+        path.unlink(missing_ok=True)
+    return len(scored)
 
 
-def _close(mine: Tensor, theirs: Tensor) -> bool:
-    return torch.allclose(mine.float(), theirs.float(), rtol=_TOLERANCE, atol=_TOLERANCE)
+def _scorers(path: Path) -> AbstractSet[str]:
+    try:
+        return scorers_of(Signals.load(path).scored_by)
+    except (LiptError, OSError, SafetensorError, KeyError, ValueError):
+        return frozenset()  # damaged: its next reader removes it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import math
 import time
 from collections.abc import Mapping
@@ -77,6 +78,7 @@ class Intake:
         self._reference = lru_cache(_MOST_REFERENCES)(partial(Reference.read, self.blobs))
         self._learner_thread = ThreadPoolExecutor(1, thread_name_prefix="learner-check")
         self._range_thread = ThreadPoolExecutor(1, thread_name_prefix="range-check")
+        self._range_lock = asyncio.Lock()
 
     def stop(self) -> None:
         self._learner_thread.shutdown()
@@ -109,22 +111,35 @@ class Intake:
         self.meters.add(LEARNER_BYTES, "from_workers", encoding, by=num_sent)
 
     async def take_range(
-        self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName
+        self, worker_id: str, key: AssignmentKey, epoch: int, result: BlobName, proof: str
     ) -> None:
         scans = self.dispatcher.scans
-        if scans.is_done(key):
-            return
-        grant = scans.require(worker_id, key, epoch)
         in_thread = partial(asyncio.get_running_loop().run_in_executor, self._range_thread)
-        with self.blobs.expiry.holding(result.sha256):
-            try:
-                await in_thread(self._keep_range, grant, result)
-            except LearnerRejectedError:
-                scans.give_back(key, worker_id, epoch, failed=True)
-                raise
-        scans.finish(grant)
+        # One at a time: of two commits of a range, the second finds it done.
+        async with self._range_lock:
+            if scans.is_done(key):
+                return
+            grant = scans.require(worker_id, key, epoch)
+            party = self.dispatcher.workers.scorer(worker_id)
+            with self.blobs.expiry.holding(result.sha256):
+                try:
+                    self._require_proof(grant, party, proof)
+                    await in_thread(self._keep_range, grant, party, result)
+                except LearnerRejectedError:
+                    scans.give_back(key, worker_id, epoch, failed=True)
+                    raise
+            scans.finish(grant)
         # The scan's folder has its own copy now.
         await in_thread(partial(self.blobs.expiry.remove_blob, result.sha256, before=time.time()))
+
+    def _require_proof(self, grant: RangeGrant, party: str, proof: str) -> None:
+        if hmac.compare_digest(proof.encode(), grant.challenge.proof.encode()):
+            return
+        self.dispatcher.scans.distrust(party)
+        raise LearnerRejectedError(
+            f"the proof that the worker has the data is wrong, and {party} gets no more ranges. "
+            "Give its workers the coordinator's data (--worker-data), or none."
+        )
 
     def _check_learner(self, run: RunRecord, index: int, result: LearnerResult) -> None:
         require_report(result, run.config.learners.num_snapshots)
@@ -146,7 +161,7 @@ class Intake:
                     f"the learner's last snapshot is not its result before pruning. {_REMEDY}"
                 )
 
-    def _keep_range(self, grant: RangeGrant, name: BlobName) -> None:
+    def _keep_range(self, grant: RangeGrant, party: str, name: BlobName) -> None:
         self.blobs.is_whole(name, remove_damaged=True)
         content = self.blobs.read_bytes(name)
         try:
@@ -154,7 +169,7 @@ class Intake:
         except (WeightsError, BlobTooLargeError, SignalsError) as error:
             raise LearnerRejectedError(str(error)) from None
         folder = RangeFolder(self.scans_dir, grant.scan.scan_id)
-        folder.keep(grant.key.learner, grant.worker_id, content)
+        folder.keep(grant.key.learner, party, content)
 
 
 def require_report(result: LearnerResult, num_snapshots: int) -> None:

@@ -2,8 +2,8 @@
 
 Run records hold learners' leases. The table adds end times in memory, so a heartbeat needs no
 write. Scans and leases of ranges exist in memory only. A range is a part of a pass over the data:
-workers that have the data take ranges from the front, and the job computes missing ones from the
-end. Workers on other kinds of machines, or with wrong values, get none.
+workers that have the data and may score take ranges from the front, and the job computes missing
+ones from the end. Workers on other kinds of machines, or of distrusted parties, get none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from lipt.common.errors import InvalidRequestError, StaleLeaseError
 from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.messages import ScanClosed, ScanNews
-from lipt.coordinator.compute.scan import SCAN, RangeDone, Scan, ScanOpened, WorkerDistrusted
+from lipt.coordinator.compute.scan import (
+    SCAN,
+    Challenge,
+    PartyDistrusted,
+    RangeDone,
+    Scan,
+    ScanOpened,
+)
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
@@ -194,10 +201,13 @@ class RangeGrant:
     key: AssignmentKey
     worker_id: str
     epoch: int
+    challenge: Challenge
 
     @property
     def task(self) -> ScoringTask:
-        return self.scan.task(self.key.learner)
+        """The range's task, with what asks for a proof of the data."""
+        task, asked = self.scan.task(self.key.learner), self.challenge
+        return replace(task, nonce=asked.nonce, proof_ids=asked.ids)
 
     def __str__(self) -> str:
         return f"examples {self.task.start} to {self.task.stop - 1}"
@@ -206,6 +216,7 @@ class RangeGrant:
 @dataclass
 class _Open:
     scan: Scan
+    challenge: Challenge
     done: set[int]
     # Ranges that wait for a worker.
     free: set[int]
@@ -235,28 +246,35 @@ class Scans:
         self._leases = leases
         self._meters = meters or Meters()
         self._open: dict[str, _Open] = {}
+        # Parties that sent wrong values or proofs, until the coordinator ends.
         self._distrusted: set[str] = set()
         self._on_change = on_change
 
     def note(self, news: ScanNews) -> None:
         opened = self._open.get(news.scan_id)
         match news:
-            case ScanOpened(scan=scan, present=present):
+            case ScanOpened(scan=scan, present=present, challenge=challenge):
                 # A repeated job opens the scan again without having closed it.
                 self._leases.end_all(scan.scan_id)
                 free = set(range(scan.num_ranges)) - present
-                self._open[scan.scan_id] = _Open(scan, set(present), free, len(free))
+                opened = _Open(scan, challenge, set(present), free, len(free))
+                self._open[scan.scan_id] = opened
             case ScanClosed():
                 self._open.pop(news.scan_id, None)
                 self._leases.end_all(news.scan_id)
             case RangeDone() if opened is not None:
                 self._finish(opened, news.index, "coordinator")
-            case WorkerDistrusted() if opened is not None:
-                self._distrusted.add(news.worker_id)
-                opened.done -= news.ranges
-                for index in news.ranges:
-                    opened.set_free(index)
+            case PartyDistrusted():
+                self.distrust(news.party)
+                if opened is not None:
+                    opened.done -= news.ranges
+                    for index in news.ranges:
+                        opened.set_free(index)
         self._on_change()
+
+    def distrust(self, party: str) -> None:
+        """Give a party's workers no more ranges."""
+        self._distrusted.add(party)
 
     def take(self, worker: WorkerRecord) -> RangeGrant | None:
         held = self.held_by(worker.worker_id)
@@ -270,8 +288,11 @@ class Scans:
                 key = AssignmentKey(opened.scan.scan_id, index)
                 self._leases.renew(key, worker.worker_id, opened.last_epoch)
                 self._on_change()
-                return RangeGrant(opened.scan, key, worker.worker_id, opened.last_epoch)
+                return self._grant(opened, key, worker.worker_id, opened.last_epoch)
         return None
+
+    def _grant(self, opened: _Open, key: AssignmentKey, worker_id: str, epoch: int) -> RangeGrant:
+        return RangeGrant(opened.scan, key, worker_id, epoch, opened.challenge)
 
     @property
     def num_wanted(self) -> int:
@@ -283,7 +304,7 @@ class Scans:
         lease = None if key is None else self._leases.find(key)
         if key is None or lease is None:
             return None
-        return RangeGrant(self._open[key.run_id].scan, key, worker_id, lease.epoch)
+        return self._grant(self._open[key.run_id], key, worker_id, lease.epoch)
 
     def require(self, worker_id: str, key: AssignmentKey, epoch: int) -> RangeGrant:
         opened, lease = self._open.get(key.run_id), self._leases.find(key)
@@ -292,7 +313,7 @@ class Scans:
             raise StaleLeaseError(
                 f"range {key}: {why}; the result is not used. Ask for the next assignment."
             )
-        return RangeGrant(opened.scan, key, worker_id, epoch)
+        return self._grant(opened, key, worker_id, epoch)
 
     def is_done(self, key: AssignmentKey) -> bool:
         opened = self._open.get(key.run_id)
@@ -339,7 +360,9 @@ class Scans:
         scan = opened.scan
         return (
             worker.has_data
-            and worker.worker_id not in self._distrusted | opened.excluded
+            and worker.binding.caller.may_score
+            and worker.binding.caller.scorer not in self._distrusted
+            and worker.worker_id not in opened.excluded
             and not worker.refusal_of_model(scan.whole.model)
             and worker.versions.get("lipt", "") == scan.lipt
             and (not scan.kind or worker.kind == scan.kind)

@@ -108,6 +108,12 @@ class WorkerRegistry:
             joined_at = self._workers[worker_id].joined_at
         else:
             logger.info("worker %s (%s) joined on %s", name, worker_id, device)
+            if has_data and not shown.caller.may_score:
+                logger.warning(
+                    "worker %s has the data, and scores none of it: %s may not (lipt token create "
+                    "--role worker --scores, or lipt certs worker --scores)",
+                    *(name, shown.caller.name),
+                )
         worker = WorkerRecord(
             worker_id,
             name or worker_id,
@@ -134,6 +140,10 @@ class WorkerRegistry:
                 f"the call under worker id {worker_id} {objection}. Register, and use your own id "
                 "and secret."
             )
+        elif shown.caller != worker.binding.caller:
+            # What it may do follows from the credentials that it shows now.
+            binding = replace(worker.binding, caller=shown.caller)
+            self._workers[worker_id] = replace(worker, binding=binding)
 
     def behind(self, shown: Evidence) -> str | None:
         """The id of the worker whose secret is shown; empty without one, None if it is wrong."""
@@ -172,6 +182,10 @@ class WorkerRegistry:
     def name(self, worker_id: str) -> str:
         worker = self._workers.get(worker_id)
         return worker.name if worker else worker_id
+
+    def scorer(self, worker_id: str) -> str:
+        """The party of a registered worker's scores."""
+        return self.heard(worker_id).binding.caller.scorer
 
     def alive(self, present: Collection[str]) -> tuple[WorkerRecord, ...]:
         since = self._clock() - _ALIVE_SECONDS

@@ -68,10 +68,11 @@ def _signed_in(
 ) -> Response:
     page = request.page
     address = address_of(request.http)
-    page.attempts.require_room(address)
     try:
         caller = identify()
     except UnauthenticatedError:
+        # Failures alone are limited: others may share the address.
+        page.attempts.require_room(address)
         page.attempts.note_failure(address)
         raise
     require_role(caller, f"/lipt.v1.{OPEN_PAGE}")

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -13,13 +14,13 @@ from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
 from lipt.common.network.tls import TlsFiles, server_context, split_address
 from lipt.coordinator.app import App
+from lipt.coordinator.page.connections import SILENT_SECONDS, Connections, guarded
 from lipt.coordinator.page.sessions import Attempts, Sessions
 from lipt.coordinator.rpc.limits import PeerLimits
 
 logger = logging.getLogger(__name__)
 
 FLAG = "--dashboard-listen"
-_MAX_CONNECTIONS = 512
 _MAX_HEADER_BYTES = 16 * 1024
 
 
@@ -68,18 +69,28 @@ class PageServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_MAX_CONNECTIONS,
             h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
             timeout_graceful_shutdown=max(round(drain_seconds), 1),
         )
         # The coordinator tells of the beginning and the end; strangers are not to fill the log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config.load()
-        config.ssl = self._context
-        # In steps, and not by `serve`, which would take the coordinator's signals.
-        self._server = uvicorn.Server(config)
-        self._server.lifespan = config.lifespan_class(config)
-        await self._server.startup(sockets=[self._socket])
+        # In steps, and not by `serve`, which would take the coordinator's signals, and leave a
+        # minute for a handshake.
+        self._server = server = uvicorn.Server(config)
+        server.lifespan = config.lifespan_class(config)
+        make = partial(
+            guarded(config.http_protocol_class, Connections()),
+            config=config,
+            server_state=server.server_state,
+            app_state={},
+        )
+        handshake = None if self._context is None else SILENT_SECONDS
+        server.servers = [
+            await asyncio.get_running_loop().create_server(
+                make, sock=self._socket, ssl=self._context, ssl_handshake_timeout=handshake
+            )
+        ]
         self._serving = asyncio.create_task(self._server.main_loop(), name="page")
 
     async def stop(self) -> None:

@@ -48,6 +48,8 @@ class Session:
 
     caller: Caller
     began_at: float
+    # Names the coordinator's own token of that time.
+    own: str = ""
 
     @property
     def peer(self) -> str:
@@ -68,15 +70,16 @@ class Sessions:
 
     def __init__(
         self,
-        own_token: str,
+        own_token: Callable[[], str],
         holds: Callable[[Caller], bool],
         state_dir: Path,
         *,
         clock: Callable[[], float],
     ) -> None:
         """`holds` says whether a caller's token or certificate is still valid."""
-        key = hashlib.sha256(f"page sessions {own_token}".encode()).digest()
+        key = hashlib.sha256(f"page sessions {own_token()}".encode()).digest()
         self._fernet = Fernet(urlsafe_b64encode(key))
+        self._own_token = own_token
         self._holds = holds
         self._clock = clock
         self._codes: dict[str, Session] = {}
@@ -119,7 +122,7 @@ class Sessions:
 
     def begin(self, caller: Caller) -> str:
         """Sign a caller in; the cookie for its browser."""
-        session = Session(caller, self._clock())
+        session = Session(caller, self._clock(), self._own())
         return self._fernet.encrypt(_SESSION.dump_json(session)).decode()
 
     def find(self, cookie: str | None) -> Session:
@@ -140,7 +143,12 @@ class Sessions:
         keys = (session.caller.key, _EVERYBODY)
         if any(began_at <= signed_out_at[key] for key in keys if key in signed_out_at):
             return False
+        if session.own != self._own():
+            return False
         return self._clock() < began_at + SESSION_SECONDS and self._holds(session.caller)
+
+    def _own(self) -> str:
+        return hashlib.sha256(f"session of {self._own_token()}".encode()).hexdigest()[:16]
 
     async def end(self, session: Session) -> None:
         """End all sessions of the caller that have begun.

@@ -37,6 +37,7 @@ class AccessService(access_pb2_grpc.AccessServiceServicer):
             name=request.name,
             days=request.days,
             created_by=current_caller().name,
+            scores=request.scores,
         )
         return pb.CreateTokenResponse(token=message_of(pb.Token, record), secret=secret)
 

@@ -169,6 +169,7 @@ def _essence(answer: pb.WatchServiceResponse) -> bytes:
 # Health service names. The kubelet asks without TLS, also while the data is being opened. LIVENESS:
 # the process answers. READINESS (gRPC's name for the whole server): it serves callers.
 LIVENESS, READINESS = "liveness", ""
+_MOST_PROBES = 64
 
 
 class Probes(health_pb2_grpc.HealthServicer):
@@ -208,7 +209,7 @@ async def answering_probes(listen: str | None) -> AsyncIterator[Probes]:
     if listen is None:
         yield probes
         return
-    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+    server = grpc.aio.server(options=connection_options(_MOST_PROBES))
     health_pb2_grpc.add_HealthServicer_to_server(probes, server)
     probes.address = bind(server, listen, None, flag="--health-listen")
     await server.start()
@@ -217,6 +218,17 @@ async def answering_probes(listen: str | None) -> AsyncIterator[Probes]:
         yield probes
     finally:
         await server.stop(None)
+
+
+def connection_options(most: int) -> tuple[tuple[str, int], ...]:
+    """GRPC's options for a port with at most so many connections, none of them silent for long."""
+    return (
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_allowed_incoming_connections", most),
+        # Until a connection has spoken HTTP/2, TLS included; and without any call.
+        ("grpc.server_handshake_timeout_ms", 10_000),
+        ("grpc.max_connection_idle_ms", 300_000),
+    )
 
 
 def bind(

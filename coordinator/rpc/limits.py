@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 
 from lipt.common.access.certificate import identity_of
-from lipt.common.access.tokens import METADATA_KEY, WORKER_SECRET
+from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.errors import TooManyCallsError
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import OTHER, Meters
@@ -61,13 +61,19 @@ _RETRY_SECONDS = 1.0
 def peer_of(context: Context) -> str:
     """Identify the peer by certificate or token, or else by its connection."""
     caller = current_caller()
-    return context.peer() if caller == OWN_USER else caller.key
+    if caller != OWN_USER:
+        return caller.key
+    # The user's own channels have no port, but an agent each: see `connection_option`.
+    return f"{context.peer()} {_metadata(context, 'user-agent')}"
 
 
 def shown_by(context: Context) -> Evidence:
-    metadata = context.invocation_metadata() or ()
-    secret = next((value for key, value in metadata if key == WORKER_SECRET), "")
-    return Evidence(current_caller(), secret if isinstance(secret, str) else "")
+    return Evidence(current_caller(), _metadata(context, WORKER_SECRET))
+
+
+def _metadata(context: Context, name: str) -> str:
+    found = next((it for key, it in context.invocation_metadata() or () if key == name), "")
+    return found if isinstance(found, str) else ""
 
 
 @dataclass
@@ -222,7 +228,6 @@ class CallInterceptor(Interceptor):
         caller = self._identify(
             Shown(
                 authorization=metadata.get("authorization"),
-                local_token=metadata.get(METADATA_KEY),
                 certificate=identity_of(context.auth_context()),
                 peer=context.peer(),
             )
@@ -247,7 +252,7 @@ class CallInterceptor(Interceptor):
 def _metered_peer(context: Context) -> str:
     """A caller's name, or else its address without the port, which varies by connection."""
     caller = current_caller()
-    if caller.name != ANYBODY.name and caller != OWN_USER:
+    if caller.name != ANYBODY.name:
         return printable(caller.name)
     kind, _, rest = context.peer().partition(":")
     return printable(f"{kind}:{rest.rpartition(':')[0] or rest}")

@@ -115,7 +115,8 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         key = self._leased(request, context)
         if key.is_range:
             result_blob = blob_from_proto(request.result)
-            await self.intake.take_range(request.worker_id, key, request.epoch, result_blob)
+            held = (request.worker_id, key, request.epoch)
+            await self.intake.take_range(*held, result_blob, request.data_proof)
             return pb.CommitResultResponse()
         report = request.report
         result = LearnerResult(

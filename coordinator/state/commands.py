@@ -82,16 +82,13 @@ def backup(
         Path, typer.Argument(metavar="DEST", help="A directory that is yet to be made.")
     ],
     state_dir: StateDir,
-    copy: Annotated[
-        bool, typer.Option("--copy", help="Copy blobs also where a hard link would do.")
-    ] = False,
 ) -> None:
     """Copy a state directory, also while it is served; a coordinator can start on the copy."""
     from lipt.coordinator.state.maintenance import back_up
 
-    made = back_up(state_dir, destination, link=not copy)
+    made = back_up(state_dir, destination)
     say(
         f"{destination}: {made.num_runs} runs and {made.num_blobs} blobs "
-        f"({format_bytes(made.num_bytes)}), {made.num_linked} of them hard links. "
+        f"({format_bytes(made.num_bytes)}), verified. "
         f"Check it with: lipt state check --state-dir {destination}"
     )

@@ -301,6 +301,21 @@ class Database:
         )
         return await self._find(SubsetRecord, which, run_id, digest, most)
 
+    async def remove_subsets_scored_by(self, party: str) -> int:
+        """Remove the subsets whose manifests name this party as a scorer; their number."""
+        which = (
+            "kind = ? AND EXISTS (SELECT 1 FROM json_each(body, '$.manifest.scored_by.parties') "
+            "WHERE json_extract(value, '$.party') = ?)"
+        )
+        query, removed = f"DELETE FROM records WHERE {which}", 0  # noqa: S608 - constants
+
+        def remove(connection: sqlite3.Connection) -> None:
+            nonlocal removed
+            removed = connection.execute(query, (KINDS[SubsetRecord][0], party)).rowcount
+
+        await self._write(remove)
+        return removed
+
     async def _find(self, kind: type[RecordT], which: str, *values: object) -> tuple[RecordT, ...]:
         return await self._load(
             lambda connection, problems: read(connection, kind, problems, which, values)

@@ -32,7 +32,7 @@ def collection_paused(directory: Path) -> Iterator[None]:
 def collection_allowed(directory: Path) -> Iterator[bool]:
     """Whether blobs may be removed during the block: collection is not paused."""
     with directory_lock(directory / "blobs", exclusive=True, wait=False) as allowed:
-        yield allowed
+        yield bool(allowed)
 
 
 def make_private_directory(path: Path) -> None:
@@ -79,6 +79,7 @@ class StateLock:
             ) from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._require_effect(path)
         except BlockingIOError:
             self._file.seek(0)
             holder = self._file.read().decode(errors="replace").strip() or "an unnamed process"
@@ -87,8 +88,21 @@ class StateLock:
                 f"state directory {directory} is in use by {holder}. "
                 "Stop that coordinator, or give another --state-dir."
             ) from None
+        except OSError as error:
+            self._file.close()
+            raise _without_locks(directory, error.strerror) from None
         # Replaces the name of an earlier holder.
         self.describe("starting")
+
+    def _require_effect(self, path: Path) -> None:
+        """Refuse a file system whose locks keep nobody out, as some network ones do."""
+        with path.open("rb") as second:
+            try:
+                fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+        self._file.close()
+        raise _without_locks(path.parent, "a second lock of the same file was granted")
 
     def describe(self, doing: str) -> None:
         """Record the holder and its activity ("serving ADDRESS") for later refusals."""
@@ -100,3 +114,10 @@ class StateLock:
 
     def release(self) -> None:
         self._file.close()
+
+
+def _without_locks(directory: Path, why: str | None) -> StateError:
+    return StateError(
+        f"locks do not work in {directory} ({why}): two coordinators could use it at once. Give a "
+        "--state-dir on a local disk."
+    )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import os
 import re
 import shutil
 import sqlite3
+import stat
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,12 +19,18 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import make_directory, remove_stale_temporaries, state_errors, sync
+from lipt.common.blobs.durable import (
+    directory_lock,
+    make_directory,
+    remove_stale_temporaries,
+    state_errors,
+    sync,
+)
 from lipt.common.blobs.store import Expiry, StoredFile
 from lipt.common.errors import InvalidRequestError, StateError
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import packed_sizes
-from lipt.coordinator.state.database import KINDS, read, read_runs, require_schema
+from lipt.coordinator.state.database import KINDS, prepare, read, read_runs, require_schema
 from lipt.coordinator.state.files import StateLock, collection_paused, make_private_file
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
 
@@ -173,8 +182,21 @@ def _database_problems(directory: Path) -> Iterator[str]:
                     yield f"the database is damaged: {line}"
             for table, row, parent, _ in connection.execute("PRAGMA foreign_key_check"):
                 yield f"row {row} of {table} belongs to no row of {parent}"
+            for name in sorted(_objects(connection) ^ _own_objects()):
+                yield f"the database has {name}, or lacks it: it is not as this version makes it"
         except sqlite3.Error as error:
             yield f"the database is damaged: {error}"
+
+
+def _objects(connection: sqlite3.Connection) -> set[str]:
+    query = "SELECT type || ' ' || name || ': ' || ifnull(sql, '') FROM sqlite_schema"
+    return {text for (text,) in connection.execute(query)}
+
+
+def _own_objects() -> set[str]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        prepare(connection)
+        return _objects(connection)
 
 
 def _read_blobs(directory: Path, problems: list[str]) -> dict[str, int]:
@@ -345,9 +367,12 @@ def collect_garbage(
 
 def _remove_half_written(folder: Path, before: float) -> None:
     """Remove cache files that killed compute processes left unfinished."""
-    for path in folder.rglob("*.tmp*"):
-        if path.stat().st_mtime <= before:
-            path.unlink()
+    # Links are not followed: what lies elsewhere is somebody else's.
+    for at, _, names in () if folder.is_symlink() else os.walk(folder):
+        for path in (Path(at) / name for name in names if ".tmp" in name):
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode) and found.st_mtime <= before:
+                path.unlink()
 
 
 @dataclass(frozen=True)
@@ -357,15 +382,14 @@ class BackedUp:
     num_runs: int
     num_blobs: int
     num_bytes: int
-    num_linked: int
 
 
-def back_up(directory: Path, destination: Path, *, link: bool = True) -> BackedUp:
+def back_up(directory: Path, destination: Path) -> BackedUp:
     """Copy all acknowledged state of a directory, also while a coordinator uses it.
 
     The database is copied first, as one consistent snapshot. Its blobs were durable before, never
-    change, and are not removed meanwhile. The destination appears complete, at the end. With
-    `link`, blobs become hard links if possible; copies are verified by digest.
+    change, and are not removed meanwhile. Copies are verified by digest, and share no later damage.
+    The destination appears complete, at the end; what killed backups to it left is removed.
     """
     _require_apart(directory, destination)
     with (
@@ -379,17 +403,27 @@ def back_up(directory: Path, destination: Path, *, link: bool = True) -> BackedU
             )
         parent = destination.absolute().parent
         make_directory(parent)
-        partial = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=parent))
+        prefix = f".{destination.name}.lipt-backup-"
+        _remove_abandoned(parent, prefix)
+        partial = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         try:
-            _copy_database(source, partial / DATABASE)
-            made = _copy_blobs(directory, partial, link=link)
-            sync(partial)
-            partial.rename(destination)
-            sync(parent)
+            with directory_lock(partial, exclusive=True):
+                _copy_database(source, partial / DATABASE)
+                made = _copy_blobs(directory, partial)
+                sync(partial)
+                partial.rename(destination)
+                sync(parent)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
     return made
+
+
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    for left in parent.glob(f"{glob.escape(prefix)}*"):
+        with directory_lock(left, exclusive=True, wait=False) as abandoned:
+            if abandoned:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def _require_apart(directory: Path, destination: Path) -> None:
@@ -418,9 +452,9 @@ def _copy_database(source: sqlite3.Connection, path: Path) -> None:
     sync(path)
 
 
-def _copy_blobs(directory: Path, partial: Path, *, link: bool) -> BackedUp:
+def _copy_blobs(directory: Path, partial: Path) -> BackedUp:
     needs, num_runs = _read_needs(partial)
-    num_bytes = num_linked = num_blobs = 0
+    num_bytes = num_blobs = 0
     for sha256, need in sorted(needs.items()):
         original = directory / "blobs" / sha256[:2] / sha256
         if not original.is_file():
@@ -431,28 +465,25 @@ def _copy_blobs(directory: Path, partial: Path, *, link: bool) -> BackedUp:
             )
         copy = partial / "blobs" / sha256[:2] / sha256
         make_directory(copy.parent)
-        linked = link and _linked(original, copy)
-        if not linked:
-            _copy(original, copy)
-        num_linked += linked
+        _copy(original, copy)
         num_blobs += 1
         num_bytes += copy.stat().st_size
     for folder in (partial / "blobs").glob("*"):
         sync(folder)
-    return BackedUp(num_runs, num_blobs, num_bytes, num_linked)
+    return BackedUp(num_runs, num_blobs, num_bytes)
 
 
-def _linked(original: Path, copy: Path) -> bool:
-    try:
-        os.link(original, copy)
-    except OSError:  # another file system, or one without links
-        return False
-    return True
+# Linux's request for a copy that shares its blocks until one of the files is written to.
+_CLONE = 0x40049409
 
 
 def _copy(original: Path, copy: Path) -> None:
     make_private_file(copy)
-    shutil.copyfile(original, copy)
+    try:
+        with original.open("rb") as source, copy.open("r+b") as target:
+            fcntl.ioctl(target, _CLONE, source.fileno())
+    except OSError:  # another file system, or one without such copies
+        shutil.copyfile(original, copy)
     sync(copy)
     if BlobName.of_file(copy).sha256 != original.name:
         raise StateError(

@@ -243,6 +243,8 @@ class TokenRecord(_Record):
     created_by: str
     expires_at: float | None = None
     revoked_at: float | None = None
+    # Its workers may score ranges of examples.
+    scores: bool = False
 
 
 class SubsetRecord(_Record):

@@ -42,12 +42,19 @@ class Storage:
     compute: ComputeQueue
     _: KW_ONLY
     wall_clock: Callable[[], float]
+    # Without it runs age by the wall clock alone.
+    steady_clock: Callable[[], float] | None = None
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     def __post_init__(self) -> None:
         self.uploads = Uploads(self.blobs, self.accounts)
         self.latest = Collected()
         self.store.listen(self.forget_named)
+        self._aging = self.wall_clock
+        if self.steady_clock is not None:
+            times = (run.ended_at or run.created_at for run in self.store.runs())
+            newest = max(times, default=None)
+            self._aging = aging_clock(newest, self.wall_clock, self.steady_clock)
 
     def forget_named(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         blobs = [run.initial_weights, run.pretrained_weights]
@@ -76,7 +83,7 @@ class Storage:
     async def remove_overdue_runs(self) -> None:
         """Remove overdue runs that are not in use; their blobs are then no longer needed."""
         days = math.inf if self.settings.keep_days is None else self.settings.keep_days
-        before = self.wall_clock() - days * _DAY
+        before = self._aging() - days * _DAY
         for run in self.store.runs():
             overdue = run.ended_at is not None and run.ended_at < before
             if not overdue or self._in_use(run.run_id):
@@ -137,6 +144,18 @@ class Storage:
             parts = {part.sha256 for part in self.blobs.expiry.parts()}
             left = {it for it in uploads if it in parts or self.blobs.expiry.blob(it) is not None}
             return done, uploads - left.difference(named_digests(self.directory))
+
+
+def aging_clock(
+    newest_at: float | None, wall_clock: Callable[[], float], clock: Callable[[], float]
+) -> Callable[[], float]:
+    """The time by which runs age, at most the wall clock's.
+
+    A wall clock that is wrong for hours would remove runs for good. So time goes on from the newest
+    run of earlier processes, with the steady clock: while no coordinator served, no run ages.
+    """
+    began, newest = clock(), wall_clock() if newest_at is None else newest_at
+    return lambda: min(wall_clock(), newest + clock() - began)
 
 
 def open_accounts(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 import math
 from collections.abc import Callable, Coroutine
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
@@ -15,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
-from lipt.common.errors import OtherDataError, UnknownBlobError
+from lipt.common.errors import OtherDataError, StateError, UnknownBlobError
 from lipt.common.inputs.specs import standardized_columns
 from lipt.common.observability.logs import log_about
 from lipt.common.observability.metrics import Meters
@@ -32,6 +33,7 @@ from lipt.coordinator.compute.jobs.selecting import (
 )
 from lipt.coordinator.compute.messages import Asked, OnProgress
 from lipt.coordinator.compute.queue import ComputeQueue
+from lipt.coordinator.compute.verification import scorers_of
 from lipt.coordinator.instruments import SELECTION
 from lipt.coordinator.runs.holding import find_named, find_ready, not_ready
 from lipt.coordinator.runs.repair import restore
@@ -49,6 +51,8 @@ from lipt.core.stages.question import (
     question_of,
     training_for,
 )
+
+logger = logging.getLogger(__name__)
 
 RecordT = TypeVar("RecordT", SubsetRecord, DiagnosisRecord)
 
@@ -91,6 +95,7 @@ class Answers:
 
     def __post_init__(self) -> None:
         self._flights = SingleFlight()
+        self._distrusted: set[str] = set()
 
     async def subset(self, query: SubsetQuery, on_progress: OnProgress, caller: str) -> Answer:
         callers = _always(caller)
@@ -189,6 +194,17 @@ class Answers:
             )
         )
 
+    async def forget_scores_of(self, party: str) -> None:
+        """Remove the subsets with a distrusted party's scores: who asks again gets others."""
+        self._distrusted.add(party)
+        try:
+            number = await self.database.remove_subsets_scored_by(party)
+        except StateError as error:
+            logger.warning("subsets with scores of %s are kept: %s", party, error)
+        else:
+            if number:
+                logger.warning("%d subsets with scores of %s are removed", number, party)
+
     async def stop(self) -> None:
         await self._flights.stop()
 
@@ -256,7 +272,11 @@ class Answers:
             if job.weights == run.pretrained_weights:
                 await self._restore(run, job.weights, report, callers)
             await self._restore(run, job.initial, report, callers)
-            selected = await self.compute.run(job, report, asked)
+            while True:
+                selected = await self.compute.run(job, report, asked)
+                # Otherwise it had begun on kept signals that were removed since.
+                if not self._distrusted & scorers_of(selected.told.get("scored_by")):
+                    break
             selection.note(num_examples=selected.num_examples, digest=selected.digest)
         # Warm-up time is counted apart: a warm-up serves all later selections.
         seconds = monotonic() - started - selected.warming_seconds

@@ -51,6 +51,7 @@ class Signals:
     others: the same examples' signals by other models, for scores that are means over models.
     prepared_N: by a strategy's own preparation, of all examples.
     facts: of the proxy that computed them, for a manifest, as JSON.
+    scored_by: parties whose workers computed some, and what was verified, likewise.
     """
 
     errors_NC: Tensor
@@ -68,6 +69,7 @@ class Signals:
     prepared_N: Tensor | None = None
     kind: TargetKind = TargetKind.CLASS
     facts: Mapping[str, Any] | None = None
+    scored_by: Mapping[str, Any] | None = None
 
     def __len__(self) -> int:
         return len(self.labels_N)
@@ -104,7 +106,8 @@ class Signals:
     def save(self, path: Path) -> None:
         tensors = {name: getattr(self, name) for name in _TENSORS}
         present = {name: values for name, values in tensors.items() if values is not None}
-        told = {"has_bias": str(self.has_bias), "kind": self.kind, "facts": json.dumps(self.facts)}
+        told = {"has_bias": str(self.has_bias), "kind": self.kind}
+        told |= {name: json.dumps(getattr(self, name)) for name in ("facts", "scored_by")}
         save_tensors(path, present, told)
 
     @classmethod
@@ -114,8 +117,9 @@ class Signals:
         def build(tensors: dict[str, Any], metadata: dict[str, str]) -> Signals:
             # Files of older versions lack some entries.
             kind = TargetKind(metadata.get("kind", TargetKind.CLASS))
-            facts = json.loads(metadata.get("facts", "null"))
-            return cls(**tensors, has_bias=metadata["has_bias"] == "True", kind=kind, facts=facts)
+            texts = {name: metadata.get(name, "null") for name in ("facts", "scored_by")}
+            facts = {name: json.loads(text) for name, text in texts.items()}
+            return cls(**tensors, has_bias=metadata["has_bias"] == "True", kind=kind, **facts)
 
         return load_tensors(path, build)
 

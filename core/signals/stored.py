@@ -49,6 +49,7 @@ PAIRED_FEATURES = "paired_features"
 
 # An error names a few extra tensors; with more of them the header is not even read.
 _MAX_TENSORS = 16
+_MOST = 1e15
 _HOW = (
     "Write safetensors.torch.save_file({'features': N x d, 'paired_features': N x p}, PATH), the "
     "second only for strategies on pairs."
@@ -112,13 +113,14 @@ def _read(container: Container, name: str) -> Tensor:
         # Copied: a mapped file is read-only, and its values may be unaligned.
         block = torch.from_numpy(values[rows.start * row_bytes : rows.stop * row_bytes].copy())
         read_NF[rows] = block.view(spec.dtype).view(-1, width).to(read_NF.dtype)
-        finite_N[rows] = read_NF[rows].isfinite().all(dim=-1)
+        # Of larger ones squares overflow, and sums of them. NaN is not below either.
+        finite_N[rows] = (read_NF[rows].float().abs() <= _MOST).all(dim=-1)
     bad = list(map(str, torch.nonzero(~finite_N).flatten().tolist()))
     if bad:
         kept = str(read_NF.dtype).removeprefix("torch.")
         raise FeaturesError(
-            f"the tensor {quoted(name)} has values that are not finite in {kept}, for {len(bad)} "
-            f"of {num_rows} examples, with ids {listed(bad, 5)}. Give finite numbers, scaled to "
-            f"below {torch.finfo(read_NF.dtype).max:.3g}."
+            f"the tensor {quoted(name)} has values that are too large or not finite in {kept}, for "
+            f"{len(bad)} of {num_rows} examples, with ids {listed(bad, 5)}. Give finite numbers, "
+            f"scaled to below {min(_MOST, torch.finfo(read_NF.dtype).max):.3g}."
         )
     return read_NF

@@ -50,7 +50,7 @@ class Chosen:
 
     selection: ids, ascending, and their weights. device: that the strategy ran on.
     proxy: facts of the proxy, for a manifest. warmed: the ordinary warm-up's costs.
-    soft: soft labels of the chosen examples.
+    soft: soft labels of the chosen examples. scored_by: parties that scored for the signals.
     """
 
     selection: Selection
@@ -58,6 +58,7 @@ class Chosen:
     proxy: Mapping[str, Any] | None = None
     warmed: WarmedUp | None = None
     soft: SoftLabels | None = None
+    scored_by: Mapping[str, Any] | None = None
 
     @property
     def examples(self) -> Examples:
@@ -86,6 +87,7 @@ def told_of(question: Question, chosen: Chosen) -> dict[str, Any]:
         "balanced": question.balanced,
         "stopped_early": chosen.selection.stopped_early,
         "findings": dict(chosen.selection.findings),
+        "scored_by": chosen.scored_by,
         "device": chosen.device,
         "versions": versions(),
     }
@@ -131,7 +133,8 @@ def choose(
     alpha = [_alpha(soft.facts)] if soft else []
     chosen = replace(chosen, findings={**chosen.findings, "words": [*words, *alpha, *own_words]})
     selection = _by_id(chosen, workspace.dataset.numbering)
-    return Chosen(selection, device_name(device), signals.facts, warmed, soft)
+    facts = (signals.facts, warmed, soft, signals.scored_by)
+    return Chosen(selection, device_name(device), *facts)
 
 
 def _used(

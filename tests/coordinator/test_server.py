@@ -18,11 +18,10 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-from lipt.common.access.tokens import find_local_token
+from lipt.common.access.local import LocalTarget
 from lipt.common.blobs.blob import BlobName, blob_to_proto, fill_chunk
 from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import ImageSpec
-from lipt.common.network.tls import split_address
 from lipt.common.rpc.channel import open_channel
 from lipt.coordinator.app import App
 from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
@@ -107,18 +106,16 @@ async def test_who_looks_for_a_coordinator_finds_it_for_as_long_as_it_serves(
             assert file.read_text() == f"{address}\n"
             lock = tmp_path / "state" / "coordinator.lock"
             assert lock.read_text().endswith(f"serving {address}\n")
-            _, port = split_address(address)
-            own = (tmp_path / "state" / "admin.token").read_text().strip()
-            assert find_local_token(port) == own
+            assert LocalTarget(address).current().startswith("unix:")
             (tmp_path / "other").mkdir()
             with pytest.raises(ConfigError, match=rf"--listen {address}: .* in use"):
                 async with served(tmp_path / "other", listen=address):
                     pytest.fail("it was served")
         assert manager.recv(1000) == b"STOPPING=1"
-    assert find_local_token(port) is None
+    assert LocalTarget(address).current() == address
     monkeypatch.delenv("NOTIFY_SOCKET")
     async with served(tmp_path, insecure=True) as coordinator:
-        assert find_local_token(split_address(coordinator.address)[1]) is None
+        assert LocalTarget(coordinator.address).current() == coordinator.address
 
 
 async def test_end_sends_polls_away_and_waits_for_uploads_under_way(tmp_path: Path) -> None:

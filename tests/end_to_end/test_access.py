@@ -3,6 +3,8 @@ from __future__ import annotations
 import random
 import shutil
 import signal
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,16 +70,18 @@ def test_an_authority_is_exchanged_under_a_coordinator_that_serves(
         assert [each.run_id for each in connected.runs()] == [run.run_id]
 
 
-def elsewhere(directory: Path) -> dict[str, str]:
-    directory.mkdir(exist_ok=True)
-    return {"TMPDIR": str(directory), "XDG_RUNTIME_DIR": str(directory)}
+@pytest.fixture
+def outside() -> Iterator[dict[str, str]]:
+    """The environment of a client that looks for local sockets where there are none."""
+    # Short: in place of a longer one /tmp is taken.
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield {"TMPDIR": directory, "XDG_RUNTIME_DIR": directory}
 
 
-def test_who_finds_no_local_token_is_refused_until_it_has_a_token(
-    cluster: Cluster, tmp_path: Path
+def test_who_finds_no_local_socket_is_refused_until_it_has_a_token(
+    cluster: Cluster, tmp_path: Path, outside: dict[str, str]
 ) -> None:
     cluster.start_coordinator().wait_for("lets in this user's processes, and who shows a token")
-    outside = elsewhere(tmp_path / "elsewhere")
     stranger = cluster.start_worker("stranger", environment=outside)
     stranger.wait_for(r"serves the user that started it.*lipt token create --role.*Trying again")
     command = ["-m", "lipt.trainer.cli", "run", "list", "--coordinator", cluster.address]
@@ -157,7 +161,7 @@ def record(
         return () if certificates is None else certificates.flags(name)
 
     tls = None if certificates is None else certificates.files("trainer")
-    # Behind the proxy its port is another: no local token is found there.
+    # Behind the proxy its port is another: no local socket is found there.
     coordinator = cluster.start_coordinator("--insecure", *flags("coordinator"))
     with Proxy(cluster.address, recording=True) as proxy:
         cluster.address = proxy.address

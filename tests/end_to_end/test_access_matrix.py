@@ -18,9 +18,9 @@ import grpc
 import pytest
 import trustme
 
-from lipt.common.access.tokens import METADATA_KEY, Token, find_local_token
+from lipt.common.access.local import LocalTarget
+from lipt.common.access.tokens import Token
 from lipt.common.errors import from_rpc_error
-from lipt.common.network.tls import split_address
 from lipt.v1 import access_pb2, access_pb2_grpc
 from tests.cluster import Cluster
 from tests.rpcs import EXPECTED, all_methods, path_of
@@ -31,6 +31,8 @@ HEALTH = "grpc.health.v1.Health"
 
 
 class Kind(NamedTuple):
+    """A caller's token, and its certificate or "local"; its roles, or why it does not get in."""
+
     metadata: str = ""
     certificate: str = ""
     gets_in_as: str = UNKNOWN
@@ -65,25 +67,23 @@ TOKENS = {
     "expired token": Kind("expired"),
     "no bearer": Kind("basic"),
 }
-NOTHING = {
-    "no token": Kind(),
-    "local token": Kind("local"),
-    "wrong local token": Kind("wrong local"),
-}
+# A client that looks for a local socket, and one that does not.
+NOTHING = {"no token": Kind(), "local": Kind("", "local")}
 KINDS: dict[str, dict[str, Kind]] = {
     "own user": TOKENS
     | NOTHING
     | {
-        "local token": Kind("local", gets_in_as="admin"),
-        "wrong token beside the local one": Kind("wrong local"),
+        "local": Kind("", "local", gets_in_as="admin"),
+        "wrong token over the local socket": Kind("wrong", "local"),
+        "worker's token over the local socket": Kind("worker", "local", gets_in_as="worker"),
     },
     "insecure": TOKENS
     | {
-        name: Kind(kind.metadata, gets_in_as="worker trainer admin")
+        name: Kind("", kind.certificate, gets_in_as="worker trainer admin")
         for name, kind in NOTHING.items()
     },
     "insecure, tokens": TOKENS | NOTHING,
-    "tls": TOKENS | NOTHING,
+    "tls": TOKENS | {"no token": Kind()},
     "mtls": {
         **{
             f"{name}, certificate without a role": Kind(kind.metadata, "roleless", kind.gets_in_as)
@@ -99,7 +99,6 @@ KINDS: dict[str, dict[str, Kind]] = {
         "another certified worker": Kind("", "another worker", "worker"),
         "certified trainer": Kind("", "trainer", "trainer"),
         "certified admin": Kind("", "admin", "admin"),
-        "local token of a certified worker": Kind("local", "worker", "worker"),
         "wrong token of a certified admin": Kind("wrong", "admin"),
         "revoked token of a certified admin": Kind("revoked", "admin"),
         "worker's token of a certified admin": Kind("worker", "admin", "worker"),
@@ -151,7 +150,8 @@ class Server:
         address = self.cluster.address
         if self.secure:
             return grpc.secure_channel(address, self.certificates.credentials(certificate))
-        return grpc.insecure_channel(address)
+        local = certificate == "local"
+        return grpc.insecure_channel(LocalTarget(address).current() if local else address)
 
     def give_out_tokens(self) -> None:
         own = bearer((self.cluster.state / "admin.token").read_text().strip())
@@ -179,12 +179,9 @@ class Server:
                 "wrong": Token.draw(revoked.token.token_id).text,
                 "formless": "x" * 60,
             }
-        port = split_address(self.cluster.address)[1]
         self.shown = {name: bearer(text) for name, text in texts.items()} | {
             "": (),
             "basic": (("authorization", "Basic eDp5"),),
-            "local": ((METADATA_KEY, find_local_token(port) or "none"),),
-            "wrong local": ((METADATA_KEY, Token.draw("admin").text),),
         }
 
 

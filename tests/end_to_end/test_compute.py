@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import pytest
 import torch
 
 from lipt.common.config.tasks import ScoringTask
-from lipt.common.data import open_dataset
+from lipt.common.data import Dataset, open_dataset
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model, lay_out
 from lipt.common.signals.passes import score_range
 from lipt.common.weights.specs import Weights
+from lipt.trainer.subsets.subset import Subset
 from lipt.v1 import subset_pb2 as pb
 from lipt.v1 import subset_pb2_grpc
 from lipt.worker.client import Assignment
@@ -137,6 +139,7 @@ image_size = 32
 [compute]
 scoring_range = 128
 scoring_workers = "{who}"
+verified_share = 0.5
 """
 RUN = {
     **SMALL_RUN,
@@ -152,9 +155,13 @@ def serve(cluster: Cluster, who: str = "same", listen: str = "127.0.0.1:0") -> L
     return cluster.start_coordinator(*source, *flags)
 
 
-def subset_digest(cluster: Cluster) -> str:
+def subset(cluster: Cluster) -> Subset:
     with cluster.client() as client:
-        return client.subset(strategy="craig", fraction=0.1).digest
+        return client.subset(strategy="craig", fraction=0.1)
+
+
+def subset_digest(cluster: Cluster) -> str:
+    return subset(cluster).digest
 
 
 @pytest.fixture(scope="module")
@@ -181,6 +188,11 @@ def digest(cluster: Cluster, alone: tuple[Path, str]) -> str:
     return digest
 
 
+@cache
+def digits() -> Dataset:
+    return open_dataset("digits", image_size=32)
+
+
 def scored(worker: PlayedWorker, assignment: Assignment) -> Weights:
     task = assignment.task
     assert isinstance(task, ScoringTask)
@@ -189,27 +201,42 @@ def scored(worker: PlayedWorker, assignment: Assignment) -> Weights:
     )
     model = lay_out(model, task.model, torch.device("cpu"))
     model.load_state_dict(worker.weights(assignment))
-    data = open_dataset("digits", image_size=32)
-    return score_range(model.eval(), data, task, device=torch.device("cpu"))
+    return score_range(model.eval(), digits(), task, device=torch.device("cpu"))
 
 
-def test_a_worker_that_vanishes_and_one_that_lies_change_nothing(
+def test_a_party_that_vanishes_one_that_forges_and_one_without_permission_change_nothing(
     cluster: Cluster, digest: str
 ) -> None:
     coordinator = serve(cluster)
-    vanishing, liar, honest = (
-        cluster.play_worker(name, has_data=True) for name in ("vanishing", "liar", "honest")
+    with cluster.client() as client:
+        gone, forger, honest = (client.create_token("worker", scores=True) for _ in range(3))
+        trains = client.create_token("worker")
+    vanishing, forging, second, scoring = (
+        cluster.play_worker(name, has_data=True, token=given.secret)
+        for name, given in zip("abcd", (gone, forger, forger, honest), strict=True)
     )
+    for number in range(20):
+        cluster.play_worker(f"id {number}", has_data=True, token=trains.secret)
+    coordinator.wait_for("id 19 has the data, and scores none of it")
     with ThreadPoolExecutor() as threads:
-        wanted = threads.submit(subset_digest, cluster)
+        wanted = threads.submit(subset, cluster)
         vanishing.take()
-        lied, right = liar.take(), honest.take()
-        values = scored(honest, right)
-        honest.submit_range(right, values)
-        liar.submit_range(lied, {name: value + 0.5 for name, value in values.items()})
-        assert wanted.result() == digest
-    coordinator.wait_for("has sent signals that its examples do not have: all of its 1 ranges")
-    assert coordinator.wait_for(r"of 15 ranges, (\d+) by (\d+) workers").groups() == ("1", "1")
+        first, forged, right = forging.take(), second.take(), scoring.take()
+        # A range that is right earns no trust for the next one of that token.
+        forging.submit_range(first, scored(forging, first), digits())
+        values = scored(scoring, right)
+        scoring.submit_range(right, values, digits())
+        wrong = {name: value + 0.5 for name, value in scored(second, forged).items()}
+        second.submit_range(forged, wrong, digits())
+        chosen = wanted.result()
+    assert chosen.digest == digest
+    coordinator.wait_for("has sent signals that its examples do not have: its 2 ranges")
+    scored_by = chosen.manifest["scored_by"]
+    (party,) = scored_by["parties"]
+    assert party["party"].startswith(f"token-{honest.token.token_id}-")
+    assert (party["num_examples"], scored_by["num_here"]) == (128, 1797 - 128)
+    assert 30 < party["num_verified"] < 98
+    assert party["unnoticed_at_1_percent"] == pytest.approx(0.5**1.28)
 
 
 @pytest.mark.smoke
@@ -221,8 +248,8 @@ def test_what_was_acknowledged_outlives_a_coordinator_that_is_killed(
     with ThreadPoolExecutor() as threads:
         wanted = threads.submit(subset_digest, cluster)
         held = worker.take()
-        worker.submit_range(held, scored(worker, held))
+        worker.submit_range(held, scored(worker, held), digits())
         coordinator.stop(signal.SIGKILL)
         again = serve(cluster, listen=cluster.address)
         assert wanted.result() == digest
-    assert again.wait_for(r"of 15 ranges, (\d+) by 1 workers")[1] == "1"
+    assert again.wait_for(r"of 15 ranges, (\d+) by workers of 1 parties")[1] == "1"

@@ -261,7 +261,7 @@ def test_what_is_chosen_is_what_is_chosen_where_broken_images_were_removed(
     coordinator.wait_for("3 of 400 images cannot be used and are left out: 0, 57, 399")
     cluster.start_worker("sees", "--worker-data", source)
     found = choices(cluster, FEATURES)
-    assert int(coordinator.wait_for(r"of 7 ranges, (\d+) by 1 workers")[1]) > 0
+    assert int(coordinator.wait_for(r"of 7 ranges, (\d+) by workers of 1 ")[1]) > 0
     with cluster.client() as client:
         subset = client.subset(strategy="craig", fraction=0.1)
         assert subset.manifest["data"]["num_examples"] == NUM_IMAGES

@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import re
+import resource
 import signal
+import socket
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import blob_to_proto
@@ -24,6 +31,53 @@ RUN = {
 FORGED_LOSS = 1e-9
 # What a worker of its own would be known by, and show.
 OWN = "0123456789abcdef" * 2
+NUM_CONNECTIONS = 1000
+# A coordinator that may open 1,024 files, of which 512 at first.
+NARROW = (
+    "-c",
+    """import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, 1024))
+from lipt.coordinator.cli import main
+main()""",
+)
+
+
+def test_three_thousand_silent_connections_at_1024_descriptors_keep_nobody_out(
+    cluster: Cluster,
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4 * NUM_CONNECTIONS:
+        pytest.skip("this process may not open as many connections")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4 * NUM_CONNECTIONS), hard))
+    flags = ("--health-listen", "127.0.0.1:0", "--dashboard-listen", "127.0.0.1:0")
+    coordinator = cluster.start_coordinator(*flags, program=NARROW)
+    page = coordinator.wait_for(r"the page is at (http://\S+):")[1]
+    health = coordinator.wait_for(r"health on (\S+)")[1]
+    with cluster.client() as early, ExitStack() as stack:
+        early.info()
+        for address in (cluster.address, health, page.removeprefix("http://")):
+            host, port = address.split(":")
+            for _ in range(NUM_CONNECTIONS):
+                with suppress(OSError):
+                    stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+        # Connected and new clients of this user, and the page, at once.
+        early.info()
+        with cluster.client() as late:
+            late.info()
+        assert httpx.get(page, trust_env=False, timeout=20).status_code == 200
+        coordinator.wait_for("connections, 129 of them of 127.0.0.1: silent ones are closed")
+        # Others once the deadline of silent connections has passed.
+        options = (("grpc.max_reconnect_backoff_ms", 500),)
+        with grpc.insecure_channel(health, options) as channel:
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            request = health_pb2.HealthCheckRequest()
+            answer = stub.Check(request, timeout=CALL_SECONDS, wait_for_ready=True)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        with grpc.insecure_channel(cluster.address, options) as channel:
+            grpc.channel_ready_future(channel).result(CALL_SECONDS)
+    assert "Too many open files" not in coordinator.text()
+    limits = Path(f"/proc/{coordinator.process.pid}/limits").read_text()
+    assert re.search(r"Max open files +1024 +1024", limits)
 
 
 @pytest.mark.parametrize("shows", ["", OWN], ids=["shows nothing", "shows its own secret"])

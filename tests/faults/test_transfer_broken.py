@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def coordinator(cluster: Cluster) -> LoggedProcess:
-    # Behind the proxy its port is another: no local token is found there.
+    # Behind the proxy its port is another: no local socket is found there.
     return cluster.start_coordinator("--insecure")
 
 

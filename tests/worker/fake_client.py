@@ -120,6 +120,7 @@ class FakeClient:
         self.registered: list[tuple[str, str]] = []
         self.released: list[tuple[str, str, str]] = []
         self.declined: list[tuple[str, str, str]] = []
+        self.proofs: list[str] = []
         self.committed: list[
             tuple[str, BlobName, worker_pb2.LearnerReport, tuple[BlobName, ...]]
         ] = []
@@ -152,9 +153,14 @@ class FakeClient:
         return self.stop_learner
 
     def commit(
-        self, assignment: Assignment, names: Sequence[BlobName], report: worker_pb2.LearnerReport
+        self,
+        assignment: Assignment,
+        names: Sequence[BlobName],
+        report: worker_pb2.LearnerReport,
+        data_proof: str = "",
     ) -> None:
         self._answer("commit")
+        self.proofs.append(data_proof)
         *snapshots, result = names
         self.committed.append((self.worker_id, result, report, tuple(snapshots)))
 

@@ -31,7 +31,7 @@ from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.models import build_model
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.observability.metrics import Phases
-from lipt.common.signals.passes import read_range, score_range
+from lipt.common.signals.passes import data_proof, read_range, score_range
 from lipt.common.weights.encodings import open_weights
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, specs_of
@@ -306,6 +306,8 @@ class Scorer:
             stop=190,
             batch_size=32,
             threads=1,
+            nonce="nonce",
+            proof_ids=(5, 7),
         )
         self.assignment = Assignment(
             assignment_id="scan-1/3",
@@ -331,6 +333,7 @@ def test_the_range_s_values_are_handed_in(scorer: Scorer) -> None:
     ((worker_id, name, report, snapshots),) = scorer.fake.committed
     assert (worker_id, snapshots) == ("w", ())
     task = scorer.task
+    assert scorer.fake.proofs == [data_proof(scorer.digits, "nonce", (5, 7))]
     errors, features = read_range(scorer.fake.blobs.store.read_bytes(name), task, 64)
     here = score_range(scorer.model, scorer.digits, task, device=torch.device("cpu"))
     assert torch.equal(errors, here["errors"])

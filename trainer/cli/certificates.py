@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from lipt.common.access.certificate import role_uri
+from lipt.common.access.certificate import SCORES_URI, role_uri
 from lipt.common.access.roles import Role
 from lipt.common.errors import ConfigError
 from lipt.common.network.tls import (
@@ -67,9 +67,16 @@ def issue_server(authority: Pair, hosts: Sequence[str], *, now: datetime, days: 
 
 
 def issue_client(
-    authority: Pair, name: str, role: Role, *, hosts: Sequence[str] = (), now: datetime, days: int
+    authority: Pair,
+    name: str,
+    role: Role,
+    *,
+    hosts: Sequence[str] = (),
+    now: datetime,
+    days: int,
+    scores: bool = False,
 ) -> Pair:
-    """A peer's certificate; with hosts it serves as well."""
+    """A peer's certificate; with hosts it serves as well, and with `scores` it may score."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r} is not a name of 1 to 64 letters, digits, dots, hyphens and underscores "
@@ -77,7 +84,8 @@ def issue_client(
         )
     if name in {AUTHORITY, COORDINATOR}:
         raise ConfigError(f"{name!r} is what another file is called. Choose another name.")
-    names = [x509.UniformResourceIdentifier(role_uri(role)), *map(_host, hosts)]
+    uris = [role_uri(role), *([SCORES_URI] if scores else [])]
+    names = [*map(x509.UniformResourceIdentifier, uris), *map(_host, hosts)]
     usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if hosts:
         usages.append(ExtendedKeyUsageOID.SERVER_AUTH)

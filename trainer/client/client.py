@@ -375,19 +375,25 @@ class Client(AbstractContextManager["Client"]):
             views.PageLinkView, lambda of: of.access.OpenPage, access_pb2.OpenPageRequest()
         )
 
-    def create_token(self, role: str, *, name: str = "", days: float = 0.0) -> views.GivenTokenView:
+    def create_token(
+        self, role: str, *, name: str = "", days: float = 0.0, scores: bool = False
+    ) -> views.GivenTokenView:
         """Create a token; only this answer contains its secret.
 
         Args:
             role: "worker", "trainer" or "admin".
             name: shown in the list of tokens.
             days: validity; 0 means until it is revoked.
+            scores: its workers may score examples; for the role "worker".
 
         Raises:
             PermissionDeniedError: the caller is no admin; the other token calls raise it as well.
         """
         request = access_pb2.CreateTokenRequest(
-            role=enum_to_proto(access_pb2.Role.DESCRIPTOR, Role(role)), name=name, days=days
+            role=enum_to_proto(access_pb2.Role.DESCRIPTOR, Role(role)),
+            name=name,
+            days=days,
+            scores=scores,
         )
         return self._ask(views.GivenTokenView, lambda of: of.access.CreateToken, request)
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from lipt.common.data.sources.feature_file import read_tensors
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ImageRows, is_texts, require_labels
+from lipt.common.data.sources.storage import identity_of, open_regular, walk_once
 from lipt.common.errors import DataError
 from lipt.common.images.formats import SUFFIXES, Header, check_file, decode_file
 
@@ -74,11 +75,6 @@ class EncodedRows(ImageRows):
             ) from error
 
 
-def open_file(path: str) -> BinaryIO:
-    """An image file."""
-    return Path(path).open("rb")
-
-
 def cifar_rows(source: str, path: str) -> ArrayRows:
     """CIFAR's images, 3 x 32 x 32, in file order; CIFAR-100's labels are the fine ones.
 
@@ -113,7 +109,9 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
         classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
     except OSError as error:
         raise DataError(f"{source}: {path} cannot be used: {error}. {_HOW}") from error
-    by_class = [_images_in(Path(path) / name) for name in classes]
+    starts = [Path(path) / name for name in classes]
+    root = identity_of(path)
+    by_class = [_images_in(start, {root, identity_of(start)}) for start in starts]
     empty = [name for name, files in zip(classes, by_class, strict=True) if not files]
     if empty or not classes:
         lacking = f"no image in {', '.join(empty)}" if empty else "no directory in it"
@@ -124,17 +122,17 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
     stamp = Stamp.of(files, sorted({str(Path(file).parent) for file in files}))
     return EncodedRows(
         *(source, tuple(classes), labels_N),
-        open=lambda row: open_file(files[row]),
+        open=lambda row: open_regular(files[row]),
         where=files.__getitem__,
         stamp=stamp,
     )
 
 
-def _images_in(folder: Path) -> list[str]:
+def _images_in(folder: Path, seen: set[tuple[int, int]]) -> list[str]:
     return [
         str(Path(directory) / name)
-        for directory, _, names in sorted(os.walk(folder, followlinks=True))
-        for name in sorted(names)
+        for directory, names in walk_once(folder, seen)
+        for name in names
         if name.lower().endswith(_SUFFIXES)
     ]
 

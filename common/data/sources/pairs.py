@@ -32,10 +32,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipt.common.data.parallel import Progress, threads_for
-from lipt.common.data.sources.image_files import EncodedRows, open_file
+from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp, kept, room_for
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.data.sources.storage import Query, read_lines, split_query
+from lipt.common.data.sources.storage import (
+    Query,
+    identity_of,
+    open_regular,
+    read_lines,
+    split_query,
+    walk_once,
+)
 from lipt.common.data.sources.table_files import named_rows, open_table, require_columns
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError, DataError
@@ -113,9 +120,9 @@ def _find_pairs(query: Query, path: Path) -> FoundPairs:
 
 def _pairs_of_folder(source: str, folder: Path) -> FoundPairs:
     files, lonely = list[str](), list[str]()
-    for at, _, names in sorted(os.walk(folder, followlinks=True)):
+    for at, names in walk_once(folder, {identity_of(folder)}):
         there = set(names)
-        for name in sorted(names):
+        for name in names:
             if name.lower().endswith(SUFFIXES):
                 (files if _caption_file(name) in there else lonely).append(f"{at}{os.sep}{name}")
     if lonely:
@@ -242,7 +249,7 @@ def _embedded(
     rows: dict[str, Tensor] = {}
     files = EncodedRows(
         *(pairs.source, (), torch.zeros(len(pairs), dtype=torch.int64)),
-        open=lambda row: open_file(pairs.images[row]),
+        open=lambda row: open_regular(pairs.images[row]),
         where=pairs.images.__getitem__,
     )
     for start in range(0, len(pairs), batch):

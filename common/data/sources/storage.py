@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import stat
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote
 
 from lipt.common.errors import ConfigError, DataError
@@ -105,6 +106,47 @@ class Ranges:
             part = self._fetch(offset, offset + max(size, self._ahead))
             self._parts.append((offset, part))
             return part[:size]
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file of data for reading; an OSError for pipes and devices, which may never end."""
+    number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(number).st_mode):
+        return os.fdopen(number, "rb")
+    os.close(number)
+    raise OSError(f"{os.fspath(path)} is no regular file, but a directory, a pipe or a device")
+
+
+def walk_once(
+    folder: str | os.PathLike[str], seen: set[tuple[int, int]]
+) -> list[tuple[str, list[str]]]:
+    """The directories below a folder, sorted, and their files' names, sorted.
+
+    Links are followed, but no directory is visited twice, nor one of those `seen`: a loop of links
+    would repeat all files.
+    """
+    found = []
+    for at, folders, names in os.walk(folder, followlinks=True):
+        found.append((at, sorted(names)))
+        folders[:] = [one for one in sorted(folders) if _is_new(f"{at}{os.sep}{one}", seen)]
+    return sorted(found)
+
+
+def identity_of(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """A directory's device and inode; raises OSError."""
+    status = os.stat(path)  # noqa: PTH116 - of a million paths
+    return status.st_dev, status.st_ino
+
+
+def _is_new(path: str, seen: set[tuple[int, int]]) -> bool:
+    try:
+        identity = identity_of(path)
+    except OSError:
+        return False  # a broken link
+    if identity in seen:
+        return False
+    seen.add(identity)
+    return True
 
 
 class Storage:

@@ -16,7 +16,8 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -32,7 +33,7 @@ import torch
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import is_texts
-from lipt.common.data.sources.storage import is_url, storage_of
+from lipt.common.data.sources.storage import is_url, open_regular, storage_of
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
 from lipt.common.text import did_you_mean
@@ -41,6 +42,8 @@ from lipt.common.text import did_you_mean
 Cell = str | int | float | None
 
 CHUNK_ROWS = 8192
+# A spreadsheet's.
+MOST_COLUMNS = 16_384
 # In characters. A quote that is never closed would take the rest of the file.
 _LONGEST_CELL = 2**24
 
@@ -114,7 +117,9 @@ class CsvTable(Table):
         with self._opened() as reader:
             self._header: list[str] = next(reader, [])
         self.columns = tuple(name for name in self._header if name)
-        twice = sorted({name for name in self.columns if self.columns.count(name) > 1})
+        _require_few(self.columns, self.name)
+        counts = Counter(self.columns)
+        twice = sorted(name for name, number in counts.items() if number > 1)
         if not self.columns or twice or None not in map(number_in, self.columns):
             found = f"names {', '.join(twice)} twice" if twice else f"is {self._header!r:.200}"
             raise DataError(
@@ -152,12 +157,21 @@ class CsvTable(Table):
                 ) from error
 
 
+def _require_few(columns: Collection[str], name: str) -> None:
+    if len(columns) > MOST_COLUMNS:
+        raise DataError(
+            f"{name} has more than {MOST_COLUMNS} columns, {next(iter(columns))!r:.80} is the "
+            "first. Give a row to each example, and many numbers as one tensor (features:PATH)."
+        )
+
+
 @contextmanager
 def _text_file(path: Path) -> Iterator[TextIO]:
     try:
-        opened = gzip.open if path.suffix == ".gz" else open
-        with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-            yield file
+        with open_regular(path) as raw:
+            unpacked = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+            with io.TextIOWrapper(unpacked, encoding="utf-8-sig", newline="") as file:
+                yield file
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path} is not UTF-8: byte 0x{error.object[error.start]:02x} stands for nothing "
@@ -203,7 +217,11 @@ class JsonlTable(Table):
     def __init__(self, path: Path) -> None:
         self.name, self.files, self._path = str(path), (path,), path
         # A dictionary keeps the order; a set does not.
-        self.columns = tuple(dict.fromkeys(name for line in self._objects() for name in line))
+        columns: dict[str, None] = {}
+        for line in self._objects():
+            columns.update(dict.fromkeys(line))
+            _require_few(columns, self.name)
+        self.columns = tuple(columns)
 
     def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
         for number, line in enumerate(self._objects(), start=1):

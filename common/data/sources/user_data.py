@@ -200,7 +200,7 @@ def _numbered(values_N: NDArray[np.int64], names: tuple[str, ...] | None, source
     most = max(_FEW_CLASSES, 2 * len(values))
     if names is not None or not len(values) or (values[0] >= 0 and values[-1] < most):
         return Labels(torch.from_numpy(values_N), names)
-    logger.info(
+    logger.warning(
         "%s: its labels are %d values from %d to %d, numbered by value and named by it",
         *(source, len(values), values[0], values[-1]),
     )

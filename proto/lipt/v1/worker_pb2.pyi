@@ -169,7 +169,7 @@ class LearnerTask(_message.Message):
     def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., learners: _Optional[_Union[_config_pb2.LearnersConfig, _Mapping]] = ..., augmentation: _Optional[_Union[_config_pb2.AugmentationConfig, _Mapping]] = ..., pruning_method: _Optional[_Union[_config_pb2.PruningMethod, str]] = ..., density: _Optional[float] = ..., seed: _Optional[int] = ..., columns: _Optional[_Union[ColumnsFormat, _Mapping]] = ..., other_target: _Optional[_Union[Target, _Mapping]] = ...) -> None: ...
 
 class ScoringTask(_message.Message):
-    __slots__ = ("model", "num_classes", "image", "columns", "other_target", "fingerprint", "start", "stop", "batch_size", "threads", "half_errors", "half_features", "seed", "quarantined")
+    __slots__ = ("model", "num_classes", "image", "columns", "other_target", "fingerprint", "start", "stop", "batch_size", "threads", "half_errors", "half_features", "seed", "quarantined", "nonce", "proof_ids")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_CLASSES_FIELD_NUMBER: _ClassVar[int]
     IMAGE_FIELD_NUMBER: _ClassVar[int]
@@ -184,6 +184,8 @@ class ScoringTask(_message.Message):
     HALF_FEATURES_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     QUARANTINED_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_IDS_FIELD_NUMBER: _ClassVar[int]
     model: str
     num_classes: int
     image: ImageFormat
@@ -198,7 +200,9 @@ class ScoringTask(_message.Message):
     half_features: bool
     seed: int
     quarantined: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., columns: _Optional[_Union[ColumnsFormat, _Mapping]] = ..., other_target: _Optional[_Union[Target, _Mapping]] = ..., fingerprint: _Optional[str] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., batch_size: _Optional[int] = ..., threads: _Optional[int] = ..., half_errors: bool = ..., half_features: bool = ..., seed: _Optional[int] = ..., quarantined: _Optional[_Iterable[int]] = ...) -> None: ...
+    nonce: str
+    proof_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, model: _Optional[str] = ..., num_classes: _Optional[int] = ..., image: _Optional[_Union[ImageFormat, _Mapping]] = ..., columns: _Optional[_Union[ColumnsFormat, _Mapping]] = ..., other_target: _Optional[_Union[Target, _Mapping]] = ..., fingerprint: _Optional[str] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., batch_size: _Optional[int] = ..., threads: _Optional[int] = ..., half_errors: bool = ..., half_features: bool = ..., seed: _Optional[int] = ..., quarantined: _Optional[_Iterable[int]] = ..., nonce: _Optional[str] = ..., proof_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Target(_message.Message):
     __slots__ = ("kind", "num_labels", "mean", "std")
@@ -287,20 +291,22 @@ class HeartbeatResponse(_message.Message):
     def __init__(self, stop: bool = ...) -> None: ...
 
 class CommitResultRequest(_message.Message):
-    __slots__ = ("worker_id", "assignment_id", "epoch", "result", "report", "snapshots")
+    __slots__ = ("worker_id", "assignment_id", "epoch", "result", "report", "snapshots", "data_proof")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    DATA_PROOF_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     assignment_id: str
     epoch: int
     result: _blob_pb2.BlobRef
     report: LearnerReport
     snapshots: _containers.RepeatedCompositeFieldContainer[_blob_pb2.BlobRef]
-    def __init__(self, worker_id: _Optional[str] = ..., assignment_id: _Optional[str] = ..., epoch: _Optional[int] = ..., result: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., report: _Optional[_Union[LearnerReport, _Mapping]] = ..., snapshots: _Optional[_Iterable[_Union[_blob_pb2.BlobRef, _Mapping]]] = ...) -> None: ...
+    data_proof: str
+    def __init__(self, worker_id: _Optional[str] = ..., assignment_id: _Optional[str] = ..., epoch: _Optional[int] = ..., result: _Optional[_Union[_blob_pb2.BlobRef, _Mapping]] = ..., report: _Optional[_Union[LearnerReport, _Mapping]] = ..., snapshots: _Optional[_Iterable[_Union[_blob_pb2.BlobRef, _Mapping]]] = ..., data_proof: _Optional[str] = ...) -> None: ...
 
 class LearnerReport(_message.Message):
     __slots__ = ("loss", "train_seconds", "total_seconds", "bytes_received")

@@ -101,8 +101,8 @@ class WorkerServiceServicer(object):
         """Hands in a learner whose blob is already uploaded.
 
         FAILED_PRECONDITION / STALE_LEASE: too late, the result is not used.
-        INVALID_ARGUMENT / LEARNER_REJECTED: wrong names, shapes, dtypes or
-        values that are not finite; the assignment is done again elsewhere.
+        INVALID_ARGUMENT / LEARNER_REJECTED: wrong names, shapes, dtypes, values
+        that are not finite, or a wrong `data_proof`; the assignment is done again elsewhere.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -60,8 +60,8 @@ class WorkerServiceStub:
     """Hands in a learner whose blob is already uploaded.
 
     FAILED_PRECONDITION / STALE_LEASE: too late, the result is not used.
-    INVALID_ARGUMENT / LEARNER_REJECTED: wrong names, shapes, dtypes or
-    values that are not finite; the assignment is done again elsewhere.
+    INVALID_ARGUMENT / LEARNER_REJECTED: wrong names, shapes, dtypes, values
+    that are not finite, or a wrong `data_proof`; the assignment is done again elsewhere.
     """
     ReleaseAssignment: _grpc.UnaryUnaryMultiCallable[_worker_pb2.ReleaseAssignmentRequest, _worker_pb2.ReleaseAssignmentResponse]
     """Gives an assignment back undone, so that another worker gets it at once."""
@@ -93,8 +93,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """Hands in a learner whose blob is already uploaded.
 
     FAILED_PRECONDITION / STALE_LEASE: too late, the result is not used.
-    INVALID_ARGUMENT / LEARNER_REJECTED: wrong names, shapes, dtypes or
-    values that are not finite; the assignment is done again elsewhere.
+    INVALID_ARGUMENT / LEARNER_REJECTED: wrong names, shapes, dtypes, values
+    that are not finite, or a wrong `data_proof`; the assignment is done again elsewhere.
     """
     ReleaseAssignment: _aio.UnaryUnaryMultiCallable[_worker_pb2.ReleaseAssignmentRequest, _worker_pb2.ReleaseAssignmentResponse]  # type: ignore[assignment]
     """Gives an assignment back undone, so that another worker gets it at once."""
@@ -147,8 +147,8 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         """Hands in a learner whose blob is already uploaded.
 
         FAILED_PRECONDITION / STALE_LEASE: too late, the result is not used.
-        INVALID_ARGUMENT / LEARNER_REJECTED: wrong names, shapes, dtypes or
-        values that are not finite; the assignment is done again elsewhere.
+        INVALID_ARGUMENT / LEARNER_REJECTED: wrong names, shapes, dtypes, values
+        that are not finite, or a wrong `data_proof`; the assignment is done again elsewhere.
         """
 
     @_abc_1.abstractmethod

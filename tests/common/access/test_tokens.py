@@ -1,9 +1,5 @@
 import hashlib
-import os
 import ssl
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -18,10 +14,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtensionOID, NameOID
 
-from lipt.common.access import tokens
 from lipt.common.access.certificate import CertificateIdentity, identity_of, role_unit, role_uri
 from lipt.common.access.roles import Role
-from lipt.common.access.tokens import Token, TokenSource, find_local_token, published
+from lipt.common.access.tokens import Token, TokenSource
 from lipt.common.errors import ConfigError
 
 TEXT = "lipt_0a1b2c3d_" + "5" * 64
@@ -73,103 +68,6 @@ def test_what_is_no_token_is_refused_without_being_shown(tmp_path: Path) -> None
         TokenSource.from_options(tmp_path / "bytes", None)
 
 
-# Publishes, says so, and waits until it is killed.
-PUBLISHER = """
-import sys
-from lipt.common.access.tokens import published
-with published(7, sys.argv[1]) as paths:
-    print(len(paths), flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.fixture(autouse=True)
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    for name in ("runtime", "temporary"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    return tmp_path / "runtime" / "lipt", tmp_path / "temporary" / f"lipt-{os.geteuid()}"
-
-
-def test_token_is_its_user_s_alone_and_found_until_it_is_withdrawn(
-    folders: tuple[Path, Path],
-) -> None:
-    before = os.umask(0)
-    try:
-        with published(7, "one") as paths:
-            assert paths == tuple(folder / "7.token" for folder in folders)
-            assert [path.stat().st_mode & 0o777 for path in paths] == [0o600, 0o600]
-            assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700, 0o700]
-            assert find_local_token(7) == "one"
-            assert find_local_token(8) is None
-            with published(7, "other") as others:
-                assert others == ()
-                assert find_local_token(7) == "one"
-            assert find_local_token(7) == "one"
-    finally:
-        os.umask(before)
-    assert find_local_token(7) is None
-    assert [list(folder.iterdir()) for folder in folders] == [[], []]
-
-
-def test_token_of_a_killed_coordinator_is_not_found_and_gives_way_to_the_next_one_s() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", PUBLISHER, "one"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with process.stdin, process.stdout:
-        assert process.stdout.readline() == b"2\n"
-        assert find_local_token(7) == "one"
-        process.kill()
-        process.wait()
-    assert find_local_token(7) is None
-    with published(7, "other"):
-        assert find_local_token(7) == "other"
-
-
-@pytest.mark.parametrize("mode", [0o701, 0o770, 0o750, 0o700])
-def test_folder_that_others_may_enter_or_own_is_used_by_neither_side(
-    folders: tuple[Path, Path], mode: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with published(7, "one"):
-        for folder in folders:
-            folder.chmod(mode)
-        if mode == 0o700:
-            # Of the same names; it is their owner that is wrong.
-            monkeypatch.setattr(tokens, "_folders", lambda: iter(folders))
-            monkeypatch.setattr(os, "geteuid", lambda: 12345)
-        assert find_local_token(7) is None
-        with published(8, "other") as paths:
-            assert paths == ()
-
-
-def test_links_and_files_that_others_can_read_are_refused(
-    folders: tuple[Path, Path], tmp_path: Path
-) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir(mode=0o700)
-    for folder in folders:
-        folder.symlink_to(elsewhere)
-    with published(7, "one") as paths:
-        assert paths == ()
-    assert list(elsewhere.iterdir()) == []
-    for folder in folders:
-        folder.unlink()
-    with published(7, "one"):
-        for folder in folders:
-            (folder / "8.token").symlink_to(folder / "7.token")
-        assert find_local_token(8) is None
-    with published(7, "one") as paths:
-        for path in paths:
-            path.chmod(0o644)
-        assert find_local_token(7) is None
-
-
 KEY = ec.generate_private_key(ec.SECP256R1())
 NOW = datetime.now(UTC)
 Uri = x509.UniformResourceIdentifier
@@ -217,6 +115,14 @@ def test_a_role_is_given_by_a_uri_or_by_a_unit(role: Role) -> None:
     assert (role_uri(role), role_unit(role)) == (uri, unit)
     assert identity(certificate("a", names=[Uri(uri)])).roles == {role}
     assert identity(certificate("a", [unit])).roles == {role}
+
+
+def test_who_may_score_is_a_field_of_its_own() -> None:
+    worker = Uri("lipt:role:worker")
+    assert not identity(certificate("a", names=[worker])).scores
+    named = identity(certificate(names=[worker, Uri("lipt:scores"), Uri("box")]))
+    assert (named.scores, named.roles, named.name) == (True, {Role.WORKER}, "box")
+    assert identity(certificate("a", ["lipt-worker", "lipt-scores"])).scores
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,7 @@ def test_run_config_has_the_same_fields_on_the_wire() -> None:
         ({"pruning": {"method": "axe"}}, "input should be 'magnitude', 'snip', 'random' or 'none'"),
         ({"seed": "seven"}, "seed = 'seven'"),
         ({"seed": -1}, "seed = -1"),
+        ({"learners": {"learning_rate": 1e308}}, "learning_rate = 1e.308: .*less than or equal"),
         ({"seed": (1, 2)}, r"seed = \(1, 2\)"),
     ],
 )

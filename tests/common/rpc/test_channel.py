@@ -3,7 +3,6 @@ import hashlib
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,22 @@ import trustme
 from google.protobuf.message import Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from lipt.common.access.tokens import METADATA_KEY, Token, TokenSource, published
+from lipt.common.access.local import local_sockets
+from lipt.common.access.tokens import Token, TokenSource
 from lipt.common.errors import ConfigError, InvalidRequestError
 from lipt.common.network.tls import TlsFiles, server_credentials
 from lipt.common.rpc.channel import IdleWatchdog, open_channel
 from lipt.common.rpc.health_check import main
 from lipt.common.rpc.messages import message_to_dict, require_lengths
-from lipt.v1 import blob_pb2, config_pb2, run_pb2, run_pb2_grpc, subset_pb2, worker_pb2
+from lipt.v1 import (
+    blob_pb2,
+    config_pb2,
+    run_pb2,
+    run_pb2_grpc,
+    subset_pb2,
+    worker_pb2,
+    worker_pb2_grpc,
+)
 from tests.serving import serving
 from tests.tls_files import write_files
 
@@ -80,14 +88,16 @@ class Listener(grpc.GenericRpcHandler):
     """
 
     def __init__(self) -> None:
-        self.shown: list[tuple[str | None, str | None]] = []
+        self.shown: list[str | bytes | None] = []
         self.peers: set[str] = set()
+        self.keys: set[str] = set()
         self.go_on = threading.Event()
         self.go_on.set()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         metadata = dict(handler_call_details.invocation_metadata or ())
-        self.shown.append((metadata.get("authorization"), metadata.get(METADATA_KEY)))  # type: ignore[arg-type]
+        self.shown.append(metadata.get("authorization"))
+        self.keys |= metadata.keys()
         kind = handler_call_details.method.rpartition("/")[2]
 
         def answer(requests: Any, context: Any) -> bytes:
@@ -152,19 +162,28 @@ def test_every_kind_of_call_shows_a_token(server: Bound, listener: Listener) -> 
     server[0].start()
     with open_channel(f"127.0.0.1:{server[1]}", token=TOKEN) as channel:
         call_each_kind(channel)
-    with published(server[1], "one"), open_channel(f"localhost:{server[1]}") as channel:
-        call_each_kind(channel)
-    assert listener.shown == [(f"Bearer {TOKEN.text}", None)] * 5 + [(None, "one")] * 5
+    assert listener.shown == [f"Bearer {TOKEN.text}"] * 5
 
 
-def test_call_that_waited_shows_the_later_token(server: Bound, listener: Listener) -> None:
-    with open_channel(f"127.0.0.1:{server[1]}") as channel, ExitStack() as stack:
-        # It is on its way before there is a token.
-        waiting = channel.unary_unary("/x.X/unary_unary").future(b"", timeout=60)
-        stack.enter_context(published(server[1], "one"))
-        server[0].start()
-        assert waiting.result() == b""
-    assert listener.shown == [(None, "one")]
+def test_loopback_is_called_over_the_local_socket_once_there_is_one_and_shown_no_secret(
+    server: Bound, listener: Listener
+) -> None:
+    address = f"localhost:{server[1]}"
+    with open_channel(address) as channel:
+        ask = channel.unary_unary("/x.X/unary_unary")
+        with local_sockets(address, server[0].add_insecure_port) as paths:
+            assert paths
+            server[0].start()
+            ask(b"", timeout=30)
+        assert listener.peers == {"unix:"}
+        # The socket is gone, and its coordinator may be about to start again.
+        ask(b"", timeout=30)
+    assert listener.peers == {"unix:"}
+    with open_channel(address) as channel:
+        channel.unary_unary("/x.X/unary_unary")(b"", timeout=30)
+    assert len(listener.peers) == 2
+    # Whoever listens at the port is sent nothing that lets it in elsewhere.
+    assert listener.keys == {"user-agent"}
 
 
 def test_missing_file_fails_the_call(server: Bound, listener: Listener, tmp_path: Path) -> None:
@@ -220,13 +239,21 @@ def test_a_connection_is_closed_at_the_second_change(
     server[0].start()
     with open_channel(f"127.0.0.1:{server[2]}", files) as channel:
         unary = channel.unary_unary("/x.X/unary_unary")
-        oldest = channel.newest()  # type: ignore[attr-defined]
+        oldest, _ = channel.method_of(None, lambda _: None)  # type: ignore[attr-defined]
         for _ in range(2):
             oldest.unary_unary("/x.X/unary_unary")(b"", timeout=30)  # still open
             write_files(tmp_path / "client", authority)
             unary(b"", timeout=30)
         with pytest.raises(ValueError, match="hannel"):
             oldest.unary_unary("/x.X/unary_unary")(b"", timeout=30)
+
+
+def test_a_first_call_after_the_end_is_an_error_and_no_crash() -> None:
+    channel = open_channel("127.0.0.1:1")
+    stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+    channel.close()
+    with pytest.raises(ValueError, match="closed channel"):
+        stub.Register(Register())
 
 
 Register = worker_pb2.RegisterRequest

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,12 +35,12 @@ from lipt.coordinator.access.tokens import (
     OWN_FILE,
     OWN_USER,
     Admission,
+    OwnToken,
     Shown,
     Tokens,
     admission,
     describe_exposure,
     identify,
-    keep_own_token,
 )
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import TokenRecord
@@ -137,7 +138,7 @@ def own() -> Token:
 
 @pytest.fixture
 def tokens(database: Database, own: Token, clock: Clock) -> Tokens:
-    return Tokens(database, own, wall_clock=clock)
+    return Tokens(database, lambda: own, wall_clock=clock)
 
 
 async def given(
@@ -158,6 +159,24 @@ async def test_holder_of_a_token_is_called_by_it_and_only_a_digest_is_kept(
     (stored,) = await database.load(TokenRecord)
     assert stored.sha256 == Token(record.token_id, text).sha256
     assert text.rpartition("_")[2] not in stored.model_dump_json()
+
+
+async def test_scoring_is_a_permission_of_a_worker_s_token_that_is_given_on_purpose(
+    tokens: Tokens,
+) -> None:
+    record, text = await tokens.create(Role.WORKER, name="", days=0.0, created_by="", scores=True)
+    assert (record.scores, tokens.caller(text).may_score) == (True, True)
+    assert [tokens.caller(await given(tokens, role)).may_score for role in Role] == [
+        role is Role.ADMIN for role in Role
+    ]
+    assert OWN_USER.may_score
+    assert ANYBODY.may_score
+    with pytest.raises(InvalidRequestError, match=r"role trainer has no workers .*role worker"):
+        await tokens.create(Role.TRAINER, name="", days=0.0, created_by="", scores=True)
+    shown = replace(
+        NOTHING, certificate=CertificateIdentity("a", "ab", frozenset(Role), None, True)
+    )
+    assert identify(shown, Admission.CERTIFIED, tokens).scores
 
 
 async def test_own_token_makes_an_admin_that_is_not_listed(tokens: Tokens, own: Token) -> None:
@@ -196,7 +215,7 @@ async def test_revoked_token_is_refused_at_once_and_over_restarts(
     (record,) = tokens.listed()
     clock.now = DAY
     assert (await tokens.revoke(record.token_id)).revoked_at == DAY
-    again = Tokens(database, own, wall_clock=clock)
+    again = Tokens(database, lambda: own, wall_clock=clock)
     await again.load()
     for held in (tokens, again):
         with pytest.raises(UnauthenticatedError, match=r"\(ci\) was revoked on 1970-01-02 00:00"):
@@ -212,7 +231,7 @@ async def test_tokens_are_listed_oldest_first_after_a_restart(
     (record,) = tokens.listed()
     older = record.changed(token_id="zzzz", created_at=record.created_at - 1.0)
     await database.save(older)
-    again = Tokens(database, own, wall_clock=clock)
+    again = Tokens(database, lambda: own, wall_clock=clock)
     await again.load()
     assert again.listed() == (older, record)
 
@@ -236,6 +255,50 @@ async def test_revoked_token_has_ended_though_the_disk_is_full_and_is_written_wh
     assert len(tokens.listed()) == 1
     revoked = await tokens.revoke(record.token_id)
     assert await database.load(TokenRecord) == (revoked,)
+
+
+async def test_a_revocation_that_the_disk_refused_is_written_once_it_can_be(
+    database: Database, own: Token, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retries = asyncio.Semaphore(0)
+    tokens = Tokens(database, lambda: own, wall_clock=clock, sleep=lambda _: retries.acquire())
+    await given(tokens)
+    (record,) = tokens.listed()
+    refused = asyncio.Event()
+
+    async def refuse(_: object) -> None:
+        refused.set()
+        raise StateError("the disk is full.")
+
+    with monkeypatch.context() as full:
+        full.setattr(database, "save", refuse)
+        with pytest.raises(StateError, match=r"is refused from now on, .* as soon as"):
+            await tokens.revoke(record.token_id)
+        refused.clear()
+        retries.release()
+        await refused.wait()
+    retries.release()
+    async with asyncio.timeout(60.0):
+        while (await database.load(TokenRecord))[0].revoked_at is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    tokens.stop()
+
+
+async def test_a_replaced_own_token_counts_at_once_and_a_damaged_one_changes_nothing(
+    database: Database, clock: Clock, tmp_path: Path
+) -> None:
+    tokens = Tokens(database, OwnToken(tmp_path), wall_clock=clock)
+    old, new = tokens.own, Token.draw("admin").text
+    file = tmp_path / OWN_FILE
+    for content in ("", Token.draw("other").text, "x"):
+        durable.write_durably(file, content.encode())
+        assert tokens.caller(old) is OWN_USER
+    file.unlink()
+    assert tokens.caller(old) is OWN_USER
+    durable.write_durably(file, new.encode())
+    assert tokens.caller(new) is OWN_USER
+    with pytest.raises(UnauthenticatedError):
+        tokens.caller(old)
 
 
 async def test_token_holds_for_its_days_and_not_a_moment_longer(
@@ -277,9 +340,9 @@ def test_own_token_stays_the_same_and_is_its_user_s_alone(
 ) -> None:
     if content is not None:  # is no own token: it is replaced
         (tmp_path / OWN_FILE).write_bytes(content)
-    token = keep_own_token(tmp_path)
+    token = OwnToken(tmp_path)()
     assert token.token_id == "admin"
-    assert keep_own_token(tmp_path) == token
+    assert OwnToken(tmp_path)() == token
     assert (tmp_path / OWN_FILE).read_text() == f"{token.text}\n"
     assert (tmp_path / OWN_FILE).stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == [OWN_FILE]
@@ -292,14 +355,14 @@ def test_full_disk_costs_no_more_than_the_next_start(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(durable, "write_all", refuse)
-    token = keep_own_token(tmp_path)
+    token = OwnToken(tmp_path)()
     assert token.token_id == "admin"
     assert "admin.token cannot be written: No space left" in caplog.text
     assert token.text not in caplog.text
     assert list(tmp_path.iterdir()) == []
 
 
-NOTHING = Shown(authorization=None, local_token=None, certificate=None, peer="ipv4:10.0.0.7:4242")
+NOTHING = Shown(authorization=None, certificate=None, peer="ipv4:10.0.0.7:4242")
 CERTIFIED_BOX = CertificateIdentity("box-1", "ab" * 32, frozenset({Role.WORKER}))
 
 
@@ -320,14 +383,12 @@ async def test_token_is_checked_however_the_coordinator_listens(
     shown = replace(NOTHING, authorization=f"Basic {text}")
     assert "not of the form 'Bearer TOKEN'" in str(refusal(shown, admitted, tokens))
     # A wrong one is refused where none is needed, too.
-    shown = Shown(f"Bearer {Token.draw('x').text}", own.text, CERTIFIED_BOX, NOTHING.peer)
+    shown = Shown(f"Bearer {Token.draw('x').text}", CERTIFIED_BOX, "unix:")
     assert isinstance(refusal(shown, admitted, tokens), UnauthenticatedError)
 
 
-def test_certificate_comes_after_a_token_before_the_local_token_and_needs_a_role(
-    tokens: Tokens, own: Token
-) -> None:
-    shown = Shown(f"Bearer {own.text}", own.text, CERTIFIED_BOX, NOTHING.peer)
+def test_certificate_comes_after_a_token_and_needs_a_role(tokens: Tokens, own: Token) -> None:
+    shown = Shown(f"Bearer {own.text}", CERTIFIED_BOX, NOTHING.peer)
     assert identify(shown, Admission.CERTIFIED, tokens) is OWN_USER
     shown = replace(
         shown, authorization=None, certificate=replace(CERTIFIED_BOX, expires_at=1234.0)
@@ -344,17 +405,14 @@ def test_certificate_comes_after_a_token_before_the_local_token_and_needs_a_role
         assert words in str(error)
 
 
-def test_local_token_is_the_own_user_s_and_looked_at_only_where_it_is_asked_for(
-    tokens: Tokens, own: Token
+def test_local_socket_makes_the_own_user_and_counts_only_where_it_is_served(
+    tokens: Tokens,
 ) -> None:
-    mine = replace(NOTHING, local_token=own.text)
+    mine = replace(NOTHING, peer="unix:")
     assert identify(mine, Admission.OWN_USER, tokens) is OWN_USER
     assert isinstance(refusal(mine, Admission.TOKEN, tokens), UnauthenticatedError)
-    # Of whatever listens at that port on the caller's own machine.
-    other = replace(NOTHING, local_token=Token.draw("admin").text)
-    assert identify(other, Admission.ANYBODY, tokens).roles == EVERY_ROLE
-    error = refusal(other, Admission.OWN_USER, tokens)
-    assert "another coordinator's" in str(error)
+    text = str(refusal(replace(NOTHING, peer="ipv4:127.0.0.1:1"), Admission.OWN_USER, tokens))
+    assert "did not come over its local socket" in text
 
 
 @pytest.mark.parametrize(

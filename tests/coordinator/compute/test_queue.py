@@ -342,7 +342,7 @@ async def test_a_scan_that_a_job_leaves_open_is_closed_for_it(queue: PlayedQueue
     queue.on_scan = news.append
     request = queue.ask("first")
     await settled()
-    queue.process.say(ScanOpened("scan-1", cast("Any", None), frozenset()))
+    queue.process.say(ScanOpened("scan-1", cast("Any", None), frozenset(), cast("Any", None)))
     await queue.process.end(BudgetError("budget 0 is outside 1..10."))
     assert [type(one) for one in news] == [ScanOpened, ScanClosed]
     assert request.ahead == [0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,16 @@ from torch import nn
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
 from lipt.common.inputs.specs import ImageFormat
-from lipt.common.signals.passes import encode_range, score_range
+from lipt.common.signals.passes import data_proof, encode_range, score_range
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import News, ScanClosed, ScanNews
 from lipt.coordinator.compute.scan import (
     HERE,
+    PartyDistrusted,
     RangeDone,
     RangeFolder,
     Scan,
     ScanOpened,
-    WorkerDistrusted,
     scan_of,
     scanned_signals,
     scans_dir,
@@ -52,8 +53,9 @@ class World:
     ) -> None:
         monkeypatch.setattr(Context, "batch_size", property(lambda _: 64))
         settings = digits_settings(state_dir)
-        compute = settings.compute.model_copy(update={"scoring_range": scoring_range})
-        self.settings = settings.model_copy(update={"compute": compute})
+        # Half of all examples: a range of forged ones never goes unnoticed.
+        self.settings = settings
+        self.settings = self.computing(scoring_range=scoring_range, verified_share=0.5)
         self.news: list[ScanNews] = []
         self.when_opened: Callable[[Scan], None] = lambda _: None
         self.when_done: Callable[[RangeDone], None] = lambda _: None
@@ -61,6 +63,10 @@ class World:
         self.context = self.started(self.settings)
         self.scan = scan_of(self.context, CONFIG, IMAGE, self.model, WEIGHTS)
         self.folder = RangeFolder(scans_dir(state_dir), self.scan.scan_id)
+
+    def computing(self, **changes: object) -> CoordinatorSettings:
+        compute = self.settings.compute.model_copy(update=changes)
+        return self.settings.model_copy(update={"compute": compute})
 
     def started(self, settings: CoordinatorSettings) -> Context:
         return Context(settings, send=self._hear)
@@ -79,8 +85,8 @@ class World:
     def alone(self) -> Signals:
         return model_signals(self.context, CONFIG, IMAGE, self.model)
 
-    def sent(self, worker: str, index: int, model: nn.Module | None = None) -> None:
-        self.folder.keep(index, worker, self.file(index, model or self.model))
+    def sent(self, party: str, index: int, model: nn.Module | None = None) -> None:
+        self.folder.keep(index, party, self.file(index, model or self.model))
 
     def file(self, index: int, model: nn.Module) -> bytes:
         task = self.scan.task(index)
@@ -90,6 +96,9 @@ class World:
 
     def done_here(self) -> list[int]:
         return [said.index for said in self.news if isinstance(said, RangeDone)]
+
+    def distrusted(self) -> dict[str, frozenset[int]]:
+        return {it.party: it.ranges for it in self.news if isinstance(it, PartyDistrusted)}
 
 
 @pytest.fixture
@@ -131,73 +140,135 @@ def test_a_pass_that_was_cut_goes_on_with_what_is_missing(world: World) -> None:
     assert opened.present == {4, 5, 6, 7}
 
 
-def test_wrong_values_are_found_and_all_of_that_worker_s_ranges_computed_again(
+def test_wrong_values_are_found_and_all_ranges_of_that_party_computed_again(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     def send(_: Scan) -> None:
-        world.sent("liar", 1, linear(num_classes=10))
+        world.sent("liar", 1)
         world.sent("liar", 2, linear(num_classes=10))
         world.sent("honest", 3)
 
     world.when_opened = send
-    assert same(world.signals(), world.alone())
-    assert world.done_here() == [7, 6, 5, 4, 0, 2, 1]
-    (distrusted,) = (said for said in world.news if isinstance(said, WorkerDistrusted))
-    assert (distrusted.worker_id, distrusted.ranges) == ("liar", {1, 2})
-    assert "worker liar has sent signals that its examples do not have" in caplog.text
+    signals = world.signals()
+    assert same(signals, world.alone())
+    assert world.done_here() == [7, 6, 5, 4, 2, 1, 0]
+    assert world.distrusted() == {"liar": {1, 2}}
+    assert "liar has sent signals that its examples do not have" in caplog.text
+    assert signals.scored_by is not None
+    (party,) = signals.scored_by["parties"]
+    assert (party["party"], party["num_examples"], signals.scored_by["num_here"]) == (
+        *("honest", 256),
+        1797 - 256,
+    )
+    assert 64 < party["num_verified"] < 192
 
 
-def test_of_many_new_workers_each_is_verified(
+def test_each_of_many_parties_is_verified_in_each_of_its_ranges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A party that has sent right ranges before is verified like any other.
     world = World(tmp_path, monkeypatch, scoring_range=128)
-    faulty = [f"faulty {number}" for number in range(12)]
+    faulty = {f"faulty-{number}" for number in range(6)}
 
     def send(_: Scan) -> None:
-        for index, worker in enumerate(faulty):
-            world.sent(worker, index, linear(num_classes=10))
+        for index, party in enumerate(sorted(faulty)):
+            world.sent(party, index)
+            world.sent(party, index + 6, linear(num_classes=10))
         world.sent("honest", 12)
 
     world.when_opened = send
     assert same(world.signals(), world.alone())
-    distrusted = {said.worker_id for said in world.news if isinstance(said, WorkerDistrusted)}
-    assert distrusted == set(faulty)
+    assert world.distrusted().keys() == faulty
     assert 12 not in world.done_here()
 
 
-def test_a_worker_whose_file_the_disk_has_damaged_is_not_trusted_for_it(world: World) -> None:
-    def send(_: Scan) -> None:
-        world.sent("w1", 0)
-        (damaged,) = world.folder.files().values()
-        damaged.path.write_bytes(b"")
+def test_a_forged_range_that_comes_last_is_noticed_and_so_is_a_distrusted_party_s_next(
+    world: World,
+) -> None:
+    def send(said: RangeDone) -> None:
+        if said.index == 1:
+            world.sent("late", 0, linear(num_classes=10))
+        if said.index == 4:
+            world.sent("early", 3, linear(num_classes=10))
+        if said.index == 2 and "early" in world.distrusted():
+            # It was on its way.
+            world.sent("early", 1)
 
-    def send_more(said: RangeDone) -> None:
-        if said.index == 0:
-            # It comes back only once its first file was found damaged.
-            world.sent("w1", 1, linear(num_classes=10))
-            (world.folder.path / next(world.folder.path.glob("1.here.*"))).unlink()
-
-    world.when_opened, world.when_done = send, send_more
+    world.when_done = send
     assert same(world.signals(), world.alone())
-    assert [said.worker_id for said in world.news if isinstance(said, WorkerDistrusted)] == ["w1"]
+    assert world.distrusted().keys() == {"early", "late"}
+    assert world.done_here() == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert not world.folder.path.exists()
 
 
-def test_values_of_another_kind_of_machine_may_differ_in_their_last_digits(world: World) -> None:
-    near = linear(num_classes=10)
+def test_drawn_examples_that_fill_no_batch_are_verified_before_the_pass_ends(world: World) -> None:
+    # Some 26 of 256, and a batch has 64.
+    world.context = world.started(world.computing(verified_share=0.1))
+    world.when_opened = lambda _: world.sent("liar", 0, linear(num_classes=10))
+    assert same(world.signals(), world.alone())
+    assert world.distrusted() == {"liar": {0}}
+
+
+def test_kept_signals_and_cut_passes_lose_what_a_distrusted_party_has_sent(world: World) -> None:
+    other = RangeFolder(scans_dir(world.settings.state_dir), "scan-other")
+    other.open()
+    for party in ("liar", "honest"):
+        other.keep(0 if party == "liar" else 1, party, b"content")
+        scored_by = {"parties": [{"party": party}]}
+        path = world.context.signals_dir / f"signals-{party}.0.safetensors"
+        replace(world.alone(), scored_by=scored_by).save(path)
+    world.when_opened = lambda _: world.sent("liar", 0, linear(num_classes=10))
+    world.signals()
+    kept = world.context.signals_dir.glob("signals-*.safetensors")
+    assert [path.name for path in kept] == ["signals-honest.0.safetensors"]
+    assert [file.party for file in other.files().values()] == ["honest"]
+
+
+def test_a_proof_needs_each_example_and_target_and_the_nonce(world: World) -> None:
+    world.signals()
+    (opened,) = (said for said in world.news if isinstance(said, ScanOpened))
+    dataset, asked = world.context.dataset, opened.challenge
+    assert data_proof(dataset, asked.nonce, asked.ids) == asked.proof
+    assert len(set(asked.ids)) == 16
+    others = [(asked.nonce, (*asked.ids[:-1], asked.ids[0])), ("", asked.ids)]
+    relabelled = replace(dataset, rows=replace(dataset.rows, labels_N=dataset.labels_N + 1))  # type: ignore[type-var]
+    proofs = [data_proof(dataset, *other) for other in others]
+    assert asked.proof not in [*proofs, data_proof(relabelled, asked.nonce, asked.ids)]
+
+
+def test_an_honest_mix_of_kinds_differs_in_last_digits_and_a_coarse_kind_is_not_taken(
+    world: World,
+) -> None:
+    near, coarse = linear(num_classes=10), linear(num_classes=10)
     near.load_state_dict({name: value * (1 + 1e-6) for name, value in _state(world.model)})
-    compute = world.settings.compute.model_copy(
-        update={"scoring_workers": world.settings.compute.scoring_workers.ANY}
-    )
-    world.context = world.started(world.settings.model_copy(update={"compute": compute}))
+    rounded = {name: (value * 16).round() / 16 for name, value in _state(world.model)}
+    coarse.load_state_dict(rounded)
+    any_kind = world.computing(scoring_workers=world.settings.compute.scoring_workers.ANY)
+    world.context = world.started(any_kind)
     scan = scan_of(world.context, CONFIG, IMAGE, world.model, WEIGHTS)
     assert (scan.kind, scan.scan_id != world.scan.scan_id) == ("", True)
     world.scan = scan
     world.folder = RangeFolder(scans_dir(world.settings.state_dir), scan.scan_id)
-    world.when_opened = lambda _: world.sent("w1", 0, near)
-    signals = world.signals()
-    assert not same(signals, world.alone())
-    assert torch.allclose(signals.errors_NC, world.alone().errors_NC, atol=1e-4)
+
+    def send(_: Scan) -> None:
+        world.sent("near", 0, near)
+        world.sent("coarse", 1, coarse)
+
+    world.when_opened = send
+    signals, alone = world.signals(), world.alone()
+    assert not same(signals, alone)
+    assert torch.allclose(signals.errors_NC, alone.errors_NC, atol=1e-4)
     assert 0 not in world.done_here()
+    assert world.distrusted() == {"coarse": {1}}
+    chosen = [it.errors_NC.norm(dim=1).argsort(stable=True)[-180:] for it in (signals, alone)]
+    assert set(chosen[0].tolist()) == set(chosen[1].tolist())
+
+
+def test_a_range_that_was_computed_here_and_sent_as_well_is_taken_from_here(world: World) -> None:
+    world.folder.open()
+    for party in ("a", HERE, "z"):
+        world.folder.keep(0, party, party.encode())
+    assert [file.party for file in world.folder.files().values()] == [HERE]
 
 
 def _state(model: nn.Module) -> list[tuple[str, torch.Tensor]]:

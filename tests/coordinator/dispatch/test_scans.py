@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lipt.common.access.roles import EVERY_ROLE, Role
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.tasks import ScoringTask
@@ -20,8 +21,16 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.signals.passes import encode_range, range_specs
 from lipt.common.states import RunState
 from lipt.common.weights.specs import Weights
+from lipt.coordinator.access.caller import ANYBODY, Binding, Caller, Evidence
 from lipt.coordinator.compute.messages import ScanClosed, ScanNews
-from lipt.coordinator.compute.scan import RangeDone, RangeFolder, Scan, ScanOpened, WorkerDistrusted
+from lipt.coordinator.compute.scan import (
+    Challenge,
+    PartyDistrusted,
+    RangeDone,
+    RangeFolder,
+    Scan,
+    ScanOpened,
+)
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable, RangeGrant, Scans
@@ -54,13 +63,20 @@ SCAN = Scan(
     kind="cpu (x), torch 2",
     lipt="0.1.0",
 )
-OPENED = ScanOpened(SCAN.scan_id, SCAN, frozenset())
+PROOF = "p" * 64
+OPENED = ScanOpened(SCAN.scan_id, SCAN, frozenset(), Challenge("nonce", (1, 2), PROOF))
 CLOSED = ScanClosed(scan_id=SCAN.scan_id)
+
+
+def worker(key: str, *, scores: bool = True) -> Caller:
+    return Caller(key, f"the token {key}", frozenset({Role.WORKER}), scores=scores)
 
 
 def seeing_worker(name: str, *, has_data: bool = True, **facts: Any) -> WorkerRecord:
     """A worker of the scan's kind, with the data before it; `facts` are what differs."""
+    binding = Binding(worker(f"token:{name}"))
     record = WorkerRecord(name, name, "cpu", VERSIONS, (), heard_at=0.0, has_data=has_data)
+    record = replace(record, binding=binding)
     return replace(record, **facts)
 
 
@@ -115,11 +131,12 @@ def test_the_first_range_that_is_missing_goes_first() -> None:
     "other",
     [
         seeing_worker("a", has_data=False),
+        seeing_worker("a", binding=Binding(worker("token:a", scores=False))),
         seeing_worker("a", device="NVIDIA"),
         seeing_worker("a", versions=VERSIONS | {"torch": "3"}),
         seeing_worker("a", versions=VERSIONS | {"lipt": "0.2.0"}),
     ],
-    ids=["no data", "another device", "another torch", "another lipt"],
+    ids=["no data", "no permission", "another device", "another torch", "another lipt"],
 )
 def test_only_like_workers_with_the_data_get_ranges(scans: Scans, other: WorkerRecord) -> None:
     assert scans.take(other) is None
@@ -157,14 +174,31 @@ def test_another_worker_s_lease_is_nobody_else_s(scans: Scans) -> None:
             scans.heartbeat(worker, held.key, epoch)
 
 
-def test_what_a_liar_has_done_is_wanted_again_from_others(scans: Scans) -> None:
+def test_what_a_liar_has_done_is_wanted_again_from_other_parties(scans: Scans) -> None:
     scans.finish(grant(scans, "liar"))
-    lie = WorkerDistrusted(scan_id=SCAN.scan_id, worker_id="liar", ranges=frozenset({0}))
+    liar = seeing_worker("liar")
+    lie = PartyDistrusted(SCAN.scan_id, liar.binding.caller.scorer, frozenset({0}))
     scans.note(lie)
+    # Another id of the same token is the same party.
+    assert scans.take(replace(liar, worker_id="w-of-the-liar")) is None
     assert [index(scans, name) for name in "abc"] == [0, 1, 2]
     scans.note(CLOSED)
     scans.note(OPENED)
     assert scans.take(seeing_worker("liar")) is None
+
+
+def test_a_party_is_a_certificate_a_token_or_a_host() -> None:
+    certified = Caller("certificate:ab", "the certificate of gpu/1", EVERY_ROLE, certificate="ab")
+    renewed = replace(certified, key="certificate:cd", certificate="cd")
+    assert certified.scorer == renewed.scorer
+    assert certified.scorer.startswith("the-certificate-of-gpu-1-")
+    assert worker("token:1").scorer != worker("token:2").scorer
+    hosts = [replace(ANYBODY, key=f"ipv4:10.0.0.{host}") for host in ("1:77", "1:78", "2:77")]
+    first, again, other = (host.scorer for host in hosts)
+    assert first == again != other
+    odd = replace(certified, name="../" * 99).scorer
+    assert len(odd) < 60
+    assert not {"/", "."} & set(odd)
 
 
 def test_a_worker_with_other_data_is_given_none_and_another_is(scans: Scans) -> None:
@@ -250,38 +284,90 @@ def intake(
     intake.stop()
 
 
+def registered(intake: Intake, name: str) -> WorkerRecord:
+    facts: dict[str, Any] = {"device": "cpu", "versions": VERSIONS, "allowed_modules": ()}
+    return intake.dispatcher.workers.register(name, name=name, has_data=True, **facts)
+
+
+def granted_to(intake: Intake, name: str) -> RangeGrant:
+    found = intake.dispatcher.scans.take(registered(intake, name))
+    assert found is not None
+    return found
+
+
+async def take_range(intake: Intake, held: RangeGrant, name: BlobName, proof: str = PROOF) -> None:
+    await intake.take_range(held.worker_id, held.key, held.epoch, name, proof)
+
+
 async def test_a_result_lies_in_the_scan_s_folder_and_its_blob_is_gone(
     intake: Intake, blobs: BlobStore, folder: RangeFolder, meters: Meters
 ) -> None:
-    held = grant(intake.dispatcher.scans, "a")
+    held = granted_to(intake, "a")
     name = blobs.put_bytes(encode_range(scored(held)))
-    await intake.take_range("a", held.key, held.epoch, name)
+    await take_range(intake, held, name)
     (file,) = folder.files().values()
-    assert (file.index, file.who, file.sha256) == (0, "a", name.sha256)
+    assert (file.index, file.party, file.sha256) == (0, ANYBODY.scorer, name.sha256)
     assert not blobs.has(name)
     # Once more, as after an answer that was lost.
-    await intake.take_range("a", held.key, held.epoch, name)
+    await take_range(intake, held, name)
     assert sums(meters, SCORED_EXAMPLES) == {("coordinator",): 0, ("workers",): 4}
+
+
+async def test_of_two_commits_of_a_range_at_once_one_is_kept(
+    intake: Intake, blobs: BlobStore, folder: RangeFolder
+) -> None:
+    held = granted_to(intake, "a")
+    names = [blobs.put_bytes(encode_range(scored(held, value))) for value in (0.25, 0.5)]
+    await asyncio.gather(*(take_range(intake, held, name) for name in names))
+    (path,) = folder.path.iterdir()
+    assert path.name.endswith(names[0].sha256)
+
+
+async def test_who_cannot_prove_that_it_has_the_data_gets_no_more(
+    intake: Intake, blobs: BlobStore, folder: RangeFolder
+) -> None:
+    held = granted_to(intake, "a")
+    assert (held.task.nonce, held.task.proof_ids) == ("nonce", (1, 2))
+    name = blobs.put_bytes(encode_range(scored(held)))
+    with pytest.raises(LearnerRejectedError, match=r"wrong, and anybody-\w+ gets no more ranges"):
+        await take_range(intake, held, name, "q" * 64)
+    assert not [*folder.path.iterdir()]
+    # Nor does another worker of that party.
+    assert intake.dispatcher.scans.take(registered(intake, "b")) is None
+    assert grant(intake.dispatcher.scans, "of another token").key.learner == 1
+
+
+async def test_a_permission_ends_with_the_token_that_had_it(intake: Intake) -> None:
+    workers, secret = intake.dispatcher.workers, "s" * 32
+    facts: dict[str, Any] = {"device": "cpu", "versions": VERSIONS, "allowed_modules": ()}
+    scoring, training = (
+        Evidence(worker(f"token:{scores}", scores=scores), secret) for scores in (True, False)
+    )
+    joined = workers.register(secret, name="a", has_data=True, shown=scoring, **facts)
+    workers.require(joined.worker_id, training)
+    assert intake.dispatcher.scans.take(workers.heard(joined.worker_id)) is None
+    workers.require(joined.worker_id, scoring)
+    assert intake.dispatcher.scans.take(workers.heard(joined.worker_id)) is not None
 
 
 async def test_what_is_no_range_is_refused_and_left_to_the_job(
     intake: Intake, blobs: BlobStore, folder: RangeFolder
 ) -> None:
-    held = grant(intake.dispatcher.scans, "a")
+    held = granted_to(intake, "a")
     with pytest.raises(UnknownBlobError):
-        await intake.take_range("a", held.key, held.epoch, BlobName.of(b"never sent"))
-    assert grant(intake.dispatcher.scans, "a") == held
+        await take_range(intake, held, BlobName.of(b"never sent"))
+    assert granted_to(intake, "a") == held
     bad = scored(held, float("nan"))
     contents = [encode_range(bad), b"garbage", encode_range({"errors": torch.zeros(4, 3)})]
     with pytest.raises(LearnerRejectedError, match="NaN or infinite"):
-        await intake.take_range("a", held.key, held.epoch, blobs.put_bytes(contents[0]))
+        await take_range(intake, held, blobs.put_bytes(contents[0]))
     for number, content in enumerate(contents[1:], start=1):
-        again = grant(intake.dispatcher.scans, "a")
+        again = granted_to(intake, "a")
         assert again.key.learner == number
         with pytest.raises(LearnerRejectedError):
-            await intake.take_range("a", again.key, again.epoch, blobs.put_bytes(content))
+            await take_range(intake, again, blobs.put_bytes(content))
     assert folder.files() == {}
-    assert intake.dispatcher.scans.take(seeing_worker("a")) is None
+    assert intake.dispatcher.scans.take(registered(intake, "a")) is None
 
 
 def join(bench: Bench, name: str, *, has_data: bool = True) -> str:

@@ -146,6 +146,10 @@ async def test_who_tries_tokens_is_slowed_down_and_told_when_to_try_again(page: 
         assert int(refused[0].headers["retry-after"]) >= 1
         linked = await browser.get("/sign-in?code=guessed")
         assert linked.headers["location"] == "/?refused=1"
+        # Others at that address sign in.
+        assert (await browser.get(page.link)).headers["location"] == "/"
+    async with page.signed_in(Role.TRAINER) as browser:
+        assert (await me(browser)).status_code == 200
 
 
 async def test_trainer_starts_and_cancels_nothing(page: ServedPage) -> None:

@@ -17,7 +17,7 @@ from lipt.common.errors import ConfigError, StateError, TooManyCallsError, Unaut
 from lipt.common.network.tls import TlsFiles
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import OWN_USER
-from lipt.coordinator.page import requests
+from lipt.coordinator.page import connections, requests
 from lipt.coordinator.page.requests import Streaming
 from lipt.coordinator.page.serving import PageServer
 from lipt.coordinator.page.sessions import FILE, SESSION_SECONDS, Attempts, Sessions
@@ -78,6 +78,80 @@ async def test_https_asks_browsers_for_no_certificate_and_follows_renewed_files(
         assert await asked(server.url, second) == "https"
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             await asked(server.url, first)
+
+
+async def connected(server: PageServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection("127.0.0.1", server.port)
+
+
+async def is_ended(reader: asyncio.StreamReader) -> bool:
+    try:
+        async with asyncio.timeout(60.0):
+            return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: lo"])
+async def test_a_connection_that_says_nothing_whole_in_time_is_closed(
+    monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(connections, "SILENT_SECONDS", 0.05)
+    async with started() as server:
+        reader, writer = await connected(server)
+        writer.write(said)
+        assert await is_ended(reader)
+        writer.close()
+
+
+async def test_a_request_under_way_outlasts_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "SILENT_SECONDS", 1.0)
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(2.5)
+        await hello(scope, receive, send)
+
+    async with started(application=slow) as server:
+        assert await asked(server.url) == "http"
+
+
+async def test_the_oldest_silent_connection_of_a_crowded_address_gives_way(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "MOST_OF_ADDRESS", 3)
+    async with started() as server:
+        opened = [await connected(server) for _ in range(3)]
+        assert await asked(server.url) == "http"
+        assert await is_ended(opened[0][0])
+        assert not opened[1][0].at_eof()
+        for _, writer in opened:
+            writer.close()
+    assert "4 of them of 127.0.0.1: silent ones are closed" in caplog.text
+
+
+def test_beyond_all_that_the_page_takes_a_silent_one_of_any_address_goes() -> None:
+    class Connection:
+        def __init__(self, address: str, *, silent: bool = True) -> None:
+            self.address, self.transport, self.closed = address, self, False
+            self.is_silent = lambda: silent
+
+        def abort(self) -> None:
+            self.closed = True
+
+    counted = connections.Connections()
+    busy = [Connection("a", silent=False) for _ in range(100)]
+    silent = [Connection(f"b{number}") for number in range(156)]
+    for one in [*busy, *silent, late := Connection("c")]:
+        counted.add(one)
+    assert [one.closed for one in silent] == [True] + [False] * 155
+    assert not late.closed
+    # Where none is silent, the newest goes.
+    for one in silent[1:]:
+        counted.remove(one)
+    more = [Connection("d", silent=False) for _ in range(155)]
+    for one in more:
+        counted.add(one)
+    assert [one.closed for one in more] == [False] * 128 + [True] * 27
 
 
 async def test_address_that_is_taken_is_named_with_its_flag() -> None:
@@ -187,7 +261,7 @@ def sessions(clock: Clock, shown: Shown, tmp_path: Path) -> Sessions:
 
 def restarted(clock: Clock, shown: Shown, state_dir: Path, own_token: str = "own") -> Sessions:
     """Those of a coordinator, as after a restart."""
-    sessions = Sessions(own_token, lambda _: shown.holds, state_dir, clock=clock)
+    sessions = Sessions(lambda: own_token, lambda _: shown.holds, state_dir, clock=clock)
     sessions.open_at("https://lipt.example.org")
     return sessions
 
@@ -230,6 +304,15 @@ def test_changed_cookies_and_those_of_another_coordinator_are_refused(
     with pytest.raises(UnauthenticatedError):
         restarted(clock, shown, tmp_path, "another token").find(cookie)
     assert "0a1b" not in cookie
+
+
+def test_sessions_end_with_the_coordinator_s_own_token_while_it_serves(
+    clock: Clock, tmp_path: Path
+) -> None:
+    own = iter(["one", "one", "two", "two"])
+    sessions = Sessions(lambda: next(own), lambda _: True, tmp_path, clock=clock)
+    cookie = sessions.begin(TRAINER)
+    require_ended(sessions, cookie)
 
 
 def test_session_ends_with_what_it_was_begun_with(sessions: Sessions, shown: Shown) -> None:
@@ -309,7 +392,7 @@ def test_link_says_when_it_ends_and_needs_a_page(
     clock: Clock, shown: Shown, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=r"serves no page\. Start it with --dashboard-listen"):
-        Sessions("own", lambda _: True, tmp_path, clock=clock).link(OWN_USER)
+        Sessions(lambda: "own", lambda _: True, tmp_path, clock=clock).link(OWN_USER)
     link, ends_at = restarted(clock, shown, tmp_path).link(OWN_USER)
     assert link.startswith("https://lipt.example.org/sign-in?code=")
     assert ends_at == clock.now + 60

@@ -146,7 +146,7 @@ def context(*metadata: tuple[str, str | bytes]) -> Any:
 
 def key_of(caller: Caller) -> str:
     note_caller(caller)
-    return peer_of(context())
+    return peer_of(context(("user-agent", "lipt-1")))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def key_of(caller: Caller) -> str:
     [
         (Caller("certificate:ab12", "box-7", frozenset({Role.WORKER})), "certificate:ab12"),
         (Caller("token:61486203", "the token box-3", frozenset({Role.ADMIN})), "token:61486203"),
-        (OWN_USER, PEER),
+        (OWN_USER, f"{PEER} lipt-1"),
     ],
 )
 def test_a_party_is_a_certificate_a_token_or_a_connection(caller: Caller, key: str) -> None:
@@ -327,7 +327,7 @@ async def test_calls_are_measured_by_method_and_code_and_refusals_by_peer(tmp_pa
         await until(lambda: counts(app, RPC) == expected)
         await until(lambda: sums(app.meters, RPC_IN_FLIGHT) == {(): 0.0})
         refusals = {
-            ("ipv4:127.0.0.1", "NOT_FOUND"): 2.0,
+            (OWN_USER.name, "NOT_FOUND"): 2.0,
             ("ipv4:127.0.0.1", "UNAUTHENTICATED"): 1.0,
         }
         assert sums(app.meters, PEER_REFUSALS) == refusals

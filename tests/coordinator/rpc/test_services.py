@@ -44,7 +44,7 @@ def link_of(caller: Caller) -> tuple[str, float]:
 
 @pytest.fixture
 async def access(database: Database, clock: Clock) -> AccessService:
-    return AccessService(Tokens(database, Token.draw("admin"), wall_clock=clock), link_of)
+    return AccessService(Tokens(database, lambda: Token.draw("admin"), wall_clock=clock), link_of)
 
 
 async def test_token_is_made_listed_and_ended(access: AccessService, clock: Clock) -> None:

@@ -52,10 +52,9 @@ async def test_an_open_state_of_an_earlier_version_is_closed(state: StateBench) 
     assert set(modes(state.directory).values()) == {"700", "600"}
 
 
-@pytest.mark.parametrize("link", [True, False])
-async def test_a_backup_is_private_too(state: StateBench, tmp_path: Path, link: bool) -> None:
+async def test_a_backup_is_private_too(state: StateBench, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
-    back_up(state.directory, tmp_path / "copy", link=link)
+    back_up(state.directory, tmp_path / "copy")
     assert set(modes(tmp_path / "copy").values()) == {"700", "600"}
     blobs = (path for path in (tmp_path / "copy" / "blobs").rglob("*") if path.is_file())
     assert {stat.S_IMODE(path.stat().st_mode) for path in blobs} == {0o600}
@@ -112,3 +111,16 @@ def test_directory_that_cannot_be_used_is_refused(
     directory = tmp_path / ("state" if read_only else "file") / "state"
     with pytest.raises(StateError, match=rf"{directory} cannot be used: .*--state-dir"):
         StateLock(directory)
+
+
+@pytest.mark.parametrize("how", ["granted twice", "not supported"])
+def test_a_file_system_whose_locks_keep_nobody_out_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    def flock(*_: object) -> None:
+        if how == "not supported":
+            raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(StateError, match=r"locks do not work in .* --state-dir on a local disk"):
+        StateLock(tmp_path)

@@ -3,12 +3,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.blobs.durable import directory_lock
+from lipt.common.blobs.store import Expiry
 from lipt.common.errors import StateError
 from lipt.coordinator.state.commands import app
 from lipt.coordinator.state.database import Database
@@ -191,16 +196,12 @@ async def load(directory: Path) -> object:
         await database.close()
 
 
-@pytest.mark.parametrize("link", [True, False])
-async def test_backup_is_whole_and_has_what_is_needed(
-    state: StateBench, tmp_path: Path, link: bool
-) -> None:
+async def test_backup_is_whole_and_has_what_is_needed(state: StateBench, tmp_path: Path) -> None:
     target = tmp_path / "new" / "backup"
-    made = back_up(state.directory, target, link=link)
+    made = back_up(state.directory, target)
     checked = check_state(target)
     assert checked.problems == ()
     assert (made.num_runs, made.num_blobs) == (3, checked.num_blobs)
-    assert made.num_linked == (made.num_blobs if link else 0)
     assert await load(target) == await load(state.directory)
     assert not list(target.rglob(state.path("cancelled shard 0").name))
     assert [path.name for path in target.parent.iterdir()] == ["backup"]
@@ -221,15 +222,73 @@ async def test_backup_of_a_served_state_has_what_was_acknowledged(
     assert changed in runs
 
 
-def test_file_system_without_links_is_copied_to(
+def test_backup_shares_no_later_damage_whether_blocks_can_be_shared_or_not(
     state: StateBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EXDEV, "another file system")
+    def clone(target: Any, request: int, source: int) -> None:
+        assert request == 0x40049409
+        os.pwrite(target.fileno(), os.pread(source, 2**20, 0), 0)
 
-    monkeypatch.setattr(os, "link", refuse)
-    assert back_up(state.directory, tmp_path / "backup").num_linked == 0
-    assert check_state(tmp_path / "backup").problems == ()
+    back_up(state.directory, tmp_path / "copied")
+    monkeypatch.setattr("fcntl.ioctl", clone)
+    back_up(state.directory, tmp_path / "cloned")
+    original = state.path("ready theta_p")
+    with original.open("r+b") as file:
+        file.write(b"X")
+    for name in ("copied", "cloned"):
+        assert check_state(tmp_path / name).problems == ()
+
+
+def test_what_a_killed_backup_left_goes_with_the_next_one_and_a_running_one_stays(
+    state: StateBench, tmp_path: Path
+) -> None:
+    left, running, other = (
+        tmp_path / f".{name}" for name in ("b.lipt-backup-1", "b.lipt-backup-2", "b.conf.d")
+    )
+    for folder in (left, running, other):
+        folder.mkdir()
+    with directory_lock(running, exclusive=True):
+        back_up(state.directory, tmp_path / "b")
+    assert (left.exists(), running.exists(), other.exists()) == (False, True, True)
+
+
+def test_collection_follows_no_link_out_of_the_directory(state: StateBench, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (digest := outside / ("ab" + "0" * 62)).write_text("mine")
+    (half := outside / "mine.tmp").write_text("mine")
+    (state.directory / "blobs" / "ab").symlink_to(outside)
+    (state.directory / "signals").symlink_to(outside)
+    stray = state.directory / "blobs" / "cd"
+    stray.mkdir()
+    (stray / "notes").write_text("no digest")
+    (stray / ("cd" + "0" * 62)).symlink_to(half)
+    collect_garbage(state.directory, min_age_seconds=0.0, now=NOW)
+    (state.directory / "signals").unlink()
+    (state.directory / "signals").mkdir()
+    (state.directory / "signals" / "elsewhere").symlink_to(outside)
+    (state.directory / "signals" / "one.tmp").symlink_to(half)
+    collect_garbage(state.directory, min_age_seconds=0.0, now=NOW)
+    assert sorted(path.name for path in outside.iterdir()) == [digest.name, half.name]
+    assert (stray / "notes").exists()
+    with pytest.raises(StateError):
+        Expiry(state.directory).remove_blob(digest.name, before=NOW)
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM runs; END",
+        "CREATE VIEW v AS SELECT 1",
+        "DROP INDEX records_by_run",
+    ],
+)
+def test_a_planted_trigger_and_a_lost_index_are_named(state: StateBench, planted: str) -> None:
+    with closing(sqlite3.connect(state.directory / "lipt.db")) as database:
+        database.execute(planted)
+        database.commit()
+    (problem,) = check_state(state.directory).problems
+    assert planted.split()[2] in problem
 
 
 def test_backup_into_the_state_itself_is_refused(state: StateBench, tmp_path: Path) -> None:
@@ -253,7 +312,7 @@ def test_damaged_or_missing_blob_leaves_no_backup(state: StateBench, tmp_path: P
     path = state.path("ready theta_p")
     path.write_text("other bytes")
     with pytest.raises(StateError, match=r"is damaged.*lipt state check"):
-        back_up(state.directory, tmp_path / "backup", link=False)
+        back_up(state.directory, tmp_path / "backup")
     path.unlink()
     with pytest.raises(StateError, match="theta_p of run name-ready needs it"):
         back_up(state.directory, tmp_path / "backup")
@@ -268,7 +327,7 @@ def test_full_disk_leaves_no_backup_and_is_said(
 
     monkeypatch.setattr("shutil.copyfile", full)
     with pytest.raises(StateError, match="No space left on device"):
-        back_up(state.directory, tmp_path / "backup", link=False)
+        back_up(state.directory, tmp_path / "backup")
     assert [item.name for item in tmp_path.iterdir()] == ["state"]
 
 
@@ -302,8 +361,7 @@ def test_gc_removes_only_with_the_age_that_is_given(state: StateBench) -> None:
 
 
 def test_backup_names_the_command_that_checks_it(state: StateBench, tmp_path: Path) -> None:
-    done = invoke("backup", tmp_path / "copy", "--copy", "--state-dir", state.directory)
+    done = invoke("backup", tmp_path / "copy", "--state-dir", state.directory)
     assert done.exit_code == 0
     assert f"lipt state check --state-dir {tmp_path / 'copy'}" in done.stdout
-    assert "0 of them hard links" in done.stdout
     assert invoke("check", "--state-dir", tmp_path / "copy").exit_code == 0

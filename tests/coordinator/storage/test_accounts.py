@@ -309,6 +309,12 @@ async def test_a_worker_with_a_range_reads_its_weights_and_sends_two_files(bench
         blobs.require_readable(OTHER, shown)
     lease = (grant.key, grant.epoch)
     assert blobs.allowance(OTHER, shown) == Allowance(lease, 2, grant.scan.max_file_bytes)
+    # Who may not score has no range, and so reads no weights either.
+    trains = Evidence(Caller("token:1", "the token 1", frozenset({Role.WORKER})), "6" * 32)
+    worker = bench.join(trains.secret, versions=VERSIONS, has_data=True, shown=trains)
+    assert await bench.dispatcher.next_work(worker, wait_seconds=0.0) is None
+    with pytest.raises(ForeignBlobError):
+        blobs.require_readable(THETA_P, trains)
 
 
 async def test_a_lease_goes_on_after_a_restart_before_registration(blobs: Blobs) -> None:

@@ -20,7 +20,7 @@ from lipt.coordinator.state.files import collection_paused
 from lipt.coordinator.state.maintenance import check_state
 from lipt.coordinator.state.records import RunRecord
 from lipt.coordinator.storage.accounts import Accounts
-from lipt.coordinator.storage.storage import Storage
+from lipt.coordinator.storage.storage import Storage, aging_clock
 from tests.clock import Clock
 from tests.coordinator.fakes import FakeCompute
 from tests.coordinator.made_up_runs import made_up_run
@@ -235,6 +235,19 @@ async def test_a_run_that_is_computed_for_or_was_just_asked_for_stays(
     assert await bench.left(keep_days=1) == ["b", "c"]
     bench.idle.now += 2.0
     assert await bench.left(keep_days=1) == ["c"]
+
+
+def test_a_clock_that_is_years_ahead_for_hours_ages_no_run() -> None:
+    wall, steady = Clock(), Clock()
+    wall.now = 100 * DAY
+    by_records = aging_clock(90 * DAY, wall, steady)
+    assert by_records() == 90 * DAY
+    wall.now, steady.now = 5000 * DAY, steady.now + 3600.0
+    assert by_records() == 90 * DAY + 3600.0
+    # Behind the records it is the wall clock; of a new directory it begins there.
+    wall.now = 1 * DAY
+    assert by_records() == 1 * DAY
+    assert aging_clock(None, wall, steady)() == 1 * DAY
 
 
 async def test_what_cannot_be_removed_is_there_as_before_and_goes_the_next_time(

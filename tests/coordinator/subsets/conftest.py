@@ -54,6 +54,7 @@ class World:
         )
         self.stopped_early = ""
         self.facts: dict[str, Any] | None = None
+        self.parties = ["honest"]
         self.restart(backbone=None)
 
     def restart(self, backbone: str | None) -> None:
@@ -74,7 +75,9 @@ class World:
         number = job.budget - bool(self.stopped_early)
         indices_K = torch.arange(first, first + number)
         selection = Selection(indices_K, torch.ones(number), self.stopped_early)
-        return Selected.stored(self.blobs, job, Chosen(selection, "cpu", proxy=self.facts))
+        scored_by = {"parties": [{"party": party} for party in self.parties]}
+        chosen = Chosen(selection, "cpu", proxy=self.facts, scored_by=scored_by)
+        return Selected.stored(self.blobs, job, chosen)
 
     async def ask(self, **query: Any) -> Answer:
         wanted = SubsetQuery("r", "crest", None, 10, None, {}, None)

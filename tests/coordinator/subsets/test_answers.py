@@ -45,6 +45,24 @@ async def test_a_subset_is_computed_once(world: World) -> None:
     assert first.subset.manifest["features_sha256"] is None
 
 
+async def test_a_subset_with_a_distrusted_party_s_scores_is_selected_again(world: World) -> None:
+    await world.ask(strategy="craig")
+    world.parties = ["honest", "liar"]
+    first = (await world.ask()).subset
+    assert first.manifest["scored_by"] == {"parties": [{"party": "honest"}, {"party": "liar"}]}
+    await world.answers.forget_scores_of("liar")
+    begun = iter([["liar"], ["honest"]])
+    world.compute.answers[SelectSubset] = lambda job: (
+        setattr(world, "parties", next(begun)) or world.select(job)
+    )
+    again = (await world.ask()).subset
+    # On kept signals of that party it was computed once more.
+    assert again.manifest["scored_by"] == {"parties": [{"party": "honest"}]}
+    assert world.compute.kinds == ["SelectSubset"] * 4
+    await world.ask(strategy="craig")
+    assert len(world.compute.kinds) == 4
+
+
 async def test_an_early_stop_has_its_true_count_and_reason(world: World) -> None:
     world.stopped_early = "nothing is left to gain."
     subset = (await world.ask()).subset

@@ -154,6 +154,16 @@ def test_large_ones_are_kept_in_half_precision(path: Path, monkeypatch: pytest.M
         read(path)
 
 
+@pytest.mark.parametrize("value", [1e37, -2e15, float("nan")])
+def test_values_whose_squares_overflow_are_refused_with_the_remedy(
+    path: Path, value: float
+) -> None:
+    features = torch.ones(6, 2)
+    features[4, 1] = value
+    with pytest.raises(FeaturesError, match=r"too large .* 1 of 6 .* ids 4\. .*below 1e\+15"):
+        read(write(path, features=features))
+
+
 @pytest.mark.parametrize(
     ("tensors", "words"),
     [

@@ -192,7 +192,8 @@ def test_token_lets_its_holder_in_until_it_is_revoked(relay: Relay, client: Clie
     assert (token.name, token.role, token.created_by) == ("ci", "trainer", me.name)
     assert token.created_at is not None
     assert token.expires_at == token.created_at + timedelta(days=30)
-    assert (token.revoked_at, token in client.tokens()) == (None, True)
+    assert (token.revoked_at, token in client.tokens(), token.scores) == (None, True, False)
+    assert client.create_token("worker", scores=True).token.scores
     with Client(relay.address, token=given.secret) as holder:
         caller = holder.who_am_i()
         assert caller.roles == ("trainer",)

@@ -107,20 +107,22 @@ def _add_peer(role: Role, may: str) -> None:
         *,
         name: str = Argument(role.value, help="Name of the peer at the coordinator."),
         hosts: list[str] | None = _hosts("a worker whose metrics are scraped"),
+        scores: bool = Option(False, "--scores", help="A worker's: it may score examples."),
         target: Target,
         json: shared.Json = False,
     ) -> None:
         from lipt.common.network.tls import utc_now
         from lipt.trainer.cli.certificates import issue_client
 
-        if hosts and role is not Role.WORKER:
-            raise BadParameter(f"a {role} serves nothing: --host is for workers' metrics.")
+        if (hosts or scores) and role is not Role.WORKER:
+            raise BadParameter("--host, for metrics, and --scores are for workers.")
         files, named = target.files(), hosts or []
         authority, now = files.authority(), utc_now()
-        pair = issue_client(authority, name, role, hosts=named, now=now, days=target.days)
+        days = target.days
+        pair = issue_client(authority, name, role, hosts=named, now=now, days=days, scores=scores)
         files.require_free([name], force=target.force)
         made, lines = _written(files, name, named, pair)
-        print_result(made | {"role": role}, lines, as_json=json)
+        print_result(made | {"role": role, "scores": scores}, lines, as_json=json)
 
 
 _add_peer(Role.WORKER, "train learners, and nothing else")

@@ -107,12 +107,13 @@ def create(
     role: Role = Option(..., help="Role of its holder."),
     name: str = Option("", help="Name in lists and logs."),
     days: float = Option(0.0, min=0.0, help="How long it is valid; 0 until it is revoked."),
+    scores: bool = Option(False, "--scores", help="A worker's: it may score examples."),
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
     """Give out a token, which is printed now and never again; put it into a file of its holder."""
     with coordinator.connect() as client:
-        given = client.create_token(role, name=name, days=days)
+        given = client.create_token(role, name=name, days=days, scores=scores)
     print_result({**vars(given.token), "secret": given.secret}, [given.secret], as_json=json)
 
 
@@ -126,7 +127,8 @@ def list_tokens(*, json: shared.Json = False, coordinator: shared.Coordinator) -
     rows = []
     for one in tokens:
         state = token_state(one, now)
-        rows.append((one.token_id, one.name, one.role, state, _day(one.created_at), one.created_by))
+        role = f"{one.role}, scores" if one.scores else one.role
+        rows.append((one.token_id, one.name, role, state, _day(one.created_at), one.created_by))
     header = ("id", "name", "role", "state", "created", "by")
     print_result(tokens, table_lines(header, rows), as_json=json)
 

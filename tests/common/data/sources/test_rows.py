@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,30 @@ def test_storage_and_size_do_not_count_but_every_file(image_folder: Path) -> Non
     path.unlink()
     found.add(open_dataset(source).fingerprint)
     assert len(found) == 3
+
+
+def test_a_loop_of_links_repeats_no_image_and_a_link_to_more_is_followed(
+    image_folder: Path, tmp_path: Path
+) -> None:
+    source = f"imagefolder:{image_folder}"
+    base = open_dataset(source)
+    (image_folder / "cat" / "loop").symlink_to(image_folder)
+    (image_folder / "dog" / "itself").symlink_to(image_folder / "dog")
+    (image_folder / "dog" / "broken").symlink_to(tmp_path / "none")
+    again = open_dataset(source)
+    assert (again.fingerprint, len(again)) == (base.fingerprint, len(base))
+    more = tmp_path / "more"
+    more.mkdir()
+    (more / "9.png").write_bytes((image_folder / "cat" / "1.png").read_bytes())
+    for name in ("more", "more again"):
+        (image_folder / "cat" / name).symlink_to(more)
+    assert len(open_dataset(source)) == len(base) + 1
+
+
+def test_a_pipe_among_the_images_is_named(image_folder: Path) -> None:
+    os.mkfifo(image_folder / "cat" / "pipe.png")
+    with pytest.raises(DataError, match=r"1 of 6 images .*\n.*pipe\.png is no regular file"):
+        open_dataset(f"imagefolder:{image_folder}")
 
 
 def write(folder: Path, metadata: dict[str, str] | None = None, **tensors: Any) -> None:

@@ -1,6 +1,7 @@
 import gzip
 import json
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from lipt.common.data import decode_image, open_dataset
+from lipt.common.data.sources import table_files
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.storage import split_query
 from lipt.common.data.sources.table_files import (
@@ -208,6 +210,24 @@ def test_other_delimiters_gzip_and_utf_8_alone_are_read(tmp_path: Path, write: W
         CsvTable(tmp_path / "none.csv")
     with pytest.raises(ConfigError, match=r"the delimiter '\|\|' is not one character"):
         CsvTable(tmp_path / "none.csv", "||")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_a_table_has_no_more_columns_than_a_spreadsheet(
+    write: Write, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(table_files, "MOST_COLUMNS", 3)
+    content = {"csv": "a,b,c,d\n", "jsonl": '{"a": 1, "b": 2}\n{"c": 1, "d": 2}\n'}[kind]
+    with pytest.raises(DataError, match="more than 3 columns, 'a' is the first"):
+        open_dataset(f"{kind}:{write(content)}")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_what_may_never_end_is_no_table(tmp_path: Path, kind: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(DataError, match="is no regular file, but a directory, a pipe or"):
+            open_dataset(f"{kind}:{path}")
 
 
 def test_a_cell_of_half_a_million_characters_is_cut(write: Write) -> None:

@@ -230,7 +230,7 @@ def test_without_a_coordinator_the_installed_strategies_are_listed(
 
 
 CREATED, LATER = datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 2, 3, tzinfo=UTC)
-VALID = TokenView("0a1b2c3d", "ci", "trainer", CREATED, None, None, "me")
+VALID = TokenView("0a1b2c3d", "ci", "trainer", CREATED, None, None, "me", scores=False)
 
 
 @pytest.fixture
@@ -369,7 +369,12 @@ def test_what_is_refused_writes_nothing(certs: Any) -> None:
 
 def test_who_serves_nothing_has_no_certificate_of_a_server(certs: Any) -> None:
     certs("init")
-    refused = certs("trainer", "--host", "head")
-    assert refused.exit_code == 2
-    assert "--host" in refused.stderr
+    for flag in (("--host", "head"), ("--scores",)):
+        refused = certs("trainer", *flag)
+        assert refused.exit_code == 2
+        assert flag[0] in refused.stderr
+    assert said(certs("worker", "--scores", "--json"))["scores"] is True
+    made = identity_of({"x509_pem_cert": [Path("certs/worker.pem").read_bytes()]})
+    assert made is not None
+    assert made.scores
     assert not Path("certs/trainer.key").exists()
