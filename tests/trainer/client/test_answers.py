@@ -159,7 +159,7 @@ def test_an_answer_without_a_description_is_refused(relay: Relay, client: Client
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"num_examples": 0}, "no file of a subset: it holds more than 0"),
+        ({"num_examples": 0}, "no file of a subset: it does not hold 0 examples"),
         ({"num_examples": -1}, "a subset of -1 examples"),
         ({"num_examples": 41}, "no file of a subset: it holds fewer"),
         ({"num_examples": 2**40}, "a subset of 1099511627776 examples"),
