@@ -10,16 +10,13 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from statistics import fmean
 from typing import Any
 
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
-from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.formatting import to_jsonable
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
@@ -155,9 +152,8 @@ def track(
     subsets: Sequence[Subset],
     *,
     files: Mapping[str, str],
-    trials: Iterable[Trial] = (),
 ) -> str:
-    """Log a ready run: settings, costs, soup, subsets, files, and mean accuracies of trials.
+    """Log a ready run: settings, costs, soup, subsets and files.
 
     `tracker` is "mlflow" or "wandb", with its own settings (MLFLOW_TRACKING_URI, WANDB_MODE).
     `target` is its experiment or project; `files` are texts by name. Returns the tracker's run id.
@@ -176,7 +172,7 @@ def track(
             accuracies = {"accuracy_after": part.soup_accuracy, "learner_accuracy": part.accuracy}
             values = {**accuracies, "alpha": part.alpha}
             opened.measure({f"soup.{name}": one for name, one in values.items()}, part.position)
-        opened.measure(run_measures(run, trials), len(parts))
+        opened.measure(run_measures(run), len(parts))
         for subset in subsets:
             opened.keep(subset, f"subsets/{_name(subset)}/subset.json")
         opened.end()
@@ -193,16 +189,14 @@ def run_tags(run: RunView, subsets: Iterable[Subset]) -> dict[str, str]:
     return tags
 
 
-def run_measures(run: RunView, trials: Iterable[Trial]) -> dict[str, float]:
-    """Return a run's accuracies, seconds and bytes, and mean accuracies of trials."""
-    measures: dict[str, float] = {}
-    for group, view in (("soup", run.soup), ("costs", run.costs)):
-        if view is not None:
-            measures |= {f"{group}.{name}": float(item) for name, item in vars(view).items()}
-    accuracies: defaultdict[str, list[float]] = defaultdict(list)
-    for trial in trials:
-        accuracies[f"accuracy.{trial.strategy}.{trial.fraction:g}"].append(trial.test_accuracy)
-    return measures | {name: fmean(values) for name, values in accuracies.items()}
+def run_measures(run: RunView) -> dict[str, float]:
+    """Return a run's accuracies, seconds and bytes."""
+    return {
+        f"{group}.{name}": float(value)
+        for group, view in (("soup", run.soup), ("costs", run.costs))
+        if view is not None
+        for name, value in vars(view).items()
+    }
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,18 @@ def open_templates(needed_for: str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = {"percent": format_percent, "size": format_bytes, "thousands": "{:,}".format}
+    filters = {
+        "utc": _utc,
+        "percent": format_percent,
+        "size": format_bytes,
+        "thousands": "{:,}".format,
+    }
     environment.filters |= filters
     return environment
+
+
+def _utc(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _finalize(value: Any) -> Any:
@@ -235,7 +244,7 @@ def render(
             rows=rows,
             answers=answers(rows),
             instead=instead(rows),
-            dates=_dates(run, now),
+            now=now,
             stories=[_story(client, run, dataset, subset, diagnosis) for subset in subsets],
             overlaps=[
                 (
@@ -271,16 +280,3 @@ def _require_same_data(
         raise errors.ConfigError(
             "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison out."
         )
-
-
-def _dates(run: RunView, made_at: datetime | None) -> str:
-    began, ended = run.created_at, run.ended_at
-    after = ""
-    if began is not None and ended is not None:
-        after = f" after {timedelta(seconds=round((ended - began).total_seconds()))}"
-    found = (("started", began, ""), (run.state, ended, after), ("page made", made_at, ""))
-    return ", ".join(
-        f"{what} {when.astimezone(UTC):%Y-%m-%d %H:%M} UTC{then}"
-        for what, when, then in found
-        if when is not None
-    )

@@ -97,7 +97,6 @@ def track(
     A model that was trained on one of these subsets leads back here: `lipt train --mlflow` and
     `--wandb` log the subset's digest, and every subset's digest stands with this run.
     """
-    from lipt.trainer.comparison.trial import read_trials
     from lipt.trainer.tracking import track as log_run
 
     targets = {"mlflow": mlflow, "wandb": wandb}
@@ -105,7 +104,6 @@ def track(
         raise BadParameter("give --mlflow EXPERIMENT, --wandb PROJECT, or both")
     shared.require_loggers(targets)
     names = shared.parse_names(strategies)
-    trials = [] if comparison is None else read_trials(comparison)[1]
     files = {file.name: file.read_text() for file in (report, comparison) if file is not None}
     with coordinator.connect() as client:
         view = run_with_progress(lambda _: client.wait(client.ready_run(run).run_id))
@@ -113,7 +111,7 @@ def track(
             lambda _: [client.subset(view.run_id, name, fraction=fraction) for name in names]
         )
     logged = {
-        name: log_run(name, target, view, subsets, files=files, trials=trials)
+        name: log_run(name, target, view, subsets, files=files)
         for name, target in targets.items()
         if target
     }
