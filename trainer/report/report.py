@@ -43,13 +43,8 @@ def open_templates(needed_for: str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = {
-        "utc": _utc,
-        "percent": format_percent,
-        "size": format_bytes,
-        "thousands": "{:,}".format,
-    }
-    environment.filters |= filters
+    environment.filters |= {"percent": format_percent, "size": format_bytes, "utc": _utc}
+    environment.filters["thousands"] = "{:,}".format
     return environment
 
 
@@ -120,20 +115,18 @@ def file_paths(dataset: Dataset) -> list[str] | None:
     return [str(Path(rows.where(row)).absolute()) for row in range(len(rows))]
 
 
-def require_same(diagnosis: Diagnosis, dataset: Dataset) -> None:
-    own = dataset.fingerprint
-    if own != diagnosis.fingerprint or len(dataset) != len(diagnosis):
-        raise errors.DiagnosisError(
-            f"the diagnosis is of data with fingerprint {diagnosis.fingerprint} "
-            f"({len(diagnosis)} examples), but {dataset.source} has {own} ({len(dataset)}). "
-            "Give the coordinator's own data, or leave --data out."
+def _require_fingerprint(of: str, fingerprint: object, dataset: Dataset) -> None:
+    if fingerprint != dataset.fingerprint:
+        raise errors.SubsetError(
+            f"{of} is of data with fingerprint {fingerprint}, but {dataset.source} has "
+            f"{dataset.fingerprint}. Give the coordinator's own data."
         )
 
 
 def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> str:
     environment = open_templates("the page of lipt diagnose")
     if dataset is not None:
-        require_same(diagnosis, dataset)
+        _require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
     suspects = [issue.id for issue in diagnosis.label_issues()[:NUM_SUSPECTS]]
     outliers = diagnosis.outliers()[:NUM_OUTLIERS].tolist()
     found = [
@@ -216,9 +209,16 @@ def render(
     file of trials.
     """
     identity, trials = comparison or (None, [])
-    _require_same_data(run, dataset, identity, trials)
+    _require_fingerprint(f"run {run.label}", run.fingerprint, dataset)
     if diagnosis is not None:
-        require_same(diagnosis, dataset)
+        _require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
+    if identity is not None:
+        _require_fingerprint("the comparison", identity.get("data"), dataset)
+        if not trials:
+            raise errors.ConfigError(
+                "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison "
+                "out."
+            )
     rows, labels_N = outcomes(trials), dataset.labels_N.numpy()
     parts = {one.index: one.ingredient for one in run.learners if one.ingredient is not None}
     tried = sorted(
@@ -259,24 +259,3 @@ def render(
         )
     )
     return page
-
-
-def _require_same_data(
-    run: RunView, dataset: Dataset, identity: dict[str, Any] | None, trials: Sequence[Trial]
-) -> None:
-    own = dataset.fingerprint
-    if own != run.fingerprint:
-        raise errors.SubsetError(
-            f"run {run.label} was made on data with fingerprint {run.fingerprint}, but "
-            f"{dataset.source} has {own}. Give the coordinator's own data."
-        )
-    if identity is not None and identity.get("data") != dataset.fingerprint:
-        raise errors.SubsetError(
-            f"the comparison was made on {identity.get('data_source')} with fingerprint "
-            f"{identity.get('data')}, but {dataset.source} has {dataset.fingerprint}. Give the "
-            "comparison of this data, or none."
-        )
-    if identity is not None and not trials:
-        raise errors.ConfigError(
-            "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison out."
-        )

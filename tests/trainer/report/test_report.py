@@ -9,7 +9,7 @@ import pytest
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
-from lipt.common.errors import DiagnosisError, SubsetError
+from lipt.common.errors import SubsetError
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
@@ -199,10 +199,10 @@ def test_a_run_a_diagnosis_or_a_comparison_of_other_data_is_refused() -> None:
     with pytest.raises(SubsetError, match=r"fingerprint f{64}.*digits-test has"):
         render(client, of_run, DIGITS, [])
     looked_at = replace(diagnosis(), fingerprint=other)
-    with pytest.raises(DiagnosisError, match=r"fingerprint f{64}"):
+    with pytest.raises(SubsetError, match=r"the diagnosis is of data with fingerprint f{64}"):
         render(client, RUN, DIGITS, [], diagnosis=looked_at)
-    compared = COMPARISON | {"data": other, "data_source": "cifar10"}
-    complaint = rf"on cifar10 with .* f{{64}}, but .*{DIGITS.fingerprint}"
+    compared = COMPARISON | {"data": other}
+    complaint = rf"the comparison is of data .* f{{64}}, but .*{DIGITS.fingerprint}"
     with pytest.raises(SubsetError, match=complaint):
         render(client, RUN, DIGITS, [], (compared, TRIALS))
 
