@@ -104,8 +104,8 @@ def _lipt(*, version: Version = False) -> None:
 
 
 def program() -> None:
-    """`lipt` as a process of its own: what the console script and `python -m` call."""
-    # Others use the variables of tracing as well: a command says nothing where it cannot follow.
+    """Run `lipt` as a process: the entry point of the console script and of `python -m`."""
+    # Tracing problems are debug logs: the tracing variables may be meant for other programs.
     with process_exit(), exporting("lipt", problem_level=logging.DEBUG):
         main(prog_name="lipt")
 

@@ -133,7 +133,7 @@ class TrialFile:
         return next((trial for trial in self.trials if trial.cell == cell), None)
 
     def add(self, trial: Trial) -> None:
-        """Append a trial, on disk at once."""
+        """Append a trial to the file."""
         self.trials.append(trial)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(trial)) + "\n")

@@ -193,7 +193,7 @@ def gradients(
 def distance(real: Sequence[Tensor], synthetic: Sequence[Tensor]) -> Tensor:
     """Return the distance of two gradients, 0-d: the sum of 1 - cos over layers and their R rows.
 
-    A row of zeros counts 1. Biases and normalization layers are left out.
+    A row of zeros counts 1. Biases and normalization layers do not count.
     """
     similarities = [
         functional.cosine_similarity(one.flatten(1), other.flatten(1))

@@ -104,7 +104,7 @@ class Recipe(BaseModel):
 
     @property
     def augmentation_text(self) -> str:
-        """The augmentation in words: `images shifted by up to 4 pixels and mirrored`."""
+        """The augmentation as text: `images shifted by up to 4 pixels and mirrored`."""
         if self.augmentation in ("auto", "none"):
             return f"augmentation: {self.augmentation}"
         more = {

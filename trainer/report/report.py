@@ -133,7 +133,7 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
         (len(set(diagnosis.given_label[group])) > 1, len(group), group[:NUM_PER_GROUP].tolist())
         for group in diagnosis.duplicate_groups()
     ]
-    # Labels that disagree are two faults at once.
+    # Groups with conflicting labels first.
     groups = sorted(found, key=lambda group: not group[0])[:NUM_GROUPS]
     shown = {*suspects, *outliers, *(row for *_, rows in groups for row in rows)}
     views = example_views(diagnosis, sorted(shown), dataset)
@@ -171,7 +171,7 @@ def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
 def _story(
     client: Client, run: RunView, dataset: Dataset, subset: Subset, diagnosis: Diagnosis | None
 ) -> dict[str, Any]:
-    """A subset by its classes, and what its strategy keeps, or drops, when it may only do few."""
+    """A subset by its classes, and the examples that its strategy ranks highest and lowest."""
     everything = np.arange(len(dataset))
     count = min(NUM_WANTED, len(dataset) - 1)
     most = client.subset(run.run_id, subset.strategy, budget=count).indices

@@ -1,6 +1,6 @@
 """Resampling every epoch: other random examples, without replacement across epochs (RS2).
 
-Training takes as many steps as on a fixed subset of the same budget, and sees more of the data.
+Training takes as many steps as on a fixed subset of the same budget, and uses more of the data.
 `RepeatedRandomSampler` and `fit` share these draws.
 
 Shapes: N examples, K budget.

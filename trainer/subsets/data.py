@@ -5,7 +5,7 @@
     datasets.Dataset                Hugging Face's; its image, else all columns but the label
     a map-style data set            unchanged; torchvision's without its transforms
 
-A data set of `lipt.common.data` knows its fingerprint. For others, the check computes the
+A data set of `lipt.common.data` has its fingerprint. For others, the check computes the
 coordinator's: of labels and encoded bytes (`datasets.Dataset`, ImageFolder's `samples`), or of
 labels and pixels. An image folder can have both.
 """

@@ -122,7 +122,7 @@ class Subset:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """Sentences on the selection: what judged, how many learners took part, and more."""
+        """Sentences on the selection, such as the proxy model and the number of learners."""
         words = self._manifest_value("findings", "words")
         return tuple(map(str, words)) if isinstance(words, list) else ()
 

@@ -1,4 +1,4 @@
-"""`lipt certs`: an authority of one's own, and certificates with roles, for who has none."""
+"""`lipt certs`: a certificate authority, and certificates with roles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 class Target:
     """Where certificates go, and how long they are valid."""
 
-    folder: Path = Option("certs", help="Where the authority is, and what it signs goes.")
+    folder: Path = Option(
+        "certs", help="Folder of the authority and of the certificates that it signs."
+    )
     days: int = Option(365, min=1, max=3650, help="How long; never beyond its authority.")
     force: bool = Option(False, "--force", help="Replace the files that are there.")
 
@@ -70,9 +72,9 @@ def init(
     where = shlex.quote(str(target.folder))
     lines = [
         f"{cert}: the authority, until {_day(authority)}; every machine gets it",
-        f"{key}: who has it makes certificates; it is copied nowhere",
+        f"{key}: signs certificates; keep it here and copy it nowhere",
         *lines,
-        "Make certificates for who connects, one for each machine or person:",
+        "Make a certificate for each machine or person that connects:",
         *(f"    lipt certs {role} --folder {where}" for role in (Role.WORKER, Role.TRAINER)),
     ]
     print_result(made | {"ca": cert, "ca_key": key}, lines, as_json=json)
@@ -144,7 +146,7 @@ def _coordinator(
 def _written(
     files: Folder, name: str, hosts: Sequence[str], pair: Pair
 ) -> tuple[dict[str, Any], list[str]]:
-    """Write a certificate; what was made, and lines that say where it goes and how it is used."""
+    """Write a certificate; return its description, and lines on how to install and use it."""
     from lipt.trainer.cli.certificates import AUTHORITY
 
     files.write(name, pair)

@@ -1,4 +1,4 @@
-"""`lipt compare`: do a strategy's subsets beat what people would do instead, and at what cost?"""
+"""`lipt compare`: compares strategies' subsets with random subsets and all data, at equal steps."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def compare(
     design: Design,
     training: shared.Training,
     out: Path = Option(
-        "comparison.jsonl", "--out", "-o", help="The file of trials; goes on after its trials."
+        "comparison.jsonl", "--out", "-o", help="The file of trials; an existing one is continued."
     ),
     device: shared.Device = "auto",
     allow_module: shared.AllowModule = None,
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Compare strategies with what people do instead, by training for equally many steps.
+    """Compare strategies with random subsets and all of the data, at equally many steps.
 
     Ends with status 3 if a baseline learned nothing: then there is no verdict.
     """

@@ -1,4 +1,4 @@
-"""`lipt diagnose` and `lipt check`: what is wrong with data, before anything is run on it."""
+"""`lipt diagnose` and `lipt check`: wrong labels, duplicates and broken images of a data set."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def check(
 def diagnose(
     *,
     run: str | None = Option(
-        None, "--run", "-r", help="A run whose learners join in; else the data alone is looked at."
+        None, "--run", "-r", help="A run whose learners improve the diagnosis; else the data alone."
     ),
     proxy: str | None = Option(None, help="Proxy model, e.g. ridge:patches; else one that suits."),
     features: Path | None = Option(
@@ -76,9 +76,9 @@ def diagnose(
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Diagnose the coordinator's data: wrong labels, duplicates, outliers, what is learnable.
+    """Diagnose the coordinator's data: wrong labels, duplicates, outliers, learnability.
 
-    Needs neither a run nor a worker. With --json a page is written only where --out says so.
+    Needs neither a run nor a worker. With --json a page is written only with --out.
     """
     if export is not None and export.suffix.lower() != ".csv":
         raise BadParameter(f"{export} is not a .csv file.", param_hint="--export")

@@ -22,7 +22,7 @@ def distill(
         None, "--set", metavar="NAME=VALUE", help="A setting of the distillation: matches=20."
     ),
     model: str = Option("convnet", help="Makes the images; a model without batch norm."),
-    out: Path = Option(..., "--out", "-o", help="A folder; goes on after its stages."),
+    out: Path = Option(..., "--out", "-o", help="A folder; an existing one is continued."),
     subset: Path | None = Option(None, help="A file of 'lipt subset get' to distil; else all."),
     later: Path | None = Option(None, help="Another one, of harder examples, for later stages."),
     image_size: shared.ImageSize = None,

@@ -39,7 +39,7 @@ def report(
     allow_module: shared.AllowModule = None,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Write a run's report: the verdict, its costs, the soup, and what was chosen."""
+    """Write a run's report: the verdict, its costs, the soup, and the subsets."""
     from lipt.common.errors import InputError, RequestError
     from lipt.trainer.comparison.outcomes import outcomes, verdict
     from lipt.trainer.comparison.trial import read_trials

@@ -53,7 +53,7 @@ def list_strategies(
 ) -> None:
     """List the selection strategies: papers, needs, costs and options.
 
-    They are those of this installation, unless a coordinator is named, which is asked for its own.
+    Those of a named coordinator, else of this installation.
     """
     if coordinator.is_named(context):
         with coordinator.connect() as client:

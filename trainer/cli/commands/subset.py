@@ -1,4 +1,4 @@
-"""`lipt subset` and `lipt weights`: what a run has made, as files."""
+"""`lipt subset` and `lipt weights`: a run's subsets and weights, as files."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class Loggers:
     mlflow: str | None = Option(None, metavar="EXPERIMENT", help="Log to MLflow, too.")
 
     def started(self, stack: ExitStack, subset: Subset | None) -> list[OnEpoch]:
-        """Those that were asked for; each ends with the last step, or with `stack`."""
+        """Return the requested loggers; each ends with the last step, or with `stack`."""
         from lipt.trainer.tracking import Logger
 
         loggers: list[OnEpoch] = []
@@ -139,20 +139,22 @@ class Loggers:
 class Files:
     out: Path | None = Option(None, "--out", "-o", help="A .safetensors file for the weights.")
     checkpoint: Path | None = Option(
-        None, help="A file to save progress in; training goes on from it where it exists."
+        None, help="A file for progress; training continues from an existing one."
     )
     checkpoint_seconds: float = Option(
         60.0, min=0, help="Seconds between checkpoints; 0 writes one after every epoch."
     )
     minutes: float | None = Option(
-        None, min=0, help="Pause by then with --checkpoint and status 75; the same command goes on."
+        None,
+        min=0,
+        help="Pause by then with --checkpoint and status 75; the same command continues.",
     )
     log: Path = Option("train.jsonl", help="A file that gets a line of JSON per epoch.")
 
     def require(self, subset: Path | None) -> None:
         """Check that all can be written, and that none is another or the subset's."""
         if self.minutes is not None and self.checkpoint is None:
-            raise BadParameter("--minutes needs a --checkpoint to go on from.")
+            raise BadParameter("--minutes needs a --checkpoint to continue from.")
         shared.require_replaceable(self.out, self.checkpoint)
         shared.require_place(self.log)
         written = {"--checkpoint": self.checkpoint, "--out": self.out, "--log": self.log}

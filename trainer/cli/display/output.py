@@ -1,4 +1,4 @@
-"""Output of commands: JSON for scripts, lines for people, and lines while slow work goes on."""
+"""Output of commands: JSON for scripts, lines for people, and progress of slow work."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def run_with_progress(
     activity: str = "working",
     silence_seconds: float = SILENCE_SECONDS,
 ) -> ResultT:
-    """Do `work` and `say` its reports, from `activity` on, at least every `silence_seconds`."""
+    """Do `work`, and print its latest report, at first `activity`, every `silence_seconds`."""
     reports: queue.SimpleQueue[str] = queue.SimpleQueue()
     results: list[ResultT] = []
 
@@ -108,7 +108,7 @@ def run_with_progress(
 
 @contextmanager
 def process_exit() -> Iterator[None]:
-    """Let the block's exception end the process; at once where a thread works behind it.
+    """Let the block's exception end the process, at once if a background thread still works.
 
     Python stops threads anywhere. In torch or gRPC that aborts the process, whatever its status.
     """
@@ -125,7 +125,7 @@ def process_exit() -> Iterator[None]:
         if not isinstance(code, int):
             print(code, file=sys.stderr)  # noqa: T201 - as Python does
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):  # who read it has gone
+            with suppress(OSError):  # the reader has closed it
                 stream.flush()
         os._exit(code if isinstance(code, int) else 1)
 

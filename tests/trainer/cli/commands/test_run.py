@@ -155,7 +155,7 @@ def test_who_stops_watching_is_told_that_the_run_goes_on(
     process.wait_for(f"run {name}: training")
     assert process.stop(signal.SIGINT) == 130
     assert process.text().splitlines()[-3:] == [
-        f"run {name} goes on without you.",
+        f"run {name} continues without this command.",
         f"Follow it again with: lipt run watch {name}",
         f"End it with: lipt run cancel {name}",
     ]
