@@ -237,7 +237,7 @@ class Bench:
                     worker_id=f"w{number}",
                     worker_name=f"{who} {number}",
                     device="cpu",
-                    party=f"owner {number}",
+                    credential=f"owner {number}",
                     kind="cpu",
                 )
                 learner, judged = handed_in(

@@ -18,7 +18,7 @@ from lipt.coordinator.access.tokens import OwnToken, Tokens
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.messages import OnProgress, Progressed, ScanNews
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.compute.scan import PartyDistrusted, scans_dir
+from lipt.coordinator.compute.scan import CredentialDistrusted, scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import steady_clock
@@ -141,8 +141,8 @@ class App:
 
     def _note_scan(self, news: ScanNews) -> None:
         self.dispatcher.scans.note(news)
-        if isinstance(news, PartyDistrusted):
-            _begin(self._stack, self.answers.forget_scores_of(news.party), "distrust")
+        if isinstance(news, CredentialDistrusted):
+            _begin(self._stack, self.answers.forget_scores_of(news.credential), "distrust")
 
     async def _keep_storage(self) -> None:
         settings = self.settings

@@ -215,7 +215,7 @@ async def _watch_descriptors(limit: int) -> None:
     while True:
         if (number := num_descriptors()) > _MANY_OF_ALL * limit:
             logger.warning(
-                "%d of %d descriptors are open: somebody may be opening connections without end. "
+                "%d of %d descriptors are open: a peer may be opening connections without end. "
                 "Close the port to it, or raise the limit (ulimit -n, LimitNOFILE=)",
                 *(number, limit),
             )

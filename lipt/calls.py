@@ -21,7 +21,6 @@ from lipt.trainer.views import DEFAULT_FRACTION, ProgressView, StrategyView, vie
 if TYPE_CHECKING:
     from torch import nn
 
-    from lipt.pretraining import Pretrained
     from lipt.trainer.client.sources import Features
     from lipt.trainer.comparison.outcomes import Outcome
     from lipt.trainer.comparison.trial import Trial
@@ -200,23 +199,16 @@ def compare(
     from lipt.trainer.comparison.trial import BASELINES, Plan
     from lipt.trainer.main_training import Recipe
 
-    train, held_out = (
-        open_dataset(given, target=target, image_size=image_size) for given in (data, test)
-    )
-
-    @functools.cache
-    def pretrain(seed: int) -> Pretrained:
-        return Pretrained(
-            train, model, head=head, seed=seed, run=run, device=device, progress=False
-        )
-
-    first = pretrain(0)
+    opened = functools.partial(open_dataset, target=target, image_size=image_size)
+    train, held_out = opened(data), opened(test)
+    of_seed = functools.partial(Pretrained, train, model, head=head, run=run, device=device)
+    pretrain = functools.cache(lambda seed: of_seed(seed=seed, progress=False))
     with tempfile.TemporaryDirectory() as folder, showing(asked=progress) as show:
         plan = Plan(
             strategies=tuple(strategies),
             fractions=tuple(sorted(fractions)),
             seeds=tuple(range(seeds)),
-            model=first.model,
+            model=pretrain(0).model,
             recipe=Recipe.of(recipe),
             run_overrides=dict(run or {}),
             baselines=BASELINES if baselines is None else tuple(baselines),
@@ -230,7 +222,7 @@ def compare(
             held_out,
             out=Path(out) if out is not None else Path(folder) / "trials.jsonl",
             device=device,
-            allowed_modules=(MODULE, *modules_of(first.model)),
+            allowed_modules=(MODULE, *modules_of(plan.model)),
             say=lambda line: show(ProgressView(line, 0, 0)),
             pretrain=pretrain,
             choose=Pretrained.select,

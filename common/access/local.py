@@ -4,7 +4,8 @@
     TEMPORARY/lipt-UID/HOST-PORT.sock         or lipt-UID-RANDOM, if another user has that name
 
 The folders are their user's alone, so the kernel decides who may connect, and no secret is sent to
-whoever listens at a port. HOST is a numeric address: a socket never stands for another host's port.
+the process that listens at a port. HOST is a numeric address: a socket never stands for another
+host's port.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Caller:
 
     @property
     def scorer(self) -> str:
-        """The party of its workers' scores, safe in file names: certificate, token or host."""
+        """The credential of its workers' scores, safe in file names: certificate, token or host."""
         identity = self.name if self.certificate else self.key
         if self.name == ANYBODY.name:
             # Without the port, which differs by connection.
@@ -179,7 +179,7 @@ def worker_id_of(instance_id: str) -> str:
     return f"w-{_digest(instance_id)[:16]}"
 
 
-def party_of(caller: Caller, worker_id: str) -> str:
+def credential_of(caller: Caller, worker_id: str) -> str:
     """Owner of a worker: its certificate, token, or else its id. It cannot confirm itself."""
     if caller.certificate:
         return caller.name

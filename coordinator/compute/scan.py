@@ -2,8 +2,8 @@
 
 The job starts at the last range, workers at the first, so nothing waits for a worker. Done ranges
 survive a restart. Results equal those of a single pass to the bit, unless `compute.scoring_workers`
-is `any`. A worker's ranges count for its party: the certificate, token or host that it calls with.
-A party with one wrong example in `verification` is used no more, nor what it sent before.
+is `any`. A worker's ranges count for its credential: the certificate, token or host that it calls
+with. After one wrong example in `verification` nothing that a credential sent is used any more.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ _PROOF_EXAMPLES = 16
 
 @dataclass(frozen=True)
 class RangeFile:
-    """A computed range in the file INDEX.PARTY.SHA256; PARTY is a worker's or `here`."""
+    """A computed range in the file INDEX.CREDENTIAL.SHA256; CREDENTIAL is a worker's or `here`."""
 
     index: int
-    party: str
+    credential: str
     sha256: str
     path: Path
 
@@ -89,21 +89,23 @@ class RangeFolder:
     def files(self) -> Mapping[int, RangeFile]:
         files: dict[int, RangeFile] = {}
         for path in sorted(self.path.glob("*.*.*")):
-            index, party, sha256 = path.name.split(".", 2)
+            index, credential, sha256 = path.name.split(".", 2)
             # A range that was computed here as well is that one.
-            if index.isdecimal() and (party == HERE or int(index) not in files):
-                files[int(index)] = RangeFile(int(index), party, sha256, path)
+            if index.isdecimal() and (credential == HERE or int(index) not in files):
+                files[int(index)] = RangeFile(int(index), credential, sha256, path)
         return files
 
-    def keep(self, index: int, party: str, content: bytes) -> None:
+    def keep(self, index: int, credential: str, content: bytes) -> None:
         """Store a range durably; a StateError if the scan is over and its folder removed."""
         with state_errors(self.path):
-            write_durably(self.path / f"{index}.{party}.{BlobName.of(content).sha256}", content)
+            write_durably(
+                self.path / f"{index}.{credential}.{BlobName.of(content).sha256}", content
+            )
 
-    def remove(self, party: str) -> frozenset[int]:
-        """Remove a party's ranges of all scans; the indices of those in this one."""
-        removed = [file.index for file in self.files().values() if file.party == party]
-        for path in self._scans.glob(f"*/*.{party}.*"):
+    def remove(self, credential: str) -> frozenset[int]:
+        """Remove a credential's ranges of all scans; the indices of those in this one."""
+        removed = [file.index for file in self.files().values() if file.credential == credential]
+        for path in self._scans.glob(f"*/*.{credential}.*"):
             path.unlink(missing_ok=True)
         return frozenset(removed)
 
@@ -166,10 +168,10 @@ class RangeDone(ScanNews):
 
 
 @dataclass(frozen=True)
-class PartyDistrusted(ScanNews):
-    """A party sent wrong values: its `ranges` are wanted again, from others."""
+class CredentialDistrusted(ScanNews):
+    """A credential sent wrong values: its `ranges` are wanted again, from others."""
 
-    party: str
+    credential: str
     ranges: frozenset[int]
 
 
@@ -249,8 +251,8 @@ class _SharedPass:
         while True:
             self._take_sent()
             everything = len(self._taken) == self._scan.num_ranges
-            for party in self._verification.check(everything=everything):
-                self._distrust(party)
+            for credential in self._verification.check(everything=everything):
+                self._distrust(credential)
             # The last range first: workers begin at the first one.
             missing = max(set(range(self._scan.num_ranges)) - self._taken.keys(), default=None)
             if missing is None:
@@ -284,35 +286,35 @@ class _SharedPass:
         for index, file in self._folder.files().items():
             if index in self._taken:
                 continue
-            if file.party in self._distrusted:
+            if file.credential in self._distrusted:
                 # Otherwise it was removed with another one.
                 if file.path.exists():
-                    self._distrust(file.party)
+                    self._distrust(file.credential)
             elif (sent := self._read(file)) is not None:
-                self._take(index, file.party, sent)
-                if file.party != HERE:
-                    self._verification.draw(file.party, self._scan.task(index).start, sent)
+                self._take(index, file.credential, sent)
+                if file.credential != HERE:
+                    self._verification.draw(file.credential, self._scan.task(index).start, sent)
 
-    def _take(self, index: int, party: str, values: Sequence[Tensor]) -> None:
+    def _take(self, index: int, credential: str, values: Sequence[Tensor]) -> None:
         task = self._scan.task(index)
         rows = slice(task.start, task.stop)
         self._signals.errors_NC[rows], self._signals.features_ND[rows] = values
-        self._taken[index] = party
+        self._taken[index] = credential
 
-    def _distrust(self, party: str) -> None:
-        """Score all that a party has ever sent again, and take no more of it."""
-        self._distrusted.add(party)
-        self._verification.forget(party)
-        ranges = self._folder.remove(party)
-        self._taken = {index: who for index, who in self._taken.items() if who != party}
-        forgotten = forget_scores(self._context.signals_dir, party)
+    def _distrust(self, credential: str) -> None:
+        """Score all that a credential has ever sent again, and take no more of it."""
+        self._distrusted.add(credential)
+        self._verification.forget(credential)
+        ranges = self._folder.remove(credential)
+        self._taken = {index: who for index, who in self._taken.items() if who != credential}
+        forgotten = forget_scores(self._context.signals_dir, credential)
         logger.warning(
             "%s has sent signals that its examples do not have: its %d ranges of this pass are "
             "scored again, %d kept signals with its scores are removed, and it gets no more. "
             "Look at its machines, or revoke its token",
-            *(party, len(ranges), forgotten),
+            *(credential, len(ranges), forgotten),
         )
-        self._context.send(PartyDistrusted(self._scan.scan_id, party, ranges))
+        self._context.send(CredentialDistrusted(self._scan.scan_id, credential, ranges))
 
     def _read(self, file: RangeFile) -> Sequence[Tensor] | None:
         """The values of a file; a damaged file is removed, and gives None."""
@@ -328,25 +330,27 @@ class _SharedPass:
         return None
 
     def _account(self) -> Mapping[str, Any]:
-        """Who has scored what, for the manifest."""
+        """Numbers of scored and of verified examples by credential, for the manifest."""
         num_examples: Counter[str] = Counter()
-        for index, party in self._taken.items():
-            num_examples[party] += len(self._scan.task(index))
+        for index, credential in self._taken.items():
+            num_examples[credential] += len(self._scan.task(index))
         num_here, num_verified = num_examples.pop(HERE, 0), self._verification.num_verified
         logger.info(
-            "signals of %d examples in %.1f s: of %d ranges, %d by workers of %d parties; %d of "
-            "their %d examples verified",
+            "signals of %d examples in %.1f s: of %d ranges, %d by workers of %d credentials; "
+            "%d of their %d examples verified",
             *(len(self._scan.whole), monotonic() - self._began, self._scan.num_ranges),
-            *(sum(party != HERE for party in self._taken.values()), len(num_examples)),
+            *(sum(credential != HERE for credential in self._taken.values()), len(num_examples)),
             *(num_verified.total(), num_examples.total()),
         )
         share = self._verification.least_share
         return {"num_here": num_here, **account(num_examples, num_verified, share)}
 
 
-def forget_scores(signals_dir: Path, party: str) -> int:
-    """Remove kept signals that a party contributed to; their number."""
-    scored = [path for path in signals_dir.glob("signals-*.safetensors") if party in _scorers(path)]
+def forget_scores(signals_dir: Path, credential: str) -> int:
+    """Remove kept signals that a credential contributed to; their number."""
+    scored = [
+        path for path in signals_dir.glob("signals-*.safetensors") if credential in _scorers(path)
+    ]
     for path in scored:
         path.unlink(missing_ok=True)
     return len(scored)

@@ -1,7 +1,7 @@
 """Verification: a random share of the examples that workers score is scored here again.
 
-Each example is drawn with the probability `share` after its range has come in, whoever sent it and
-whenever. So n forged examples go unnoticed with a probability of (1 - share)^n.
+Each example is drawn with the probability `share` after its range has come in, at any
+time and from any credential. So n forged examples go unnoticed with a probability of (1 - share)^n.
 
 Many workers bring more than one process can verify. Then the share falls for a while, but never
 below 1,000 examples of the whole pass. `least_share` is the lowest one that was used.
@@ -32,7 +32,7 @@ ScoreIds = Callable[[Tensor], Sequence[Tensor]]
 
 # Values from another kind of machine, or from another place in a batch, may differ by this much.
 OTHER_KIND, OTHER_PLACE = 2e-3, 1e-4
-# The manifest states the probability for this fraction of a party's examples.
+# The manifest states the probability for this fraction of a credential's examples.
 STATED_FRACTION = 0.01
 # Examples of a pass that are drawn at least, and how much of this process's work may wait.
 _FEWEST_DRAWN, _SHARE_WAITING = 1000, 0.05
@@ -45,10 +45,10 @@ def unnoticed(share: float, num_forged: float) -> float:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """An example to score again: its id, its party, and the values that were sent."""
+    """An example to score again: its id, its credential, and the values that were sent."""
 
     row: int
-    party: str
+    credential: str
     sent: tuple[Tensor, ...]
 
 
@@ -68,7 +68,7 @@ class Verification:
         self._waiting: list[_Drawn] = []
         self.num_verified: Counter[str] = Counter()
 
-    def draw(self, party: str, start: int, sent: Sequence[Tensor]) -> None:
+    def draw(self, credential: str, start: int, sent: Sequence[Tensor]) -> None:
         """Draw from a range that begins at `start`, with the values of its examples."""
         room = self._whole.batch_size + _SHARE_WAITING * self.num_here
         share = (room - len(self._waiting)) / len(sent[0])
@@ -78,15 +78,15 @@ class Verification:
         for row in torch.nonzero(drawn).flatten().tolist():
             # Cloned: the range itself is not kept in memory.
             values = tuple(value[row].clone() for value in sent)
-            self._waiting.append(_Drawn(start + row, party, values))
+            self._waiting.append(_Drawn(start + row, credential, values))
 
-    def forget(self, party: str) -> None:
-        """Drop a party that is not used any more."""
-        self._waiting = [drawn for drawn in self._waiting if drawn.party != party]
-        del self.num_verified[party]
+    def forget(self, credential: str) -> None:
+        """Drop a credential that is not used any more."""
+        self._waiting = [drawn for drawn in self._waiting if drawn.credential != credential]
+        del self.num_verified[credential]
 
     def check(self, *, everything: bool) -> set[str]:
-        """Compare whole batches of drawn examples, or all; the parties that sent wrong values."""
+        """Compare whole batches of drawn examples, or all; credentials with wrong values."""
         size, wrong = self._whole.batch_size, set[str]()
         while len(self._waiting) >= size or (everything and self._waiting):
             batch, self._waiting = self._waiting[:size], self._waiting[size:]
@@ -98,14 +98,14 @@ class Verification:
         here = self._score(torch.tensor([drawn.row for drawn in batch]))
         self.num_here += len(batch)
         for place, drawn in enumerate(batch):
-            self.num_verified[drawn.party] += 1
+            self.num_verified[drawn.credential] += 1
             mine = [value[place] for value in here]
-            if drawn.party in wrong or _agree(mine, drawn.sent, self._tolerance):
+            if drawn.credential in wrong or _agree(mine, drawn.sent, self._tolerance):
                 continue
             if self._exact and self._is_of_its_batch(drawn):
                 self._tolerance = OTHER_PLACE
             else:
-                wrong.add(drawn.party)
+                wrong.add(drawn.credential)
         return wrong
 
     def _is_of_its_batch(self, drawn: _Drawn) -> bool:
@@ -130,19 +130,19 @@ def _agree(mine: Iterable[Tensor], sent: Iterable[Tensor], tolerance: float) -> 
 def account(
     num_examples: Mapping[str, int], num_verified: Mapping[str, int], share: float
 ) -> dict[str, Any]:
-    """Who scored how many examples, and how much was verified, for a manifest."""
-    parties = [
+    """Numbers of scored and of verified examples by credential, for a manifest."""
+    credentials = [
         {
-            "party": party,
+            "credential": credential,
             "num_examples": number,
-            "num_verified": num_verified.get(party, 0),
+            "num_verified": num_verified.get(credential, 0),
             "unnoticed_at_1_percent": unnoticed(share, STATED_FRACTION * number),
         }
-        for party, number in sorted(num_examples.items())
+        for credential, number in sorted(num_examples.items())
     ]
-    return {"verified_share": share, "parties": parties}
+    return {"verified_share": share, "credentials": credentials}
 
 
 def scorers_of(scored_by: Mapping[str, Any] | None) -> set[str]:
-    """The parties that `account` names."""
-    return {each["party"] for each in (scored_by or {}).get("parties", ())}
+    """The credentials that `account` names."""
+    return {each["credential"] for each in (scored_by or {}).get("credentials", ())}

@@ -219,12 +219,12 @@ def _why_unconfirmed(
 ) -> str:
     """Why no two `able` workers can confirm a run's queued learners; empty if two can."""
     wanted = run.config.learners.redundancy
-    parties = {worker.party for worker in able}
+    credentials = {worker.credential for worker in able}
 
     def lacks(learner: LearnerRecord) -> bool:
         if learner.copies:
             return not any(_is_another(worker, learner) for worker in able)
-        return len(parties) < wanted
+        return len(credentials) < wanted
 
     lacking = [learner for learner in waiting if lacks(learner)]
     if not lacking:
@@ -238,4 +238,4 @@ def _why_unconfirmed(
 
 
 def _is_another(worker: WorkerRecord, learner: LearnerRecord) -> bool:
-    return all(worker.party != copy.party for copy in learner.copies)
+    return all(worker.credential != copy.credential for copy in learner.copies)

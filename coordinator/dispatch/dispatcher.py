@@ -218,7 +218,7 @@ class Dispatcher:
                 worker_id=worker_id,
                 worker_name=worker.name,
                 device=worker.device,
-                party=worker.party,
+                credential=worker.credential,
                 kind=worker.kind,
                 leased_at=now,
                 committed_at=None,

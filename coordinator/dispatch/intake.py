@@ -120,11 +120,11 @@ class Intake:
             if scans.is_done(key):
                 return
             grant = scans.require(worker_id, key, epoch)
-            party = self.dispatcher.workers.scorer(worker_id)
+            credential = self.dispatcher.workers.scorer(worker_id)
             with self.blobs.expiry.holding(result.sha256):
                 try:
-                    self._require_proof(grant, party, proof)
-                    await in_thread(self._keep_range, grant, party, result)
+                    self._require_proof(grant, credential, proof)
+                    await in_thread(self._keep_range, grant, credential, result)
                 except LearnerRejectedError:
                     scans.give_back(key, worker_id, epoch, failed=True)
                     raise
@@ -132,13 +132,13 @@ class Intake:
         # The scan's folder has its own copy now.
         await in_thread(partial(self.blobs.expiry.remove_blob, result.sha256, before=time.time()))
 
-    def _require_proof(self, grant: RangeGrant, party: str, proof: str) -> None:
+    def _require_proof(self, grant: RangeGrant, credential: str, proof: str) -> None:
         if hmac.compare_digest(proof.encode(), grant.challenge.proof.encode()):
             return
-        self.dispatcher.scans.distrust(party)
+        self.dispatcher.scans.distrust(credential)
         raise LearnerRejectedError(
-            f"the proof that the worker has the data is wrong, and {party} gets no more ranges. "
-            "Give its workers the coordinator's data (--worker-data), or none."
+            f"the proof that the worker has the data is wrong, and {credential} gets no "
+            "more ranges. Give its workers the coordinator's data (--worker-data), or none."
         )
 
     def _check_learner(self, run: RunRecord, index: int, result: LearnerResult) -> None:
@@ -161,7 +161,7 @@ class Intake:
                     f"the learner's last snapshot is not its result before pruning. {_REMEDY}"
                 )
 
-    def _keep_range(self, grant: RangeGrant, party: str, name: BlobName) -> None:
+    def _keep_range(self, grant: RangeGrant, credential: str, name: BlobName) -> None:
         self.blobs.is_whole(name, remove_damaged=True)
         content = self.blobs.read_bytes(name)
         try:
@@ -169,7 +169,7 @@ class Intake:
         except (WeightsError, BlobTooLargeError, SignalsError) as error:
             raise LearnerRejectedError(str(error)) from None
         folder = RangeFolder(self.scans_dir, grant.scan.scan_id)
-        folder.keep(grant.key.learner, party, content)
+        folder.keep(grant.key.learner, credential, content)
 
 
 def require_report(result: LearnerResult, num_snapshots: int) -> None:

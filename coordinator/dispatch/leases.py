@@ -3,7 +3,7 @@
 Run records hold learners' leases. The table adds end times in memory, so a heartbeat needs no
 write. Scans and leases of ranges exist in memory only. A range is a part of a pass over the data:
 workers that have the data and may score take ranges from the front, and the job computes missing
-ones from the end. Workers on other kinds of machines, or of distrusted parties, get none.
+ones from the end. Workers on other kinds of machines, or of distrusted credentials, get none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lipt.coordinator.compute.messages import ScanClosed, ScanNews
 from lipt.coordinator.compute.scan import (
     SCAN,
     Challenge,
-    PartyDistrusted,
+    CredentialDistrusted,
     RangeDone,
     Scan,
     ScanOpened,
@@ -246,7 +246,7 @@ class Scans:
         self._leases = leases
         self._meters = meters or Meters()
         self._open: dict[str, _Open] = {}
-        # Parties that sent wrong values or proofs, until the coordinator ends.
+        # Credentials that sent wrong values or proofs, until the coordinator ends.
         self._distrusted: set[str] = set()
         self._on_change = on_change
 
@@ -264,17 +264,17 @@ class Scans:
                 self._leases.end_all(news.scan_id)
             case RangeDone() if opened is not None:
                 self._finish(opened, news.index, "coordinator")
-            case PartyDistrusted():
-                self.distrust(news.party)
+            case CredentialDistrusted():
+                self.distrust(news.credential)
                 if opened is not None:
                     opened.done -= news.ranges
                     for index in news.ranges:
                         opened.set_free(index)
         self._on_change()
 
-    def distrust(self, party: str) -> None:
-        """Give a party's workers no more ranges."""
-        self._distrusted.add(party)
+    def distrust(self, credential: str) -> None:
+        """Give a credential's workers no more ranges."""
+        self._distrusted.add(credential)
 
     def take(self, worker: WorkerRecord) -> RangeGrant | None:
         held = self.held_by(worker.worker_id)

@@ -14,7 +14,7 @@ from lipt.coordinator.access.caller import (
     UNBOUND,
     Binding,
     Evidence,
-    party_of,
+    credential_of,
     worker_id_of,
 )
 from lipt.coordinator.state.records import RunRecord
@@ -50,8 +50,8 @@ class WorkerRecord:
     has_data: bool = False
 
     @property
-    def party(self) -> str:
-        return party_of(self.binding.caller, self.worker_id)
+    def credential(self) -> str:
+        return credential_of(self.binding.caller, self.worker_id)
 
     @property
     def kind(self) -> str:
@@ -184,7 +184,7 @@ class WorkerRegistry:
         return worker.name if worker else worker_id
 
     def scorer(self, worker_id: str) -> str:
-        """The party of a registered worker's scores."""
+        """The credential of a registered worker's scores."""
         return self.heard(worker_id).binding.caller.scorer
 
     def alive(self, present: Collection[str]) -> tuple[WorkerRecord, ...]:

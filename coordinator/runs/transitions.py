@@ -165,7 +165,7 @@ class Judgement:
 
 def judge(earlier: Sequence[CopyRecord], newest: CopyRecord, *, redundancy: int) -> Judgement:
     """Judge the newest copy; `earlier` copies are from other workers, and no two agree."""
-    others = [copy for copy in earlier if copy.party != newest.party]
+    others = [copy for copy in earlier if copy.credential != newest.credential]
     same = [copy for copy in others if copy.files == newest.files]
     wrong = [copy for copy in others if copy.files != newest.files]
     if redundancy == 1 or (same and not wrong):
@@ -200,7 +200,7 @@ def handed_in(
         epoch=learner.epoch,
         worker_id=learner.worker_id,
         worker_name=learner.worker_name,
-        party=learner.party,
+        credential=learner.credential,
         kind=learner.kind,
         result=result.blob,
         snapshots=result.snapshots,

@@ -301,17 +301,17 @@ class Database:
         )
         return await self._find(SubsetRecord, which, run_id, digest, most)
 
-    async def remove_subsets_scored_by(self, party: str) -> int:
-        """Remove the subsets whose manifests name this party as a scorer; their number."""
+    async def remove_subsets_scored_by(self, credential: str) -> int:
+        """Remove the subsets whose manifests name this credential as a scorer; their number."""
         which = (
-            "kind = ? AND EXISTS (SELECT 1 FROM json_each(body, '$.manifest.scored_by.parties') "
-            "WHERE json_extract(value, '$.party') = ?)"
+            "kind = ? AND EXISTS (SELECT 1 FROM json_each(body, '$.manifest.scored_by.credentials')"
+            " WHERE json_extract(value, '$.credential') = ?)"
         )
         query, removed = f"DELETE FROM records WHERE {which}", 0  # noqa: S608 - constants
 
         def remove(connection: sqlite3.Connection) -> None:
             nonlocal removed
-            removed = connection.execute(query, (KINDS[SubsetRecord][0], party)).rowcount
+            removed = connection.execute(query, (KINDS[SubsetRecord][0], credential)).rowcount
 
         await self._write(remove)
         return removed

@@ -45,7 +45,7 @@ class CopyRecord(_Record):
     worker_id: str
     worker_name: str
     # Certificate, token or worker id of the worker's owner.
-    party: str
+    credential: str
     # Device, processor and PyTorch version that trained it.
     kind: str
     result: BlobName
@@ -69,7 +69,7 @@ class LearnerRecord(_Record):
     worker_id: str = ""
     worker_name: str = ""
     device: str = ""
-    party: str = ""
+    credential: str = ""
     kind: str = ""
     # With redundancy: results that await confirmation, oldest first.
     copies: tuple[CopyRecord, ...] = ()

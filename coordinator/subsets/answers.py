@@ -194,16 +194,16 @@ class Answers:
             )
         )
 
-    async def forget_scores_of(self, party: str) -> None:
-        """Remove the subsets with a distrusted party's scores: who asks again gets others."""
-        self._distrusted.add(party)
+    async def forget_scores_of(self, credential: str) -> None:
+        """Remove the subsets with a distrusted credential's scores: who asks again gets others."""
+        self._distrusted.add(credential)
         try:
-            number = await self.database.remove_subsets_scored_by(party)
+            number = await self.database.remove_subsets_scored_by(credential)
         except StateError as error:
-            logger.warning("subsets with scores of %s are kept: %s", party, error)
+            logger.warning("subsets with scores of %s are kept: %s", credential, error)
         else:
             if number:
-                logger.warning("%d subsets with scores of %s are removed", number, party)
+                logger.warning("%d subsets with scores of %s are removed", number, credential)
 
     async def stop(self) -> None:
         await self._flights.stop()

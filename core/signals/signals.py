@@ -51,7 +51,7 @@ class Signals:
     others: the same examples' signals by other models, for scores that are means over models.
     prepared_N: by a strategy's own preparation, of all examples.
     facts: of the proxy that computed them, for a manifest, as JSON.
-    scored_by: parties whose workers computed some, and what was verified, likewise.
+    scored_by: credentials whose workers computed some, and what was verified, likewise.
     """
 
     errors_NC: Tensor

@@ -50,7 +50,7 @@ class Chosen:
 
     selection: ids, ascending, and their weights. device: that the strategy ran on.
     proxy: facts of the proxy, for a manifest. warmed: the ordinary warm-up's costs.
-    soft: soft labels of the chosen examples. scored_by: parties that scored for the signals.
+    soft: soft labels of the chosen examples. scored_by: credentials that scored for the signals.
     """
 
     selection: Selection

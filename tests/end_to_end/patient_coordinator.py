@@ -17,15 +17,15 @@ _PATIENCE_SECONDS = 100.0
 
 
 def leave_a_range() -> None:
-    fill = _SharedPass._fill
+    compute = _SharedPass._compute
 
-    def patient(shared: _SharedPass) -> None:
+    def patient(shared: _SharedPass, index: int) -> None:
         deadline = monotonic() + _PATIENCE_SECONDS
         while not shared._folder.files() and monotonic() < deadline:
             sleep(0.02)
-        fill(shared)
+        compute(shared, index)
 
-    _SharedPass._fill = patient  # type: ignore[method-assign]
+    _SharedPass._compute = patient  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

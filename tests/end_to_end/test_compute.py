@@ -204,7 +204,7 @@ def scored(worker: PlayedWorker, assignment: Assignment) -> Weights:
     return score_range(model.eval(), digits(), task, device=torch.device("cpu"))
 
 
-def test_a_party_that_vanishes_one_that_forges_and_one_without_permission_change_nothing(
+def test_a_credential_that_vanishes_one_that_forges_and_one_without_permission_change_nothing(
     cluster: Cluster, digest: str
 ) -> None:
     coordinator = serve(cluster)
@@ -232,11 +232,11 @@ def test_a_party_that_vanishes_one_that_forges_and_one_without_permission_change
     assert chosen.digest == digest
     coordinator.wait_for("has sent signals that its examples do not have: its 2 ranges")
     scored_by = chosen.manifest["scored_by"]
-    (party,) = scored_by["parties"]
-    assert party["party"].startswith(f"token-{honest.token.token_id}-")
-    assert (party["num_examples"], scored_by["num_here"]) == (128, 1797 - 128)
-    assert 30 < party["num_verified"] < 98
-    assert party["unnoticed_at_1_percent"] == pytest.approx(0.5**1.28)
+    (credential,) = scored_by["credentials"]
+    assert credential["credential"].startswith(f"token-{honest.token.token_id}-")
+    assert (credential["num_examples"], scored_by["num_here"]) == (128, 1797 - 128)
+    assert 30 < credential["num_verified"] < 98
+    assert credential["unnoticed_at_1_percent"] == pytest.approx(0.5**1.28)
 
 
 @pytest.mark.smoke
@@ -252,4 +252,4 @@ def test_what_was_acknowledged_outlives_a_coordinator_that_is_killed(
         coordinator.stop(signal.SIGKILL)
         again = serve(cluster, listen=cluster.address)
         assert wanted.result() == digest
-    assert again.wait_for(r"of 15 ranges, (\d+) by workers of 1 parties")[1] == "1"
+    assert again.wait_for(r"of 15 ranges, (\d+) by workers of 1 credentials")[1] == "1"

@@ -26,8 +26,8 @@ from lipt.coordinator.access.caller import (
     Binding,
     Caller,
     Evidence,
+    credential_of,
     is_open,
-    party_of,
     require_role,
     worker_id_of,
 )
@@ -121,11 +121,15 @@ def test_a_certificate_has_to_be_shown_again_or_a_renewed_one_of_its_name() -> N
     assert binding.objection(Evidence(BOX)) != ""
 
 
-def test_whoever_was_let_in_is_one_party_and_of_others_each_process_is() -> None:
+def test_whoever_was_let_in_is_one_credential_and_of_others_each_process_is() -> None:
     # A certificate by its name, for it may be renewed while a run lasts.
-    assert party_of(BOX, "w-1") == party_of(RENEWED, "w-2") != party_of(OTHER, "w-1")
-    assert party_of(NAMESAKE, "w-1") == party_of(NAMESAKE, "w-2") != party_of(BOX, "w-1")
-    assert party_of(ANYBODY, "w-1") != party_of(ANYBODY, "w-2")
+    assert credential_of(BOX, "w-1") == credential_of(RENEWED, "w-2") != credential_of(OTHER, "w-1")
+    assert (
+        credential_of(NAMESAKE, "w-1")
+        == credential_of(NAMESAKE, "w-2")
+        != credential_of(BOX, "w-1")
+    )
+    assert credential_of(ANYBODY, "w-1") != credential_of(ANYBODY, "w-2")
 
 
 DAY = 86_400.0

@@ -18,7 +18,7 @@ from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import News, ScanClosed, ScanNews
 from lipt.coordinator.compute.scan import (
     HERE,
-    PartyDistrusted,
+    CredentialDistrusted,
     RangeDone,
     RangeFolder,
     Scan,
@@ -85,8 +85,8 @@ class World:
     def alone(self) -> Signals:
         return model_signals(self.context, CONFIG, IMAGE, self.model)
 
-    def sent(self, party: str, index: int, model: nn.Module | None = None) -> None:
-        self.folder.keep(index, party, self.file(index, model or self.model))
+    def sent(self, credential: str, index: int, model: nn.Module | None = None) -> None:
+        self.folder.keep(index, credential, self.file(index, model or self.model))
 
     def file(self, index: int, model: nn.Module) -> bytes:
         task = self.scan.task(index)
@@ -98,7 +98,9 @@ class World:
         return [said.index for said in self.news if isinstance(said, RangeDone)]
 
     def distrusted(self) -> dict[str, frozenset[int]]:
-        return {it.party: it.ranges for it in self.news if isinstance(it, PartyDistrusted)}
+        return {
+            it.credential: it.ranges for it in self.news if isinstance(it, CredentialDistrusted)
+        }
 
 
 @pytest.fixture
@@ -140,7 +142,7 @@ def test_a_pass_that_was_cut_goes_on_with_what_is_missing(world: World) -> None:
     assert opened.present == {4, 5, 6, 7}
 
 
-def test_wrong_values_are_found_and_all_ranges_of_that_party_computed_again(
+def test_wrong_values_are_found_and_all_ranges_of_that_credential_computed_again(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     def send(_: Scan) -> None:
@@ -155,25 +157,29 @@ def test_wrong_values_are_found_and_all_ranges_of_that_party_computed_again(
     assert world.distrusted() == {"liar": {1, 2}}
     assert "liar has sent signals that its examples do not have" in caplog.text
     assert signals.scored_by is not None
-    (party,) = signals.scored_by["parties"]
-    assert (party["party"], party["num_examples"], signals.scored_by["num_here"]) == (
+    (credential,) = signals.scored_by["credentials"]
+    assert (
+        credential["credential"],
+        credential["num_examples"],
+        signals.scored_by["num_here"],
+    ) == (
         *("honest", 256),
         1797 - 256,
     )
-    assert 64 < party["num_verified"] < 192
+    assert 64 < credential["num_verified"] < 192
 
 
-def test_each_of_many_parties_is_verified_in_each_of_its_ranges(
+def test_each_of_many_credentials_is_verified_in_each_of_its_ranges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A party that has sent right ranges before is verified like any other.
+    # A credential that has sent right ranges before is verified like any other.
     world = World(tmp_path, monkeypatch, scoring_range=128)
     faulty = {f"faulty-{number}" for number in range(6)}
 
     def send(_: Scan) -> None:
-        for index, party in enumerate(sorted(faulty)):
-            world.sent(party, index)
-            world.sent(party, index + 6, linear(num_classes=10))
+        for index, credential in enumerate(sorted(faulty)):
+            world.sent(credential, index)
+            world.sent(credential, index + 6, linear(num_classes=10))
         world.sent("honest", 12)
 
     world.when_opened = send
@@ -182,7 +188,7 @@ def test_each_of_many_parties_is_verified_in_each_of_its_ranges(
     assert 12 not in world.done_here()
 
 
-def test_a_forged_range_that_comes_last_is_noticed_and_so_is_a_distrusted_party_s_next(
+def test_a_forged_range_that_comes_last_is_noticed_and_so_is_a_distrusted_credential_s_next(
     world: World,
 ) -> None:
     def send(said: RangeDone) -> None:
@@ -209,19 +215,21 @@ def test_drawn_examples_that_fill_no_batch_are_verified_before_the_pass_ends(wor
     assert world.distrusted() == {"liar": {0}}
 
 
-def test_kept_signals_and_cut_passes_lose_what_a_distrusted_party_has_sent(world: World) -> None:
+def test_kept_signals_and_cut_passes_lose_what_a_distrusted_credential_has_sent(
+    world: World,
+) -> None:
     other = RangeFolder(scans_dir(world.settings.state_dir), "scan-other")
     other.open()
-    for party in ("liar", "honest"):
-        other.keep(0 if party == "liar" else 1, party, b"content")
-        scored_by = {"parties": [{"party": party}]}
-        path = world.context.signals_dir / f"signals-{party}.0.safetensors"
+    for credential in ("liar", "honest"):
+        other.keep(0 if credential == "liar" else 1, credential, b"content")
+        scored_by = {"credentials": [{"credential": credential}]}
+        path = world.context.signals_dir / f"signals-{credential}.0.safetensors"
         replace(world.alone(), scored_by=scored_by).save(path)
     world.when_opened = lambda _: world.sent("liar", 0, linear(num_classes=10))
     world.signals()
     kept = world.context.signals_dir.glob("signals-*.safetensors")
     assert [path.name for path in kept] == ["signals-honest.0.safetensors"]
-    assert [file.party for file in other.files().values()] == ["honest"]
+    assert [file.credential for file in other.files().values()] == ["honest"]
 
 
 def test_a_proof_needs_each_example_and_target_and_the_nonce(world: World) -> None:
@@ -266,9 +274,9 @@ def test_an_honest_mix_of_kinds_differs_in_last_digits_and_a_coarse_kind_is_not_
 
 def test_a_range_that_was_computed_here_and_sent_as_well_is_taken_from_here(world: World) -> None:
     world.folder.open()
-    for party in ("a", HERE, "z"):
-        world.folder.keep(0, party, party.encode())
-    assert [file.party for file in world.folder.files().values()] == [HERE]
+    for credential in ("a", HERE, "z"):
+        world.folder.keep(0, credential, credential.encode())
+    assert [file.credential for file in world.folder.files().values()] == [HERE]
 
 
 def _state(model: nn.Module) -> list[tuple[str, torch.Tensor]]:

@@ -43,20 +43,20 @@ def verification(share: float = SHARE, *, exact: bool = True, shift: float = 0.0
     return Verification(WHOLE, Scorer(shift), share=share, exact=exact)
 
 
-def noticed(parties: Sequence[str], forged: Sequence[int], by: float = 0.5) -> bool:
-    """Whether a pass with a range from each party in turn finds any forged example."""
+def noticed(credentials: Sequence[str], forged: Sequence[int], by: float = 0.5) -> bool:
+    """Whether a pass with a range from each credential in turn finds any forged example."""
     sent = TRUE.clone()
     sent[list(forged)] += by
     checked = verification()
     for place, start in enumerate(range(0, NUM_EXAMPLES, RANGE)):
-        checked.draw(parties[place % len(parties)], start, (sent[start : start + RANGE],))
+        checked.draw(credentials[place % len(credentials)], start, (sent[start : start + RANGE],))
         if checked.check(everything=start + RANGE == NUM_EXAMPLES):
             return True
     return False
 
 
 @pytest.mark.parametrize(
-    ("parties", "forged"),
+    ("credentials", "forged"),
     [
         (["one"], range(160, 190)),
         (["one", "another"], [*range(12), *range(40, 52)]),
@@ -66,9 +66,9 @@ def noticed(parties: Sequence[str], forged: Sequence[int], by: float = 0.5) -> b
     ids=["one", "two in turn", "late", "a few ids"],
 )
 def test_forged_examples_go_unnoticed_as_often_as_is_stated(
-    parties: list[str], forged: Sequence[int]
+    credentials: list[str], forged: Sequence[int]
 ) -> None:
-    missed = sum(not noticed(parties, forged) for _ in range(TRIALS))
+    missed = sum(not noticed(credentials, forged) for _ in range(TRIALS))
     stated = unnoticed(SHARE, len(forged))
     # Five standard deviations: one failure in a million runs.
     assert abs(missed / TRIALS - stated) < 5 * (stated * (1 - stated) / TRIALS) ** 0.5
@@ -101,9 +101,9 @@ def test_what_is_stated_by_hand() -> None:
     assert unnoticed(0.05, 0) == 1.0
     told = account({"a": 200, "b": 100}, {"b": 7}, 0.5)
     assert told["verified_share"] == 0.5
-    assert told["parties"] == [
-        {"party": "a", "num_examples": 200, "num_verified": 0, "unnoticed_at_1_percent": 0.25},
-        {"party": "b", "num_examples": 100, "num_verified": 7, "unnoticed_at_1_percent": 0.5},
+    assert told["credentials"] == [
+        {"credential": "a", "num_examples": 200, "num_verified": 0, "unnoticed_at_1_percent": 0.25},
+        {"credential": "b", "num_examples": 100, "num_verified": 7, "unnoticed_at_1_percent": 0.5},
     ]
     assert (scorers_of(told), scorers_of(None)) == ({"a", "b"}, set())
 
@@ -121,7 +121,7 @@ def test_one_last_bit_is_noticed_where_bits_are_equal_and_passes_where_kinds_dif
     assert checked.check(everything=True) == {"a"}
 
 
-def test_an_honest_party_is_confirmed_by_its_own_batch_where_places_change_bits() -> None:
+def test_an_honest_credential_is_confirmed_by_its_own_batch_where_places_change_bits() -> None:
     shift = 1e-6
     scorer = Scorer(shift)
     checked = Verification(WHOLE, scorer, share=1.0, exact=True)
@@ -137,9 +137,7 @@ def test_an_honest_party_is_confirmed_by_its_own_batch_where_places_change_bits(
     assert checked.check(everything=True) == {"liar"}
 
 
-def test_whole_batches_are_checked_and_the_rest_at_the_end_without_parties_that_were_dropped() -> (
-    None
-):
+def test_whole_batches_and_then_the_rest_are_checked_without_dropped_credentials() -> None:
     checked = verification(share=1.0)
     checked.draw("a", 0, (TRUE[:12] + 0.5,))
     checked.draw("b", 12, (TRUE[12:18],))

@@ -269,7 +269,7 @@ def copy(worker: str, content: str, *, kind: str = "cpu", snapshot: str = "") ->
         epoch=1,
         worker_id=worker,
         worker_name=worker,
-        party=worker,
+        credential=worker,
         kind=kind,
         result=result(content).blob,
         snapshots=(BlobName.of(snapshot.encode()),) if snapshot else (),
@@ -290,7 +290,7 @@ def test_the_first_is_held_back_and_the_second_that_agrees_is_taken() -> None:
     assert (held.verdict, held.suspects) == (Verdict.HOLD, ())
     assert held.reason.startswith("worker a has handed it in; it waits for another worker")
     assert judge([copy("a", "x")], copy("b", "x"), redundancy=2) == Judgement(Verdict.TAKE)
-    # One party does not confirm itself, and snapshots have to agree, too.
+    # One credential does not confirm itself, and snapshots have to agree, too.
     assert judge([copy("a", "x")], copy("a", "x"), redundancy=2).verdict is Verdict.HOLD
     earlier = [copy("a", "x", snapshot="s")]
     assert judge(earlier, copy("b", "x", snapshot="s"), redundancy=2).verdict is Verdict.TAKE
@@ -322,7 +322,7 @@ def test_on_two_kinds_of_devices_workers_may_differ_and_are_not_blamed() -> None
     assert (settled.verdict, settled.suspects) == (Verdict.TAKE, ("a",))
 
 
-def test_never_the_same_party_twice_and_first_the_same_kind_of_device() -> None:
+def test_never_the_same_credential_twice_and_first_the_same_kind_of_device() -> None:
     run = with_copies(twice(made_up_run(num_learners=1)), 0, copy("a", "x"))
     learner = run.learners[0]
     a, b, other = worker("a"), worker("b"), worker("c", kind="H100")
@@ -336,11 +336,11 @@ def test_never_the_same_party_twice_and_first_the_same_kind_of_device() -> None:
     assert choose_learner(b, offered, alive=lambda: [a, b]) == offered[0]
 
 
-def test_two_processes_with_one_certificate_are_one_party() -> None:
+def test_two_processes_with_one_certificate_are_one_credential() -> None:
     box = Caller("k", "box", frozenset({Role.WORKER}), certificate="aa")
     first, second = (worker(name, caller=box) for name in "ab")
-    assert first.party == second.party == "box"
-    held = copy("a", "x").changed(party=first.party)
+    assert first.credential == second.credential == "box"
+    held = copy("a", "x").changed(credential=first.credential)
     run = with_copies(twice(made_up_run(num_learners=1)), 0, held)
     assert not may_train(second, run, run.learners[0], alive=[first, second])
     assert may_train(worker("c"), run, run.learners[0], alive=[])

@@ -25,7 +25,7 @@ from lipt.coordinator.access.caller import ANYBODY, Binding, Caller, Evidence
 from lipt.coordinator.compute.messages import ScanClosed, ScanNews
 from lipt.coordinator.compute.scan import (
     Challenge,
-    PartyDistrusted,
+    CredentialDistrusted,
     RangeDone,
     RangeFolder,
     Scan,
@@ -174,12 +174,12 @@ def test_another_worker_s_lease_is_nobody_else_s(scans: Scans) -> None:
             scans.heartbeat(worker, held.key, epoch)
 
 
-def test_what_a_liar_has_done_is_wanted_again_from_other_parties(scans: Scans) -> None:
+def test_what_a_liar_has_done_is_wanted_again_from_other_credentials(scans: Scans) -> None:
     scans.finish(grant(scans, "liar"))
     liar = seeing_worker("liar")
-    lie = PartyDistrusted(SCAN.scan_id, liar.binding.caller.scorer, frozenset({0}))
+    lie = CredentialDistrusted(SCAN.scan_id, liar.binding.caller.scorer, frozenset({0}))
     scans.note(lie)
-    # Another id of the same token is the same party.
+    # Another id of the same token is the same credential.
     assert scans.take(replace(liar, worker_id="w-of-the-liar")) is None
     assert [index(scans, name) for name in "abc"] == [0, 1, 2]
     scans.note(CLOSED)
@@ -187,7 +187,7 @@ def test_what_a_liar_has_done_is_wanted_again_from_other_parties(scans: Scans) -
     assert scans.take(seeing_worker("liar")) is None
 
 
-def test_a_party_is_a_certificate_a_token_or_a_host() -> None:
+def test_a_credential_is_a_certificate_a_token_or_a_host() -> None:
     certified = Caller("certificate:ab", "the certificate of gpu/1", EVERY_ROLE, certificate="ab")
     renewed = replace(certified, key="certificate:cd", certificate="cd")
     assert certified.scorer == renewed.scorer
@@ -306,7 +306,7 @@ async def test_a_result_lies_in_the_scan_s_folder_and_its_blob_is_gone(
     name = blobs.put_bytes(encode_range(scored(held)))
     await take_range(intake, held, name)
     (file,) = folder.files().values()
-    assert (file.index, file.party, file.sha256) == (0, ANYBODY.scorer, name.sha256)
+    assert (file.index, file.credential, file.sha256) == (0, ANYBODY.scorer, name.sha256)
     assert not blobs.has(name)
     # Once more, as after an answer that was lost.
     await take_range(intake, held, name)
@@ -332,7 +332,7 @@ async def test_who_cannot_prove_that_it_has_the_data_gets_no_more(
     with pytest.raises(LearnerRejectedError, match=r"wrong, and anybody-\w+ gets no more ranges"):
         await take_range(intake, held, name, "q" * 64)
     assert not [*folder.path.iterdir()]
-    # Nor does another worker of that party.
+    # Nor does another worker of that credential.
     assert intake.dispatcher.scans.take(registered(intake, "b")) is None
     assert grant(intake.dispatcher.scans, "of another token").key.learner == 1
 

@@ -157,7 +157,7 @@ def key_of(caller: Caller) -> str:
         (OWN_USER, f"{PEER} lipt-1"),
     ],
 )
-def test_a_party_is_a_certificate_a_token_or_a_connection(caller: Caller, key: str) -> None:
+def test_a_credential_is_a_certificate_a_token_or_a_connection(caller: Caller, key: str) -> None:
     assert copy_context().run(key_of, caller) == key
 
 

@@ -156,7 +156,7 @@ def copy_of(learner: LearnerRecord) -> CopyRecord:
         epoch=learner.epoch,
         worker_id=learner.worker_id,
         worker_name=learner.worker_name,
-        party=learner.worker_id,
+        credential=learner.worker_id,
         kind="cpu",
         result=BlobName.of(b"x"),
     )

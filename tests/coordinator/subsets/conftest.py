@@ -54,7 +54,7 @@ class World:
         )
         self.stopped_early = ""
         self.facts: dict[str, Any] | None = None
-        self.parties = ["honest"]
+        self.credentials = ["honest"]
         self.restart(backbone=None)
 
     def restart(self, backbone: str | None) -> None:
@@ -75,7 +75,7 @@ class World:
         number = job.budget - bool(self.stopped_early)
         indices_K = torch.arange(first, first + number)
         selection = Selection(indices_K, torch.ones(number), self.stopped_early)
-        scored_by = {"parties": [{"party": party} for party in self.parties]}
+        scored_by = {"credentials": [{"credential": credential} for credential in self.credentials]}
         chosen = Chosen(selection, "cpu", proxy=self.facts, scored_by=scored_by)
         return Selected.stored(self.blobs, job, chosen)
 

@@ -45,19 +45,23 @@ async def test_a_subset_is_computed_once(world: World) -> None:
     assert first.subset.manifest["features_sha256"] is None
 
 
-async def test_a_subset_with_a_distrusted_party_s_scores_is_selected_again(world: World) -> None:
+async def test_a_subset_with_a_distrusted_credential_s_scores_is_selected_again(
+    world: World,
+) -> None:
     await world.ask(strategy="craig")
-    world.parties = ["honest", "liar"]
+    world.credentials = ["honest", "liar"]
     first = (await world.ask()).subset
-    assert first.manifest["scored_by"] == {"parties": [{"party": "honest"}, {"party": "liar"}]}
+    assert first.manifest["scored_by"] == {
+        "credentials": [{"credential": "honest"}, {"credential": "liar"}]
+    }
     await world.answers.forget_scores_of("liar")
     begun = iter([["liar"], ["honest"]])
     world.compute.answers[SelectSubset] = lambda job: (
-        setattr(world, "parties", next(begun)) or world.select(job)
+        setattr(world, "credentials", next(begun)) or world.select(job)
     )
     again = (await world.ask()).subset
-    # On kept signals of that party it was computed once more.
-    assert again.manifest["scored_by"] == {"parties": [{"party": "honest"}]}
+    # On kept signals of that credential it was computed once more.
+    assert again.manifest["scored_by"] == {"credentials": [{"credential": "honest"}]}
     assert world.compute.kinds == ["SelectSubset"] * 4
     await world.ask(strategy="craig")
     assert len(world.compute.kinds) == 4

@@ -161,7 +161,7 @@ def test_an_answer_without_a_description_is_refused(relay: Relay, client: Client
     [
         ({"num_examples": 0}, "no file of a subset: it does not hold 0 examples"),
         ({"num_examples": -1}, "a subset of -1 examples"),
-        ({"num_examples": 41}, "no file of a subset: it does not hold 41"),
+        ({"num_examples": 41}, "no file of a subset: it does not hold 41 examples"),
         ({"num_examples": 2**40}, "a subset of 1099511627776 examples"),
         ({"digest": "0" * 64}, "was announced"),
         ({"manifest_json": "[1]"}, "manifest is not a JSON object"),
