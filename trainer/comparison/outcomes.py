@@ -1,6 +1,6 @@
 """Outcomes of a comparison: accuracy, cost and time to a target, as tables and as a verdict.
 
-Rows are compared within a seed, whose trainings share the run, initial weights and order.
+Differences are taken within a seed, whose trainings share run, initial weights and order.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Outcome:
 
     @property
     def is_chosen(self) -> bool:
-        """Whether the verdict is about it: a chosen subset with its labels alone."""
+        """Whether it is a strategy's subset without soft labels; the verdict is about these."""
         return not self.is_baseline and not self.is_soft
 
     @property
@@ -261,16 +261,16 @@ def cells(row: Outcome) -> Cells:
     }
 
 
-def instead(rows: Sequence[Outcome]) -> list[Cells]:
+def alternatives(rows: Sequence[Outcome]) -> list[Cells]:
     """Rows beside baselines that cost no selection; empty where none of these was trained."""
     return [
-        _instead(row)
+        _alternative(row)
         for row in rows
         if row.everything.accuracy or row.resampled.accuracy or row.reached
     ]
 
 
-def _instead(row: Outcome) -> Cells:
+def _alternative(row: Outcome) -> Cells:
     times, reached = ["-"] * 5, row.reached
     if row.target is not None and reached is not None:
         times = [
@@ -290,10 +290,10 @@ def _instead(row: Outcome) -> Cells:
     }
 
 
-def plain(rows: Sequence[Outcome]) -> list[str]:
-    """The lines of both tables on a terminal."""
+def text_tables(rows: Sequence[Outcome]) -> list[str]:
+    """Format both tables as lines of text."""
     lines: list[str] = []
-    for found in ([cells(row) for row in rows], instead(rows)):
+    for found in ([cells(row) for row in rows], alternatives(rows)):
         if found:
             lines += ["", *table_lines(list(found[0]), [list(each.values()) for each in found])]
     return lines[1:]
@@ -318,9 +318,9 @@ def _time(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Answers:
-    """The verdict on one fraction; a text is empty where nothing was measured for it.
+    """The verdict on one fraction; a text without its measures is empty.
 
-    learned: whether every baseline learned something; without that there is no verdict.
+    learned: whether every baseline learned something; otherwise there is no verdict.
     """
 
     fraction: float
@@ -343,7 +343,7 @@ def answers(rows: Sequence[Outcome]) -> list[Answers]:
         if not chosen:
             found.append(Answers(fraction, f"{_at(fraction)} nothing was chosen."))
             continue
-        # One that beats random before one that may only have been lucky.
+        # A strategy that beats random comes before one with a higher mean alone.
         best = max(chosen, key=lambda row: (row.beats_random, row.mean_accuracy))
         better = _better(best, chosen) + _rising(within) + _repeated(chosen)
         found.append(Answers(fraction, better, best.beats_random, _faster(best), _cost(best)))

@@ -23,7 +23,7 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.subsets import overlap
 from lipt.common.text import escaped, format_bytes
 from lipt.trainer.client.client import Client
-from lipt.trainer.comparison.outcomes import answers, cells, instead, outcomes
+from lipt.trainer.comparison.outcomes import alternatives, answers, cells, outcomes
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
@@ -243,7 +243,7 @@ def render(
             cells=cells,
             rows=rows,
             answers=answers(rows),
-            instead=instead(rows),
+            alternatives=alternatives(rows),
             now=now,
             stories=[_story(client, run, dataset, subset, diagnosis) for subset in subsets],
             overlaps=[

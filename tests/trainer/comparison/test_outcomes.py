@@ -8,7 +8,7 @@ from lipt.trainer.comparison.outcomes import (
     cells,
     outcomes,
     paired_difference,
-    plain,
+    text_tables,
     verdict,
 )
 from lipt.trainer.comparison.trial import Trial
@@ -113,7 +113,7 @@ def test_soft_labels_are_compared_with_the_same_without_and_no_verdict() -> None
     assert mean(found["everything+soft"].difference) == pytest.approx(0.01)
     assert found["everything+soft"].converged is None
     assert cells(found["craig+soft"])["to random (95% interval)"].endswith(" to without")
-    assert "craig +soft" in "\n".join(plain(rows))
+    assert "craig +soft" in "\n".join(text_tables(rows))
     soft = [*trials("craig+soft", [0.79] * 3), *trials("everything+soft", [0.81] * 3, 1.0)]
     rows = outcomes([*RANDOM, *soft, *trials("craig", [0.70] * 3), *EVERYTHING])
     assert not named(rows)["craig+soft"].beats_random

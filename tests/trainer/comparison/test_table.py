@@ -8,11 +8,11 @@ from lipt.trainer.comparison.outcomes import (
     Difference,
     Gap,
     Reached,
+    alternatives,
     answers,
     cells,
-    instead,
     outcomes,
-    plain,
+    text_tables,
 )
 from lipt.trainer.comparison.trial import Trial
 from tests.trainer.made_up import made_up_outcome, trials
@@ -35,11 +35,11 @@ def test_rows_have_accuracy_difference_cost_and_alternatives() -> None:
         *("100.0%", "yes", "10", "31 s", "2.0 MB"),
     )
     assert cells(RANDOM)["to random (95% interval)"] == "-"
-    rows = instead([RANDOM, CRAIG, EVERYTHING])
+    rows = alternatives([RANDOM, CRAIG, EVERYTHING])
     assert [tuple(row.values()) for row in rows] == [
         ("10%", "craig", "-3.0 (-5.0 to -1.0)", "-", "75.4%", "2 of 3", "105", "31 s", "24 s"),
     ]
-    lines = plain([RANDOM, CRAIG, EVERYTHING])
+    lines = text_tables([RANDOM, CRAIG, EVERYTHING])
     assert lines.index("") == 4
     assert lines[5].endswith("target  reached in  steps till then  time till then  choosing")
 

@@ -63,7 +63,7 @@ def compare(
     wait_passively()
     from lipt.common.imports import import_extra
     from lipt.trainer.comparison import compare as comparison
-    from lipt.trainer.comparison.outcomes import answers, outcomes, plain, verdict
+    from lipt.trainer.comparison.outcomes import answers, outcomes, text_tables, verdict
     from lipt.trainer.comparison.trial import Plan
 
     # Now rather than after hours of training.
@@ -102,7 +102,7 @@ def compare(
     rows = outcomes(trials)
     said, answered = verdict(rows), answers(rows)
     found = {"outcomes": rows, "answers": answered, "verdict": said, "trials": trials}
-    print_result(found, [*plain(rows), "", *said.splitlines()], as_json=json)
+    print_result(found, [*text_tables(rows), "", *said.splitlines()], as_json=json)
     if not all(one.learned for one in answered):
         raise Exit(_NOTHING_LEARNED)
 

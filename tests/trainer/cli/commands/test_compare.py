@@ -173,4 +173,4 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     page = html.unescape(out.read_text(encoding="utf-8"))
     assert len(sentences) == 2 * 3
     assert all(sentence in page for sentence in sentences)
-    assert "What people would do instead" in page
+    assert "Beside resampled random and everything" in page
