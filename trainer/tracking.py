@@ -180,7 +180,7 @@ def track(
 
 
 def run_tags(run: RunView, subsets: Iterable[Subset]) -> dict[str, str]:
-    """A run's tags: its id, its data, theta_p and the subsets."""
+    """Return a run's tags: its id, data, theta_p and subsets."""
     tags = {"lipt.run_id": run.run_id, "lipt.fingerprint": run.fingerprint}
     if run.pretrained_weights is not None:
         tags["lipt.theta_p_sha256"] = run.pretrained_weights.sha256

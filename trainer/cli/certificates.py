@@ -124,7 +124,7 @@ def _signed(
     extensions: Sequence[x509.ExtensionType],
     authority: Pair | None,
 ) -> Pair:
-    """A new key and its certificate, signed by an authority or by itself."""
+    """Make a key and its certificate, signed by an authority or by the key itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = (

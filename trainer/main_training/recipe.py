@@ -152,7 +152,7 @@ def evenly(times: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """When main training evaluates and saves.
+    """Times of main training's evaluations and checkpoints.
 
     test_at: shares of all steps, in (0, 1), after which the test set is evaluated; and at the end.
     subset_at: the same for the subset, without augmentation; None never evaluates it.

@@ -164,7 +164,7 @@ def map_style(data: Any) -> Any:
 
 
 def rows_of(data: Any, manifest: Mapping[str, Any]) -> Any:
-    """Return the rows of a subset's data: those of a table opened, (X, y) as pairs."""
+    """Return a subset's data as rows: a table is opened, (X, y) becomes pairs."""
     from lipt.common.data.sources import frames  # noqa: PLC0415 - torch
 
     if frames.is_pair(data) and (frames.are_texts(data[0]) or not frames.is_table(data)):

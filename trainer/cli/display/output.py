@@ -189,7 +189,7 @@ class TrainingProgress:
 
 @contextmanager
 def warnings_as_lines(*kinds: type[Warning]) -> Iterator[None]:
-    """Print warnings as lines without their place in the code, and all of some kinds."""
+    """Print warnings as lines without their source location, and repeat those of `kinds`."""
     with warnings.catch_warnings():
         for kind in kinds:
             warnings.simplefilter("always", kind)
