@@ -28,6 +28,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.processes import serving
+from lipt import Client
 from lipt.common.blobs import transfer
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
@@ -38,7 +39,6 @@ from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.common.weights.encodings import encode_sparse
 from lipt.coordinator.rpc import blobs
 from lipt.coordinator.storage import Accounts, Quota, Uploads
-from lipt.trainer import Client
 from lipt.v1 import blob_pb2_grpc, worker_pb2
 from lipt.worker.client import CoordinatorClient
 from lipt.worker.settings import WorkerSettings

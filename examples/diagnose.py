@@ -3,7 +3,7 @@
 import os
 
 import torch
-from lipt.trainer import Client
+from lipt import Client
 from mine import data
 
 with Client(os.environ.get("LIPT_COORDINATOR", "127.0.0.1:50051")) as client:

@@ -3,7 +3,7 @@
 import os
 
 import torch
-from lipt.trainer import Client
+from lipt import Client
 from mine import data, model
 from safetensors.torch import load
 

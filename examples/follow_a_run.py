@@ -2,7 +2,7 @@
 
 import os
 
-from lipt.trainer import Client
+from lipt import Client
 
 with Client(os.environ.get("LIPT_COORDINATOR", "127.0.0.1:50051")) as client:
     overrides = {"seed": 1, "learners": {"num_learners": 2, "num_steps": 5, "batch_size": 64}}

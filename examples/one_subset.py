@@ -3,14 +3,14 @@
 import os
 
 import torch
-from lipt.trainer import Client
+from lipt import Client
 from mine import data, model
 
 with Client(os.environ.get("LIPT_COORDINATOR", "127.0.0.1:50051")) as client:
     client.wait()  # until the newest run has its soup
     subset = client.subset(fraction=0.1)
 
-subset.save("subset.npy")  # .csv and .json work as well
+subset.save("subset.npy")  # .json and .csv work as well
 chosen = subset.apply(data())  # refuses other data than the subset was chosen from
 
 network = model(num_classes=10)

@@ -3,7 +3,7 @@
 import os
 
 import torch
-from lipt.trainer import Client
+from lipt import Client
 from mine import data
 
 # Row i is example i. Here: the pixels, on their 16 principal axes.

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from lipt.common.data import open_dataset
-from lipt.trainer import Client, Recipe, fit
+from lipt import Client, Recipe, fit
 
 dataset = open_dataset("mine:data", allowed_modules=["mine"])
 with Client(os.environ.get("LIPT_COORDINATOR", "127.0.0.1:50051")) as client:

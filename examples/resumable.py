@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import torch
-from lipt.trainer import Client, ReselectingSampler
+from lipt import Client, ReselectingSampler
 from mine import data, model
 
 checkpoint = Path("checkpoint.pt")

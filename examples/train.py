@@ -1,7 +1,7 @@
 import os
 
 import torch
-from lipt.trainer import Client, ReselectingSampler
+from lipt import Client, ReselectingSampler
 from mine import data, model
 
 epochs = int(os.environ.get("EPOCHS", "200"))

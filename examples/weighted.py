@@ -1,4 +1,4 @@
-"""A strategy that weighs its examples, and a loss in which each counts as much as it says."""
+"""A strategy with weights, and a loss that multiplies each example by its weight."""
 
 import os
 

@@ -4,7 +4,7 @@ import os
 
 import torch
 from transformers import Trainer, TrainingArguments
-from lipt.trainer import Client, ReselectingSampler
+from lipt import Client, ReselectingSampler
 from lipt.trainer.integrations.huggingface import train_on
 from mine import data, model
 

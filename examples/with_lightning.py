@@ -4,7 +4,7 @@ import os
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lipt.trainer import Client, ReselectingSampler
+from lipt import Client, ReselectingSampler
 from lipt.trainer.integrations.lightning import SamplerCallback
 from mine import data, model
 

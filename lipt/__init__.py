@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lipt.calls import select as select
     from lipt.common.config.run_config import PRESETS as PRESETS
     from lipt.common.data.sources.pairs import open_pairs as open_pairs
+    from lipt.common.states import RunState as RunState
     from lipt.core.selection.registry import strategy as strategy
     from lipt.core.selection.selection import Selection as Selection
     from lipt.core.selection.strategy import Strategy as Strategy
@@ -28,9 +29,14 @@ if TYPE_CHECKING:
     from lipt.trainer.client.client import Client as Client
     from lipt.trainer.diagnosis.diagnosis import Diagnosis as Diagnosis
     from lipt.trainer.main_training import Recipe as Recipe
+    from lipt.trainer.main_training import Schedule as Schedule
+    from lipt.trainer.main_training import Trained as Trained
+    from lipt.trainer.main_training import TrainingPaused as TrainingPaused
     from lipt.trainer.main_training import fit as fit
+    from lipt.trainer.resampling.repeated_random import RepeatedRandom as RepeatedRandom
     from lipt.trainer.resampling.reselection import ReselectingSampler as ReselectingSampler
-    from lipt.trainer.resampling.samplers import RedrawingSampler as RedrawingSampler
+    from lipt.trainer.resampling.reselection import Reselection as Reselection
+    from lipt.trainer.resampling.samplers import RepeatedRandomSampler as RepeatedRandomSampler
     from lipt.trainer.resampling.samplers import SubsetSampler as SubsetSampler
     from lipt.trainer.subsets.subset import Subset as Subset
     from lipt.trainer.subsets.weighted import SoftTargetLoss as SoftTargetLoss
@@ -38,7 +44,10 @@ if TYPE_CHECKING:
     from lipt.trainer.subsets.weighted import WeightedCollate as WeightedCollate
     from lipt.trainer.subsets.weighted import WeightedSubsetLoss as WeightedSubsetLoss
     from lipt.trainer.subsets.weighted import normalized_weights as normalized_weights
-    from lipt.trainer.subsets.weighted import weighted_cross_entropy as weighted_cross_entropy
+    from lipt.trainer.views import InfoView as InfoView
+    from lipt.trainer.views import LearnerView as LearnerView
+    from lipt.trainer.views import RunView as RunView
+    from lipt.trainer.views import StrategyView as StrategyView
 
     __version__: str
 
@@ -46,19 +55,24 @@ _MODULES = {
     "lipt.calls": "Comparison compare diagnose select",
     "lipt.common.config.run_config": "PRESETS",
     "lipt.common.data.sources.pairs": "open_pairs",
+    "lipt.common.states": "RunState",
     "lipt.core.selection.registry": "strategy",
     "lipt.core.selection.selection": "Selection",
     "lipt.core.selection.strategy": "Strategy",
     "lipt.core.signals.signals": "Signals",
     "lipt.data": "open_dataset",
     "lipt.pretraining": "Pretrained pretrain",
-    "lipt.trainer": (
-        "Client Diagnosis Recipe RedrawingSampler ReselectingSampler "
-        "Subset SubsetSampler fit normalized_weights weighted_cross_entropy"
-    ),
+    "lipt.trainer.client.client": "Client",
+    "lipt.trainer.diagnosis.diagnosis": "Diagnosis",
+    "lipt.trainer.main_training": "Recipe Schedule Trained TrainingPaused fit",
+    "lipt.trainer.resampling.repeated_random": "RepeatedRandom",
+    "lipt.trainer.resampling.reselection": "ReselectingSampler Reselection",
+    "lipt.trainer.resampling.samplers": "RepeatedRandomSampler SubsetSampler",
+    "lipt.trainer.subsets.subset": "Subset",
     "lipt.trainer.subsets.weighted": (
-        "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss"
+        "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss normalized_weights"
     ),
+    "lipt.trainer.views": "InfoView LearnerView RunView StrategyView",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 __all__ = list(_MODULE_OF)

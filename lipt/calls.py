@@ -41,9 +41,9 @@ class Comparison:
     verdict: str
 
     def __str__(self) -> str:
-        from lipt.trainer.comparison.outcomes import plain
+        from lipt.trainer.comparison.outcomes import text_tables
 
-        return "\n".join([*plain(self.outcomes), "", self.verdict])
+        return "\n".join([*text_tables(self.outcomes), "", self.verdict])
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"

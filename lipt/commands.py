@@ -63,7 +63,7 @@ def plan(
     from lipt.core.stages.question import SubsetQuery
     from lipt.plan import Estimate, estimate, lines_of
     from lipt.pretraining import Pretrained
-    from lipt.trainer.cli.display.output import Say, print_result, run_talking
+    from lipt.trainer.cli.display.output import Say, print_result, run_with_progress
 
     flags = {"learners.num_learners": num_learners}
     run = shared.collect_overrides(flags, settings, config)
@@ -78,7 +78,7 @@ def plan(
         opened = Pretrained(data, model, run=run, image_size=image_size, progress=False, **where)
         return estimate(opened, query, num_workers=workers, timed=measure, tell=tell, **where)
 
-    found = run_talking(work)
+    found = run_with_progress(work)
     print_result(found, lines_of(found), as_json=json)
 
 

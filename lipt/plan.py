@@ -43,7 +43,7 @@ from lipt.core.signals.stored import STORAGE_LIMITS
 from lipt.core.stages.question import Question, SubsetQuery, question_of
 from lipt.core.workspace import InMemory
 from lipt.pretraining import Pretrained
-from lipt.trainer.writing.formatting import table_lines
+from lipt.trainer.formatting import table_lines
 
 # Examples packed to estimate a shard's bytes.
 _SAMPLE = 256

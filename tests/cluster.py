@@ -13,9 +13,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from lipt import Client
 from lipt.common.access.tokens import TokenSource
 from lipt.common.rpc.channel import open_channel
-from lipt.trainer import Client
 from tests import processes
 from tests.played_worker import PlayedWorker
 

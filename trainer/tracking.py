@@ -10,20 +10,17 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from statistics import fmean
 from typing import Any
 
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
-from lipt.trainer.comparison.trial import Trial
+from lipt.trainer.formatting import to_jsonable
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
-from lipt.trainer.writing.formatting import to_jsonable
 
 # Tags of a run's subsets, and of a training's current subset.
 DIGESTS, DIGEST = "lipt.subset_digests", "lipt.subset_digest"
@@ -42,7 +39,7 @@ class _TensorBoard:
     def __init__(self, log_dir: str) -> None:
         _import("tensorboard", "tensorboard", self.name)
         module = _import("torch.utils.tensorboard", "tensorboard", self.name)
-        with _refusing(self.name):
+        with _config_errors(self.name):
             self._writer: Any = module.SummaryWriter(log_dir)
         self.end = self._writer.close
 
@@ -66,7 +63,7 @@ class _Mlflow:
         module = _import("mlflow", "mlflow-skinny", self.name)
         self._entities = module.entities
 
-        with _refusing(self.name):
+        with _config_errors(self.name):
             self._client: Any = module.MlflowClient()
             found = self._client.get_experiment_by_name(experiment)
             number = found.experiment_id if found else self._client.create_experiment(experiment)
@@ -100,7 +97,7 @@ class _Wandb:
 
     def __init__(self, project: str, run_name: str | None = None) -> None:
         self._module = _import("wandb", "wandb", self.name)
-        with _refusing(self.name):
+        with _config_errors(self.name):
             self._run: Any = self._module.init(project=project, name=run_name)
         self.run_id, self.end = str(self._run.id), self._run.finish
 
@@ -138,7 +135,7 @@ def _import(module: str, package: str, needed_for: str) -> Any:
 
 
 @contextmanager
-def _refusing(tracker: str) -> Iterator[None]:
+def _config_errors(tracker: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
@@ -155,9 +152,8 @@ def track(
     subsets: Sequence[Subset],
     *,
     files: Mapping[str, str],
-    trials: Iterable[Trial] = (),
 ) -> str:
-    """Log a ready run: settings, costs, soup, subsets, files, and mean accuracies of trials.
+    """Log a ready run: settings, costs, soup, subsets and files.
 
     `tracker` is "mlflow" or "wandb", with its own settings (MLFLOW_TRACKING_URI, WANDB_MODE).
     `target` is its experiment or project; `files` are texts by name. Returns the tracker's run id.
@@ -167,7 +163,7 @@ def track(
         ConfigError: the tracker refuses the run.
     """
     opened = (_Mlflow if tracker == "mlflow" else _Wandb)(target, run.label)
-    with _refusing(opened.name):
+    with _config_errors(opened.name):
         opened.tag(run_tags(run, subsets))
         record = json.dumps(to_jsonable(run), indent=2)
         opened.describe(dict(_flat(to_jsonable(run.config))), {"run.json": record, **files})
@@ -176,7 +172,7 @@ def track(
             accuracies = {"accuracy_after": part.soup_accuracy, "learner_accuracy": part.accuracy}
             values = {**accuracies, "alpha": part.alpha}
             opened.measure({f"soup.{name}": one for name, one in values.items()}, part.position)
-        opened.measure(run_measures(run, trials), len(parts))
+        opened.measure(run_measures(run), len(parts))
         for subset in subsets:
             opened.keep(subset, f"subsets/{_name(subset)}/subset.json")
         opened.end()
@@ -184,7 +180,7 @@ def track(
 
 
 def run_tags(run: RunView, subsets: Iterable[Subset]) -> dict[str, str]:
-    """A run's tags: its id, its data, theta_p and the subsets."""
+    """Return a run's tags: its id, data, theta_p and subsets."""
     tags = {"lipt.run_id": run.run_id, "lipt.fingerprint": run.fingerprint}
     if run.pretrained_weights is not None:
         tags["lipt.theta_p_sha256"] = run.pretrained_weights.sha256
@@ -193,16 +189,14 @@ def run_tags(run: RunView, subsets: Iterable[Subset]) -> dict[str, str]:
     return tags
 
 
-def run_measures(run: RunView, trials: Iterable[Trial]) -> dict[str, float]:
-    """Return a run's accuracies, seconds and bytes, and mean accuracies of trials."""
-    measures: dict[str, float] = {}
-    for group, view in (("soup", run.soup), ("costs", run.costs)):
-        if view is not None:
-            measures |= {f"{group}.{name}": float(item) for name, item in vars(view).items()}
-    accuracies: defaultdict[str, list[float]] = defaultdict(list)
-    for trial in trials:
-        accuracies[f"accuracy.{trial.strategy}.{trial.fraction:g}"].append(trial.test_accuracy)
-    return measures | {name: fmean(values) for name, values in accuracies.items()}
+def run_measures(run: RunView) -> dict[str, float]:
+    """Return a run's accuracies, seconds and bytes."""
+    return {
+        f"{group}.{name}": float(value)
+        for group, view in (("soup", run.soup), ("costs", run.costs))
+        if view is not None
+        for name, value in vars(view).items()
+    }
 
 
 def _flat(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -237,7 +231,7 @@ class Logger:
 
     def describe(self, subset: Subset) -> None:
         """Log the first subset."""
-        with self._outliving("did not take the subset"):
+        with self._failures_as_warnings("did not take the subset"):
             self._digest = subset.digest
             self._tracker.tag(subset.tags)
             self._tracker.keep(subset, "subset.json")
@@ -249,7 +243,7 @@ class Logger:
             for name, value in asdict(record).items()
             if name != "step" and isinstance(value, int | float)
         }
-        with self._outliving(f"did not take epoch {record.epoch}"):
+        with self._failures_as_warnings(f"did not take epoch {record.epoch}"):
             self._tracker.measure(values, record.step)
             if record.subset_digest != self._digest:  # re-selected
                 self._digest = record.subset_digest
@@ -261,11 +255,11 @@ class Logger:
         """End the logger; later calls have no effect."""
         if not self._ended:
             self._ended = True
-            with self._outliving("did not end"):
+            with self._failures_as_warnings("did not end"):
                 self._tracker.end()
 
     @contextmanager
-    def _outliving(self, what: str) -> Iterator[None]:
+    def _failures_as_warnings(self, what: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - a server that is away must not end hours of work

@@ -38,7 +38,7 @@ from lipt.common.subsets import budget_from_fraction
 from lipt.trainer.client.client import Client
 from lipt.trainer.main_training import Schedule, TrainingPaused, evenly, fit
 from lipt.trainer.main_training.training import MakeSubsetSource, SubsetSource
-from lipt.trainer.resampling.redrawing import Redrawn
+from lipt.trainer.resampling.repeated_random import RepeatedRandom
 from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
@@ -178,7 +178,7 @@ def train(cell: Cell, bench: Bench) -> Result:
     if cell.strategy == EVERYTHING:
         return _fit(cell, bench, None, None)
     if cell.strategy == REDRAWN:
-        redrawn = Redrawn(data, budget, cell.seed)
+        redrawn = RepeatedRandom(data, budget, cell.seed)
         return _fit(cell, bench, redrawn.subset, redrawn)
     run = service.run(cell)
     subset = service.subset(cell, run)
@@ -252,11 +252,11 @@ def _fit(
     )
     checkpoint.unlink(missing_ok=True)
     return Result(
-        accuracy=trained.looks[-1].accuracy,
+        accuracy=trained.evaluations[-1].accuracy,
         num_examples=len(data) if subset is None else len(subset),
         num_steps=trained.num_steps,
         training_seconds=trained.seconds - trained.evaluation_seconds,
-        looks=tuple((look.step, look.seconds, look.accuracy) for look in trained.looks),
+        looks=tuple((one.step, one.seconds, one.accuracy) for one in trained.evaluations),
         **(costs or {}),
     )
 

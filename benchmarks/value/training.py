@@ -24,7 +24,7 @@ from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.signals.signals import labels_only
 from lipt.trainer.main_training import Schedule, fit
-from lipt.trainer.resampling.redrawing import Redrawn
+from lipt.trainer.resampling.repeated_random import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
 from tests.in_memory import in_memory
 
@@ -99,7 +99,7 @@ def train(
     redrawn = None
     if cell.strategy == "redrawn":
         budget = budget_from_fraction(cell.fraction, len(dataset))
-        redrawn = Redrawn(dataset, budget, cell.seed)
+        redrawn = RepeatedRandom(dataset, budget, cell.seed)
     trained = fit(
         cell.model,
         dataset,

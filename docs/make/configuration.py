@@ -6,9 +6,9 @@ import re
 
 from pydantic import BaseModel
 
+from lipt import Recipe
 from lipt.common.config.knobs import Knob, sections, toml_value
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.trainer import Recipe
 from lipt.trainer.distillation import Distillation
 from lipt.worker.settings import PoolSettings, WorkerSettings
 

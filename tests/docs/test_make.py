@@ -11,6 +11,7 @@ from docs.make.errors import errors
 from docs.make.markdown import table
 from docs.make.metrics import metrics
 from docs.make.strategies import section, strategies
+from lipt import Recipe
 from lipt.common.config.knobs import sections
 from lipt.common.config.run_config import RunConfig
 from lipt.common.observability.metrics import EVERYWHERE
@@ -20,7 +21,6 @@ from lipt.core.selection.registry import STRATEGIES
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import Strategy
 from lipt.core.signals.signals import Signals
-from lipt.trainer import Recipe
 from lipt.trainer.distillation import Distillation
 from lipt.worker.instruments import WORKER
 from lipt.worker.settings import WorkerSettings

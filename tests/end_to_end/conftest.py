@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from lipt.trainer import Client
+from lipt import Client
 from tests.cluster import SMALL_RUN, Cluster
 from tests.played_worker import PlayedWorker
 

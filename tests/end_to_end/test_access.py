@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from lipt import Client
 from lipt.common.data import open_dataset
 from lipt.common.errors import UnreachableError
 from lipt.common.states import RunState
-from lipt.trainer import Client
 from tests.blob_files import blob_file
 from tests.certificates import Certificates
 from tests.cluster import SMALL_RUN, Cluster

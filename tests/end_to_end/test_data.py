@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from lipt import Client
 from lipt.common.data import open_dataset, open_pairs
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import InvalidRequestError
-from lipt.trainer import Client
 from lipt.trainer.views import RunView
 from tests.cluster import SMALL_RUN, Cluster
 from tests.coloured_shapes import TOWERS, caption_of, swapped, write_folder

@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from lipt import Subset
 from lipt.common.data import open_dataset
 from lipt.common.models import build_model, forward_with_features
-from lipt.trainer import Subset
 from tests.cluster import Cluster
 from tests.examples.conftest import EXAMPLES, with_examples
 
@@ -74,8 +74,16 @@ RAY = {"RAY_ADDRESS": "local", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": 
         ("with_lightning.py", {"EPOCHS": "11"}, r"(?s:.*)2 times selected again"),
         ("with_huggingface.py", {"EPOCHS": "11"}, r"(?s:.*)2 times selected again"),
         # Nine epochs of 180 are 1,620 of 1,797 examples; in the tenth the rest is seen.
-        ("redrawing.py", {"EPOCHS": "9"}, r"180 examples an epoch, 1620 of 1797 seen, loss .*"),
-        ("redrawing.py", {"EPOCHS": "10"}, r"180 examples an epoch, 1797 of 1797 seen, loss .*"),
+        (
+            "repeated_random.py",
+            {"EPOCHS": "9"},
+            r"180 examples an epoch, 1620 of 1797 seen, loss .*",
+        ),
+        (
+            "repeated_random.py",
+            {"EPOCHS": "10"},
+            r"180 examples an epoch, 1797 of 1797 seen, loss .*",
+        ),
         ("own_features.py", {}, r"100 examples by kcenter on \[1797, 16\] features"),
         ("dask_scores.py", {}, SCORED),
         ("ray_scores.py", RAY, SCORED),

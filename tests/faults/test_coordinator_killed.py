@@ -17,13 +17,13 @@ from typing import NamedTuple, TypeVar
 import grpc
 import pytest
 
+from lipt import Client
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_to_proto
 from lipt.common.errors import ConfigError, UnreachableError
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.state.maintenance import read_records
 from lipt.coordinator.state.records import RunRecord
-from lipt.trainer import Client
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.client import Assignment
 from tests.cluster import SMALL_RUN, Cluster, LoggedProcess

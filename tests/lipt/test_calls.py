@@ -15,7 +15,7 @@ from PIL import Image
 from torch import nn
 
 import lipt
-import lipt.trainer
+from lipt import Subset
 from lipt import progress as module
 from lipt.arrow import Scorer, select_from
 from lipt.common.config.run_config import RunConfig
@@ -26,7 +26,6 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.targets.kinds import TargetKind
 from lipt.data import MODULE, Given
 from lipt.progress import as_html, showing
-from lipt.trainer import Subset
 from lipt.trainer.views import ProgressView
 from tests.lipt.digits import QUICK, few_digits
 from tests.session import Session
@@ -183,9 +182,8 @@ def test_every_name_that_is_offered_is_there() -> None:
     assert [name for name in lipt.__all__ if not hasattr(lipt, name)] == []
     assert set(lipt.__all__) <= set(dir(lipt))
     assert lipt.__version__ == metadata.version("lipt")
-    assert [name for name in lipt.trainer.__all__ if not hasattr(lipt.trainer, name)] == []
-    with pytest.raises(AttributeError, match=r"module 'lipt\.trainer' has no attribute 'Trainer'"):
-        lipt.trainer.Trainer  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'lipt' has no attribute 'Trainer'"):
+        lipt.Trainer  # noqa: B018
 
 
 def printed(*arguments: str) -> str:
@@ -197,7 +195,7 @@ def printed(*arguments: str) -> str:
     [
         ("import lipt", {"torch", "grpc", "numpy", "pydantic", "importlib.metadata"}),
         ("from lipt import Client, Subset", {"torch", "typer"}),
-        ("from lipt.trainer import RunView", {"torch", "grpc", "numpy", "pydantic"}),
+        ("from lipt import RunView", {"torch", "grpc", "numpy", "pydantic"}),
         ("import lipt.common.rpc.health_check, lipt.common.weights", {"torch"}),
     ],
 )

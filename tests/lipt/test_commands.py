@@ -10,8 +10,8 @@ from sklearn.datasets import load_wine
 from typer.testing import CliRunner
 
 import lipt
+from lipt import Subset
 from lipt.commands import select_app
-from lipt.trainer import Subset
 
 QUICK = ("--set", "learners.num_learners=2", "--set", "learners.num_steps=1")
 

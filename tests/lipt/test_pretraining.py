@@ -41,8 +41,8 @@ from lipt.core.sharding import draw_shards, split_validation
 from lipt.core.stages.question import Question, SubsetQuery
 from lipt.plan import Estimate, Stage, count_subset, estimate, lines_of
 from lipt.pretraining import Pretrained, default_model
+from lipt.trainer.formatting import to_jsonable
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.writing.formatting import to_jsonable
 from tests import processes
 from tests.coordinator.fakes import described
 from tests.golden import datasets

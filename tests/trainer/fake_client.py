@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from lipt import StrategyView, Subset
 from lipt.common.errors import LiptError
-from lipt.trainer import StrategyView, Subset
 
 
 class FakeClient:

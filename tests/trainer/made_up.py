@@ -9,7 +9,7 @@ import numpy as np
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import subset_digest
-from lipt.trainer.comparison.outcomes import Difference, Outcome, Rival
+from lipt.trainer.comparison.outcomes import Difference, Gap, Outcome
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.main_training.records import EpochRecord
 from lipt.trainer.subsets.subset import Subset
@@ -39,7 +39,7 @@ _TRIAL = Trial(
     weighted=False,
     test_accuracy=0.5,
     subset_accuracy=1.0,
-    levelled_off=True,
+    converged=True,
     pretraining_seconds=0.0,
     selection_seconds=1.0,
     training_seconds=10.0,
@@ -47,11 +47,10 @@ _TRIAL = Trial(
     digest="d",
     chance=0.1,
 )
-_ALONE = Rival(None, None, None)
 _OUTCOME = Outcome(
-    *("craig", 0.1, 3, 0.5, 0.01, Difference(0.0, -0.1, 0.1, 3), _ALONE, _ALONE),
+    *("craig", 0.1, 3, 0.5, 0.01, Difference(0.0, -0.1, 0.1, 3), Gap(), Gap()),
     subset_accuracy=1.0,
-    levelled_off=True,
+    converged=True,
     num_steps=10,
     pretraining_seconds=0.0,
     selection_seconds=0.0,

@@ -18,7 +18,6 @@ from tests.trainer.made_up import (
     made_up_record,
     made_up_run,
     made_up_subset,
-    made_up_trial,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -43,16 +42,8 @@ def record(epoch: int, **changes: Any) -> EpochRecord:
 RECORDS = (record(1), record(2, test_accuracy=0.25))
 
 
-def test_measures_are_the_soup_s_and_the_means_of_a_comparison() -> None:
-    trials = [
-        made_up_trial(strategy="grand", fraction=0.1, test_accuracy=0.5),
-        made_up_trial(strategy="grand", fraction=0.1, test_accuracy=0.7, seed=1),
-        made_up_trial(strategy="uniform", fraction=0.05, test_accuracy=0.4),
-    ]
-    measures = run_measures(RUN, trials)
-    assert measures["soup.soup_accuracy"] == 0.6
-    assert measures["accuracy.grand.0.1"] == 0.6
-    assert measures["accuracy.uniform.0.05"] == 0.4
+def test_a_run_has_its_soup_s_measures_and_tags() -> None:
+    assert run_measures(RUN)["soup.soup_accuracy"] == 0.6
     tags = run_tags(RUN, [SUBSET])
     assert (tags[DIGESTS], tags["lipt.theta_p_sha256"]) == (SUBSET.digest, "ab" * 32)
 

@@ -35,7 +35,7 @@ from lipt.trainer.cli.commands import (
     subset,
     train,
 )
-from lipt.trainer.cli.display.output import leaving
+from lipt.trainer.cli.display.output import process_exit
 
 
 @contextmanager
@@ -104,9 +104,9 @@ def _lipt(*, version: Version = False) -> None:
 
 
 def program() -> None:
-    """`lipt` as a process of its own: what the console script and `python -m` call."""
-    # Others use the variables of tracing as well: a command says nothing where it cannot follow.
-    with leaving(), exporting("lipt", problem_level=logging.DEBUG):
+    """Run `lipt` as a process: the entry point of the console script and of `python -m`."""
+    # Tracing problems are debug logs: the tracing variables may be meant for other programs.
+    with process_exit(), exporting("lipt", problem_level=logging.DEBUG):
         main(prog_name="lipt")
 
 
@@ -132,5 +132,5 @@ main.command("report")(report.report)
 main.command("strategies")(service.list_strategies)
 main.add_typer(certs.app, name="certs")
 main.command("track")(report.track)
-main.command("doctor")(service.examine)
-main.command("demo")(demo.demonstrate)
+main.command("doctor")(service.doctor)
+main.command("demo")(demo.demo)

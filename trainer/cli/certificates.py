@@ -1,4 +1,4 @@
-"""Certificates of `lipt certs`: an authority of one's own, what it signs, and their folder.
+"""Certificates of `lipt certs`: an authority, the certificates that it signs, and their folder.
 
 All keys are EC on P-256: gRPC takes no Ed25519. An authority signs certificates and nothing else,
 and no further authorities; a coordinator's certificate serves only servers, a peer's only clients,
@@ -33,7 +33,7 @@ from lipt.common.network.tls import (
     require_key,
     shown,
 )
-from lipt.trainer.writing.files import replacing
+from lipt.trainer.files import replacing
 
 # Clocks of two machines differ by less.
 _BACKDATED = timedelta(hours=1)
@@ -41,7 +41,7 @@ _LABEL = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
 # A common name has at most 64 characters, and this one is a file's name as well.
 _NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# What the authority's own files and the coordinator's are called.
+# File names of the authority and of the coordinator.
 AUTHORITY, COORDINATOR = "ca", "coordinator"
 _CERT_MODE, _KEY_MODE, _FOLDER_MODE = 0o644, 0o600, 0o700
 
@@ -124,7 +124,7 @@ def _signed(
     extensions: Sequence[x509.ExtensionType],
     authority: Pair | None,
 ) -> Pair:
-    """A new key and its certificate, signed by an authority or by itself."""
+    """Make a key and its certificate, signed by an authority or by the key itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = (
@@ -177,7 +177,7 @@ def _host(host: str) -> x509.GeneralName:
 
 
 class Folder:
-    """The files of one authority ("ca") and what it has signed: NAME.pem and NAME.key.
+    """Files of an authority ("ca") and of the certificates that it signed: NAME.pem and NAME.key.
 
     Keys and a new folder are their user's alone. A file is whole or not there.
     """
@@ -222,7 +222,7 @@ class Folder:
         return [str(one.value) for one in names if isinstance(one, x509.DNSName | x509.IPAddress)]
 
     def require_free(self, names: Iterable[str], *, force: bool) -> None:
-        """Refuse to write where something is, unless `force` says so."""
+        """Raise ConfigError where a file exists, unless `force` is set."""
         for name in names:
             for path in (self.key(name), self.cert(name)):
                 if os.path.lexists(path) and not force:

@@ -1,4 +1,4 @@
-"""Checks of `lipt doctor`: what is installed, what answers, and what to do about it."""
+"""Checks of `lipt doctor`: this installation and the coordinator, with remedies."""
 
 from __future__ import annotations
 

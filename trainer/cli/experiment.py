@@ -18,11 +18,11 @@ from lipt.trainer.client.client import Client
 from lipt.trainer.comparison import outcomes
 from lipt.trainer.comparison.compare import compare
 from lipt.trainer.comparison.trial import FIXED, Plan, read_trials
+from lipt.trainer.files import write_atomically
+from lipt.trainer.formatting import table_lines, to_jsonable
 from lipt.trainer.main_training import Recipe
 from lipt.trainer.report.report import count_classes, render, render_diagnosis
 from lipt.trainer.views import RunView
-from lipt.trainer.writing.files import write_atomically
-from lipt.trainer.writing.formatting import table_lines, to_jsonable
 
 FRACTION = 0.1
 # Columns of the comparison's table that the demo prints; the report has all of them.
@@ -51,7 +51,7 @@ PLAN = Plan(
 )
 
 
-def conduct(
+def run_experiment(
     train: Dataset,
     test: Dataset,
     is_wrong_N: NDArray[np.bool_],
@@ -71,7 +71,7 @@ def conduct(
     diagnosis_page, page = directory / "diagnosis.html", directory / "report.html"
     write_atomically(diagnosis_page, render_diagnosis(diagnosis, train).encode())
     suspects = [issue.id for issue in diagnosis.label_issues()]
-    found = found_text(suspects, is_wrong_N)
+    found = suspects_text(suspects, is_wrong_N)
     say(found)
     run = finish(runs[first])
     record = directory / "run.json"
@@ -80,15 +80,13 @@ def conduct(
     for strategy in (*FIXED, *PLAN.strategies):
         subset = client.subset(run.run_id, strategy, fraction=FRACTION)
         say(f"subset by {strategy}: {len(subset)} examples, digest {subset.digest[:12]}")
-        named = directory / f"subset-{strategy}"
-        for suffix in (".npy", ".csv"):
-            subset.save(f"{named}{suffix}")
+        subset.save(directory / f"subset-{strategy}.npy")
         counts = count_classes(train, subset.indices)
         per_class = f"{min(counts)} to {max(counts)}"
         num_wrong = str(is_wrong_N[subset.indices].sum())
         rows.append((strategy, str(len(subset)), per_class, num_wrong))
     trials = directory / "comparison.jsonl"
-    trials.unlink(missing_ok=True)  # of an earlier demo; this one is not to go on with it
+    trials.unlink(missing_ok=True)  # of an earlier demo
     # A net this small trains fastest on one thread, and to the same bits on every machine.
     torch.set_num_threads(1)
 
@@ -133,7 +131,7 @@ def conduct(
     ]
 
 
-def found_text(suspects: list[int], is_wrong_N: NDArray[np.bool_]) -> str:
+def suspects_text(suspects: list[int], is_wrong_N: NDArray[np.bool_]) -> str:
     """The number of labels that are wrong on purpose, and of those among the suspects."""
     worst = suspects[:20]
     return (

@@ -103,8 +103,8 @@ class Coordinator:
         return TlsFiles.from_options(self.tls_cert, self.tls_key, self.tls_ca)
 
     def connect(self) -> Client:
-        """A client, connected where `--wait` asks for that."""
-        from lipt.trainer.cli.display.output import run_talking
+        """Open a client; with `--wait`, wait for the coordinator."""
+        from lipt.trainer.cli.display.output import run_with_progress
         from lipt.trainer.client.client import Client
 
         # No flag takes the token itself: everybody can read command lines.
@@ -113,14 +113,14 @@ class Coordinator:
         try:
             if self.wait:
                 activity = f"waiting for the coordinator at {self.address}"
-                run_talking(lambda _: client.reach(self.wait), activity=activity)
+                run_with_progress(lambda _: client.reach(self.wait), activity=activity)
         except BaseException:
             client.close()
             raise
         return client
 
     def is_named(self, context: Context) -> bool:
-        """Whether flags or variables say anything of the coordinator."""
+        """Whether any flag or variable is set."""
         names = (field.name for field in dataclasses.fields(self))
         sources = (context.get_parameter_source(name) for name in names)
         return any(source is not None and source.name != "DEFAULT" for source in sources)
@@ -227,11 +227,11 @@ def collect_overrides(
         return merge(PRESETS[preset], collect_overrides(flags, assignments, config))
     if config is None:
         return nested
-    with refusing_as_usage():
+    with usage_errors():
         table = read_toml(config).get("run")
     if not isinstance(table, dict):
         raise BadParameter(
-            f"{config} has no [run] table. `lipt-coordinator --print-config` shows what is in one."
+            f"{config} has no [run] table. `lipt-coordinator --print-config` shows one."
         )
     return merge(table, nested)
 
@@ -246,13 +246,13 @@ def _toml_value(text: str) -> Any:
 def validated(kind: type[ModelT], values: Mapping[str, Any]) -> ModelT:
     from lipt.common.config.values import validate
 
-    with refusing_as_usage():
+    with usage_errors():
         return validate(kind, values)
 
 
 @contextmanager
-def refusing_as_usage() -> Iterator[None]:
-    """Turns a refusal of what was typed into a usage error."""
+def usage_errors() -> Iterator[None]:
+    """Turn a LiptError of the block into a usage error."""
     from lipt.common.errors import LiptError
 
     try:
@@ -266,12 +266,12 @@ def require_size(fraction: float | None, budget: int | None) -> None:
         raise BadParameter("give one of --fraction and --budget, e.g. --fraction 0.1")
 
 
-# Packages of loggers by the flags that ask for them.
+# Packages of loggers by their flags.
 _PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow-skinny"}
 
 
 def require_loggers(asked: Mapping[str, str | None]) -> None:
-    """Import the packages of the loggers that were asked for."""
+    """Import the packages of the requested loggers."""
     from lipt.common.imports import import_extra
 
     for name, value in asked.items():

@@ -54,7 +54,7 @@ def fetch_subset(
         strategy=described.strategy,
         manifest=manifest,
         kept=described.kept,
-        handed_over=True,
+        no_copy=True,
     )
 
 

@@ -45,9 +45,9 @@ from lipt.trainer.client.sources import (
     weights_source,
 )
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
+from lipt.trainer.files import place
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView, ViewT, WeightsKind, view_of
-from lipt.trainer.writing.files import place
 from lipt.v1 import access_pb2, blob_pb2, config_pb2, diagnosis_pb2, info_pb2, run_pb2, subset_pb2
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"

@@ -1,1 +1,1 @@
-"""Comparison: whether a strategy's subsets beat what people would do instead, and at what cost."""
+"""Comparison of strategies' subsets with random subsets and all of the data."""

@@ -1,4 +1,4 @@
-"""Comparison: chooses subsets, trains on what each cell of a plan names, and keeps the results."""
+"""Comparison: selects the subsets of a plan, trains on each, and stores the results."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from lipt.trainer.comparison.trial import (
     EVERYTHING,
     FIXED,
     LATE,
-    REDRAWN,
+    RESAMPLED,
     Cell,
     Plan,
     Trial,
     TrialFile,
+    converged,
     label,
-    levelled_off,
 )
 from lipt.trainer.main_training import Recipe, Schedule, Trained, fit
 from lipt.trainer.main_training.records import OnStep
 from lipt.trainer.main_training.steps import comparable
-from lipt.trainer.resampling.redrawing import Redrawn
+from lipt.trainer.resampling.repeated_random import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, RunView, StrategyView
 
@@ -46,7 +46,7 @@ _PRETRAINED = {"soup", "learners"}
 
 
 def run_of(client: Client, plan: Plan, seed: int) -> RunView:
-    """A seed's run, ready: the one that a stopped comparison has left, or a new one."""
+    """Return a seed's ready run: that of an interrupted comparison, or a new one."""
     overrides = plan.overrides(seed)
     settings = json.dumps(overrides, sort_keys=True, default=str).encode()
     name = f"compare-{hashlib.sha256(settings).hexdigest()[:10]}-{seed}"
@@ -83,8 +83,8 @@ def compare(
 ) -> list[Trial]:
     """Train every strategy's subsets and the baselines, all for equally many optimizer steps.
 
-    `pretrain` gives a seed's run, which has `fitted` and `costs`; `choose` takes it, a strategy,
-    and the fraction, proxy and soft_labels by name. Trials that `out` has are not done again.
+    `pretrain` returns a seed's run, which has `fitted` and `costs`. `choose` takes this run, a
+    strategy, and the fraction, proxy and soft_labels by name. Trials in `out` are not repeated.
     """
     known = {strategy.name: strategy for strategy in strategies}
     _check(known, plan, train)
@@ -105,20 +105,20 @@ def compare(
     if trials.trials:
         say(f"{out}: {len(trials.trials)} trainings are in it; the comparison goes on after them")
     say(f"main training: {steps} steps of {recipe.batch_size}; {recipe.augmentation_text}")
-    chance = test.target.chance(test.targets_N)
     where: dict[str, Any] = {"device": device, "allowed_modules": allowed_modules}
     training = partial(fit, plan.model, train, test=test, on_step=on_step, **where)
+    shared = {"num_examples": len(train), "chance": test.target.chance(test.targets_N)}
     for seed in plan.seeds:
         run = None
         for cell in plan.cells(seed):
             if trials.find(cell) is not None:
                 continue
-            subset, source, costs = None, None, {}
-            if cell.strategy == REDRAWN:
-                source = Redrawn(train, round(cell.fraction * len(train)), seed)
+            subset, source, measures = None, None, shared
+            if cell.strategy == RESAMPLED:
+                source = RepeatedRandom(train, round(cell.fraction * len(train)), seed)
                 subset = source.subset
             elif cell.strategy != EVERYTHING:
-                # All examples with their soft labels are a subset, too.
+                # All examples with soft labels are a subset as well.
                 name = FIXED[0] if cell.name == EVERYTHING else cell.name
                 if run is None:
                     say(f"seed {seed}: the run")
@@ -127,9 +127,11 @@ def compare(
                         say(f"seed {seed}: fitted to the data: {run.fitted}")
                 asked = {"proxy": plan.proxy, "soft_labels": cell.is_soft}
                 subset = choose(run, name, fraction=cell.fraction, **asked)
-                costs = choosing_costs(known[name], run.costs, subset.manifest)
-            trial = _trial(cell, subset, source, recipe, len(train), training)
-            trials.add(replace(trial, chance=chance, **costs))
+                measures = shared | selection_costs(known[name], run.costs, subset.manifest)
+            if subset is not None:
+                measures = {**measures, "num_examples": len(subset)}
+            trial = _trial(cell, subset, source, recipe, training, measures)
+            trials.add(trial)
             say(
                 f"seed {seed}, {cell.fraction:.0%}, {label(cell.strategy)}: "
                 f"{trial.test_accuracy:.1%} on the test set, {trial.training_seconds:.0f} s"
@@ -140,12 +142,12 @@ def compare(
 def _trial(
     cell: Cell,
     subset: Subset | None,
-    source: Redrawn | None,
+    source: RepeatedRandom | None,
     recipe: Recipe,
-    num_examples: int,
     training: Callable[..., Trained],
+    measures: Mapping[str, Any],
 ) -> Trial:
-    stays = cell.name not in (EVERYTHING, REDRAWN)
+    stays = cell.name not in (EVERYTHING, RESAMPLED)
     changes: dict[str, float] = {"seed": cell.seed}
     if subset is not None and cell.is_soft:
         changes["soft_labels"] = subset.recommended_alpha
@@ -153,31 +155,27 @@ def _trial(
         subset=subset,
         reselect=source,
         recipe=recipe.model_copy(update=changes),
-        # Accuracy on the examples costs too much on all of the data, and says little of others.
+        # Accuracy on the training examples is costly for all of the data.
         schedule=_SCHEDULE if stays else replace(_SCHEDULE, subset_at=None),
     )
     return Trial(
         seed=cell.seed,
         strategy=cell.strategy,
         fraction=cell.fraction,
-        num_examples=num_examples if subset is None else len(subset),
         num_steps=trained.num_steps,
         weighted=subset is not None and recipe.weighted and bool((subset.weights != 1).any()),
-        test_accuracy=trained.looks[-1].accuracy,
+        test_accuracy=trained.evaluations[-1].accuracy,
         subset_accuracy=trained.subset_accuracies[-1][1] if stays else None,
-        levelled_off=stays and levelled_off(trained.subset_accuracies, trained.num_steps),
-        pretraining_seconds=0.0,
-        selection_seconds=0.0,
+        converged=stays and converged(trained.subset_accuracies, trained.num_steps),
         training_seconds=trained.seconds - trained.evaluation_seconds,
-        bytes_sent=0,
         digest="" if subset is None else subset.digest,
-        chance=0.0,
-        looks=trained.looks,
+        evaluations=trained.evaluations,
         score_name=trained.kind.score_name,
+        **measures,
     )
 
 
-def choosing_costs(
+def selection_costs(
     strategy: StrategyView, run: CostsView | None, manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
     if run is None or (strategy.name in FIXED and not manifest.get("soft_labels")):
@@ -185,7 +183,7 @@ def choosing_costs(
     found = {"selection_seconds": float(manifest["costs"]["selection_seconds"])}
     if (warm_up := manifest["costs"].get("warm_up_seconds")) is not None:
         return found | {"pretraining_seconds": float(warm_up)}
-    if not rests_on_pretraining(strategy.needs, manifest):
+    if not uses_pretraining(strategy.needs, manifest):
         return found
     seconds = run.initialization_seconds + run.sharding_seconds
     seconds += run.training_seconds + run.merging_seconds
@@ -193,10 +191,10 @@ def choosing_costs(
     return found | {"pretraining_seconds": seconds, "bytes_sent": sent}
 
 
-def rests_on_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) -> bool:
-    """Whether choosing a subset needed the run's pre-training, had it no warm-up of its own.
+def uses_pretraining(needs: Collection[str], manifest: Mapping[str, Any]) -> bool:
+    """Whether a selection without its own warm-up used the run's pre-training.
 
-    Heads that an automatic choice tried count, whichever won; so do those of soft labels.
+    All heads that an automatic choice tried count, and those of soft labels.
     """
     if (teacher := manifest.get("soft_labels")) and _uses_learners(teacher):
         return True
@@ -236,6 +234,6 @@ def _check(known: Mapping[str, StrategyView], plan: Plan, train: Dataset) -> Non
     decided = {"seed", "model"} & plan.run_overrides.keys()
     if decided or "seed" in plan.recipe.model_fields_set:
         raise ConfigError(
-            f"{min(decided, default='seed')} is given for every run and training by the "
-            "comparison: its model, and its seeds 0, 1, ... Drop that setting."
+            f"{min(decided, default='seed')} is set by the comparison for every run and training. "
+            "Drop that setting."
         )

@@ -1,20 +1,28 @@
 """Outcomes of a comparison: accuracy, cost and time to a target, as tables and as a verdict.
 
-Rows are compared within a seed, whose trainings share the run, initial weights and order.
+Differences are taken within a seed, whose trainings share run, initial weights and order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf, isfinite, sqrt
 from statistics import fmean, stdev
 from typing import TypeVar
 
 from lipt.common.imports import import_extra
 from lipt.common.text import format_bytes
-from lipt.trainer.comparison.trial import BASELINES, EVERYTHING, FIXED, REDRAWN, SOFT, Trial, label
-from lipt.trainer.writing.formatting import format_percent, table_lines
+from lipt.trainer.comparison.trial import (
+    BASELINES,
+    EVERYTHING,
+    FIXED,
+    RESAMPLED,
+    SOFT,
+    Trial,
+    label,
+)
+from lipt.trainer.formatting import format_percent, table_lines
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -52,41 +60,36 @@ def paired_difference(
 
 @dataclass(frozen=True)
 class Reached:
-    """How soon some trainings reached a target; the means are of those that did."""
+    """How soon trainings reached a target; the means are over those that did."""
 
     num_trainings: int
     num_reached: int
     steps: float | None
     seconds: float | None
 
-    @property
-    def always(self) -> bool:
-        return self.num_reached == self.num_trainings
-
 
 @dataclass(frozen=True)
-class Rival:
-    """Everything, or resampled random, for as many steps as a row.
+class Gap:
+    """Differences to a baseline that costs no selection, for equally many steps.
 
-    difference: of the row's accuracy to the rival's.
-    reached: how soon the rival reached the row's target; None without looks.
-    later: seconds until the row reached it, less the rival's; None where not all trainings did.
+    accuracy: the row's minus the baseline's.
+    seconds: the same for the time to the row's target; None unless all trainings reach it.
     """
 
-    difference: Difference | None
-    reached: Reached | None
-    later: Difference | None
+    accuracy: Difference | None = None
+    seconds: Difference | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
     """One strategy or baseline at one fraction over all seeds; costs are means.
 
-    difference: to the better fixed random subset; with soft labels, to the same without them.
-    subset_accuracy, levelled_off: None where the examples changed, and for everything.
-    num_subsets: distinct ones of all seeds.
-    target: what the better fixed random subset ends with. reached: how soon it was reached.
-    at_chance: the baselines beside it that learned nothing, in words; empty if all learned.
+    difference: to the better fixed random subset; with soft labels, to the same row without them.
+    everything, resampled: gaps to training on all examples, and on resampled random ones.
+    subset_accuracy, converged: None where the examples change, and for all examples.
+    num_subsets: number of distinct subsets over all seeds.
+    target: final accuracy of the better fixed random subset. reached: how soon it is reached.
+    at_chance: baselines at its fraction that learned nothing, as text; empty if all learned.
     """
 
     strategy: str
@@ -95,10 +98,10 @@ class Outcome:
     mean_accuracy: float
     std_accuracy: float
     difference: Difference | None
-    everything: Rival
-    redrawn: Rival
+    everything: Gap
+    resampled: Gap
     subset_accuracy: float | None
-    levelled_off: bool | None
+    converged: bool | None
     num_steps: int
     pretraining_seconds: float
     selection_seconds: float
@@ -128,7 +131,7 @@ class Outcome:
 
     @property
     def is_chosen(self) -> bool:
-        """Whether the verdict is about it: a chosen subset with its labels alone."""
+        """Whether it is a strategy's subset without soft labels; the verdict is about these."""
         return not self.is_baseline and not self.is_soft
 
     @property
@@ -168,12 +171,12 @@ def _outcome(row: Sequence[Trial], within: Sequence[Trial], everything: Sequence
         mean_accuracy=fmean(accuracies.values()),
         std_accuracy=stdev(accuracies.values()) if len(row) > 1 else 0.0,
         difference=None if name in (*FIXED, EVERYTHING) else difference,
-        everything=_rival(row, everything, target),
-        redrawn=_rival(row, _of(within, REDRAWN), target),
+        everything=_gap(row, everything, target),
+        resampled=_gap(row, _of(within, RESAMPLED), target),
         subset_accuracy=fmean(on_subset) if len(on_subset) == len(row) else None,
-        levelled_off=None
-        if plain_name in (EVERYTHING, REDRAWN)
-        else all(trial.levelled_off for trial in row),
+        converged=None
+        if plain_name in (EVERYTHING, RESAMPLED)
+        else all(trial.converged for trial in row),
         num_steps=row[0].num_steps,
         pretraining_seconds=fmean(trial.pretraining_seconds for trial in row),
         selection_seconds=fmean(trial.selection_seconds for trial in row),
@@ -200,17 +203,18 @@ def _at_chance(trials: Sequence[Trial]) -> str:
     return f"{_and(scores)}, chance is {format_percent(trials[0].chance)}"
 
 
-def _rival(row: Sequence[Trial], rivals: Sequence[Trial], target: float | None) -> Rival:
-    difference = later = None
-    if rivals and rivals[0].strategy != row[0].strategy:
-        difference = paired_difference(_accuracies(row), _accuracies(rivals))
+def _gap(row: Sequence[Trial], baseline: Sequence[Trial], target: float | None) -> Gap:
+    if not baseline or baseline[0].strategy == row[0].strategy:
+        return Gap()
     ours, theirs = (
         {seed: seconds for seed, (_, seconds) in _times(found, target).items()}
-        for found in (row, rivals)
+        for found in (row, baseline)
     )
-    if len(ours) == len(row) and len(theirs) == len(rivals):
-        later = paired_difference(ours, theirs)
-    return Rival(difference, _reached(rivals, target), later)
+    complete = len(ours) == len(row) and len(theirs) == len(baseline)
+    return Gap(
+        paired_difference(_accuracies(row), _accuracies(baseline)),
+        paired_difference(ours, theirs) if complete else None,
+    )
 
 
 def _times(trials: Sequence[Trial], target: float | None) -> dict[int, tuple[int, float]]:
@@ -220,12 +224,10 @@ def _times(trials: Sequence[Trial], target: float | None) -> dict[int, tuple[int
 
 
 def _reached(trials: Sequence[Trial], target: float | None) -> Reached | None:
-    if target is None or not trials or not all(trial.looks for trial in trials):
+    if target is None or not all(trial.evaluations for trial in trials):
         return None
     found = _times(trials, target).values()
-    if not found:
-        return Reached(len(trials), 0, None, None)
-    steps, seconds = map(fmean, zip(*found, strict=True))
+    steps, seconds = map(fmean, zip(*found, strict=True)) if found else (None, None)
     return Reached(len(trials), len(found), steps, seconds)
 
 
@@ -252,33 +254,23 @@ def cells(row: Outcome) -> Cells:
         "on the subset": "-"
         if row.subset_accuracy is None
         else format_percent(row.subset_accuracy),
-        "converged": {True: "yes", False: "no", None: "-"}[row.levelled_off],
+        "converged": {True: "yes", False: "no", None: "-"}[row.converged],
         "steps": str(row.num_steps),
         "total time": _time(row.choosing_seconds + row.training_seconds),
         "sent": format_bytes(round(row.bytes_sent)) if row.bytes_sent else "-",
     }
 
 
-def instead(rows: Sequence[Outcome]) -> list[Cells]:
-    """The rows beside what people would do instead; empty where nothing of it was measured."""
-    everything = next((row for row in rows if row.strategy == EVERYTHING), None)
-    found: list[Cells] = []
-    for fraction in dict.fromkeys(row.fraction for row in rows if row.strategy != EVERYTHING):
-        within = [row for row in rows if row.fraction == fraction and row.strategy != EVERYTHING]
-        found += [
-            _instead(row)
-            for row in within
-            if row.everything.difference or row.redrawn.difference or row.reached
-        ]
-        first = next((row for row in within if row.reached and row.everything.reached), None)
-        if first and everything:
-            row = replace(everything, target=first.target, reached=first.everything.reached)
-            alone = Rival(None, None, None)
-            found.append(_instead(replace(row, everything=alone, redrawn=alone)))
-    return found
+def alternatives(rows: Sequence[Outcome]) -> list[Cells]:
+    """Rows beside baselines that cost no selection; empty where none of these was trained."""
+    return [
+        _alternative(row)
+        for row in rows
+        if row.everything.accuracy or row.resampled.accuracy or row.reached
+    ]
 
 
-def _instead(row: Outcome) -> Cells:
+def _alternative(row: Outcome) -> Cells:
     times, reached = ["-"] * 5, row.reached
     if row.target is not None and reached is not None:
         times = [
@@ -292,16 +284,16 @@ def _instead(row: Outcome) -> Cells:
     return {
         "fraction": _fraction(row.fraction),
         "strategy": row.label,
-        "to everything (95% interval)": _difference(row.everything.difference),
-        "to resampled random (95% interval)": _difference(row.redrawn.difference),
+        "to everything (95% interval)": _difference(row.everything.accuracy),
+        "to resampled random (95% interval)": _difference(row.resampled.accuracy),
         **dict(zip(names, times, strict=True)),
     }
 
 
-def plain(rows: Sequence[Outcome]) -> list[str]:
-    """The lines of both tables on a terminal."""
+def text_tables(rows: Sequence[Outcome]) -> list[str]:
+    """Format both tables as lines of text."""
     lines: list[str] = []
-    for found in ([cells(row) for row in rows], instead(rows)):
+    for found in ([cells(row) for row in rows], alternatives(rows)):
         if found:
             lines += ["", *table_lines(list(found[0]), [list(each.values()) for each in found])]
     return lines[1:]
@@ -326,9 +318,9 @@ def _time(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Answers:
-    """The verdict on one fraction; a text is empty where nothing was measured for it.
+    """The verdict on one fraction; a text without its measures is empty.
 
-    learned: whether every baseline learned something; without that there is no verdict.
+    learned: whether every baseline learned something; otherwise there is no verdict.
     """
 
     fraction: float
@@ -351,7 +343,7 @@ def answers(rows: Sequence[Outcome]) -> list[Answers]:
         if not chosen:
             found.append(Answers(fraction, f"{_at(fraction)} nothing was chosen."))
             continue
-        # One that beats random before one that may only have been lucky.
+        # A strategy that beats random comes before one with a higher mean alone.
         best = max(chosen, key=lambda row: (row.beats_random, row.mean_accuracy))
         better = _better(best, chosen) + _rising(within) + _repeated(chosen)
         found.append(Answers(fraction, better, best.beats_random, _faster(best), _cost(best)))
@@ -390,10 +382,10 @@ def _better(best: Outcome, tried: Sequence[Outcome]) -> str:
 
 
 def _rising(rows: Sequence[Outcome]) -> str:
-    rising = [row.label for row in rows if row.levelled_off is False]
+    rising = [row.label for row in rows if row.converged is False]
     if not rising:
         return ""
-    every = len(rising) == sum(row.levelled_off is not None for row in rows)
+    every = len(rising) == sum(row.converged is not None for row in rows)
     whom = "all of them" if every else _and(rising)
     return f" Accuracy on the subset was still rising with {whom}: train longer."
 
@@ -408,60 +400,40 @@ def _repeated(chosen: Sequence[Outcome]) -> str:
 
 
 def _faster(best: Outcome) -> str:
-    rivals = (EVERYTHING, best.everything), (label(REDRAWN), best.redrawn)
-    standing = [_standing(rival.difference, name) for name, rival in rivals if rival.difference]
-    if not standing:
+    baselines = (EVERYTHING, best.everything), (label(RESAMPLED), best.resampled)
+    accuracies = [
+        _compared(gap.accuracy, name, ("better", "worse"), _points)
+        for name, gap in baselines
+        if gap.accuracy
+    ]
+    if not accuracies:
         return ""
-    text = f"Trained for as many steps, {best.label} is {_and(standing)}."
-    own = best.reached
-    if own is None or best.target is None:
+    text = f"Trained for as many steps, {best.label} is {_and(accuracies)}."
+    if best.reached is None or best.target is None:
         return text
-    target = format_percent(best.target)
-    text += f" To {target}, what random ends with, it takes {_when(own)}, choosing included"
-    for name, rival in rivals:
-        if rival.reached is not None:
-            sooner = _sooner(own, rival.reached, rival.later)
-            text += f"; {name} takes {_when(rival.reached)}{sooner}"
-    return f"{text}."
+    text += f" Random ends with {format_percent(best.target)}; {best.label} reaches that in "
+    text += f"{best.reached.num_reached} of {best.reached.num_trainings} trainings"
+    if best.reached.seconds is not None:
+        text += f", after {_time(best.reached.seconds)} with the choice"
+    times = [
+        _compared(gap.seconds, name, ("slower", "faster"), _seconds)
+        for name, gap in baselines
+        if gap.seconds
+    ]
+    return f"{text}: {_and(times)}." if times else f"{text}."
 
 
-def _standing(difference: Difference, rival: str) -> str:
-    if not difference.bounded:
-        return f"{100 * difference.mean:+.1f} points from {rival} (one seed tells nothing)"
+def _compared(
+    difference: Difference, name: str, words: tuple[str, str], text: Callable[..., str]
+) -> str:
+    """State a difference to a baseline; `words` are for positive and for negative ones."""
+    if difference.low <= 0 <= difference.high:
+        return f"not told apart from {name}, at {text(difference, '+')}"
+    more, less = words
     if difference.low > 0:
-        return f"better than {rival} by {_points(difference)}"
-    if difference.high < 0:
-        less = Difference(-difference.mean, -difference.high, -difference.low, difference.num_seeds)
-        return f"worse than {rival} by {_points(less)}"
-    return f"not told apart from {rival}, at {_points(difference, '+')}"
-
-
-def _when(reached: Reached) -> str:
-    if reached.seconds is None or reached.steps is None:
-        return f"more than all steps in each of {reached.num_trainings} trainings"
-    text = f"{_time(reached.seconds)} ({reached.steps:.0f} steps)"
-    if not reached.always:
-        text += f" in {reached.num_reached} of {reached.num_trainings} trainings, and never else"
-    return text
-
-
-def _sooner(own: Reached, theirs: Reached, later: Difference | None) -> str:
-    if later is None:
-        if own.always and not theirs.num_reached:
-            return ", so choosing is faster"
-        if theirs.always and not own.num_reached:
-            return ", so choosing is slower"
-        return ", so neither is shown to be faster"
-    if not later.bounded:
-        return ""
-    if later.low <= 0 <= later.high:
-        return ", so neither is shown to be faster"
-    low, high = sorted((abs(later.low), abs(later.high)))
-    return (
-        f", so choosing is {'faster' if later.high < 0 else 'slower'} by "
-        f"{_time(abs(later.mean))} (95% interval {_time(low)} to {_time(high)}, "
-        f"{later.num_seeds} seeds)"
-    )
+        return f"{more} than {name} by {text(difference)}"
+    opposite = Difference(-difference.mean, -difference.high, -difference.low, difference.num_seeds)
+    return f"{less} than {name} by {text(opposite)}"
 
 
 def _cost(best: Outcome) -> str:
@@ -480,10 +452,16 @@ def _at(fraction: float) -> str:
     return f"At {100 * fraction:g}%"
 
 
-def _points(difference: Difference, sign: str = "") -> str:
+def _points(difference: Difference, sign: str = "", unit: str = "points", scale: int = 100) -> str:
     values = difference.mean, difference.low, difference.high
-    mean, low, high = (f"{100 * value:{sign}.1f}" for value in values)
-    return f"{mean} points (95% interval {low} to {high}, {difference.num_seeds} seeds)"
+    mean, low, high = (f"{scale * value:{sign}.1f}" for value in values)
+    if not difference.bounded:
+        return f"{mean} {unit} (one seed tells nothing)"
+    return f"{mean} {unit} (95% interval {low} to {high}, {difference.num_seeds} seeds)"
+
+
+def _seconds(difference: Difference, sign: str = "") -> str:
+    return _points(difference, sign, "s", 1)
 
 
 def _and(names: Sequence[str]) -> str:

@@ -1,8 +1,7 @@
-"""Trials of a comparison: the plan of what is trained, and each training as a line of a file.
+"""Trials of a comparison: the plan of all trainings, and each training as a line of a file.
 
-A fixed random subset is what a chosen one replaces where examples are paid for: labels, storage,
-sharing. Where only training time is, people re-draw a random subset every epoch, or train on
-everything for as long; both cost no more, and both are hard to beat.
+Fixed random subsets are the baselines where examples cost: labels, storage, sharing. Where only
+training time costs, the baselines are resampled random examples and all of the data.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from typing import Any
 
 from lipt.common.config.run_config import merge
 from lipt.common.errors import ConfigError
+from lipt.trainer.files import write_atomically
+from lipt.trainer.formatting import differences
 from lipt.trainer.main_training import Recipe
-from lipt.trainer.main_training.records import Look
-from lipt.trainer.writing.files import write_atomically
-from lipt.trainer.writing.formatting import differences
+from lipt.trainer.main_training.records import Evaluation
 
-# The coordinator's strategies that look at nothing.
+# The coordinator's random strategies.
 FIXED = ("uniform", "uniform_per_class")
-REDRAWN = "redrawn"
+RESAMPLED = "redrawn"
 EVERYTHING = "everything"
-BASELINES = (*FIXED, REDRAWN, EVERYTHING)
-# The end of a row's name: trained with soft labels. The row is compared with the same without them.
+BASELINES = (*FIXED, RESAMPLED, EVERYTHING)
+# Suffix of a row that is trained with soft labels; its baseline is the same row without them.
 SOFT = "+soft"
 
-# Accuracy on a subset has converged where it is saturated, or hardly rose since LATE of the steps.
+# Accuracy on a subset has converged if it is saturated, or rose by less than _STILL since LATE.
 _SATURATED, _STILL, LATE = 0.995, 0.01, 0.8
 # Odds of a right answer, as a multiple of chance's, up to which a training has learned nothing.
 _MAX_ODDS_AT_CHANCE = 1.5
@@ -40,11 +39,13 @@ def label(strategy: str) -> str:
         return f"{label(strategy.removesuffix(SOFT))} {SOFT}"
     if strategy in FIXED:
         return f"random ({strategy})"
-    return "random resampled every epoch" if strategy == REDRAWN else strategy
+    return "random resampled every epoch" if strategy == RESAMPLED else strategy
 
 
 @dataclass(frozen=True)
 class Cell:
+    """One training of the plan."""
+
     seed: int
     strategy: str
     fraction: float
@@ -58,33 +59,30 @@ class Cell:
         return self.strategy.endswith(SOFT)
 
 
-@dataclass(frozen=True)
-class Trial:
-    """The results of one training: a line of a comparison's file.
+@dataclass(frozen=True, kw_only=True)
+class Trial(Cell):
+    """Results of one training: a line of a comparison's file.
 
-    pretraining_seconds: of the run whose learners or soup the subset rests on; else 0.
-    selection_seconds: the first strategy that asks for signals pays for them.
+    pretraining_seconds: of the run whose learners or soup the selection used; else 0.
+    selection_seconds: signals count for the first strategy that requests them.
     training_seconds: without evaluations.
-    subset_accuracy: at the end; None where the examples changed, and for everything.
-    chance: the score of the best constant answer, such as the largest class of the test set.
+    subset_accuracy: at the end; None where the examples change, and for all examples.
+    chance: score of the best constant answer, such as the largest class of the test set.
     """
 
-    seed: int
-    strategy: str
-    fraction: float
     num_examples: int
     num_steps: int
     weighted: bool
     test_accuracy: float
     subset_accuracy: float | None
-    levelled_off: bool
-    pretraining_seconds: float
-    selection_seconds: float
+    converged: bool
+    pretraining_seconds: float = 0.0
+    selection_seconds: float = 0.0
     training_seconds: float
-    bytes_sent: int
+    bytes_sent: int = 0
     digest: str
     chance: float
-    looks: tuple[Look, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
     score_name: str = "accuracy"
 
     @property
@@ -102,12 +100,12 @@ class Trial:
         return score * (1 - chance) > _MAX_ODDS_AT_CHANCE * chance * (1 - score)
 
     def reached(self, target: float) -> tuple[int, float] | None:
-        """Steps and seconds (choosing included) of the first look with this accuracy."""
-        found = (look for look in self.looks if look.accuracy >= target)
-        return next(((look.step, self.choosing_seconds + look.seconds) for look in found), None)
+        """Steps, and seconds with the selection, of the first evaluation with this accuracy."""
+        found = (one for one in self.evaluations if one.accuracy >= target)
+        return next(((one.step, self.choosing_seconds + one.seconds) for one in found), None)
 
 
-def levelled_off(subset_accuracies: Iterable[tuple[int, float]], num_steps: int) -> bool:
+def converged(subset_accuracies: Iterable[tuple[int, float]], num_steps: int) -> bool:
     accuracies = list(subset_accuracies)
     final = accuracies[-1][1]
     before = [accuracy for step, accuracy in accuracies if step <= LATE * num_steps]
@@ -115,7 +113,7 @@ def levelled_off(subset_accuracies: Iterable[tuple[int, float]], num_steps: int)
 
 
 class TrialFile:
-    """File of trials: a JSON line of what all have in common, then a line for each trial."""
+    """File of trials: a JSON line with the comparison's identity, then a line for each trial."""
 
     def __init__(self, path: Path, identity: dict[str, Any]) -> None:
         self._path = path
@@ -135,14 +133,14 @@ class TrialFile:
         return next((trial for trial in self.trials if trial.cell == cell), None)
 
     def add(self, trial: Trial) -> None:
-        """Append a trial, on disk at once."""
+        """Append a trial to the file."""
         self.trials.append(trial)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(trial)) + "\n")
 
 
 def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
-    """A comparison's identity, and its trials but for a last line that a kill has cut."""
+    """Read a comparison's identity and trials, except a last line that a kill has truncated."""
     found: list[dict[str, Any]] = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(json.JSONDecodeError):
@@ -151,8 +149,12 @@ def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
         raise ConfigError(f"{path} is no file of 'lipt compare'. Name one, or a new file.")
     identity, *lines = found
     try:
-        looks = [tuple(Look(**look) for look in line.pop("looks")) for line in lines]
-        trials = [Trial(**line, looks=each) for line, each in zip(lines, looks, strict=True)]
+        evaluations = [
+            tuple(Evaluation(**one) for one in line.pop("evaluations")) for line in lines
+        ]
+        trials = [
+            Trial(**line, evaluations=each) for line, each in zip(lines, evaluations, strict=True)
+        ]
     except (KeyError, TypeError) as error:
         raise ConfigError(
             f"{path} was written by another version: {error}. Name another file."
@@ -162,12 +164,12 @@ def read_trials(path: Path) -> tuple[dict[str, Any], list[Trial]]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of a comparison.
+    """Strategies, baselines and settings of a comparison.
 
     recipe: its steps, or its epochs on the largest subset, are those of every training.
     run_overrides: settings of the runs, nested as in `RunConfig`.
     proxy: as in `client.subset`; each strategy's default where None.
-    soft_labels: whether all but resampled random is trained with soft labels, too.
+    soft_labels: whether to train each row but resampled random with soft labels as well.
     """
 
     strategies: tuple[str, ...]
@@ -185,13 +187,12 @@ class Plan:
 
     def cells(self, seed: int) -> Iterator[Cell]:
         """The trials of a seed: everything once, the rest for each fraction."""
-        asked = dict.fromkeys((*self.baselines, *self.strategies))
-        rows = dict.fromkeys(
-            (*(name for name in (*FIXED, REDRAWN) if name in asked), *self.strategies)
-        )
+        names = {*self.baselines, *self.strategies}
+        random = (name for name in (*FIXED, RESAMPLED) if name in names)
+        rows = dict.fromkeys((*random, *self.strategies))
         cells = [Cell(seed, EVERYTHING, 1.0)] if EVERYTHING in self.baselines else []
         cells += [Cell(seed, name, fraction) for fraction in self.fractions for name in rows]
         for cell in cells:
             yield cell
-            if self.soft_labels and cell.strategy != REDRAWN:
+            if self.soft_labels and cell.strategy != RESAMPLED:
                 yield replace(cell, strategy=cell.strategy + SOFT)

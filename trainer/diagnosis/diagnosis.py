@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from lipt.common.errors import BlobTooLargeError, DiagnosisError, WeightsError
 from lipt.trainer.diagnosis.findings import Findings, LabelIssue, facts
-from lipt.trainer.writing.formatting import as_table
+from lipt.trainer.formatting import as_table
 
 COLUMNS: Mapping[str, type[np.generic]] = {
     "given_label": np.int32,

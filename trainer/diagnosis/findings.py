@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from lipt.common.targets.kinds import TargetKind
-from lipt.trainer.writing.formatting import format_percent
+from lipt.trainer.formatting import format_percent
 
 Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -180,7 +180,7 @@ def _label_errors(findings: Findings) -> Fact:
     if findings.target_kind is not TargetKind.CLASS:
         worst = ", ".join(map(str, findings.worst_fitting[:5]))
         text = (
-            f"told of classes alone, and this is {findings.target_kind.words}; the targets "
+            f"found for classes only, and these are {findings.target_kind.words}; the targets "
             f"furthest from what is expected are those of rows {worst}"
         )
         return Fact("label errors", text, clear=True)

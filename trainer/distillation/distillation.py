@@ -33,8 +33,8 @@ from lipt.common.inputs.specs import ImageFormat, ImageSpec
 from lipt.common.models import build_model
 from lipt.common.process.devices import resolve_device
 from lipt.trainer.distillation.synthetic import RealExamples, SyntheticSet
+from lipt.trainer.formatting import differences
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.writing.formatting import differences
 
 _BATCH_SIZE = 256
 _MOMENTUM = 0.9
@@ -193,7 +193,7 @@ def gradients(
 def distance(real: Sequence[Tensor], synthetic: Sequence[Tensor]) -> Tensor:
     """Return the distance of two gradients, 0-d: the sum of 1 - cos over layers and their R rows.
 
-    A row of zeros counts 1. Biases and normalization layers are left out.
+    A row of zeros counts 1. Biases and normalization layers do not count.
     """
     similarities = [
         functional.cosine_similarity(one.flatten(1), other.flatten(1))

@@ -31,9 +31,9 @@ from lipt.common.images.formats import to_image
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import bytes_of, pack
+from lipt.trainer.files import write_atomically
 from lipt.trainer.main_training.steps import require_for
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.writing.files import write_atomically
 
 
 @dataclass(frozen=True)

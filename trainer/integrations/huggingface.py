@@ -19,10 +19,10 @@ import torch
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
 from lipt.common.weights.checkpoints import read_torch_file
+from lipt.trainer.files import replacing
 from lipt.trainer.integrations.weighting import Weighting
 from lipt.trainer.resampling.reselection import ReselectingSampler
-from lipt.trainer.resampling.samplers import RedrawingSampler, SubsetSampler
-from lipt.trainer.writing.files import replacing
+from lipt.trainer.resampling.samplers import RepeatedRandomSampler, SubsetSampler
 
 _TrainerCallback: Any = import_extra(
     "transformers", package="transformers", extra="huggingface", needed_for="train_on"
@@ -33,7 +33,7 @@ class SamplerStateWarning(UserWarning):
     """A checkpoint lacks the sampler's state; training continues without it."""
 
 
-def train_on(trainer: Any, sampler: SubsetSampler | RedrawingSampler) -> None:
+def train_on(trainer: Any, sampler: SubsetSampler | RepeatedRandomSampler) -> None:
     """Let a `transformers.Trainer` draw its training examples from a sampler.
 
     Args:
@@ -59,7 +59,7 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
     `train_on` adds it. With several processes losses stay unweighted, with a warning.
     """
 
-    def __init__(self, trainer: Any, sampler: SubsetSampler | RedrawingSampler) -> None:
+    def __init__(self, trainer: Any, sampler: SubsetSampler | RepeatedRandomSampler) -> None:
         self._sampler, self._epoch, self._skipped = sampler, 0, 0.0
         self._weighting = _weighting_in(trainer, sampler)
 
@@ -72,7 +72,7 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
         sampler = self._sampler
         if isinstance(sampler, ReselectingSampler):
             sampler.reselection.num_epochs = state.num_train_epochs
-        if not state.global_step or not isinstance(sampler, ReselectingSampler | RedrawingSampler):
+        if not state.global_step:
             return
         path = _path(args, state)
         if path.is_file():
@@ -94,15 +94,12 @@ class SamplerCallback(_TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save the sampler's state in the checkpoint's folder."""
-        sampler = self._sampler
-        if state.is_world_process_zero and isinstance(
-            sampler, ReselectingSampler | RedrawingSampler
-        ):
+        if state.is_world_process_zero:
             with replacing(_path(args, state)) as temporary:
-                torch.save(sampler.state_dict(), temporary)
+                torch.save(self._sampler.state_dict(), temporary)
 
 
-def _weighting_in(trainer: Any, sampler: SubsetSampler | RedrawingSampler) -> Weighting:
+def _weighting_in(trainer: Any, sampler: SubsetSampler | RepeatedRandomSampler) -> Weighting:
     weighting, plain, arguments = Weighting(sampler), trainer.compute_loss, trainer.args
     alone = arguments.world_size == 1
     weighted = weighting.step(plain, lambda: arguments.train_batch_size if alone else None)

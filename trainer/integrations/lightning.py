@@ -15,7 +15,7 @@ from typing import Any
 from lipt.common.imports import import_extra
 from lipt.trainer.integrations.weighting import Weighting
 from lipt.trainer.resampling.reselection import ReselectingSampler
-from lipt.trainer.resampling.samplers import RedrawingSampler, SubsetSampler
+from lipt.trainer.resampling.samplers import RankSampler
 
 _Callback: Any = import_extra(
     "lightning.pytorch", package="lightning", extra="lightning", needed_for="SamplerCallback"
@@ -29,7 +29,7 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
     `subset_waited_seconds`, the time that training has waited for subsets.
     """
 
-    def __init__(self, sampler: SubsetSampler | RedrawingSampler) -> None:
+    def __init__(self, sampler: RankSampler) -> None:
         super().__init__()
         self._sampler = sampler
         self._weighting = Weighting(sampler)
@@ -68,16 +68,16 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Save the sampler's state and the next epoch's number."""
-        if isinstance(self._sampler, ReselectingSampler | RedrawingSampler):
-            saved = {"following": _following(trainer), "sampler": self._sampler.state_dict()}
-            checkpoint["lipt_sampler"] = saved
+        next_epoch = int(trainer.fit_loop.epoch_progress.current.processed)
+        saved = {"next_epoch": next_epoch, "sampler": self._sampler.state_dict()}
+        checkpoint["lipt_sampler"] = saved
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Restore the sampler's state and epoch, before Lightning starts the loader's workers."""
         saved = checkpoint.get("lipt_sampler")
-        if saved is not None and isinstance(self._sampler, ReselectingSampler | RedrawingSampler):
+        if saved is not None:
             self._sampler.load_state_dict(saved["sampler"])
-            self._set_epoch(trainer, saved["following"])
+            self._set_epoch(trainer, saved["next_epoch"])
 
     def _set_epoch(self, trainer: Any, epoch: int) -> None:
         # max_epochs is -1 where steps or time end training.
@@ -85,7 +85,3 @@ class SamplerCallback(_Callback):  # type: ignore[misc]
         if known and isinstance(self._sampler, ReselectingSampler):
             self._sampler.reselection.num_epochs = trainer.max_epochs
         self._sampler.set_epoch(epoch)
-
-
-def _following(trainer: Any) -> int:
-    return int(trainer.fit_loop.epoch_progress.current.processed)

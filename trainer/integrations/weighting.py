@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from lipt.trainer.resampling.samplers import RedrawingSampler, SubsetSampler
+from lipt.trainer.resampling.samplers import RankSampler, SubsetSampler
 from lipt.trainer.subsets.weighted import UnweightedWarning, soft_targets
 
 logger = logging.getLogger(__name__)
@@ -79,10 +79,10 @@ class Weighting:
     Samplers without a subset have no weights.
     """
 
-    def __init__(self, sampler: SubsetSampler | RedrawingSampler) -> None:
+    def __init__(self, sampler: RankSampler) -> None:
         self._sampler = sampler if isinstance(sampler, SubsetSampler) else None
         self._batch = 0
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def begin(self, batch: int = 0) -> None:
         """Begin an epoch at batch number `batch`."""
@@ -104,24 +104,24 @@ class Weighting:
                 return compute(*args, **kwargs)
             if size is None:
                 result = compute(*args, **kwargs)
-                why = "batches are not the DataLoader's own, so their row numbers are unknown"
+                why = "the batches are not made by the DataLoader, so their examples are unknown"
             else:
                 weights_B = sampler.weights(self._batch, size)
                 soft_labels_BC = sampler.soft_labels(self._batch, size)
                 with WeightedLosses(weights_B, soft_labels_BC, sampler.alpha) as losses:
                     result = compute(*args, **kwargs)
                 if not losses.num_weighted or (sampler.alpha and not losses.num_softened):
-                    why = "the training step computes no loss of torch.nn.functional's for them"
-            self._tell(sampler, why)
+                    why = "the training step computes no per-example loss of torch.nn.functional"
+            self._report(sampler, why)
             return result
 
         return weighted
 
-    def _tell(self, sampler: SubsetSampler, why: str) -> None:
-        """Say once that the weights count, or `why` they do not."""
-        if why in self._said or not (why or sampler.is_weighted):
+    def _report(self, sampler: SubsetSampler, why: str) -> None:
+        """Log once that the weights count, or warn once `why` they do not."""
+        if why in self._reported or not (why or sampler.is_weighted):
             return
-        self._said.add(why)
+        self._reported.add(why)
         strategy = sampler.subset.strategy
         if why:
             warnings.warn(

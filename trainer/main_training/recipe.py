@@ -104,7 +104,7 @@ class Recipe(BaseModel):
 
     @property
     def augmentation_text(self) -> str:
-        """The augmentation in words: `images shifted by up to 4 pixels and mirrored`."""
+        """The augmentation as text: `images shifted by up to 4 pixels and mirrored`."""
         if self.augmentation in ("auto", "none"):
             return f"augmentation: {self.augmentation}"
         more = {
@@ -152,7 +152,7 @@ def evenly(times: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """When main training evaluates and saves.
+    """Times of main training's evaluations and checkpoints.
 
     test_at: shares of all steps, in (0, 1), after which the test set is evaluated; and at the end.
     subset_at: the same for the subset, without augmentation; None never evaluates it.

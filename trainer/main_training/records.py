@@ -17,10 +17,10 @@ from lipt.common.errors import ConfigError, SubsetError, WeightsError
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import pack, read_container
 from lipt.common.weights.specs import Weights, check_specs, specs_of
+from lipt.trainer.files import write_atomically
+from lipt.trainer.formatting import differences
 from lipt.trainer.main_training.recipe import Recipe
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.writing.files import write_atomically
-from lipt.trainer.writing.formatting import differences
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class EpochRecord:
 
 
 @dataclass(frozen=True)
-class Look:
+class Evaluation:
     """One evaluation on the test set after `step`; training `seconds` exclude evaluations."""
 
     step: int
@@ -67,7 +67,7 @@ class Progress:
     seconds: float
     subset_accuracies: tuple[tuple[int, float], ...] = ()
     evaluation_seconds: float = 0.0
-    looks: tuple[Look, ...] = ()
+    evaluations: tuple[Evaluation, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -84,7 +84,7 @@ class Trained(Progress):
     @property
     def test_accuracy(self) -> float | None:
         """Accuracy after the last step; None without a test set."""
-        return self.looks[-1].accuracy if self.looks else None
+        return self.evaluations[-1].accuracy if self.evaluations else None
 
     def __repr__(self) -> str:
         found = self.test_accuracy

@@ -77,7 +77,7 @@ class Examples:
         self._targets_N = dataset.targets_N[self.ids_N].to(device)
         self._weights_N = weights_N.to(device)
         self._stored_N: Stored | None = None
-        if len(self.ids_N) * dataset.inputs.num_bytes <= _room_bytes(device):
+        if len(self.ids_N) * dataset.inputs.num_bytes <= _device_budget_bytes(device):
             self._stored_N = stored_on(dataset.examples(self.ids_N), device)
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class Examples:
         return pinned(examples_B) if self._device.type == "cuda" else examples_B
 
 
-def _room_bytes(device: torch.device) -> int:
+def _device_budget_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return _MAX_CPU_BYTES
     free_bytes, _ = torch.cuda.mem_get_info(device)

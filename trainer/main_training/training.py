@@ -34,7 +34,7 @@ from lipt.trainer.main_training.recipe import Recipe, Schedule, marks
 from lipt.trainer.main_training.records import (
     Checkpoint,
     EpochRecord,
-    Look,
+    Evaluation,
     OnEpoch,
     OnStep,
     Progress,
@@ -51,13 +51,13 @@ from lipt.trainer.main_training.steps import (
     comparable,
     place_model,
 )
-from lipt.trainer.resampling.redrawing import Redrawn
+from lipt.trainer.resampling.repeated_random import RepeatedRandom
 from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.subsets.data import open_data
 from lipt.trainer.subsets.subset import Subset
 
 # What gives another subset before each epoch; its `num_epochs` is set beforehand.
-SubsetSource = Redrawn | Reselection
+SubsetSource = RepeatedRandom | Reselection
 # Called with the model in training and the first subset; None if the source selects that too.
 MakeSubsetSource = Callable[[nn.Module, Subset | None], SubsetSource]
 
@@ -157,7 +157,7 @@ class Training:
         training = now - started - (self.progress.evaluation_seconds - before.evaluation_seconds)
         self.progress = replace(self.progress, epoch=before.epoch + 1, step=step)
         self._evaluate(step)
-        looks = self.progress.looks[len(before.looks) :]
+        evaluations = self.progress.evaluations[len(before.evaluations) :]
         subset_accuracies = self.progress.subset_accuracies[len(before.subset_accuracies) :]
         return EpochRecord(
             epoch=self.progress.epoch,
@@ -170,7 +170,7 @@ class Training:
             images_per_second=num_examples / max(training, 1e-9),
             seconds=seconds,
             seconds_left=seconds / step * (num_steps - step),
-            test_accuracy=looks[-1].accuracy if looks else None,
+            test_accuracy=evaluations[-1].accuracy if evaluations else None,
             subset_accuracy=subset_accuracies[-1][1] if subset_accuracies else None,
             subset_digest=examples.digest,
         )
@@ -182,21 +182,25 @@ class Training:
             marks(shares, progress.num_steps)
             for shares in (self.schedule.test_at, self.schedule.subset_at)
         )
-        looks, on_subset = progress.looks, progress.subset_accuracies
-        if self.test is not None and step in at_test and step not in {one.step for one in looks}:
+        evaluations, on_subset = progress.evaluations, progress.subset_accuracies
+        if (
+            self.test is not None
+            and step in at_test
+            and step not in {one.step for one in evaluations}
+        ):
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # finish the steps before timing
                 started = monotonic()
             ids_N, before = torch.arange(len(self.test)), self.began + progress.evaluation_seconds
             found = accuracy(self.model, self.test, ids_N, self.forward_pass)
-            looks = (*looks, Look(step, started - before, found))
+            evaluations = (*evaluations, Evaluation(step, started - before, found))
         if step in at_subset and step not in dict(on_subset):
             found = accuracy(self.model, self.train, self.examples.ids_N, self.forward_pass)
             on_subset = (*on_subset, (step, found))
         now = monotonic()
         self.progress = replace(
             progress,
-            looks=looks,
+            evaluations=evaluations,
             subset_accuracies=on_subset,
             seconds=now - self.began,
             evaluation_seconds=progress.evaluation_seconds + now - started,
@@ -250,7 +254,7 @@ def fit(
         initial: initial weights, such as theta* or theta_p.
         checkpoint: file to write, and to continue from where it exists.
         max_seconds: pause after the last epoch that ends by then, but at least one epoch.
-        reselect: source of the subset before every epoch, such as a `Redrawn`. Or a function
+        reselect: source of the subset before every epoch, such as a `RepeatedRandom`. Or a function
             of the model and the first subset (or None) that makes one, such as a `Reselection`.
         on_epoch: each is called with every epoch's record.
         on_step: called after every step with (steps done, steps in all); must not block.

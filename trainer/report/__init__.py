@@ -1,1 +1,1 @@
-"""Report: one self-contained HTML file about a run, what it chose, and whether it paid."""
+"""Report and diagnosis as self-contained HTML files."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -24,47 +23,13 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.subsets import overlap
 from lipt.common.text import escaped, format_bytes
 from lipt.trainer.client.client import Client
-from lipt.trainer.comparison.outcomes import answers, cells, instead, outcomes
+from lipt.trainer.comparison.outcomes import alternatives, answers, cells, outcomes
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
+from lipt.trainer.formatting import format_percent
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
-from lipt.trainer.writing.formatting import format_percent
-
-_WIDTH = 480
-_TICK_STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-
-
-@dataclass(frozen=True)
-class Plot:
-    """Accuracies on y, places from 0 to `num_places` on x; pixels from the upper left corner."""
-
-    height: int
-    num_places: int
-    ticks: Sequence[float]
-    width: int = _WIDTH
-    left: int = 56
-    right: int = _WIDTH - 12
-    top: int = 12
-
-    @property
-    def bottom(self) -> int:
-        return self.height - 44
-
-    def x(self, place: float) -> float:
-        return self.left + (self.right - self.left) * place / self.num_places
-
-    def y(self, accuracy: float) -> float:
-        share = (accuracy - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
-        return self.bottom + (self.top - self.bottom) * share
-
-
-def ticks_of(accuracies: Sequence[float]) -> list[float]:
-    low, high = min(accuracies), max(accuracies)
-    step = next((step for step in _TICK_STEPS if high - low <= 5 * step), 1.0)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(step * number, 2) for number in range(first, max(last, first + 1) + 1)]
 
 
 def open_templates(needed_for: str) -> Any:
@@ -78,9 +43,13 @@ def open_templates(needed_for: str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = {"percent": format_percent, "size": format_bytes, "thousands": "{:,}".format}
-    environment.filters |= filters
+    environment.filters |= {"percent": format_percent, "size": format_bytes, "utc": _utc}
+    environment.filters["thousands"] = "{:,}".format
     return environment
+
+
+def _utc(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _finalize(value: Any) -> Any:
@@ -146,32 +115,29 @@ def file_paths(dataset: Dataset) -> list[str] | None:
     return [str(Path(rows.where(row)).absolute()) for row in range(len(rows))]
 
 
-def require_same(diagnosis: Diagnosis, dataset: Dataset) -> None:
-    own = dataset.fingerprint
-    if own != diagnosis.fingerprint or len(dataset) != len(diagnosis):
-        raise errors.DiagnosisError(
-            f"the diagnosis is of data with fingerprint {diagnosis.fingerprint} "
-            f"({len(diagnosis)} examples), but {dataset.source} has {own} ({len(dataset)}). "
-            "Give the coordinator's own data, or leave --data out."
+def _require_fingerprint(of: str, fingerprint: object, dataset: Dataset) -> None:
+    if fingerprint != dataset.fingerprint:
+        raise errors.SubsetError(
+            f"{of} is of data with fingerprint {fingerprint}, but {dataset.source} has "
+            f"{dataset.fingerprint}. Give the coordinator's own data."
         )
 
 
 def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> str:
     environment = open_templates("the page of lipt diagnose")
     if dataset is not None:
-        require_same(diagnosis, dataset)
+        _require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
     suspects = [issue.id for issue in diagnosis.label_issues()[:NUM_SUSPECTS]]
     outliers = diagnosis.outliers()[:NUM_OUTLIERS].tolist()
     found = [
         (len(set(diagnosis.given_label[group])) > 1, len(group), group[:NUM_PER_GROUP].tolist())
         for group in diagnosis.duplicate_groups()
     ]
-    # Labels that disagree are two faults at once.
+    # Groups with conflicting labels first.
     groups = sorted(found, key=lambda group: not group[0])[:NUM_GROUPS]
     shown = {*suspects, *outliers, *(row for *_, rows in groups for row in rows)}
     views = example_views(diagnosis, sorted(shown), dataset)
     findings = diagnosis.findings
-    curve = findings.learnability
     page: str = environment.get_template("diagnosis.html").render(
         diagnosis=diagnosis,
         source=diagnosis.source if dataset is None else dataset.source,
@@ -187,8 +153,7 @@ def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> st
         facts=facts(findings),
         fit=fit_text,
         proxy=proxy_text(findings),
-        curve=curve,
-        plot=Plot(280, len(curve.sizes), ticks_of(curve.accuracies)) if curve.sizes else None,
+        curve=findings.learnability,
         noise={item.label: item for item in findings.label_errors.per_class},
         needed={item.label: item.examples_for_90 for item in findings.redundancy.per_class},
     )
@@ -206,7 +171,7 @@ def count_classes(dataset: Dataset, rows: NDArray[np.int64]) -> tuple[int, ...]:
 def _story(
     client: Client, run: RunView, dataset: Dataset, subset: Subset, diagnosis: Diagnosis | None
 ) -> dict[str, Any]:
-    """A subset by its classes, and what its strategy keeps, or drops, when it may only do few."""
+    """A subset by its classes, and the examples that its strategy ranks highest and lowest."""
     everything = np.arange(len(dataset))
     count = min(NUM_WANTED, len(dataset) - 1)
     most = client.subset(run.run_id, subset.strategy, budget=count).indices
@@ -244,16 +209,22 @@ def render(
     file of trials.
     """
     identity, trials = comparison or (None, [])
-    _require_same_data(run, dataset, identity, trials)
+    _require_fingerprint(f"run {run.label}", run.fingerprint, dataset)
     if diagnosis is not None:
-        require_same(diagnosis, dataset)
+        _require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
+    if identity is not None:
+        _require_fingerprint("the comparison", identity.get("data"), dataset)
+        if not trials:
+            raise errors.ConfigError(
+                "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison "
+                "out."
+            )
     rows, labels_N = outcomes(trials), dataset.labels_N.numpy()
     parts = {one.index: one.ingredient for one in run.learners if one.ingredient is not None}
     tried = sorted(
         (one for one in run.learners if one.index in parts),
         key=lambda one: parts[one.index].position,
     )
-    heights = [0.0, *(max(part.accuracy, part.soup_accuracy) for part in parts.values())]
     subsets = [
         client.subset(run.run_id, strategy, fraction=fraction) for strategy, fraction in requests
     ]
@@ -268,14 +239,12 @@ def render(
             diagnosis=diagnosis,
             suspects=list(views.values()),
             small=are_small(dataset),
-            soup_plot=Plot(240, len(tried), ticks_of(heights)) if tried else None,
-            tried=tried,
             learners=[*tried, *(found for found in run.learners if found.ingredient is None)],
             cells=cells,
             rows=rows,
             answers=answers(rows),
-            instead=instead(rows),
-            dates=_dates(run, now),
+            alternatives=alternatives(rows),
+            now=now,
             stories=[_story(client, run, dataset, subset, diagnosis) for subset in subsets],
             overlaps=[
                 (
@@ -290,37 +259,3 @@ def render(
         )
     )
     return page
-
-
-def _require_same_data(
-    run: RunView, dataset: Dataset, identity: dict[str, Any] | None, trials: Sequence[Trial]
-) -> None:
-    own = dataset.fingerprint
-    if own != run.fingerprint:
-        raise errors.SubsetError(
-            f"run {run.label} was made on data with fingerprint {run.fingerprint}, but "
-            f"{dataset.source} has {own}. Give the coordinator's own data."
-        )
-    if identity is not None and identity.get("data") != dataset.fingerprint:
-        raise errors.SubsetError(
-            f"the comparison was made on {identity.get('data_source')} with fingerprint "
-            f"{identity.get('data')}, but {dataset.source} has {dataset.fingerprint}. Give the "
-            "comparison of this data, or none."
-        )
-    if identity is not None and not trials:
-        raise errors.ConfigError(
-            "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison out."
-        )
-
-
-def _dates(run: RunView, made_at: datetime | None) -> str:
-    began, ended = run.created_at, run.ended_at
-    after = ""
-    if began is not None and ended is not None:
-        after = f" after {timedelta(seconds=round((ended - began).total_seconds()))}"
-    found = (("started", began, ""), (run.state, ended, after), ("page made", made_at, ""))
-    return ", ".join(
-        f"{what} {when.astimezone(UTC):%Y-%m-%d %H:%M} UTC{then}"
-        for what, when, then in found
-        if when is not None
-    )

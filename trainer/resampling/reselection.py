@@ -249,10 +249,10 @@ class ReselectingSampler(SubsetSampler):
 
     def state_dict(self) -> dict[str, Any]:
         """Return a checkpoint's state, as JSON values."""
-        return {"epoch": self._epoch, "reselection": self.reselection.state_dict()}
+        return {**super().state_dict(), "reselection": self.reselection.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`, with `set_epoch` of the same epoch or the next."""
+        super().load_state_dict(state)
         self.reselection.load_state_dict(state["reselection"])
         self.subset = self.reselection.subset
-        self._epoch = state["epoch"]

@@ -19,7 +19,7 @@ from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.common.subsets import resolve_budget
 from lipt.trainer.arguments import checked
-from lipt.trainer.resampling.redrawing import Cycles
+from lipt.trainer.resampling.repeated_random import Cycles
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.subsets.weighted import normalized_weights
 
@@ -54,6 +54,14 @@ class RankSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next `iter`; call it before each epoch, on every rank."""
         self._epoch = epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a checkpoint's state, for `torch.save`."""
+        return {"epoch": self._epoch}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`, with `set_epoch` of the same epoch or the next."""
+        self._epoch = state["epoch"]
 
     def _deal(self, order_N: Tensor) -> Tensor:
         """Return the rank's part of an order that all ranks share."""
@@ -146,12 +154,12 @@ class SubsetSampler(RankSampler):
             yield from subset.indices[share_B.numpy()].tolist()
 
 
-class RedrawingSampler(RankSampler):
+class RepeatedRandomSampler(RankSampler):
     """Random examples, resampled every epoch; every example is drawn once before any repeats.
 
     RS2 without replacement (Okanovic et al. 2024, arXiv:2305.18424).
 
-        sampler = RedrawingSampler(len(data), fraction=0.1)
+        sampler = RepeatedRandomSampler(len(data), fraction=0.1)
         loader = DataLoader(data, batch_size=256, sampler=sampler)
         for epoch in range(200):
             sampler.set_epoch(epoch)
@@ -190,11 +198,3 @@ class RedrawingSampler(RankSampler):
     def __iter__(self) -> Iterator[int]:
         for share_B in torch.split(self._deal(self._cycles.draw(self._epoch)), _BLOCK):
             yield from share_B.tolist()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return a checkpoint's state, for `torch.save`."""
-        return {"epoch": self._epoch}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`, with `set_epoch` of the same epoch or the next."""
-        self._epoch = state["epoch"]

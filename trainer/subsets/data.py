@@ -5,7 +5,7 @@
     datasets.Dataset                Hugging Face's; its image, else all columns but the label
     a map-style data set            unchanged; torchvision's without its transforms
 
-A data set of `lipt.common.data` knows its fingerprint. For others, the check computes the
+A data set of `lipt.common.data` has its fingerprint. For others, the check computes the
 coordinator's: of labels and encoded bytes (`datasets.Dataset`, ImageFolder's `samples`), or of
 labels and pixels. An image folder can have both.
 """
@@ -13,6 +13,7 @@ labels and pixels. An image folder can have both.
 from __future__ import annotations
 
 import copy
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -44,18 +45,9 @@ class MapStyle(Protocol[ExampleT_co]):
     def __getitem__(self, row: int, /) -> ExampleT_co: ...
 
 
-class RowNumbers(Sequence[int]):
-    """An int64 array as a sequence of Python ints, without a copy."""
-
-    def __init__(self, indices_N: NDArray[np.int64]) -> None:
-        self._indices_N = indices_N
-
-    def __len__(self) -> int:
-        return len(self._indices_N)
-
-    def __getitem__(self, place: Any) -> Any:
-        found = self._indices_N[place]
-        return RowNumbers(found) if isinstance(place, slice) else int(found)
+def row_numbers(indices_N: NDArray[np.int64]) -> array[int]:
+    """Return a copy as a sequence of Python ints, of 8 bytes each; DataLoaders pickle it."""
+    return array("q", indices_N.tobytes())
 
 
 class Pairs:
@@ -172,7 +164,7 @@ def map_style(data: Any) -> Any:
 
 
 def rows_of(data: Any, manifest: Mapping[str, Any]) -> Any:
-    """Return the rows of a subset's data: those of a table opened, (X, y) as pairs."""
+    """Return a subset's data as rows: a table is opened, (X, y) becomes pairs."""
     from lipt.common.data.sources import frames  # noqa: PLC0415 - torch
 
     if frames.is_pair(data) and (frames.are_texts(data[0]) or not frames.is_table(data)):

@@ -1,14 +1,14 @@
 """File formats of a subset: exact, and readable without this package.
 
 The suffix selects the format. Every format has N indices (int64, ascending), N weights (float32),
-optional N x C soft labels (float16), and a metadata object {"format": "lipt-subset", "version": 1,
-"strategy", "fingerprint", "digest", "manifest"}.
+and optional N x C soft labels (float16). All but .csv have a metadata object {"format":
+"lipt-subset", "version": 1, "strategy", "fingerprint", "digest", "manifest"}.
 
 .npy      consecutive npy records, as `numpy.save` on an open file writes them: `<i8` N, `<f4` N,
           `|u1` with the metadata as UTF-8 JSON, and `<f2` N x C. `numpy.load` reads the indices.
-.csv      header `index,weight,soft_0,...`, one row per example. The metadata of NAME.csv is JSON
-          in NAME.manifest.json.
 .json     the metadata object, with the keys "indices", "weights" and "soft_labels".
+.csv      an export for other programs, without metadata, so not read back: header
+          `index,weight,soft_0,...`, one row per example.
 
 In text, a number is the shortest decimal of its float64 value, which reads back exactly.
 """
@@ -21,7 +21,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -30,53 +30,51 @@ from lipt.common.errors import SubsetError
 _FORMAT = {"format": "lipt-subset", "version": 1}
 COLUMNS = (("indices", np.int64), ("weights", np.float32), ("soft_labels", np.float16))
 _TEXTS = ("fingerprint", "digest", "strategy")
-_CSV_HEADER = ["index", "weight"]
 # Rows converted to Python numbers at a time.
 _ROWS = 16_384
 
 # A subset's fields by name: `indices`, `weights`, optional `soft_labels`, texts and `manifest`.
 Fields = Mapping[str, Any]
-Codec = tuple[Callable[[Fields, BinaryIO], None], Callable[[BinaryIO], dict[str, Any]]]
+Write = Callable[[Fields, BinaryIO], None]
+Read = Callable[[BinaryIO], dict[str, Any]]
+CodecT = TypeVar("CodecT", Write, Read)
 
 
-def codec_of(path: Path) -> Codec:
-    """Return the writer and reader for a path; SubsetError for another suffix."""
-    codec = _CODECS.get(path.suffix.lower())
+def writer_of(path: Path) -> Write:
+    """Return the function that writes a format; SubsetError for another suffix."""
+    return _by_suffix(path, _WRITERS, "written")
+
+
+def reader_of(path: Path) -> Read:
+    """Return the function that reads a format; SubsetError for another suffix."""
+    return _by_suffix(path, _READERS, "read")
+
+
+def _by_suffix(path: Path, codecs: Mapping[str, CodecT], action: str) -> CodecT:
+    codec = codecs.get(path.suffix.lower())
     if codec is None:
         raise SubsetError(
-            f"'{path}' has the suffix {path.suffix!r}; a subset is written as one of "
-            f"{', '.join(_CODECS)}. Choose one of these suffixes."
+            f"'{path}' has the suffix {path.suffix!r}; a subset is {action} as one of "
+            f"{', '.join(codecs)}. Choose one of these suffixes."
         )
     return codec
-
-
-def manifest_beside(path: Path) -> Path | None:
-    """Return the metadata file of a .csv; None for other formats."""
-    return path.with_suffix(".manifest.json") if path.suffix.lower() == ".csv" else None
-
-
-def metadata_text(fields: Fields) -> str:
-    """Format the metadata object as JSON."""
-    return _json(_metadata(fields))
 
 
 def _metadata(fields: Fields) -> dict[str, Any]:
     return _FORMAT | {name: fields[name] for name in (*_TEXTS, "manifest")}
 
 
-def decode(file: BinaryIO, path: Path, beside: bytes | None = None) -> dict[str, Any]:
-    """Read a subset's fields, a .csv's with the metadata `beside`; SubsetError if damaged."""
-    _, read = codec_of(path)
+def decode(file: BinaryIO, path: Path) -> dict[str, Any]:
+    """Read a subset's fields; SubsetError if damaged."""
+    read = reader_of(path)
     try:
         fields = read(file)
-        if beside is not None:
-            fields |= _object(beside)
         columns = {
             name: np.asarray(fields[name], dtype=dtype)
             for name, dtype in COLUMNS
             if name != "soft_labels" or name in fields
         }
-    # numpy, csv and json raise any error for damaged bytes, MemoryError included.
+    # numpy and json raise any error for damaged bytes, MemoryError included.
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise SubsetError(
@@ -117,7 +115,7 @@ _RECORDS = (
 
 
 def _encode_npy(fields: Fields, file: BinaryIO) -> None:
-    metadata = np.frombuffer(metadata_text(fields).encode(), dtype=np.uint8)
+    metadata = np.frombuffer(_json(_metadata(fields)).encode(), dtype=np.uint8)
     records = {**fields, "metadata": metadata}
     for name, dtype, _ in _RECORDS:
         if records[name] is not None:
@@ -147,23 +145,11 @@ def _encode_csv(fields: Fields, file: BinaryIO) -> None:
     columns = [fields["indices"], fields["weights"]]
     if fields["soft_labels"] is not None:
         columns += list(fields["soft_labels"].T)
-    writer.writerow(_CSV_HEADER + [f"soft_{number}" for number in range(len(columns) - 2)])
+    writer.writerow(["index", "weight"] + [f"soft_{number}" for number in range(len(columns) - 2)])
     for start in range(0, len(columns[0]), _ROWS):
         some = slice(start, start + _ROWS)
         writer.writerows(zip(*(column[some].tolist() for column in columns), strict=True))
     text.detach()
-
-
-def _decode_csv(file: BinaryIO) -> dict[str, Any]:
-    header, *rows = csv.reader(line.decode() for line in file)
-    num_soft = len(header) - len(_CSV_HEADER)
-    if header != _CSV_HEADER + [f"soft_{number}" for number in range(num_soft)]:
-        raise ValueError(f"its header is {','.join(header)[:100]!r}")
-    if any(len(row) != len(header) for row in rows):
-        raise ValueError("its rows differ in length")
-    indices, weights = [int(row[0]) for row in rows], [float(row[1]) for row in rows]
-    soft = {"soft_labels": [list(map(float, row[2:])) for row in rows]} if num_soft else {}
-    return {"indices": indices, "weights": weights, **soft}
 
 
 def _encode_json(fields: Fields, file: BinaryIO) -> None:
@@ -177,8 +163,5 @@ def _decode_json(file: BinaryIO) -> dict[str, Any]:
     return _object(file.read())
 
 
-_CODECS: dict[str, Codec] = {
-    ".npy": (_encode_npy, _decode_npy),
-    ".csv": (_encode_csv, _decode_csv),
-    ".json": (_encode_json, _decode_json),
-}
+_WRITERS = {".npy": _encode_npy, ".json": _encode_json, ".csv": _encode_csv}
+_READERS = {".npy": _decode_npy, ".json": _decode_json}

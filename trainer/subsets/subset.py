@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from lipt.common.errors import InvalidRequestError, SubsetError
 from lipt.common.subsets import subset_digest
 from lipt.trainer.arguments import checked
+from lipt.trainer.files import replacing
+from lipt.trainer.formatting import as_table
 from lipt.trainer.subsets import EXAMPLES_PER_SHARD
 from lipt.trainer.subsets.data import (
     ExampleT_co,
     MapStyle,
-    RowNumbers,
     require_same_data,
+    row_numbers,
     rows_of,
 )
-from lipt.trainer.subsets.formats import COLUMNS, codec_of, decode, manifest_beside, metadata_text
-from lipt.trainer.writing.files import replacing, write_atomically
-from lipt.trainer.writing.formatting import as_table
+from lipt.trainer.subsets.formats import COLUMNS, decode, reader_of, writer_of
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -53,7 +53,7 @@ class Subset:
         soft_labels: float16, one row of probabilities per index, as training targets; None where
             none were requested.
         kept: whether the request's `previous` subset was returned; neither compared nor saved.
-        handed_over: whether to keep the arrays without a copy.
+        no_copy: whether to keep the arrays without a copy.
 
     Raises:
         SubsetError: the columns do not fit each other, or not the digest.
@@ -68,10 +68,10 @@ class Subset:
     manifest: Mapping[str, Any] = field(default_factory=dict, hash=False)
     soft_labels: NDArray[np.float16] | None = field(default=None, compare=False)
     kept: bool = field(default=False, compare=False)
-    handed_over: InitVar[bool] = False
+    no_copy: InitVar[bool] = False
 
-    def __post_init__(self, handed_over: bool) -> None:
-        take = np.asarray if handed_over else np.array
+    def __post_init__(self, no_copy: bool) -> None:
+        take = np.asarray if no_copy else np.array
         for name, dtype in COLUMNS:
             if getattr(self, name) is not None:
                 column = take(getattr(self, name), dtype=dtype)
@@ -100,7 +100,10 @@ class Subset:
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Summary as (name, text) pairs."""
-        num_examples, costs = self._noted("data", "num_examples"), self.manifest.get("costs")
+        num_examples, costs = (
+            self._manifest_value("data", "num_examples"),
+            self.manifest.get("costs"),
+        )
         share = f" of {num_examples:,} ({len(self) / num_examples:.1%})" if num_examples else ""
         facts = [("examples", f"{len(self):,}{share}"), ("strategy", self.strategy)]
         if self.findings:
@@ -119,14 +122,14 @@ class Subset:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """Sentences on the selection: what judged, how many learners took part, and more."""
-        words = self._noted("findings", "words")
+        """Sentences on the selection, such as the proxy model and the number of learners."""
+        words = self._manifest_value("findings", "words")
         return tuple(map(str, words)) if isinstance(words, list) else ()
 
     @property
     def recommended_alpha(self) -> float:
         """Recommended share of the soft label in a training target, in [0, 1]."""
-        alpha = self._noted("soft_labels", "recommended_alpha")
+        alpha = self._manifest_value("soft_labels", "recommended_alpha")
         return float(alpha) if isinstance(alpha, int | float) and 0 <= alpha <= 1 else 0.0
 
     @property
@@ -137,11 +140,11 @@ class Subset:
     @property
     def quarantined(self) -> tuple[int, ...]:
         """Ids of broken images that the coordinator excluded, ascending."""
-        ids = self._noted("data", "quarantined")
+        ids = self._manifest_value("data", "quarantined")
         numbers = isinstance(ids, list) and all(isinstance(one, int) for one in ids)
         return tuple(ids) if numbers else ()
 
-    def _noted(self, section: str, name: str) -> Any:
+    def _manifest_value(self, section: str, name: str) -> Any:
         found = self.manifest.get(section)
         return found.get(name) if isinstance(found, Mapping) else None
 
@@ -188,7 +191,7 @@ class Subset:
         soft_labels_KC = None
         if self.soft_labels is not None:
             soft_labels_KC = torch.from_numpy(self.soft_labels.astype(np.float32))
-        return WeightedData(rows, RowNumbers(self.indices), weights_K, soft_labels_KC)
+        return WeightedData(rows, row_numbers(self.indices), weights_K, soft_labels_KC)
 
     def apply(
         self, dataset: MapStyle[ExampleT_co], *, check: bool = True
@@ -213,7 +216,7 @@ class Subset:
         source: Any = rows_of(dataset, self.manifest)
         require_same_data(source, self, check=check)
         self._warn_of_weights()
-        return Chosen(source, RowNumbers(self.indices))
+        return Chosen(source, row_numbers(self.indices))
 
     def hf_select(self, dataset: Any, *, check: bool = True) -> Any:
         """Return the selected rows of a Hugging Face `datasets.Dataset`, by its own `select`.
@@ -238,42 +241,37 @@ class Subset:
 
     @checked
     def save(self, path: str | Path) -> Path:
-        """Write .npy, .csv or .json atomically; SubsetError for another suffix.
+        """Write .npy, .json or .csv atomically; SubsetError for another suffix.
 
-        `numpy.load` of a .npy returns the indices; `pandas.read_csv` returns the columns index and
-        weight. The manifest of NAME.csv is in NAME.manifest.json.
+        `numpy.load` of a .npy returns the indices. A .csv is an export for other programs: the
+        columns index and weight, without the manifest. `load` reads the other two.
         """
         target = Path(path)
-        write, _ = codec_of(target)  # checked before there is a file
-        with replacing(target) as temporary:
-            with temporary.open("wb") as file:
-                write(vars(self), file)
-            if (beside := manifest_beside(target)) is not None:
-                write_atomically(beside, f"{metadata_text(vars(self))}\n".encode())
+        write = writer_of(target)  # checked before there is a file
+        with replacing(target) as temporary, temporary.open("wb") as file:
+            write(vars(self), file)
         return target
 
     @classmethod
     @checked
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote, equal in every field; SubsetError for a damaged file."""
+        """Read a .npy or .json, equal in every field; SubsetError for a damaged file."""
         source = Path(path)
-        codec_of(source)  # before it is read
+        reader_of(source)  # checked before the file is opened
         with source.open("rb") as file:
-            fields = decode(file, source, _beside(source))
-        return cls(**fields, handed_over=True)
+            return cls(**decode(file, source), no_copy=True)
 
     def to_json(self) -> str:
         """Return the content of a .json file."""
-        write, _ = codec_of(_JSON)
         file = io.BytesIO()
-        write(vars(self), file)
+        writer_of(_JSON)(vars(self), file)
         return file.getvalue().decode()
 
     @classmethod
     @checked
     def from_json(cls, text: str) -> Self:
         """Read the output of `to_json`."""
-        return cls(**decode(io.BytesIO(text.encode()), _JSON), handed_over=True)
+        return cls(**decode(io.BytesIO(text.encode()), _JSON), no_copy=True)
 
     def to_webdataset(
         self,
@@ -297,22 +295,9 @@ class Subset:
         Raises:
             SubsetError, DataError: other data, an empty subset, or data without readable images.
         """
-        from lipt.trainer.subsets.written_out import write_out  # noqa: PLC0415 - Pillow
+        from lipt.trainer.subsets.export import export_shards  # noqa: PLC0415 - Pillow
 
-        return write_out(self, dataset, Path(folder), examples_per_shard, on_progress)
-
-
-def _beside(source: Path) -> bytes | None:
-    beside = manifest_beside(source)
-    if beside is None:
-        return None
-    try:
-        return beside.read_bytes()
-    except FileNotFoundError:
-        raise SubsetError(
-            f"{source} has no {beside.name} beside it, which says what it was chosen from. "
-            "Copy both files, or get the subset again with 'lipt subset get'."
-        ) from None
+        return export_shards(self, dataset, Path(folder), examples_per_shard, on_progress)
 
 
 def _require_valid(

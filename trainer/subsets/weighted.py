@@ -43,18 +43,6 @@ def soft_targets(labels_B: Tensor, soft_labels_BC: Tensor, alpha: float) -> Tens
     return torch.lerp(hard_BC.float(), soft_labels_BC.float(), alpha)
 
 
-def weighted_cross_entropy(
-    logits_BC: Tensor, labels_B: Tensor, weights_B: Tensor, *, label_smoothing: float = 0.0
-) -> Tensor:
-    """Mean over the batch of each example's cross-entropy times its weight, 0-d, float32.
-
-    An example of weight w counts as w examples. `normalized_weights` preserve the learning rate's
-    scale.
-    """
-    losses_B = example_losses(logits_BC, labels_B, label_smoothing=label_smoothing)
-    return (losses_B * weights_B).mean()
-
-
 def normalized_weights(weights_N: Tensor) -> Tensor:
     """Scale a subset's weights to mean 1, float32; all ones where they sum to 0."""
     mean = weights_N.double().mean()

@@ -22,11 +22,11 @@ def test_a_program_that_ends_with_a_thread_in_torch_leaves_in_order(
     entered: list[str] = []
 
     @contextmanager
-    def leaving() -> Iterator[None]:
+    def process_exit() -> Iterator[None]:
         entered.append("leaving")
         yield
 
-    monkeypatch.setattr(app, "leaving", leaving)
+    monkeypatch.setattr(app, "process_exit", process_exit)
     monkeypatch.setattr(app, "main", lambda **_: entered.append("main"))
     app.program()
     assert entered == ["leaving", "main"]
@@ -109,7 +109,7 @@ DISTILL = ("distill", "--data", "digits-train", "--model", "linear", "--out", "x
         (("run", "start", "--set", "learners.num_steps"), "is not NAME=VALUE"),
         (("run", "start", "--config", "/nowhere/run.toml"), "cannot be read"),
         (("subset", "get", "--out", "x.npy"), "give one of --fraction and --budget"),
-        (("subset", "get", "--out", "x.txt", "--fraction", "0.1"), ".npy, .csv, .json"),
+        (("subset", "get", "--out", "x.txt", "--fraction", "0.1"), ".npy, .json, .csv"),
         (("subset", "get", "--out", "/nowhere/x.npy", "--budget", "3"), "not a directory"),
         (("weights", "get", "--out", "/nowhere/w.safetensors"), "not a directory"),
         (("weights", "get", "--out", "w.safetensors", "--kind", "final"), "pretrained"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lipt.trainer.cli.experiment import found_text
+from lipt.trainer.cli.experiment import suspects_text
 from lipt.trainer.comparison.outcomes import outcomes, verdict
 from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.subsets.subset import Subset
@@ -46,7 +46,7 @@ def test_the_demo_leaves_subsets_weights_logs_and_the_record_of_its_run(demo: De
     subset = Subset.load(folder / "subset-uniform_per_class.npy")
     assert len(subset) == 144  # 10% of 1,442, rounded
     assert np.load(folder / "subset-uniform_per_class.npy").tolist() == subset.indices.tolist()
-    assert Subset.load(folder / "subset-uniform_per_class.csv") == subset
+    assert Subset.load(folder / "subset-uniform_per_class.npy") == subset
     assert (folder / "theta_p.safetensors").stat().st_size > 0
     assert "coordinator | " in (folder / "lipt-up.log").read_text()
     run = json.loads((folder / "run.json").read_text())
@@ -75,7 +75,7 @@ def test_what_the_demo_shows_is_not_broken_on_digits(demo: Demo) -> None:
     folder, said = demo
     rows = {row.strategy: row for row in outcomes(read_trials(folder / "comparison.jsonl")[1])}
     assert rows["auto"].beats_random
-    assert rows["auto"].levelled_off
+    assert rows["auto"].converged
     # The strategy, 144 examples, the fewest and the most of a class, and how many are wrong.
     lines = re.findall(r"^(\w+) +144 +\d+ to \d+ +(\d+)$", said, re.MULTILINE)
     num_wrong = {strategy: int(wrong) for strategy, wrong in lines}
@@ -103,7 +103,7 @@ def test_the_demo_writes_two_pages_and_leaves_no_process(demo: Demo) -> None:
 
 def test_wrong_labels_are_counted_among_the_suspects_and_the_worst_of_them() -> None:
     # 6 and 1 are the suspects; 1 and 3 are wrong.
-    assert found_text([6, 1], np.isin(np.arange(8), [1, 3])) == (
+    assert suspects_text([6, 1], np.isin(np.arange(8), [1, 3])) == (
         "2 of 8 labels are wrong on purpose. The diagnosis does not know which, and suspects "
         "2 labels: 1 of these are wrong, and 1 of the first 2."
     )

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from lipt.trainer.comparison.compare import choosing_costs, rests_on_pretraining
+from lipt.trainer.comparison.compare import selection_costs, uses_pretraining
 from lipt.trainer.views import CostsView, StrategyView
 
 SIGNALS = ("signals",)
@@ -37,12 +37,12 @@ def ridge(features: str, *tried: str) -> dict[str, Any]:
 def test_policy_rests_on_pretraining_where_the_run_was_looked_at(
     needs: tuple[str, ...], proxy: dict[str, Any], rests: bool
 ) -> None:
-    assert rests_on_pretraining(needs, {"proxy": proxy}) is rests
+    assert uses_pretraining(needs, {"proxy": proxy}) is rests
 
 
 def test_soft_labels_rest_on_the_pretraining_that_their_head_looked_at() -> None:
-    assert not rests_on_pretraining((), {"soft_labels": ridge("patches")})
-    assert rests_on_pretraining((), {"soft_labels": ridge("patches", "patches", "learners")})
+    assert not uses_pretraining((), {"soft_labels": ridge("patches")})
+    assert uses_pretraining((), {"soft_labels": ridge("patches", "patches", "learners")})
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_costs_of_choosing(name: str, manifest: dict[str, Any], costs: dict[str,
     strategy = StrategyView(name, "", "", True, True, (), needs=needs)
     run = CostsView(1.0, 2.0, 3.0, 4.0, 10, 20)
     told = {**manifest, "costs": {"selection_seconds": 1.5, **warm_up}}
-    assert choosing_costs(strategy, run, told) == costs
+    assert selection_costs(strategy, run, told) == costs

@@ -8,11 +8,11 @@ from lipt.trainer.comparison.outcomes import (
     cells,
     outcomes,
     paired_difference,
-    plain,
+    text_tables,
     verdict,
 )
 from lipt.trainer.comparison.trial import Trial
-from lipt.trainer.main_training.records import Look
+from lipt.trainer.main_training.records import Evaluation
 from tests.trainer.made_up import made_up_trial, trials
 
 
@@ -25,7 +25,7 @@ def test_the_interval_is_students() -> None:
     assert found.high == pytest.approx(2 + 4.30265 / 3**0.5, abs=1e-4)
 
 
-def looked_at(strategy: str, *looks: tuple[float, float], before: float = 0.0) -> list[Trial]:
+def evaluated(strategy: str, *evaluations: tuple[float, float], before: float = 0.0) -> list[Trial]:
     """A seed each, looked at after 10 steps in 1 s, and after 20 in 2 s."""
     return [
         made_up_trial(
@@ -35,9 +35,9 @@ def looked_at(strategy: str, *looks: tuple[float, float], before: float = 0.0) -
             pretraining_seconds=before,
             selection_seconds=0.0,
             test_accuracy=0.5,
-            looks=(Look(10, 1.0, first), Look(20, 2.0, second)),
+            evaluations=(Evaluation(10, 1.0, first), Evaluation(20, 2.0, second)),
         )
-        for seed, (first, second) in enumerate(looks)
+        for seed, (first, second) in enumerate(evaluations)
     ]
 
 
@@ -49,32 +49,29 @@ def reaching(
     everything: tuple[tuple[float, float], ...] = (SOON, SOON),
     redrawn: tuple[tuple[float, float], ...] = (LATE, SOON),
 ) -> Outcome:
-    """Of ours, where random ends with 50%."""
-    rivals = [*looked_at("everything", *everything), *looked_at("redrawn", *redrawn)]
-    return named(outcomes([*looked_at("uniform", SOON, SOON), *ours, *rivals]))["craig"]
+    """The outcome of our trials where random ends with 50%."""
+    baselines = [*evaluated("everything", *everything), *evaluated("redrawn", *redrawn)]
+    return named(outcomes([*evaluated("uniform", SOON, SOON), *ours, *baselines]))["craig"]
 
 
 def test_seconds_are_compared_where_all_reach_the_target() -> None:
-    row = reaching(looked_at("craig", SOON, LATE, before=5.0))
+    row = reaching(evaluated("craig", SOON, LATE, before=5.0))
     assert row.reached == Reached(num_trainings=2, num_reached=2, steps=15, seconds=6.5)
-    assert row.everything.reached == Reached(2, 2, steps=10, seconds=1)
-    assert row.redrawn.reached == Reached(2, 2, steps=15, seconds=1.5)
-    assert row.everything.later is not None
+    assert row.everything.seconds is not None
     # 6 - 1 and 7 - 1; 6 - 2 and 7 - 1.
-    assert row.everything.later.mean == 5.5
+    assert row.everything.seconds.mean == 5.5
     # Their deviation is sqrt(0.5), the standard error 0.5, and t(0.975, 1) = 12.7062.
-    assert row.everything.later.low == pytest.approx(5.5 - 12.7062 / 2, abs=1e-4)
-    assert row.redrawn.later is not None
-    assert row.redrawn.later.mean == 5.0
-    row = reaching(looked_at("craig", SOON, NEVER))
+    assert row.everything.seconds.low == pytest.approx(5.5 - 12.7062 / 2, abs=1e-4)
+    assert mean(row.resampled.seconds) == 5.0
+    row = reaching(evaluated("craig", SOON, NEVER))
     assert row.reached == Reached(2, 1, steps=10, seconds=1)
-    assert row.everything.later is None
-    row = reaching(looked_at("craig", SOON, SOON), everything=(SOON, NEVER))
-    assert row.everything.later is None
+    assert row.everything.seconds is None
+    row = reaching(evaluated("craig", SOON, SOON), everything=(SOON, NEVER))
+    assert row.everything.seconds is None
 
 
 RANDOM = [*trials("uniform", [0.70, 0.72, 0.71]), *trials("uniform_per_class", [0.72, 0.74, 0.73])]
-REDRAWN = trials("redrawn", [0.78, 0.80, 0.79])
+RESAMPLED = trials("redrawn", [0.78, 0.80, 0.79])
 EVERYTHING = trials("everything", [0.80, 0.80, 0.80], 1.0)
 
 
@@ -92,16 +89,16 @@ def test_all_are_compared_with_the_better_random_and_everything() -> None:
     assert [row.strategy for row in rows] == ["uniform_per_class", "uniform", "craig"]
     assert mean(rows[2].difference) == pytest.approx(0.02)
     assert rows[0].difference is rows[1].difference is None
-    rows = named(outcomes([*RANDOM, *REDRAWN, *EVERYTHING, *trials("craig", [0.75] * 3)]))
+    rows = named(outcomes([*RANDOM, *RESAMPLED, *EVERYTHING, *trials("craig", [0.75] * 3)]))
     craig, redrawn = rows["craig"], rows["redrawn"]
-    assert mean(craig.everything.difference) == pytest.approx(-0.05)
-    assert mean(craig.redrawn.difference) == pytest.approx(-0.04)
-    assert mean(rows["uniform"].everything.difference) == pytest.approx(-0.09)
+    assert mean(craig.everything.accuracy) == pytest.approx(-0.05)
+    assert mean(craig.resampled.accuracy) == pytest.approx(-0.04)
+    assert mean(rows["uniform"].everything.accuracy) == pytest.approx(-0.09)
     assert mean(redrawn.difference) == pytest.approx(0.06)
-    assert mean(redrawn.everything.difference) == pytest.approx(-0.01)
-    assert redrawn.redrawn.difference is None
+    assert mean(redrawn.everything.accuracy) == pytest.approx(-0.01)
+    assert redrawn.resampled.accuracy is None
     everything = rows["everything"]
-    assert everything.difference is everything.everything.difference is None
+    assert everything.difference is everything.everything.accuracy is None
 
 
 def test_soft_labels_are_compared_with_the_same_without_and_no_verdict() -> None:
@@ -114,9 +111,9 @@ def test_soft_labels_are_compared_with_the_same_without_and_no_verdict() -> None
     assert mean(found["craig+soft"].difference) == pytest.approx(0.05)
     assert mean(found["uniform+soft"].difference) == pytest.approx(0.06)
     assert mean(found["everything+soft"].difference) == pytest.approx(0.01)
-    assert found["everything+soft"].levelled_off is None
+    assert found["everything+soft"].converged is None
     assert cells(found["craig+soft"])["to random (95% interval)"].endswith(" to without")
-    assert "craig +soft" in "\n".join(plain(rows))
+    assert "craig +soft" in "\n".join(text_tables(rows))
     soft = [*trials("craig+soft", [0.79] * 3), *trials("everything+soft", [0.81] * 3, 1.0)]
     rows = outcomes([*RANDOM, *soft, *trials("craig", [0.70] * 3), *EVERYTHING])
     assert not named(rows)["craig+soft"].beats_random
@@ -125,11 +122,11 @@ def test_soft_labels_are_compared_with_the_same_without_and_no_verdict() -> None
     assert "soft" not in verdict(rows)
 
 
-LOOKS = (Look(10, 1.0, 0.70), Look(20, 2.0, 0.80))
+EVALUATIONS = (Evaluation(10, 1.0, 0.70), Evaluation(20, 2.0, 0.80))
 
 
 def test_without_random_there_is_no_target_and_no_difference() -> None:
-    (row,) = outcomes(trials("craig", [0.8] * 2, looks=LOOKS))
+    (row,) = outcomes(trials("craig", [0.8] * 2, evaluations=EVALUATIONS))
     assert (row.target, row.reached, row.difference) == (None, None, None)
 
 

@@ -4,16 +4,16 @@ from pathlib import Path
 import pytest
 
 from lipt.common.errors import ConfigError
-from lipt.trainer.comparison.trial import Cell, Plan, TrialFile, label, levelled_off, read_trials
+from lipt.trainer.comparison.trial import Cell, Plan, TrialFile, converged, label, read_trials
 from lipt.trainer.main_training import Recipe
-from lipt.trainer.main_training.records import Look
+from lipt.trainer.main_training.records import Evaluation
 from tests.trainer.made_up import made_up_trial
 
 TRIAL = made_up_trial(
     pretraining_seconds=1.5,
     selection_seconds=0.25,
     bytes_sent=7,
-    looks=(Look(10, 2.0, 0.3), Look(20, 4.0, 0.5), Look(30, 6.0, 0.4)),
+    evaluations=(Evaluation(10, 2.0, 0.3), Evaluation(20, 4.0, 0.5), Evaluation(30, 6.0, 0.4)),
 )
 IDENTITY = {"model": "resnet8", "data": "f"}
 
@@ -28,8 +28,8 @@ IDENTITY = {"model": "resnet8", "data": "f"}
         ([(100, 0.9)], False),  # nothing to compare with
     ],
 )
-def test_levelled_off(accuracies: list[tuple[int, float]], expected: bool) -> None:
-    assert levelled_off(accuracies, 100) is expected
+def test_converged(accuracies: list[tuple[int, float]], expected: bool) -> None:
+    assert converged(accuracies, 100) is expected
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from lipt.trainer import ReselectingSampler
+from lipt import ReselectingSampler
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.fake_client import FakeClient
 from tests.trainer.made_up import made_up_subset

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
+from lipt import RepeatedRandomSampler, ReselectingSampler, SubsetSampler
 from lipt.common.errors import ConfigError, SubsetError
-from lipt.trainer import RedrawingSampler, ReselectingSampler, SubsetSampler
 from tests.trainer.fake_client import FakeClient
 from tests.trainer.integrations.conftest import BATCH, NUM_EXAMPLES, Loop, Model, Rows, subset_of
 
@@ -23,8 +23,8 @@ def numbers(*subsets: int) -> list[list[int]]:
     return [subset_of(number).indices.tolist() for number in subsets]
 
 
-def random() -> RedrawingSampler:
-    return RedrawingSampler(NUM_EXAMPLES, budget=8)
+def random() -> RepeatedRandomSampler:
+    return RepeatedRandomSampler(NUM_EXAMPLES, budget=8)
 
 
 def random_epoch(epoch: int) -> list[int]:

@@ -12,7 +12,7 @@ from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError, WeightsError
 from lipt.trainer.main_training import Recipe, Trained, TrainingPaused, fit
 from lipt.trainer.main_training.records import EpochRecord
-from lipt.trainer.resampling.redrawing import Redrawn
+from lipt.trainer.resampling.repeated_random import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.made_up import made_up_subset
 from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedError, equal, net
@@ -32,7 +32,7 @@ def with_subset(digits: Dataset, *, soft: bool = False) -> Callable[..., Trained
 
 def with_draws(digits: Dataset) -> Callable[..., Trained]:
     def run(**options: Any) -> Trained:
-        source = Redrawn(digits, 40, seed=3)
+        source = RepeatedRandom(digits, 40, seed=3)
         return fit(net(), digits, recipe=RECIPE, reselect=source, **options)
 
     return run
@@ -94,7 +94,7 @@ def test_another_trainings_checkpoint_is_refused(digits: Dataset, tmp_path: Path
         "Remove the file to train from the start, or give the settings that it was made with."
     )
     path.unlink()
-    one, other = (Redrawn(digits, 40, seed) for seed in (0, 1))
+    one, other = (RepeatedRandom(digits, 40, seed) for seed in (0, 1))
     fit(net(), digits, recipe=RECIPE, reselect=one, checkpoint=path)
     with pytest.raises(ConfigError, match=r"its selection\.seed is 0, now it is 1"):
         fit(net(), digits, recipe=RECIPE, reselect=other, checkpoint=path)
@@ -160,7 +160,9 @@ def test_training_in_pieces_ends_in_the_weights_of_training_at_a_stretch(
     undisturbed = fit(net(), digits, subset=subset, test=digits_test, recipe=RECIPE)
     assert [record.epoch for record in records] == [1, 2, 3, 4]
     assert equal(ended, undisturbed)
-    assert [look.accuracy for look in ended.looks] == [look.accuracy for look in undisturbed.looks]
+    assert [one.accuracy for one in ended.evaluations] == [
+        one.accuracy for one in undisturbed.evaluations
+    ]
 
 
 SIX_EPOCHS = Recipe(epochs=6, batch_size=16, augmentation="none", learning_rate=0.05)

@@ -82,7 +82,7 @@ def test_no_step_waits_for_the_device() -> None:
 
 @pytest.fixture
 def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lipt.trainer.main_training.steps._room_bytes", lambda _: 0)
+    monkeypatch.setattr("lipt.trainer.main_training.steps._device_budget_bytes", lambda _: 0)
 
 
 @pytest.mark.parametrize("fixture", [None, "no_room"])

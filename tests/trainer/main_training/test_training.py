@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lipt import Recipe, fit
 from lipt.common.data import Dataset
 from lipt.common.data.loading import dataset_of, load
 from lipt.common.data.sources.rows import ColumnRows
@@ -22,7 +23,6 @@ from lipt.common.errors import (
 )
 from lipt.common.inputs.model_input import columns_in
 from lipt.common.targets.kinds import TargetKind
-from lipt.trainer import Recipe, fit
 from lipt.trainer.main_training import Schedule, Trained, evenly, training
 from lipt.trainer.main_training.records import write_line
 from lipt.trainer.main_training.steps import comparable
@@ -104,10 +104,10 @@ def test_accuracies_are_taken_within_an_epoch_and_change_nothing(
     within = run(Schedule(test_at=evenly(4), subset_at=evenly(3)))
     at_the_end = run(Schedule(test_at=(), subset_at=None))
     assert equal(within, at_the_end)
-    assert [look.step for look in within.looks] == [3, 6, 9, 12]
+    assert [one.step for one in within.evaluations] == [3, 6, 9, 12]
     assert [step for step, _ in within.subset_accuracies] == [4, 8, 12]
-    assert [look.step for look in at_the_end.looks] == [12]
-    assert within.test_accuracy == at_the_end.test_accuracy == at_the_end.looks[0].accuracy
+    assert [one.step for one in at_the_end.evaluations] == [12]
+    assert within.test_accuracy == at_the_end.test_accuracy == at_the_end.evaluations[0].accuracy
 
 
 def test_what_accuracies_take_is_not_the_time_of_training(
@@ -126,7 +126,7 @@ def test_what_accuracies_take_is_not_the_time_of_training(
     trained = fit(net(), digits, test=digits_test, recipe=RECIPE, schedule=schedule)
     # Looks at 3, 6, 9 and 12 of 12 steps, and at the subset after the last one.
     assert trained.seconds == trained.evaluation_seconds == 500
-    assert [look.seconds for look in trained.looks] == [0, 0, 0, 0]
+    assert [one.seconds for one in trained.evaluations] == [0, 0, 0, 0]
 
 
 def test_a_subset_of_other_data_is_refused(digits: Dataset, subset_of: MakeSubset) -> None:

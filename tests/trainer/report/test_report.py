@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
-from lipt.common.errors import DiagnosisError, SubsetError
+from lipt.common.errors import SubsetError
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import Findings
-from lipt.trainer.report.report import render, ticks_of
+from lipt.trainer.report.report import render
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import CostsView, DatasetView, InfoView, LearnerView, RunView, SoupView
 from tests.trainer.made_up import KEPT, made_up_learner, made_up_run, made_up_subset, made_up_trial
@@ -115,9 +113,6 @@ def test_it_tells_verdict_soup_classes_wishes_and_learners() -> None:
     assert "1 of 3 learners kept" in text
     assert "judged by &lt;b&gt; no learner was used" in text
     assert "craig and grand 0 " in text
-    # In the order of the soup: learner 1 was tried first.
-    first = "learner 1: 51.0%, kept, alpha 0.3; soup 60.0%"
-    assert text.index(first) < text.index("learner 0: 50.0%, discarded; soup 60.0%")
     kept = np.bincount(DIGITS.labels_N.numpy()[:36], minlength=10)
     available = np.bincount(DIGITS.labels_N.numpy())
     for label in range(10):
@@ -193,8 +188,7 @@ def test_it_says_when_the_run_was_and_when_the_page_was_made() -> None:
     page = render(FakeClient(), run, DIGITS, [], now=now)  # type: ignore[arg-type]
     text = " ".join(re.sub(r"<[^>]*>", "", page).split())
     assert (
-        "started 2026-03-01 09:30 UTC, ready 2026-03-01 09:33 UTC after 0:03:05, "
-        "page made 2026-03-01 23:05 UTC"
+        "started 2026-03-01 09:30 UTC, ready 2026-03-01 09:33 UTC, page made 2026-03-01 23:05 UTC"
     ) in text
 
 
@@ -205,10 +199,10 @@ def test_a_run_a_diagnosis_or_a_comparison_of_other_data_is_refused() -> None:
     with pytest.raises(SubsetError, match=r"fingerprint f{64}.*digits-test has"):
         render(client, of_run, DIGITS, [])
     looked_at = replace(diagnosis(), fingerprint=other)
-    with pytest.raises(DiagnosisError, match=r"fingerprint f{64}"):
+    with pytest.raises(SubsetError, match=r"the diagnosis is of data with fingerprint f{64}"):
         render(client, RUN, DIGITS, [], diagnosis=looked_at)
-    compared = COMPARISON | {"data": other, "data_source": "cifar10"}
-    complaint = rf"on cifar10 with .* f{{64}}, but .*{DIGITS.fingerprint}"
+    compared = COMPARISON | {"data": other}
+    complaint = rf"the comparison is of data .* f{{64}}, but .*{DIGITS.fingerprint}"
     with pytest.raises(SubsetError, match=complaint):
         render(client, RUN, DIGITS, [], (compared, TRIALS))
 
@@ -227,11 +221,3 @@ def test_the_page_is_whole_and_loads_nothing_whatever_classes_are_called() -> No
     assert page.tags.count("img") == 2 + 2 * 2 * 24  # the suspects and the galleries
     assert all(address.startswith("data:") for address in page.loaded)
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
-
-
-@given(st.floats(-1, 1), st.floats(-1, 1))
-def test_ticks_span_the_accuracies_and_are_few(one: float, other: float) -> None:
-    ticks = ticks_of([one, other])
-    assert ticks[0] <= min(one, other) + 1e-6
-    assert ticks[-1] >= max(one, other) - 1e-6
-    assert 2 <= len(ticks) <= 8

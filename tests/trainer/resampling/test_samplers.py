@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import distributed, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from lipt import RepeatedRandomSampler
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import (
     BudgetError,
@@ -20,8 +21,7 @@ from lipt.common.errors import (
     MissingExtraError,
     UnreachableError,
 )
-from lipt.trainer import RedrawingSampler
-from lipt.trainer.resampling.redrawing import Cycles
+from lipt.trainer.resampling.repeated_random import Cycles
 from lipt.trainer.resampling.reselection import ReselectingSampler
 from lipt.trainer.resampling.samplers import SubsetSampler, Uneven
 from tests.properties import at_most
@@ -59,17 +59,17 @@ def records_of_ranks(train: Train, folder: Path) -> list[dict[str, Any]]:
 NUM_EXAMPLES = 40
 
 
-def redrawing(**ranks: Any) -> RedrawingSampler:
-    return RedrawingSampler(NUM_EXAMPLES, budget=10, seed=5, **ranks)
+def repeated(**ranks: Any) -> RepeatedRandomSampler:
+    return RepeatedRandomSampler(NUM_EXAMPLES, budget=10, seed=5, **ranks)
 
 
-def drawn_by(sampler: RedrawingSampler, epoch: int) -> list[int]:
+def drawn_by(sampler: RepeatedRandomSampler, epoch: int) -> list[int]:
     sampler.set_epoch(epoch)
     return list(sampler)
 
 
 def test_training_that_stopped_within_an_epoch_goes_on_within_its_order() -> None:
-    whole, first, second = redrawing(), redrawing(), redrawing()
+    whole, first, second = repeated(), repeated(), repeated()
     orders = [drawn_by(whole, epoch) for epoch in range(6)]
     first.set_epoch(3)
     second.load_state_dict(first.state_dict())
@@ -79,18 +79,18 @@ def test_training_that_stopped_within_an_epoch_goes_on_within_its_order() -> Non
 
 @pytest.mark.parametrize("num_ranks", [2, 3])
 def test_ranks_share_one_epoch(num_ranks: int) -> None:
-    parts = [redrawing(rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
+    parts = [repeated(rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
     for epoch in range(3):
-        whole = drawn_by(redrawing(), epoch)
+        whole = drawn_by(repeated(), epoch)
         shares = [drawn_by(part, epoch) for part in parts]
         assert [len(part) for part in parts] == list(map(len, shares))
         assert sorted(row for share in shares for row in share) == sorted(whole)
-    short = [list(redrawing(rank=rank, num_ranks=3, uneven="drop")) for rank in range(3)]
+    short = [list(repeated(rank=rank, num_ranks=3, uneven="drop")) for rank in range(3)]
     assert len({len(part) for part in short}) == 1
 
 
 def test_a_loader_gives_what_the_sampler_drew() -> None:
-    sampler, alone = redrawing(), redrawing()
+    sampler, alone = repeated(), repeated()
     data = TensorDataset(torch.arange(NUM_EXAMPLES))
     workers: Any = {"num_workers": 1, "persistent_workers": True}
     loader: Any = DataLoader(data, batch_size=4, sampler=sampler, **workers)

@@ -17,7 +17,7 @@ from lipt.common.data import open_dataset
 from lipt.common.data.loading import load
 from lipt.common.data.sources.user_data import FactoryRows
 from lipt.common.errors import DataError, SubsetError
-from lipt.trainer.subsets.data import RowNumbers, map_style
+from lipt.trainer.subsets.data import map_style, row_numbers
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.made_up import made_up_subset
 
@@ -76,7 +76,7 @@ def test_transforms_are_left_out_and_the_data_stays_as_it_is() -> None:
 
 
 def test_row_numbers_are_pythons_own_ints() -> None:
-    rows = RowNumbers(np.array([2, 5, 2**40]))
+    rows = row_numbers(np.array([2, 5, 2**40]))
     assert [type(rows[0]), rows[0], rows[-1]] == [int, 2, 2**40]
     with pytest.raises(IndexError):
         rows[3]

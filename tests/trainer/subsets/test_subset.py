@@ -23,11 +23,10 @@ from lipt.trainer.subsets.weighted import (
     WeightedCollate,
     WeightedSubsetLoss,
     normalized_weights,
-    weighted_cross_entropy,
 )
 from tests.trainer.made_up import made_up_subset
 
-SUFFIXES = (".npy", ".csv", ".json")
+SUFFIXES = (".npy", ".json")
 
 
 JSON_VALUES = st.recursive(
@@ -70,8 +69,7 @@ def test_every_format_gives_back_what_was_saved(
     loaded = Subset.load(subset.save(path))
     assert loaded == subset
     assert bytes_of(loaded) == bytes_of(subset)
-    beside = ["subset.manifest.json"] if suffix == ".csv" else []
-    assert sorted(item.name for item in path.parent.iterdir()) == sorted([path.name, *beside])
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
 
 
 def test_a_npy_is_three_records_of_numpy(tmp_path: Path) -> None:
@@ -92,27 +90,21 @@ def test_a_npy_is_three_records_of_numpy(tmp_path: Path) -> None:
     assert path.read_bytes() == expected.getvalue()
 
 
-def test_a_csv_is_a_plain_table_of_two_columns_with_its_manifest_beside_it(tmp_path: Path) -> None:
-    subset = made_up_subset([2, 5], [1.0, 0.1])
+def test_a_csv_is_a_plain_table_for_other_programs(tmp_path: Path) -> None:
+    subset = made_up_subset([2, 5], [1.0, 0.1], soft_labels=[[0.25, 0.75], [1, 0]])
     path = subset.save(tmp_path / "subset.csv")
     # 0.1 as float32 is 0.100000001490116...
-    assert path.read_text() == "index,weight\n2,1.0\n5,0.10000000149011612\n"
-    assert json.loads((tmp_path / "subset.manifest.json").read_text()) == {
-        "format": "lipt-subset",
-        "version": 1,
-        "strategy": "made-up",
-        "fingerprint": "f" * 64,
-        "digest": subset.digest,
-        "manifest": {},
-    }
+    rows = "2,1.0,0.25,0.75\n5,0.10000000149011612,1.0,0.0\n"
+    assert path.read_text() == f"index,weight,soft_0,soft_1\n{rows}"
+    with pytest.raises(SubsetError, match=r"is read as one of \.npy, \.json\."):
+        Subset.load(path)
 
 
 @pytest.mark.parametrize("name", ["subset.txt", "subset"])
-def test_another_suffix_is_refused_with_the_three(name: str, tmp_path: Path) -> None:
-    complaint = r"\.npy, \.csv, \.json"
-    with pytest.raises(SubsetError, match=complaint):
+def test_another_suffix_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(SubsetError, match=r"\.npy, \.json, \.csv"):
         made_up_subset([2]).save(tmp_path / name)
-    with pytest.raises(SubsetError, match=complaint):
+    with pytest.raises(SubsetError, match=r"\.npy, \.json"):
         Subset.load(tmp_path / name)
 
 
@@ -234,7 +226,8 @@ def test_a_failed_save_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_each_example_counts_by_its_normalized_weight() -> None:
     # Two classes at equal logits: every loss is log 2, so the mean is log 2 * (3 + 1) / 2.
-    loss = weighted_cross_entropy(torch.zeros(2, 2), torch.tensor([0, 1]), torch.tensor([3.0, 1.0]))
+    weights, labels = torch.tensor([3.0, 1.0]), torch.tensor([0, 1])
+    loss = WeightedSubsetLoss()(torch.zeros(2, 2), labels, weights)
     assert loss.item() == pytest.approx(2 * 0.693147, rel=1e-5)
     assert normalized_weights(torch.tensor([1.0, 2.0, 5.0])).tolist() == pytest.approx(
         [0.375, 0.75, 1.875]

@@ -1,1 +1,1 @@
-"""Commands of `lipt`: what is slow to import waits until one runs, so that `--help` is quick."""
+"""Commands of `lipt`; slow imports wait until a command runs, so that `--help` is quick."""

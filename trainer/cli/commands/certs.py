@@ -1,4 +1,4 @@
-"""`lipt certs`: an authority of one's own, and certificates with roles, for who has none."""
+"""`lipt certs`: a certificate authority, and certificates with roles."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
-class Making:
+class Target:
     """Where certificates go, and how long they are valid."""
 
-    folder: Path = Option("certs", help="Where the authority is, and what it signs goes.")
+    folder: Path = Option(
+        "certs", help="Folder of the authority and of the certificates that it signs."
+    )
     days: int = Option(365, min=1, max=3650, help="How long; never beyond its authority.")
     force: bool = Option(False, "--force", help="Replace the files that are there.")
 
@@ -50,7 +52,7 @@ def _hosts(of_what: str) -> Any:
 def init(
     *,
     hosts: list[str] | None = _hosts("the coordinator's machine, besides localhost"),
-    making: Making,
+    target: Target,
     authority_days: int = Option(3650, min=1, max=36500, help="How long the authority is valid."),
     json: shared.Json = False,
 ) -> None:
@@ -61,18 +63,18 @@ def init(
     from lipt.common.network.tls import utc_now
     from lipt.trainer.cli.certificates import AUTHORITY, COORDINATOR, make_authority
 
-    files = making.files()
-    files.require_free([AUTHORITY, COORDINATOR], force=making.force)
+    files = target.files()
+    files.require_free([AUTHORITY, COORDINATOR], force=target.force)
     authority = make_authority(now=utc_now(), days=authority_days)
-    made, lines = _coordinator(files, authority, hosts or [socket.gethostname()], making.days)
+    made, lines = _coordinator(files, authority, hosts or [socket.gethostname()], target.days)
     files.write(AUTHORITY, authority)
     cert, key = files.cert(AUTHORITY), files.key(AUTHORITY)
-    where = shlex.quote(str(making.folder))
+    where = shlex.quote(str(target.folder))
     lines = [
         f"{cert}: the authority, until {_day(authority)}; every machine gets it",
-        f"{key}: who has it makes certificates; it is copied nowhere",
+        f"{key}: signs certificates; keep it here and copy it nowhere",
         *lines,
-        "Make certificates for who connects, one for each machine or person:",
+        "Make a certificate for each machine or person that connects:",
         *(f"    lipt certs {role} --folder {where}" for role in (Role.WORKER, Role.TRAINER)),
     ]
     print_result(made | {"ca": cert, "ca_key": key}, lines, as_json=json)
@@ -83,7 +85,7 @@ def init(
 def coordinator(
     *,
     hosts: list[str] | None = _hosts("the coordinator's machine, besides localhost"),
-    making: Making,
+    target: Target,
     json: shared.Json = False,
 ) -> None:
     """Make the coordinator's certificate anew, for other hosts or another year.
@@ -92,11 +94,11 @@ def coordinator(
     """
     from lipt.trainer.cli.certificates import COORDINATOR
 
-    files = making.files()
+    files = target.files()
     authority = files.authority()
-    files.require_free([COORDINATOR], force=making.force)
+    files.require_free([COORDINATOR], force=target.force)
     names = hosts or files.hosts(COORDINATOR) or [socket.gethostname()]
-    made, lines = _coordinator(files, authority, names, making.days)
+    made, lines = _coordinator(files, authority, names, target.days)
     print_result(made, lines, as_json=json)
 
 
@@ -108,7 +110,7 @@ def _add_peer(role: Role, may: str) -> None:
         name: str = Argument(role.value, help="Name of the peer at the coordinator."),
         hosts: list[str] | None = _hosts("a worker whose metrics are scraped"),
         scores: bool = Option(False, "--scores", help="A worker's: it may score examples."),
-        making: Making,
+        target: Target,
         json: shared.Json = False,
     ) -> None:
         from lipt.common.network.tls import utc_now
@@ -116,11 +118,11 @@ def _add_peer(role: Role, may: str) -> None:
 
         if (hosts or scores) and role is not Role.WORKER:
             raise BadParameter("--host, for metrics, and --scores are for workers.")
-        files, named = making.files(), hosts or []
+        files, named = target.files(), hosts or []
         authority, now = files.authority(), utc_now()
-        days = making.days
+        days = target.days
         pair = issue_client(authority, name, role, hosts=named, now=now, days=days, scores=scores)
-        files.require_free([name], force=making.force)
+        files.require_free([name], force=target.force)
         made, lines = _written(files, name, named, pair)
         print_result(made | {"role": role, "scores": scores}, lines, as_json=json)
 
@@ -144,7 +146,7 @@ def _coordinator(
 def _written(
     files: Folder, name: str, hosts: Sequence[str], pair: Pair
 ) -> tuple[dict[str, Any], list[str]]:
-    """Write a certificate; what was made, and lines that say where it goes and how it is used."""
+    """Write a certificate; return its description, and lines on how to install and use it."""
     from lipt.trainer.cli.certificates import AUTHORITY
 
     files.write(name, pair)

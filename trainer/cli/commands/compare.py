@@ -1,4 +1,4 @@
-"""`lipt compare`: do a strategy's subsets beat what people would do instead, and at what cost?"""
+"""`lipt compare`: compares strategies' subsets with random subsets and all data, at equal steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typer import BadParameter, Exit, Option
 
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import TrainingProgress, open_talking, print_result
+from lipt.trainer.cli.display.output import TrainingProgress, open_with_progress, print_result
 
 # Status without a verdict; 1 and 2 are errors.
 _NOTHING_LEARNED = 3
@@ -47,14 +47,14 @@ def compare(
     design: Design,
     training: shared.Training,
     out: Path = Option(
-        "comparison.jsonl", "--out", "-o", help="The file of trials; goes on after its trials."
+        "comparison.jsonl", "--out", "-o", help="The file of trials; an existing one is continued."
     ),
     device: shared.Device = "auto",
     allow_module: shared.AllowModule = None,
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Compare strategies with what people do instead, by training for equally many steps.
+    """Compare strategies with random subsets and all of the data, at equally many steps.
 
     Ends with status 3 if a baseline learned nothing: then there is no verdict.
     """
@@ -63,7 +63,7 @@ def compare(
     wait_passively()
     from lipt.common.imports import import_extra
     from lipt.trainer.comparison import compare as comparison
-    from lipt.trainer.comparison.outcomes import answers, outcomes, plain, verdict
+    from lipt.trainer.comparison.outcomes import answers, outcomes, text_tables, verdict
     from lipt.trainer.comparison.trial import Plan
 
     # Now rather than after hours of training.
@@ -81,7 +81,7 @@ def compare(
     )
     shared.require_replaceable(out)
     modules = shared.modules_of(allow_module, data, test, model)
-    opened = partial(open_talking, image_size=image_size, modules=modules)
+    opened = partial(open_with_progress, image_size=image_size, modules=modules)
     train_data, test_data = opened(data), opened(test)
     progress = TrainingProgress()
     with coordinator.connect() as client:
@@ -102,7 +102,7 @@ def compare(
     rows = outcomes(trials)
     said, answered = verdict(rows), answers(rows)
     found = {"outcomes": rows, "answers": answered, "verdict": said, "trials": trials}
-    print_result(found, [*plain(rows), "", *said.splitlines()], as_json=json)
+    print_result(found, [*text_tables(rows), "", *said.splitlines()], as_json=json)
     if not all(one.learned for one in answered):
         raise Exit(_NOTHING_LEARNED)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from typer import Option
 
 from lipt.common.terminal import say
-from lipt.trainer.cli.display.output import run_talking
+from lipt.trainer.cli.display.output import run_with_progress
 
 if TYPE_CHECKING:
     from lipt.trainer.views import RunView
@@ -29,7 +29,7 @@ _RIGHT, _TEST = "digits-train", "digits-test"
 _POLL_SECONDS, _START_SECONDS, _STOP_SECONDS = 0.1, 120.0, 60.0
 
 
-def demonstrate(
+def demo(
     *,
     directory: Path = Option("lipt-demo", "--dir", help="Where results and logs are written."),
     workers: int = Option(3, min=1, max=64, help="How many workers to start."),
@@ -108,7 +108,7 @@ def _run(directory: Path, log: Path, check: Callable[[], None]) -> list[str]:
     say(f"reading {DATA} and {_TEST}")
     # Imported late: torch takes seconds, in which the coordinator is already starting.
     from lipt.common.data import open_dataset
-    from lipt.trainer.cli.experiment import conduct
+    from lipt.trainer.cli.experiment import run_experiment
 
     train, right, test = map(open_dataset, (DATA, _RIGHT, _TEST))
     is_wrong_N = (train.labels_N != right.labels_N).numpy()
@@ -127,7 +127,7 @@ def _run(directory: Path, log: Path, check: Callable[[], None]) -> list[str]:
             return final
 
         try:
-            return conduct(train, test, is_wrong_N, client, finish, directory, say)
+            return run_experiment(train, test, is_wrong_N, client, finish, directory, say)
         except UnreachableError:
             check()  # a dead process is the better explanation
             raise
@@ -144,4 +144,4 @@ def _wait_until(look: Callable[[], object], what: str, check: Callable[[], None]
                 raise UnreachableError(f"waited {_START_SECONDS:.0f} s for {what}. See the log.")
             time.sleep(_POLL_SECONDS)
 
-    run_talking(wait, say, activity=f"waiting for {what}")
+    run_with_progress(wait, say, activity=f"waiting for {what}")

@@ -1,4 +1,4 @@
-"""`lipt diagnose` and `lipt check`: what is wrong with data, before anything is run on it."""
+"""`lipt diagnose` and `lipt check`: wrong labels, duplicates and broken images of a data set."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from typing import TYPE_CHECKING
 from typer import BadParameter, Exit, Option
 
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import left_out_by, open_talking, print_result, run_talking
-from lipt.trainer.writing.formatting import table_lines
+from lipt.trainer.cli.display.output import (
+    open_with_progress,
+    print_result,
+    quarantined_by,
+    run_with_progress,
+)
+from lipt.trainer.formatting import table_lines
 
 if TYPE_CHECKING:
     from lipt.trainer.diagnosis.diagnosis import Diagnosis
@@ -28,7 +33,7 @@ def check(
     """
     from lipt.common.data.loading import decode_all
 
-    decoded = run_talking(
+    decoded = run_with_progress(
         lambda tell: decode_all(
             data,
             allowed_modules=shared.modules_of(allow_module, data),
@@ -50,7 +55,7 @@ def check(
 def diagnose(
     *,
     run: str | None = Option(
-        None, "--run", "-r", help="A run whose learners join in; else the data alone is looked at."
+        None, "--run", "-r", help="A run whose learners improve the diagnosis; else the data alone."
     ),
     proxy: str | None = Option(None, help="Proxy model, e.g. ridge:patches; else one that suits."),
     features: Path | None = Option(
@@ -71,9 +76,9 @@ def diagnose(
     json: shared.Json = False,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Diagnose the coordinator's data: wrong labels, duplicates, outliers, what is learnable.
+    """Diagnose the coordinator's data: wrong labels, duplicates, outliers, learnability.
 
-    Needs neither a run nor a worker. With --json a page is written only where --out says so.
+    Needs neither a run nor a worker. With --json a page is written only with --out.
     """
     if export is not None and export.suffix.lower() != ".csv":
         raise BadParameter(f"{export} is not a .csv file.", param_hint="--export")
@@ -85,8 +90,8 @@ def diagnose(
         page, export = out / "diagnosis.html", export or out / "issues.csv"
     shared.require_replaceable(page, export)
     from lipt.trainer.diagnosis.diagnosis import export_issues
+    from lipt.trainer.files import write_atomically
     from lipt.trainer.report.report import file_paths, open_templates, render_diagnosis
-    from lipt.trainer.writing.files import write_atomically
 
     if page is not None:
         open_templates("the page of lipt diagnose")  # before anything is computed
@@ -94,9 +99,11 @@ def diagnose(
     dataset = None
     with coordinator.connect() as client:
         if data is not None:
-            modules, bad = shared.modules_of(allow_module, data), left_out_by(client)
-            dataset = open_talking(data, image_size=image_size, modules=modules, quarantined=bad)
-        diagnosis = run_talking(
+            modules, bad = shared.modules_of(allow_module, data), quarantined_by(client)
+            dataset = open_with_progress(
+                data, image_size=image_size, modules=modules, quarantined=bad
+            )
+        diagnosis = run_with_progress(
             lambda tell: client.diagnose(
                 run, proxy, features=features, on_progress=lambda progress: tell(str(progress))
             )

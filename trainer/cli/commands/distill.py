@@ -9,7 +9,7 @@ from typing import Any
 from typer import BadParameter, Option
 
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import open_talking, print_result, run_talking
+from lipt.trainer.cli.display.output import open_with_progress, print_result, run_with_progress
 
 
 def distill(
@@ -22,7 +22,7 @@ def distill(
         None, "--set", metavar="NAME=VALUE", help="A setting of the distillation: matches=20."
     ),
     model: str = Option("convnet", help="Makes the images; a model without batch norm."),
-    out: Path = Option(..., "--out", "-o", help="A folder; goes on after its stages."),
+    out: Path = Option(..., "--out", "-o", help="A folder; an existing one is continued."),
     subset: Path | None = Option(None, help="A file of 'lipt subset get' to distil; else all."),
     later: Path | None = Option(None, help="Another one, of harder examples, for later stages."),
     image_size: shared.ImageSize = None,
@@ -45,10 +45,10 @@ def distill(
     wanted = shared.validated(Distillation, shared.collect_overrides(given, settings))
     first, harder = (None if file is None else Subset.load(file) for file in (subset, later))
     modules = shared.modules_of(allow_module, data, model)
-    real = open_talking(data, image_size=image_size, modules=modules)
+    real = open_with_progress(data, image_size=image_size, modules=modules)
     where: dict[str, Any] = {"device": device, "allowed_modules": modules}
     make = partial(distil, real, model, wanted, out, subset=first, later=harder, **where)
-    synthetic = run_talking(lambda tell: make(tell=tell))
+    synthetic = run_with_progress(lambda tell: make(tell=tell))
     num_images = len(synthetic.labels_N)
     images = f"{num_images} images of {len(synthetic.class_names)} classes"
     lines = [

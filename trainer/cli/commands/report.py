@@ -11,7 +11,12 @@ from typer import BadParameter, Option
 
 from lipt.common.terminal import say
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import left_out_by, open_talking, print_result, run_talking
+from lipt.trainer.cli.display.output import (
+    open_with_progress,
+    print_result,
+    quarantined_by,
+    run_with_progress,
+)
 from lipt.trainer.views import DEFAULT_STRATEGY
 
 _Strategies = Annotated[str, Option(help="Strategies of the subsets, with commas between them.")]
@@ -34,12 +39,12 @@ def report(
     allow_module: shared.AllowModule = None,
     coordinator: shared.Coordinator,
 ) -> None:
-    """Write a run's report: the verdict, its costs, the soup, and what was chosen."""
+    """Write a run's report: the verdict, its costs, the soup, and the subsets."""
     from lipt.common.errors import InputError, RequestError
     from lipt.trainer.comparison.outcomes import outcomes, verdict
     from lipt.trainer.comparison.trial import read_trials
+    from lipt.trainer.files import write_atomically
     from lipt.trainer.report.report import render
-    from lipt.trainer.writing.files import write_atomically
 
     names = shared.parse_names(strategies)
     shared.require_replaceable(out)
@@ -47,21 +52,23 @@ def report(
     found = None if comparison is None else read_trials(comparison)
     modules = shared.modules_of(allow_module, data)
     with coordinator.connect() as client:
-        bad = left_out_by(client)
-        dataset = open_talking(data, image_size=None, modules=modules, quarantined=bad)
+        bad = quarantined_by(client)
+        dataset = open_with_progress(data, image_size=None, modules=modules, quarantined=bad)
 
-        view = run_talking(lambda _: client.wait(client.ready_run(run).run_id))
+        view = run_with_progress(lambda _: client.wait(client.ready_run(run).run_id))
         diagnosed = None
         if diagnosis:
             try:
-                diagnosed = run_talking(
+                diagnosed = run_with_progress(
                     lambda tell: client.diagnose(on_progress=lambda it: tell(f"diagnosis: {it}"))
                 )
             except (RequestError, InputError) as error:
                 say(f"without a diagnosis: {error}", err=True)
         requests = [(name, fraction) for name in names]
         write = partial(render, client, view, dataset, requests, found, diagnosis=diagnosed)
-        page = run_talking(lambda _: write(now=datetime.now(UTC)), activity="gathering the report")
+        page = run_with_progress(
+            lambda _: write(now=datetime.now(UTC)), activity="gathering the report"
+        )
     write_atomically(out, page.encode())
     say(f"{out}: run {view.label}, {', '.join(names)}")
     for line in verdict(outcomes(found[1] if found else [])).splitlines():
@@ -90,7 +97,6 @@ def track(
     A model that was trained on one of these subsets leads back here: `lipt train --mlflow` and
     `--wandb` log the subset's digest, and every subset's digest stands with this run.
     """
-    from lipt.trainer.comparison.trial import read_trials
     from lipt.trainer.tracking import track as log_run
 
     targets = {"mlflow": mlflow, "wandb": wandb}
@@ -98,15 +104,14 @@ def track(
         raise BadParameter("give --mlflow EXPERIMENT, --wandb PROJECT, or both")
     shared.require_loggers(targets)
     names = shared.parse_names(strategies)
-    trials = [] if comparison is None else read_trials(comparison)[1]
     files = {file.name: file.read_text() for file in (report, comparison) if file is not None}
     with coordinator.connect() as client:
-        view = run_talking(lambda _: client.wait(client.ready_run(run).run_id))
-        subsets = run_talking(
+        view = run_with_progress(lambda _: client.wait(client.ready_run(run).run_id))
+        subsets = run_with_progress(
             lambda _: [client.subset(view.run_id, name, fraction=fraction) for name in names]
         )
     logged = {
-        name: log_run(name, target, view, subsets, files=files, trials=trials)
+        name: log_run(name, target, view, subsets, files=files)
         for name, target in targets.items()
         if target
     }

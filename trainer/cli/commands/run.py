@@ -11,8 +11,8 @@ from lipt.common.config.knobs import option_help
 from lipt.common.config.run_config import RunConfig
 from lipt.common.terminal import say
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import print_result, run_talking
-from lipt.trainer.writing.formatting import format_percent, table_lines
+from lipt.trainer.cli.display.output import print_result, run_with_progress
+from lipt.trainer.formatting import format_percent, table_lines
 
 if TYPE_CHECKING:
     from lipt.trainer.client.client import Client
@@ -24,7 +24,7 @@ app = Typer(
 
 
 def _knob(name: str) -> Any:
-    # What is not given is the coordinator's own default, which need not be this version's.
+    # Other settings are the coordinator's defaults, which may be another version's.
     return Option(None, help=option_help(RunConfig, name, show_default=False))
 
 
@@ -58,7 +58,7 @@ def start(
 ) -> None:
     """Start a run.
 
-    What is not given here, in --config or by --preset is the coordinator's default.
+    Settings that are not given here, in --config or by --preset are the coordinator's defaults.
     """
     from lipt.trainer.client.sources import weights_source
 
@@ -76,7 +76,7 @@ def start(
     with coordinator.connect() as client:
         if weights is not None:
             activity = f"uploading {initial_weights}"
-            blob = run_talking(lambda _: client.upload_weights(weights), activity=activity)
+            blob = run_with_progress(lambda _: client.upload_weights(weights), activity=activity)
             overrides.setdefault("initialization", {})["weights_sha256"] = blob.sha256
         run = client.start_run(overrides, name=name)
         told = [f"fitted to the data: {run.fitted}"] if run.fitted else []
@@ -150,7 +150,7 @@ def watch(
 def cancel(
     run: shared.RunArgument, *, json: shared.Json = False, coordinator: shared.Coordinator
 ) -> None:
-    """Stop a run; what it has made so far stays readable."""
+    """Stop a run; its results so far stay readable."""
     with coordinator.connect() as client:
         view = client.cancel(run)
     print_result(view, [f"run {view.label} is {view.state}."], as_json=json)
@@ -162,7 +162,7 @@ def _follow(client: Client, run: RunView, *, as_json: bool) -> None:
     try:
         latest = follow(client.watch(run.run_id), as_json=as_json) or run
     except KeyboardInterrupt:
-        say(f"run {run.label} goes on without you.", err=True)
+        say(f"run {run.label} continues without this command.", err=True)
         say(f"Follow it again with: lipt run watch {run.label}", err=True)
         say(f"End it with: lipt run cancel {run.label}", err=True)
         raise Exit(130) from None  # 128 and the number of the signal, as shells have it

@@ -13,14 +13,14 @@ from lipt.common.access.roles import Role
 from lipt.common.terminal import say
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import print_json, print_result
-from lipt.trainer.writing.formatting import table_lines
+from lipt.trainer.formatting import table_lines
 
 if TYPE_CHECKING:
     from lipt.trainer.views import StrategyView, TokenView
 
 
 @shared.grouped
-def examine(*, json: shared.Json = False, coordinator: shared.Coordinator) -> None:
+def doctor(*, json: shared.Json = False, coordinator: shared.Coordinator) -> None:
     """Examine this installation, and whether the coordinator can be used from here.
 
     The status is 1 when something is broken; every complaint has its remedy.
@@ -53,7 +53,7 @@ def list_strategies(
 ) -> None:
     """List the selection strategies: papers, needs, costs and options.
 
-    They are those of this installation, unless a coordinator is named, which is asked for its own.
+    Those of a named coordinator, else of this installation.
     """
     if coordinator.is_named(context):
         with coordinator.connect() as client:

@@ -1,4 +1,4 @@
-"""`lipt subset` and `lipt weights`: what a run has made, as files."""
+"""`lipt subset` and `lipt weights`: a run's subsets and weights, as files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer import Argument, Option, Typer
 
 from lipt.common.text import format_bytes
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import open_talking, print_result, run_talking
+from lipt.trainer.cli.display.output import open_with_progress, print_result, run_with_progress
 from lipt.trainer.subsets import EXAMPLES_PER_SHARD
 from lipt.trainer.views import DEFAULT_STRATEGY, WeightsKind
 
@@ -46,7 +46,7 @@ class Choice:
 @shared.grouped
 def get(
     *,
-    out: Path = Option(..., "--out", "-o", help="A .npy, .csv or .json file to write."),
+    out: Path = Option(..., "--out", "-o", help="A .npy, .json or .csv file to write."),
     run: shared.Run = "latest",
     choice: Choice,
     weights: Path | None = Option(
@@ -58,7 +58,7 @@ def get(
     """Get a subset: the examples that a strategy chooses on a run's model."""
     asked: dict[str, Any] = {**vars(choice), "options": prepare(choice, out)}
     with coordinator.connect() as client:
-        subset = run_talking(
+        subset = run_with_progress(
             lambda tell: client.subset(
                 run, weights=weights, **asked, on_progress=lambda progress: tell(str(progress))
             )
@@ -69,18 +69,16 @@ def get(
 def prepare(choice: Choice, out: Path) -> dict[str, str]:
     """The strategy's options, after a check of the size and of the file to write."""
     shared.require_size(choice.fraction, choice.budget)
-    from lipt.trainer.subsets.formats import codec_of, manifest_beside
+    from lipt.trainer.subsets.formats import writer_of
 
-    with shared.refusing_as_usage():
-        codec_of(out)
-    shared.require_replaceable(out, manifest_beside(out))
+    with shared.usage_errors():
+        writer_of(out)
+    shared.require_replaceable(out)
     return shared.parse_options(choice.options)
 
 
 def written(out: Path, subset: Subset, *, as_json: bool) -> None:
-    """Write a subset, and say what it is."""
-    from lipt.trainer.subsets.formats import manifest_beside
-
+    """Write a subset, and print a summary."""
     subset.save(out)
     found = {
         "path": out,
@@ -95,8 +93,8 @@ def written(out: Path, subset: Subset, *, as_json: bool) -> None:
     lines = [f"{out}: {len(subset)} examples by {subset.strategy}{of_run}, digest {subset.digest}"]
     if subset.findings:
         lines.append("; ".join(subset.findings[:3]))
-    if (beside := manifest_beside(out)) is not None:
-        lines.append(f"{beside}: its manifest")
+    if out.suffix.lower() == ".csv":
+        lines.append("a .csv has no manifest: lipt reads .npy and .json")
     if subset.soft_labels is not None:
         lines.append(f"with soft labels; recommended: --soft-labels {subset.recommended_alpha:.2g}")
     if subset.stopped_early:
@@ -121,8 +119,8 @@ def export(
 
     chosen = Subset.load(subset)
     modules, quarantined = shared.modules_of(allow_module, data), chosen.quarantined
-    opened = open_talking(data, image_size=None, modules=modules, quarantined=quarantined)
-    shards = run_talking(
+    opened = open_with_progress(data, image_size=None, modules=modules, quarantined=quarantined)
+    shards = run_with_progress(
         lambda tell: chosen.to_webdataset(
             opened,
             out,
@@ -167,6 +165,6 @@ def get_weights(
     shared.require_replaceable(out)
     with coordinator.connect() as client:
         activity = f"downloading the {kind} weights of {run}"
-        blob = run_talking(lambda _: client.save_weights(out, run, kind), activity=activity)
+        blob = run_with_progress(lambda _: client.save_weights(out, run, kind), activity=activity)
     line = f"{out}: {format_bytes(blob.size_bytes)}, sha256 {blob.sha256}"
     print_result({"path": out, "kind": kind, **vars(blob)}, [line], as_json=json)

@@ -16,14 +16,14 @@ from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import (
     Say,
     TrainingProgress,
-    left_out_by,
-    open_talking,
+    open_with_progress,
     print_result,
+    quarantined_by,
     resumed_text,
-    run_talking,
-    saying_warnings,
+    run_with_progress,
+    warnings_as_lines,
 )
-from lipt.trainer.writing.formatting import format_percent
+from lipt.trainer.formatting import format_percent
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lipt.trainer.main_training import Trained
     from lipt.trainer.main_training.records import OnEpoch
     from lipt.trainer.main_training.training import MakeSubsetSource
-    from lipt.trainer.resampling.redrawing import Redrawn
+    from lipt.trainer.resampling.repeated_random import RepeatedRandom
     from lipt.trainer.resampling.reselection import Reselection, SelectionOptions
     from lipt.trainer.subsets.subset import Subset
 
@@ -84,16 +84,16 @@ class Choice:
             asked["soft_labels"] = True
         return asked if self.every is None else {**asked, "every": self.every}
 
-    def source(self, train: Dataset, seed: int) -> Redrawn | None:
+    def source(self, train: Dataset, seed: int) -> RepeatedRandom | None:
         """Source of other examples for every epoch."""
         from lipt.common.subsets import resolve_budget
-        from lipt.trainer.resampling.redrawing import Redrawn
+        from lipt.trainer.resampling.repeated_random import RepeatedRandom
 
         if not self.redraw:
             return None
         size = len(train)
         budget = resolve_budget(fraction=self.fraction, budget=self.budget, num_examples=size)
-        return Redrawn(train, budget, seed)
+        return RepeatedRandom(train, budget, seed)
 
 
 def _reselecting(
@@ -106,7 +106,7 @@ def _reselecting(
         asked: SelectionOptions = {**request, "first": first}
         activity = f"waiting for the first subset by {strategy}"
         work = partial(Reselection, client, model, strategy, **asked)
-        made.append(run_talking(lambda _: work(), say, activity=activity))
+        made.append(run_with_progress(lambda _: work(), say, activity=activity))
         if first is None and (why := made[-1].subset.stopped_early):
             say(f"{strategy} stopped early: {why}")
         return made[-1]
@@ -121,7 +121,7 @@ class Loggers:
     mlflow: str | None = Option(None, metavar="EXPERIMENT", help="Log to MLflow, too.")
 
     def started(self, stack: ExitStack, subset: Subset | None) -> list[OnEpoch]:
-        """Those that were asked for; each ends with the last step, or with `stack`."""
+        """Return the requested loggers; each ends with the last step, or with `stack`."""
         from lipt.trainer.tracking import Logger
 
         loggers: list[OnEpoch] = []
@@ -139,20 +139,22 @@ class Loggers:
 class Files:
     out: Path | None = Option(None, "--out", "-o", help="A .safetensors file for the weights.")
     checkpoint: Path | None = Option(
-        None, help="A file to save progress in; training goes on from it where it exists."
+        None, help="A file for progress; training continues from an existing one."
     )
     checkpoint_seconds: float = Option(
         60.0, min=0, help="Seconds between checkpoints; 0 writes one after every epoch."
     )
     minutes: float | None = Option(
-        None, min=0, help="Pause by then with --checkpoint and status 75; the same command goes on."
+        None,
+        min=0,
+        help="Pause by then with --checkpoint and status 75; the same command continues.",
     )
     log: Path = Option("train.jsonl", help="A file that gets a line of JSON per epoch.")
 
     def require(self, subset: Path | None) -> None:
         """Check that all can be written, and that none is another or the subset's."""
         if self.minutes is not None and self.checkpoint is None:
-            raise BadParameter("--minutes needs a --checkpoint to go on from.")
+            raise BadParameter("--minutes needs a --checkpoint to continue from.")
         shared.require_replaceable(self.out, self.checkpoint)
         shared.require_place(self.log)
         written = {"--checkpoint": self.checkpoint, "--out": self.out, "--log": self.log}
@@ -213,14 +215,14 @@ def train(
             if choice.strategy is not None:
                 run = request["run"] = _run_of(client, run, model)
                 reselecting = _reselecting(client, choice.strategy, request, progress.say, made)
-                quarantined = left_out_by(client)
+                quarantined = quarantined_by(client)
             initial = None if init == _SCRATCH else _weights(client, run, init)
-        opened = partial(open_talking, image_size=image_size, modules=modules)
+        opened = partial(open_with_progress, image_size=image_size, modules=modules)
         train_data = opened(data, quarantined=quarantined)
         progress.score_name = train_data.target.kind.score_name
         log = stack.enter_context(files.log.open("a", encoding="utf-8"))
         lines = partial(write_line, log)
-        stack.enter_context(saying_warnings(ReselectionWarning, LoggerWarning))
+        stack.enter_context(warnings_as_lines(ReselectionWarning, LoggerWarning))
         try:
             trained = fit(
                 model,
@@ -270,7 +272,7 @@ def _finish(
     trained: Trained, out: Path | None, chosen: list[Reselection], *, redrawn: bool, json: bool
 ) -> None:
     from lipt.common.weights.files import pack
-    from lipt.trainer.writing.files import write_atomically
+    from lipt.trainer.files import write_atomically
 
     if out is not None:
         write_atomically(out, pack(trained.weights))

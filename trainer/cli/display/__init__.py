@@ -1,1 +1,1 @@
-"""Displays: what a terminal shows of runs and main training, as tables, lines or JSON."""
+"""Display of runs and main training on a terminal, as tables, lines or JSON."""

@@ -1,4 +1,4 @@
-"""Output of commands: JSON for scripts, lines for people, and lines while slow work goes on."""
+"""Output of commands: JSON for scripts, lines for people, and progress of slow work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lipt.common.terminal import say, say_json
-from lipt.trainer.writing.formatting import format_percent, to_jsonable
+from lipt.trainer.formatting import format_percent, to_jsonable
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
@@ -79,14 +79,14 @@ def in_background(
         raise error
 
 
-def run_talking(
+def run_with_progress(
     work: Callable[[Say], ResultT],
     say: Say = partial(say, err=True),
     *,
     activity: str = "working",
     silence_seconds: float = SILENCE_SECONDS,
 ) -> ResultT:
-    """Do `work` and `say` its reports, from `activity` on, at least every `silence_seconds`."""
+    """Do `work`, and print its latest report, at first `activity`, every `silence_seconds`."""
     reports: queue.SimpleQueue[str] = queue.SimpleQueue()
     results: list[ResultT] = []
 
@@ -107,8 +107,8 @@ def run_talking(
 
 
 @contextmanager
-def leaving() -> Iterator[None]:
-    """Let the block's exception end the process; at once where a thread works behind it.
+def process_exit() -> Iterator[None]:
+    """Let the block's exception end the process, at once if a background thread still works.
 
     Python stops threads anywhere. In torch or gRPC that aborts the process, whatever its status.
     """
@@ -125,12 +125,12 @@ def leaving() -> Iterator[None]:
         if not isinstance(code, int):
             print(code, file=sys.stderr)  # noqa: T201 - as Python does
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError):  # who read it has gone
+            with suppress(OSError):  # the reader has closed it
                 stream.flush()
         os._exit(code if isinstance(code, int) else 1)
 
 
-def open_talking(
+def open_with_progress(
     source: str,
     *,
     image_size: int | None,
@@ -140,7 +140,7 @@ def open_talking(
     """A data set, read with a line on standard error whenever that takes long."""
     from lipt.common.data import open_dataset
 
-    dataset = run_talking(
+    dataset = run_with_progress(
         lambda tell: open_dataset(
             source,
             image_size=image_size,
@@ -155,7 +155,7 @@ def open_talking(
     return dataset
 
 
-def left_out_by(client: Client) -> tuple[int, ...]:
+def quarantined_by(client: Client) -> tuple[int, ...]:
     """The ids of the broken images that a coordinator leaves out of its data."""
     dataset = client.info().dataset
     return () if dataset is None else dataset.quarantined
@@ -188,8 +188,8 @@ class TrainingProgress:
 
 
 @contextmanager
-def saying_warnings(*kinds: type[Warning]) -> Iterator[None]:
-    """Print warnings as lines without their place in the code, and all of some kinds."""
+def warnings_as_lines(*kinds: type[Warning]) -> Iterator[None]:
+    """Print warnings as lines without their source location, and repeat those of `kinds`."""
     with warnings.catch_warnings():
         for kind in kinds:
             warnings.simplefilter("always", kind)

@@ -1,4 +1,4 @@
-"""Runs in words: what `lipt run show` prints, and a run followed to its end as lines or JSON."""
+"""Text of runs: the output of `lipt run show`, and the changes of a run as lines or JSON."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from lipt.common.states import LearnerState, RunState
 from lipt.common.terminal import say
 from lipt.common.text import format_bytes
 from lipt.trainer.cli.display.output import SILENCE_SECONDS, Say, in_background, print_json
+from lipt.trainer.formatting import format_percent, table_lines
 from lipt.trainer.views import LearnerView, RunView
-from lipt.trainer.writing.formatting import format_percent, table_lines
 
 LEARNER_COLUMNS = ("learner", "worker", "device", "step", "loss", "validation", "density", "status")
 
@@ -101,49 +101,36 @@ def _config_line(run: RunView) -> str:
 
 
 def change_lines(previous: RunView | None, current: RunView) -> list[str]:
-    """A line for a changed state and for each learner that moved on, in the soup's order."""
+    """List changed learners in the soup's order, then the state if it changed."""
     before = {learner.index: learner for learner in previous.learners} if previous else {}
-    learners = sorted(
-        current.learners,
-        key=lambda learner: (
-            learner.ingredient.position if learner.ingredient else -1,
-            learner.index,
-        ),
-    )
-    lines = [_learner_line(item) for item in learners if _moved_on(before.get(item.index), item)]
-    told = previous is not None and (previous.state, previous.waiting) == (
+    lines: dict[tuple[int, int], str] = {}
+    for learner in current.learners:
+        part, last = learner.ingredient, before.get(learner.index)
+        state, tried = (last.state, last.ingredient) if last else (LearnerState.QUEUED, None)
+        changed = state is not learner.state or (tried is None) != (part is None)
+        if changed and learner.state is not LearnerState.LEASED:
+            lines[part.position if part else -1, learner.index] = _learner_line(learner)
+    # An empty `waiting` is no news: the next change shows that the wait is over.
+    unchanged = previous is not None and (previous.state, previous.waiting) == (
         current.state,
-        current.waiting or previous.waiting,  # what is mended is seen by what follows
+        current.waiting or previous.waiting,
     )
-    return lines if told else [*lines, state_line(current)]
+    return [lines[key] for key in sorted(lines)] + ([] if unchanged else [state_line(current)])
 
 
 def _learner_line(learner: LearnerView) -> str:
-    line = f"learner {learner.index}: {learner_status(learner)}"
-    if learner.ingredient is not None:
-        return (
-            f"{line}, validation {format_percent(learner.ingredient.accuracy)}, "
-            f"soup {format_percent(learner.ingredient.soup_accuracy)}"
-        )
+    line, part = f"learner {learner.index}: {learner_status(learner)}", learner.ingredient
+    if part is not None:
+        accuracy, soup_accuracy = map(format_percent, (part.accuracy, part.soup_accuracy))
+        return f"{line}, validation {accuracy}, soup {soup_accuracy}"
     if learner.state is LearnerState.DONE:
-        return (
-            f"{line} on {learner.worker} ({learner.device}) in {learner.train_seconds:.1f} s, "
-            f"loss {learner.loss:.3f}, density {learner.density:.3f}"
-        )
+        where = f"{learner.worker} ({learner.device}) in {learner.train_seconds:.1f} s"
+        return f"{line} on {where}, loss {learner.loss:.3f}, density {learner.density:.3f}"
     return line
 
 
-def _moved_on(before: LearnerView | None, now: LearnerView) -> bool:
-    """Whether a learner has ended, was tried by the soup, or waits again."""
-    state, tried = LearnerState.QUEUED, False
-    if before is not None:
-        state, tried = before.state, before.ingredient is not None
-    changed = (state, tried) != (now.state, now.ingredient is not None)
-    return changed and now.state is not LearnerState.LEASED
-
-
 def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:
-    """A sign of life, for when nothing was worth a line for some seconds."""
+    """The line after some seconds without a change."""
     if run is None:
         return f"waiting for the coordinator's first answer for {unchanged_seconds:.0f} s"
     parts = [state_line(run)]
@@ -157,8 +144,8 @@ def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:
     return "; ".join(parts)
 
 
-class Lines:
-    """A line per state change and per learner, and one at least every ten seconds."""
+class RunLines:
+    """Prints a line per change of a run, and at least one every ten seconds."""
 
     def __init__(self, say: Say, now: float) -> None:
         self._say = say
@@ -179,7 +166,7 @@ class Lines:
             self._said_at = now
 
 
-def _while_going_on(changes: Iterable[RunView]) -> Iterator[RunView]:
+def _until_it_stops(changes: Iterable[RunView]) -> Iterator[RunView]:
     for run in changes:
         yield run
         if not run.goes_on:
@@ -189,13 +176,10 @@ def _while_going_on(changes: Iterable[RunView]) -> Iterator[RunView]:
 def follow(
     changes: Iterable[RunView], *, as_json: bool = False, check: Callable[[], None] = lambda: None
 ) -> RunView | None:
-    """Show a run's changes until there are no more, or it does not go on by itself.
-
-    `check` is called now and then, and may end it with an error.
-    """
+    """Print a run's changes until it ends or is held; `check` may raise an error meanwhile."""
     latest: RunView | None = None
-    lines = Lines(say, time.monotonic())
-    for run in in_background(_while_going_on(changes)):
+    lines = RunLines(say, time.monotonic())
+    for run in in_background(_until_it_stops(changes)):
         latest = run or latest
         if run is not None and as_json:
             print_json(run)

@@ -90,7 +90,7 @@ def test_it_goes_on_after_the_trials_that_a_kill_has_left(comparison: Comparison
     assert {(t.seed, t.fraction, t.strategy) for t in trials} == CELLS
     # The test set on the very steps that the shares of 3 are: 1 (0.4 and 0.6), 2 (0.7 to 0.9)
     # and the last one.
-    assert {tuple(look.step for look in trial.looks) for trial in trials} == {(1, 2, 3)}
+    assert {tuple(one.step for one in trial.evaluations) for trial in trials} == {(1, 2, 3)}
     *_, sentences = comparison.again.stdout.rstrip().split("\n\n")
     # Three steps teach little, so no subset can be worth more than another.
     assert sentences.count("not beat random") == 2
@@ -138,8 +138,8 @@ def test_soft_labels_are_rows_beside_others(comparison: Comparison, tmp_path: Pa
         (("--strategies", "clipcov"), "clipcov needs features of pairs, which a comparison "),
         (("--data", "digits"), "the coordinator serves digits-train ("),
         (("--fractions", "0.1,0.0003"), "fraction 0.0003 of 1442 examples keeps none. Choose at"),
-        (("--run-set", "model=resnet18"), "model is given for every run and training by the "),
-        (("--set", "seed=5"), "seed is given for every run and training by the comparison"),
+        (("--run-set", "model=resnet18"), "model is set by the comparison for every run and "),
+        (("--set", "seed=5"), "seed is set by the comparison for every run and training"),
         (("--baselines", "rs2"), "there is no baseline 'rs2'. Choose from: uniform, "),
         (("--device", "gpu"), "device 'gpu' is not a device: "),
     ],
@@ -173,4 +173,4 @@ def test_the_report_tells_of_the_comparison(comparison: Comparison, tmp_path: Pa
     page = html.unescape(out.read_text(encoding="utf-8"))
     assert len(sentences) == 2 * 3
     assert all(sentence in page for sentence in sentences)
-    assert "What people would do instead" in page
+    assert "Beside resampled random and everything" in page

@@ -25,8 +25,8 @@ from lipt.trainer.cli.certificates import Folder
 from lipt.trainer.cli.commands import service
 from lipt.trainer.cli.commands.service import token_state, tunnel_hint
 from lipt.trainer.client.client import Client
+from lipt.trainer.formatting import to_jsonable
 from lipt.trainer.views import StrategyView, TokenView, view_of
-from lipt.trainer.writing.formatting import to_jsonable
 from lipt.v1 import access_pb2, config_pb2, run_pb2, subset_pb2
 from tests.cluster import LoggedProcess
 from tests.relay import Fault, Relay, answer
@@ -155,7 +155,7 @@ def test_who_stops_watching_is_told_that_the_run_goes_on(
     process.wait_for(f"run {name}: training")
     assert process.stop(signal.SIGINT) == 130
     assert process.text().splitlines()[-3:] == [
-        f"run {name} goes on without you.",
+        f"run {name} continues without this command.",
         f"Follow it again with: lipt run watch {name}",
         f"End it with: lipt run cancel {name}",
     ]

@@ -9,9 +9,9 @@ import pytest
 from lipt.trainer.cli.display.output import (
     TrainingProgress,
     in_background,
-    leaving,
-    run_talking,
-    saying_warnings,
+    process_exit,
+    run_with_progress,
+    warnings_as_lines,
 )
 from lipt.trainer.main_training.records import EpochRecord
 from tests.clock import Clock
@@ -21,7 +21,7 @@ from tests.trainer.made_up import made_up_record
 SCRIPT = """
 import sys
 import torch
-from lipt.trainer.cli.display.output import leaving
+from lipt.trainer.cli.display.output import process_exit
 from lipt.trainer.cli.display.output import in_background
 def endless():
     values = torch.randn(400, 400)
@@ -31,7 +31,7 @@ def endless():
             values = (values @ values).tanh()
 
 torch.set_num_threads(1)
-with leaving():
+with process_exit():
     for _ in in_background(endless(), tick_seconds=0.01):
         print("leaving", flush=False)
         {leave}
@@ -57,7 +57,7 @@ def test_a_background_thread_changes_no_exit_status(leave: str, status: int, sai
 
 
 def test_without_one_an_exception_is_what_it_was() -> None:
-    with pytest.raises(SystemExit, match="3"), leaving():
+    with pytest.raises(SystemExit, match="3"), process_exit():
         raise SystemExit(3)
 
 
@@ -91,7 +91,7 @@ def test_slow_work_is_talked_about() -> None:
         assert heard.wait(30)
         return 7
 
-    assert run_talking(work, say, silence_seconds=0.001) == 7
+    assert run_with_progress(work, say, silence_seconds=0.001) == 7
     assert any(line.startswith("scoring 3/9 (") for line in said)
 
 
@@ -131,7 +131,7 @@ class OwnWarning(UserWarning):
 
 
 def test_all_warnings_of_a_kind_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with saying_warnings(OwnWarning):
+    with warnings_as_lines(OwnWarning):
         for message in ("no subset", "no subset"):
             warnings.warn(message, OwnWarning, stacklevel=1)
     assert capsys.readouterr().err == "warning: no subset\n" * 2

@@ -6,7 +6,7 @@ import pytest
 
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.cli.display.runs import (
-    Lines,
+    RunLines,
     change_lines,
     follow,
     heartbeat_line,
@@ -88,7 +88,7 @@ def test_what_a_run_waits_for_is_a_line_and_a_heartbeat_says_what_is_wrong() -> 
 
 def test_lines_come_at_changes_and_at_least_every_ten_seconds() -> None:
     said: list[str] = []
-    lines = Lines(said.append, now=0.0)
+    lines = RunLines(said.append, now=0.0)
     lines.show(made_up_run(state=RunState.PENDING), now=1.0)
     assert said == ["run demo: pending"]
     for second in range(2, 10):

@@ -1,7 +1,7 @@
 """Resampling every epoch: other random examples, without replacement across epochs (RS2).
 
-Training takes as many steps as on a fixed subset of the same budget, and sees more of the data.
-`RedrawingSampler` and `fit` share these draws.
+Training takes as many steps as on a fixed subset of the same budget, and uses more of the data.
+`RepeatedRandomSampler` and `fit` share these draws.
 
 Shapes: N examples, K budget.
 """
@@ -92,7 +92,7 @@ def _spread(order_N: Tensor, labels_N: Tensor, generator: torch.Generator) -> Te
     return order_N[by_class_N[places_N.argsort(stable=True)]]
 
 
-class Redrawn:
+class RepeatedRandom:
     """Source for `fit`: other examples in every epoch, for the steps of a subset of `budget`.
 
     Args:

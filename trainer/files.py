@@ -43,7 +43,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def making(folder: Path) -> Iterator[Path]:
+def new_folder(folder: Path) -> Iterator[Path]:
     """A temporary folder that durably replaces `folder`, which is absent or empty, on success."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileExistsError(f"{folder} is there already. Name a folder that is not, or empty it.")

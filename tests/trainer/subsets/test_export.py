@@ -12,9 +12,9 @@ from PIL import Image
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.data.loading import dataset_of
 from lipt.common.errors import DataError, SubsetError
+from lipt.trainer import files
+from lipt.trainer.subsets.export import ChosenImage
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.subsets.written_out import ChosenImage
-from lipt.trainer.writing import files
 from tests.trainer.made_up import made_up_subset
 
 SUFFIXES = {"cat": "JPEG", "dog": "PNG"}
@@ -151,7 +151,7 @@ def test_few_images_lie_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ahead.extend(len(read) - image.row for image in images)
         path.touch()
 
-    monkeypatch.setattr("lipt.trainer.subsets.written_out._write_tar", write)
+    monkeypatch.setattr("lipt.trainer.subsets.export._write_tar", write)
     all_of(data).to_webdataset(data, tmp_path / "out", examples_per_shard=100)
     assert len(ahead) == 1000
     assert max(ahead) <= 257

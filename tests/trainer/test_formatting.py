@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from lipt.common.states import RunState
+from lipt.trainer.formatting import differences, table_lines, to_jsonable
 from lipt.trainer.views import BlobView, RunView, StrategyOptionView, view_of
-from lipt.trainer.writing.formatting import differences, table_lines, to_jsonable
 from lipt.v1 import run_pb2
 
 

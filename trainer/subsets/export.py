@@ -31,8 +31,8 @@ from lipt.common.data.sources.rows import PixelRows
 from lipt.common.data.sources.webdataset import CLASSES
 from lipt.common.errors import DataError, SubsetError
 from lipt.common.images.formats import FORMATS, to_image
-from lipt.trainer.subsets.data import RowNumbers, require_same_data
-from lipt.trainer.writing.files import making
+from lipt.trainer.files import new_folder
+from lipt.trainer.subsets.data import require_same_data, row_numbers
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
@@ -53,7 +53,7 @@ class ChosenImage(NamedTuple):
     suffix: str
 
 
-def write_out(
+def export_shards(
     subset: Any,
     dataset: Dataset,
     folder: Path,
@@ -70,7 +70,7 @@ def write_out(
     require_same_data(dataset, subset, check=True)
     count = -(-len(subset.indices) // examples_per_shard)
     names = [f"shard-{number:06d}.tar" for number in range(count)]
-    with making(folder) as unfinished:
+    with new_folder(folder) as unfinished:
         images = _chosen_images(subset, dataset, on_progress)
         for name in names:
             # The first image is read before the shard's file is made.
@@ -100,7 +100,7 @@ def _chosen_images(
             f"{dataset.source} holds no images, but {dataset.inputs}, and only images are written "
             "out. Take subset.apply(data), or the rows by subset.indices."
         )
-    numbers = RowNumbers(subset.indices)
+    numbers = row_numbers(subset.indices)
     files = map_rows(read, numbers, num_threads=num_threads, progress=on_progress)
     targets = dataset.targets_N
     for row, weight, file in zip(numbers, subset.weights, files, strict=True):

@@ -3,7 +3,7 @@
 import os
 
 import torch
-from lipt.trainer import RedrawingSampler
+from lipt import RepeatedRandomSampler
 from mine import data, model
 
 epochs = int(os.environ.get("EPOCHS", "200"))
@@ -11,7 +11,7 @@ examples, network = data(), model(num_classes=10)
 labels = [label for _, label in examples]
 optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
-sampler = RedrawingSampler(len(examples), fraction=0.1, labels=labels)
+sampler = RepeatedRandomSampler(len(examples), fraction=0.1, labels=labels)
 loader = torch.utils.data.DataLoader(examples, batch_size=64, sampler=sampler)
 seen = set()
 for epoch in range(epochs):

@@ -1,1 +1,0 @@
-"""Atomic files, JSON values, and formatted numbers and differences."""
