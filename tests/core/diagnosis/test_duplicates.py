@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from lipt.core.diagnosis import duplicates
 from lipt.core.diagnosis.duplicates import (
     Duplicates,
     Matches,
+    PairFilter,
     Pictures,
     aligned_correlation,
     are_pictures,
@@ -22,14 +24,17 @@ from lipt.core.diagnosis.duplicates import (
 class Points(Pictures):
     """Points are alike from a cosine of 0.8 on, and looked at from 0.6 on."""
 
-    def alike(self, earlier_P: Tensor, later_P: Tensor) -> Tensor:
+    def alike(self, standing_P: Tensor, later_P: Tensor) -> Tensor:
         unit_NP = self.thumbnails_NP
-        return (unit_NP[earlier_P] * unit_NP[later_P]).sum(dim=1) >= self.threshold
+        return (unit_NP[standing_P] * unit_NP[later_P]).sum(dim=1) >= self.threshold
+
+    def bound(self, later_B: Tensor) -> PairFilter:
+        return lambda rows_P, standing_P: torch.ones(len(rows_P), dtype=torch.bool)
 
 
 def found_in(points_ND: Tensor) -> Matches:
     unit_ND, digests = functional.normalize(points_ND, dim=1), distinct(len(points_ND))
-    points = Points(lambda ids: ids, digests, unit_ND, threshold=0.8, near=0.6)
+    points = Points(lambda ids: ids, digests, unit_ND, unit_ND, threshold=0.8, near=0.6)
     return find_matches(digests, points)
 
 
@@ -88,7 +93,7 @@ def test_pictures_are_alike_by_their_pixels_a_pixel_apart() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 20), (1, 64, 48)])
-def test_sketches_bound_the_cosines_of_thumbnails(shape: tuple[int, ...]) -> None:
+def test_bounds_rule_out_most_pairs_and_none_that_is_alike(shape: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(4)
     drawn = torch.rand(12, shape[0], 4, 4, generator=generator) * 200
     originals = functional.interpolate(drawn, shape[1:], mode="bilinear").repeat(5, 1, 1, 1)
@@ -97,15 +102,21 @@ def test_sketches_bound_the_cosines_of_thumbnails(shape: tuple[int, ...]) -> Non
     spread = torch.linspace(1, 40, len(originals)).view(-1, 1, 1, 1)
     images = (originals + spread * noise).clamp(0, 255).to(torch.uint8)
     images[5] = 7
-    pictures = Pictures.of(lambda ids: images[ids], len(images))
-    # For three channels by fewer numbers.
+    pictures = replace(Pictures.of(lambda ids: images[ids], len(images)), threshold=0.9, near=-1.0)
+    ids = torch.arange(len(images))
+    standing, later = (pairs.flatten() for pairs in torch.meshgrid(ids, ids, indexing="xy"))
+    may_be = pictures.bound(ids)(later, standing)
+    alike = pictures.alike(standing, later)
+    assert not bool((alike & ~may_be).any())
+    assert int(alike.sum()) < int(may_be.sum()) < 0.5 * len(may_be)
+    # Sketches bound the thumbnails' cosines, for three channels by fewer numbers.
     sketches = pictures.sketches()
     cosines = pictures.thumbnails_NP @ pictures.thumbnails_NP.T
     assert bool((sketches @ sketches.T >= cosines - 1e-4).all())
     assert sketches.shape[1] == {1: 64, 3: 41}[shape[0]]
 
 
-def test_a_saved_file_is_read_back(tmp_path: Path) -> None:
+def test_what_was_saved_is_loaded_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "duplicates.safetensors"
     saved = Matches(torch.tensor([0, 0, 2]), torch.tensor([0, 1, 2]), 0.96)
     saved.save(path)
