@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numba
@@ -160,3 +161,25 @@ def plane_scores_compiled(
         for example in kept_n:
             if bits_N[example] <= farthest:
                 scores_N[example] -= _share(np.float64(distances_N[example]), least) / total
+
+
+# Sums may be reordered for vectorization: gains are compared in float32, which hides the order.
+@partial(compiled, fastmath={"reassoc", "contract", "nsz"})
+def alignments_compiled(
+    errors_NC: NDArray[np.float32],
+    features_ND: NDArray[np.float32],
+    weight_CD: NDArray[np.float64],
+    bias_C: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """sum_c e_c (w_c . h + b_c) of every example, summed in float64; N."""
+    num_examples, num_features = features_ND.shape
+    aligned_N = np.empty(num_examples, np.float64)
+    for example in range(num_examples):
+        total = 0.0
+        for label in range(len(bias_C)):
+            product = 0.0
+            for feature in range(num_features):
+                product += weight_CD[label, feature] * np.float64(features_ND[example, feature])
+            total += np.float64(errors_NC[example, label]) * (product + bias_C[label])
+        aligned_N[example] = total
+    return aligned_N

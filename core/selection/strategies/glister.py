@@ -35,11 +35,12 @@ from lipt.core.selection.vectors import (
     CACHED_BYTES,
     LayerGradient,
     Vectors,
-    alignments,
+    can_compile,
     gradients_of,
     squared_norms,
     with_bias,
 )
+from lipt.core.selection.vectors import alignments as plain_alignments
 from lipt.core.signals.signals import Signals, given, probabilities_of
 
 # Evaluated first by the exact solver: the best of them excludes most others.
@@ -50,6 +51,8 @@ _WORTH_GATHERING = 0.125
 _ROUNDING = 1e-6
 # Signals up to this size in float64 are converted once instead of at every update.
 _HELD_BYTES = 64 * 1024**2
+# Up to this many columns a compiled loop is faster than a matrix product.
+_FEW_CLASSES = 64
 # A label's probability comes from e = p - 1, whose last digit is worth twice this.
 _LEAST_LABEL_PROBABILITY = 2.0**-25
 # Smaller errors, squared or times small features, could become 0.
@@ -162,7 +165,7 @@ class GlisterObjective:
 
     def gains(self, gradient: LayerGradient, rows_B: Tensor | slice = slice(None)) -> Tensor:
         """The gains of some examples at a gradient, -inf for chosen ones; B float64."""
-        gains_B = alignments(self.gradients[rows_B], gradient, block_bytes=CACHED_BYTES)
+        gains_B = alignments(self.gradients[rows_B], gradient)
         return gains_B.masked_fill_(self._is_chosen_N[rows_B], -math.inf)
 
     def add(self, new: Tensor, *, update: bool) -> None:
@@ -181,7 +184,8 @@ def _cheapest_form(
     fits = 8 * len(gradients) * num_validation <= _HELD_BYTES
     if work_saved > num_validation * num_features and fits:
         gradients, layer = in_validation_span(gradients, layer)
-    if 8 * len(gradients) * gradients.width <= _HELD_BYTES:
+    held_bytes = 8 * len(gradients) * gradients.width
+    if held_bytes <= _HELD_BYTES and not _aligns_compiled(gradients):
         gradients = gradients.to(torch.float64)
     return gradients, layer
 
@@ -237,6 +241,28 @@ def validation_gradient(layer: LastLayer) -> LayerGradient:
     errors_VC /= len(errors_VC)
     bias_C = errors_VC.sum(dim=0) * layer.bias
     return LayerGradient(errors_VC.T @ layer.features_VD, bias_C)
+
+
+def alignments(gradients: Vectors, gradient: LayerGradient) -> Tensor:
+    """<g_i, gradient> of every example; N float64."""
+    if not _aligns_compiled(gradients):
+        return plain_alignments(gradients, gradient, block_bytes=CACHED_BYTES)
+    from lipt.core.selection.compiled_loops import alignments_compiled  # noqa: PLC0415 - an extra
+
+    factors = (gradients.outer_NC, gradients.features_ND, gradient.weight_CD, gradient.bias_C)
+    return torch.from_numpy(
+        alignments_compiled(*(factor.contiguous().numpy() for factor in factors))
+    )
+
+
+def _aligns_compiled(gradients: Vectors) -> bool:
+    errors_NC, features_ND = gradients.outer_NC, gradients.features_ND
+    return (
+        can_compile(features_ND.device)
+        and errors_NC.shape[1] <= _FEW_CLASSES
+        and errors_NC.dtype == features_ND.dtype
+        and features_ND.dtype in (torch.float32, torch.float64)
+    )
 
 
 def in_validation_span(gradients: Vectors, layer: LastLayer) -> tuple[Vectors, LastLayer]:

@@ -17,6 +17,8 @@ from lipt.core.selection.solvers.pursuit import GradientAtoms
 from lipt.core.selection.strategies import glister as module
 from lipt.core.selection.strategies.glister import (
     LastLayer,
+    _aligns_compiled,
+    alignments,
     comparable,
     glister,
     last_layer_at,
@@ -24,16 +26,11 @@ from lipt.core.selection.strategies.glister import (
     validation_gradient,
 )
 from lipt.core.selection.strategies.gradmatch import gradmatch
-from lipt.core.selection.vectors import (
-    LayerGradient,
-    Vectors,
-    alignments,
-    gradients_of,
-    weighted_sum,
-)
+from lipt.core.selection.vectors import LayerGradient, Vectors, gradients_of, weighted_sum
 from lipt.core.signals.signals import Signals
 from tests.core.selection.builders import (
     random_predictions,
+    random_signals,
     signals_of,
     validation_loss,
     written_out,
@@ -242,9 +239,9 @@ def test_exact_glister_is_greedy(has_bias: bool, num_validation: int, learning_r
 def test_exact_does_not_evaluate_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluated: list[int] = []
 
-    def counting(gradients: Vectors, gradient: LayerGradient, *, block_bytes: int) -> Tensor:
+    def counting(gradients: Vectors, gradient: LayerGradient) -> Tensor:
         evaluated.append(len(gradients))
-        return alignments(gradients, gradient, block_bytes=block_bytes)
+        return alignments(gradients, gradient)
 
     monkeypatch.setattr(module, "alignments", counting)
     signals = draw(1000)
@@ -282,6 +279,19 @@ def test_gains_that_differ_by_rounding_are_ties_at_any_scale() -> None:
         assert found[0] == found[1] < found[2] < float("inf")
         assert found[3] == -float("inf")
     assert comparable(torch.zeros(2, dtype=torch.float64)).tolist() == [0.0, 0.0]
+
+
+def test_compiled_alignments_are_those_of_torch_to_the_last_digit_of_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gradients = gradients_of(random_signals(129, 10, 33))
+    weight_CD = random_signals(33, 10, seed=1).errors_NC.T.double()
+    gradient = LayerGradient(weight_CD, torch.ones(10).double())
+    assert _aligns_compiled(gradients)
+    compiled_N = alignments(gradients, gradient)
+    monkeypatch.setattr(module, "can_compile", lambda _: False)
+    assert not _aligns_compiled(gradients)
+    assert torch.equal(compiled_N.float(), alignments(gradients, gradient).float())
 
 
 def test_a_lost_and_a_sure_prediction_stay_finite() -> None:
