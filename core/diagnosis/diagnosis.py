@@ -38,7 +38,7 @@ from lipt.common.weights.files import load_tensors, pack
 from lipt.core.diagnosis.duplicates import Duplicates
 from lipt.core.diagnosis.label_errors import LabelErrors
 from lipt.core.proxies.ridge import HeadTargets, leave_one_out, scaling_of
-from lipt.core.selection.selection import mixed_evenly
+from lipt.core.sharding import mixed_evenly
 
 VERSION = 1
 # Maximum length of each list in the summary.

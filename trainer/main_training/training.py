@@ -243,8 +243,7 @@ def fit(
     Args:
         model: a name such as "resnet18" or a function of `num_classes`, built with the recipe's
             seed, or a module, which is trained in place.
-        train: the data that the subset was selected from, in any form that `lipt.open_dataset`
-            takes.
+        train: data that the subset was selected from, as `lipt.open_dataset` takes it.
         target: as in `lipt.open_dataset`, of `train` and `test`.
         subset: the examples; None for those of `reselect`, or all of `train`.
         test: test data for the accuracy.
