@@ -25,6 +25,7 @@ from unittest.mock import patch
 import grpc
 import grpc.aio
 import torch
+from safetensors.torch import load_file
 
 from benchmarks.processes import serving
 from lipt.common.blobs import transfer
@@ -35,9 +36,8 @@ from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.handlers import Interceptor, refusals
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import read_specs, read_weights
 from lipt.coordinator.rpc import blobs
-from lipt.coordinator.storage.accounts import Accounts, Quota, Uploads
+from lipt.coordinator.storage import Accounts, Quota, Uploads
 from lipt.trainer import Client
 from lipt.v1 import blob_pb2_grpc, worker_pb2
 from lipt.worker.client import CoordinatorClient
@@ -198,7 +198,7 @@ def identity_round(address: str, cache: Path) -> tuple[float, float]:
         assignment = client.acquire()
         assert assignment is not None
         path = Transfers(client.blobs).download(assignment.initial_weights, store)
-        weights = read_weights(path, like=read_specs(path), max_bytes=MAX_BLOB_BYTES)
+        weights = load_file(path)
         result = Transfers(client.blobs).upload(encode_sparse(weights))
         client.commit(assignment, [result], worker_pb2.LearnerReport())
         return assignment.initial_weights.size_bytes / 1e6, time.perf_counter() - start

@@ -33,6 +33,7 @@ import grpc.aio
 import torch
 from rich.console import Console
 from rich.table import Table
+from safetensors.torch import load_file
 from torch import nn
 
 from benchmarks.processes import serving
@@ -40,7 +41,6 @@ from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, fill_chunk
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import read_specs, read_weights
 from lipt.core.learner.pruning import masks_of_largest
 from lipt.trainer import Client
 from lipt.v1 import blob_pb2, blob_pb2_grpc, worker_pb2, worker_pb2_grpc
@@ -226,7 +226,7 @@ class Player:
         """Send a learner that is as good as any."""
         sha256 = blob_from_proto(assignment.initial_weights).sha256
         path = state / "blobs" / sha256[:2] / sha256
-        weights = read_weights(path, like=read_specs(path), max_bytes=2**20)
+        weights = load_file(path)
         scores = {name: tensor.abs() for name, tensor in weights.items() if tensor.ndim > 1}
         masks = masks_of_largest(scores, assignment.task.density)
         factor = 1.0 + assignment.learner_index / 1e5  # no two are equal

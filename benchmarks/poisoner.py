@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
@@ -46,7 +47,7 @@ from lipt.common.inputs.specs import call_model
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import unpack
 from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import read_specs, read_weights
+from lipt.common.weights.specs import specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
@@ -54,9 +55,9 @@ from lipt.coordinator.compute.jobs.pretraining import (
     MakeSoup,
     SoupResult,
 )
-from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.coordinator.dispatch.intake import Reference, check_learner, trained_norm
-from lipt.coordinator.runs.transitions import LearnerResult, Verdict, done, handed_in
+from lipt.coordinator.runs.transitions import LearnerResult, Verdict, done, with_result
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.core.learner.learner import train_learner
@@ -172,8 +173,8 @@ class Bench:
             learners=CutShards(config).run(self.context),
         )
         path = self.context.blobs.path(made.weights)
-        self.specs = read_specs(path)
-        self.initial = read_weights(path, like=self.specs, max_bytes=2**30)
+        self.initial = load_file(path)
+        self.specs = specs_of(self.initial)
         self._results: dict[tuple[str, int], LearnerResult] = {}
 
     def result(self, attack: str, index: int) -> LearnerResult:
@@ -237,13 +238,13 @@ class Bench:
                     worker_id=f"w{number}",
                     worker_name=f"{who} {number}",
                     device="cpu",
-                    credential=f"owner {number}",
+                    credential=f"worker {number}",
                     kind="cpu",
                 )
-                learner, judged = handed_in(
+                learner, verified = with_result(
                     out, self.result(who, index), redundancy=2, max_attempts=3
                 )
-                verdicts.append(judged.verdict)
+                verdicts.append(verified.verdict)
             contradicted += Verdict.DISAGREE in verdicts
             settled += learner.result == self.result("none", index).blob
         return contradicted, settled

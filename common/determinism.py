@@ -28,7 +28,7 @@ def pinned_kernels(cpu_threads: int | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def tried_kernels() -> Iterator[None]:
+def fastest_kernels() -> Iterator[None]:
     """Let cuDNN choose its fastest kernels; bits may differ between runs."""
     with torch.backends.cudnn.flags(
         enabled=True, benchmark=True, allow_tf32=torch.backends.cudnn.allow_tf32

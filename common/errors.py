@@ -1,7 +1,7 @@
 """Errors: each message states the values and the remedy.
 
 Families are only for `except`; each reason has its own class. The reason travels in
-`google.rpc.ErrorInfo` (domain "lipt"), so that the peer raises the same class. `retryable` says
+`google.rpc.ErrorInfo` (domain "lipt"), so that the peer raises the same class. `retryable` is
 whether the same call may succeed later.
 """
 
@@ -268,7 +268,7 @@ class ComputeError(UnavailableError, reason="COMPUTE_FAILED"):
 
 
 class QueueFullError(UnavailableError, reason="QUEUE_FULL", code="RESOURCE_EXHAUSTED"):
-    """The queue of computations is full; the error says when to retry."""
+    """The queue of computations is full; the error has the time to wait."""
 
 
 class StorageFullError(UnavailableError, reason="STORAGE_FULL", code="RESOURCE_EXHAUSTED"):
@@ -276,7 +276,7 @@ class StorageFullError(UnavailableError, reason="STORAGE_FULL", code="RESOURCE_E
 
 
 class TooManyCallsError(UnavailableError, reason="TOO_MANY_CALLS", code="RESOURCE_EXHAUSTED"):
-    """A peer exceeds its call rate or concurrency; the error says when to retry."""
+    """A peer exceeds its call rate or concurrency; the error has the time to wait."""
 
 
 def error_classes(cls: type[LiptError] = LiptError) -> list[type[LiptError]]:

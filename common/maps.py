@@ -45,7 +45,7 @@ def principal_components(features_MD: Tensor) -> Tensor:
     return places_M2
 
 
-def placed(places_M2: Tensor, *, width: float, height: float, margin: float) -> Tensor:
+def scaled_to_box(places_M2: Tensor, *, width: float, height: float, margin: float) -> Tensor:
     """Scale points to a centred rectangle with a margin, equally on both axes."""
     places_M2 = places_M2.double()
     low_2, high_2 = places_M2.amin(dim=0), places_M2.amax(dim=0)

@@ -58,7 +58,6 @@ class Examples:
 
     @property
     def digest(self) -> str:
-        """See `subset_digest`."""
         return subset_digest(self.indices_K, self.weights_K, self.soft_labels_KC)
 
 
@@ -83,7 +82,6 @@ def budget_from_fraction(fraction: float, num_examples: int) -> int:
 
 
 def require_budget(budget: int, num_examples: int) -> None:
-    """Refuse a budget outside the data set."""
     if not 1 <= budget <= num_examples:
         raise BudgetError(
             f"budget {budget} is outside 1..{num_examples}, the data set's length. "
@@ -92,7 +90,6 @@ def require_budget(budget: int, num_examples: int) -> None:
 
 
 def resolve_budget(*, fraction: float | None, budget: int | None, num_examples: int) -> int:
-    """The budget of a request by fraction or by number."""
     if fraction is not None and budget is None:
         return budget_from_fraction(fraction, num_examples)
     if budget is None or fraction is not None:

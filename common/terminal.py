@@ -23,7 +23,7 @@ def say_document(text: str) -> None:
     typer.echo(escaped(text, keep="\n"), nl=False)
 
 
-def complain(program: str, sentence: str) -> None:
+def print_error(program: str, sentence: str) -> None:
     typer.echo(f"{program}: {printable_lines(sentence)}", err=True)
 
 

@@ -7,8 +7,8 @@ import json
 from collections.abc import Collection, Sequence
 
 
-def listed(items: Collection[str], most: int, *, separator: str = ", ") -> str:
-    shown, more = separator.join(list(items)[:most]), len(items) - most
+def listed(items: Collection[object], most: int, *, separator: str = ", ") -> str:
+    shown, more = separator.join(map(str, list(items)[:most])), len(items) - most
     return f"{shown} and {more} more" if more > 0 else shown
 
 

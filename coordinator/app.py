@@ -22,17 +22,16 @@ from lipt.coordinator.compute.scan import CredentialDistrusted, scans_dir
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import steady_clock
-from lipt.coordinator.planning.admission import Admission, log_all
+from lipt.coordinator.runs.availability import hold_runs_of_other_data, restore_inputs
 from lipt.coordinator.runs.driver import RunDriver
-from lipt.coordinator.runs.holding import hold_runs_of_other_data
-from lipt.coordinator.runs.repair import restore_inputs
+from lipt.coordinator.runs.plan import RunAdmission, log_all
 from lipt.coordinator.runs.requests import RunRequests
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import StateLock
-from lipt.coordinator.storage.storage import Storage, open_accounts
-from lipt.coordinator.subsets.answers import Answers
+from lipt.coordinator.storage import Storage, open_accounts
+from lipt.coordinator.subsets import Answers
 from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import backbone_identity
 
@@ -106,7 +105,7 @@ class App:
             events=self.events,
         )
         stack.push_async_callback(driver.stop)
-        admission = Admission(
+        admission = RunAdmission(
             blobs,
             data,
             limits=settings.limits,
@@ -154,9 +153,16 @@ class App:
             is_live=lambda lease: self.dispatcher.leases.has(*lease),
             clock=monotonic,
         )
-        kept = (settings.state_dir, self.blobs, accounts, settings.storage, self.events)
         self.storage = Storage(
-            *kept, self.store, self.compute, wall_clock=time, steady_clock=monotonic
+            settings.state_dir,
+            self.blobs,
+            accounts,
+            settings.storage,
+            self.events,
+            self.store,
+            self.compute,
+            wall_clock=time,
+            steady_clock=monotonic,
         )
         _begin(self._stack, self.storage.run(), "collection")
 
@@ -174,12 +180,12 @@ def _begin(stack: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) ->
 
 def logging_progress(*, clock: Callable[[], float]) -> OnProgress:
     """Log a job's progress every few seconds; `clock` is in seconds."""
-    said = clock()
+    logged_at = clock()
 
     def log(now: Progressed) -> None:
-        nonlocal said
-        if now.total and clock() - said >= _REPORT_EVERY_SECONDS:
-            said = clock()
+        nonlocal logged_at
+        if now.total and clock() - logged_at >= _REPORT_EVERY_SECONDS:
+            logged_at = clock()
             logger.info("%s: %d of %d", now.activity, now.done, now.total)
 
     return log

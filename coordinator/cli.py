@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lipt.common.config.flags import ConfigFile, PrintConfig, refusing, service_app, with_flags
+from lipt.common.config.flags import ConfigFile, PrintConfig, exit_on_error, service_app, with_flags
 from lipt.common.config.settings import example_file
 from lipt.common.terminal import Version, say_document
 from lipt.coordinator.settings import CoordinatorSettings, with_own_modules
@@ -38,7 +38,7 @@ def coordinator(
     if print_config:
         say_document(example_file("run.example.toml"))
         return
-    with refusing("lipt-coordinator"):
+    with exit_on_error("lipt-coordinator"):
         _serve(config, flags)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.observability.metrics import Counter, Gauge, Histogram, Instrument
 
-# Seconds: from an answer out of memory to a caller's timeout.
+# Seconds, from an answer in memory to a caller's timeout.
 _ANSWERS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-# Seconds: from a moment to half a day.
+# Seconds, up to half a day.
 _WORK = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 43200)
 
 # Code of a call whose client has disconnected.
@@ -15,11 +15,9 @@ CANCELLED = "CANCELLED"
 
 RUNS = Gauge("lipt_runs", "Runs by state.", ("state",))
 LEARNERS = Gauge("lipt_learners", "Learners of runs in training, by state.", ("state",))
-WORKERS = Gauge("lipt_workers", "Workers that are there.")
-WORKERS_WAITING = Gauge(
-    "lipt_workers_waiting", "Workers that are there and wait for a learner at this moment."
-)
-LEASES = Gauge("lipt_leases", "Learners that a worker has now.")
+WORKERS = Gauge("lipt_workers", "Registered workers that called lately.")
+WORKERS_WAITING = Gauge("lipt_workers_waiting", "Workers that wait for a learner.")
+LEASES = Gauge("lipt_leases", "Leased learners.")
 LEARNER_TRAIN = Histogram(
     "lipt_learner_train_seconds",
     "Training time of each accepted learner, as reported by its worker.",
@@ -27,7 +25,7 @@ LEARNER_TRAIN = Histogram(
 )
 LEARNER_BYTES = Counter(
     "lipt_learner_bytes_total",
-    "Bytes that workers fetched for learners that were taken, and of their results, by encoding.",
+    "Bytes of accepted learners, fetched by workers and sent as results, by encoding.",
     ("direction", "encoding"),
     at_zero=tuple(
         (direction, encoding.value)
@@ -52,7 +50,7 @@ SOUP_ACCURACY = Gauge(
     "Accuracy, or its target's measure, of the newest ready run on the validation split.",
     ("of",),
 )
-SOUP_KEPT = Gauge("lipt_soup_kept_learners", "Learners that the newest ready run's soup kept.")
+SOUP_KEPT = Gauge("lipt_soup_kept_learners", "Learners kept in the newest ready run's soup.")
 SELECTION = Histogram(
     "lipt_selection_seconds",
     "Time to compute a subset, with its wait in the queue, by strategy; not of stored ones.",
@@ -61,31 +59,31 @@ SELECTION = Histogram(
 )
 SCORED_EXAMPLES = Counter(
     "lipt_scored_examples_total",
-    "Examples of shared passes over the data, by who has passed them through a model.",
+    "Examples of shared passes over the data, by the process that scored them.",
     ("by",),
     at_zero=(("coordinator",), ("workers",)),
 )
-QUEUE = Gauge("lipt_queue", "Jobs that wait to be computed, without the one that is.", ("lane",))
+QUEUE = Gauge("lipt_queue", "Waiting jobs.", ("queue",))
 QUEUE_OLDEST = Gauge(
-    "lipt_queue_oldest_seconds", "How long the oldest of these jobs has waited.", ("lane",)
+    "lipt_queue_oldest_seconds", "Seconds that the oldest waiting job has waited.", ("queue",)
 )
 QUEUE_WAIT = Histogram(
     "lipt_queue_wait_seconds",
-    "How long jobs had waited when they began.",
-    ("lane",),
+    "Seconds that jobs waited before they began.",
+    ("queue",),
     buckets=(0.01, *_WORK),
 )
 JOB = Histogram(
     "lipt_job_seconds",
-    "How long jobs of each kind were computed, to their end or until they were dropped.",
-    ("lane", "kind"),
+    "Seconds of jobs of each kind, to their end or until they were dropped.",
+    ("queue", "kind"),
     buckets=_WORK,
 )
 COMPUTE_RESIDENT = Gauge(
-    "lipt_compute_resident_bytes", "Memory that a lane's compute process has now.", ("lane",)
+    "lipt_compute_resident_bytes", "Memory of each queue's compute process.", ("queue",)
 )
 COMPUTE_PEAK = Gauge(
-    "lipt_compute_peak_resident_bytes", "The most that it had since it started.", ("lane",)
+    "lipt_compute_peak_resident_bytes", "Peak memory of each queue's compute process.", ("queue",)
 )
 COMPUTE_LIMIT = Gauge(
     "lipt_compute_limit_bytes",
@@ -93,26 +91,26 @@ COMPUTE_LIMIT = Gauge(
 )
 RPC = Histogram(
     "lipt_rpc_duration_seconds",
-    "How long calls took that are answered at once, by method and code.",
+    "Seconds of calls that are answered at once, by method and code.",
     ("method", "code"),
     buckets=_ANSWERS,
 )
 RPC_LONG = Histogram(
     "lipt_rpc_long_duration_seconds",
-    "The same of calls that wait for something or carry a file.",
+    "Seconds of calls that wait for something or carry a file.",
     ("method", "code"),
     buckets=_WORK,
 )
-RPC_IN_FLIGHT = Gauge("lipt_rpc_in_flight", "Calls under way, long ones too.")
+RPC_IN_FLIGHT = Gauge("lipt_rpc_in_flight", "Calls under way, with long ones.")
 PEER_REFUSALS = Counter(
     "lipt_peer_refusals_total",
-    "Calls that were answered with an error, by code and caller; after 50 the rest are `other`.",
+    "Calls answered with an error, by code and caller; after 50 callers, `other`.",
     ("peer", "code"),
     most=50,
 )
 STORAGE = Gauge(
     "lipt_storage_bytes",
-    "Bytes of blobs that records need or not, as of the last collection, and of uploads.",
+    "Bytes of needed and spare blobs at the last collection, and of uploads.",
     ("kind",),
 )
 STORAGE_FREE = Gauge("lipt_storage_free_bytes", "Free space on the state directory's disk.")

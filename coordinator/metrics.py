@@ -11,33 +11,18 @@ from pathlib import Path
 from lipt.common.errors import LiptError, StateError
 from lipt.common.observability.metrics import Meters, Readings
 from lipt.common.states import LearnerState, RunState
+from lipt.coordinator import instruments
 from lipt.coordinator.compute.queue import HEAVY, LIGHT, ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.instruments import (
-    COMPUTE_LIMIT,
-    COMPUTE_PEAK,
-    COMPUTE_RESIDENT,
-    LEARNERS,
-    LEASES,
-    QUEUE,
-    QUEUE_OLDEST,
-    RUNS,
-    SOUP_ACCURACY,
-    SOUP_KEPT,
-    STAGES,
-    STORAGE_FREE,
-    WORKERS,
-    WORKERS_WAITING,
-)
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.storage.accounts import free_bytes
+from lipt.coordinator.storage import free_bytes
 
 # A scrape is given up if the service is too busy to answer.
 _PATIENCE_SECONDS = 5.0
 
 
-def from_other_threads(read: Callable[[], Readings]) -> Callable[[], Readings]:
+def in_event_loop(read: Callable[[], Readings]) -> Callable[[], Readings]:
     """Wrap `read` to run in the current event loop, for callers in other threads."""
     loop = asyncio.get_running_loop()
 
@@ -47,7 +32,7 @@ def from_other_threads(read: Callable[[], Readings]) -> Callable[[], Readings]:
     return lambda: asyncio.run_coroutine_threadsafe(compute(), loop).result(_PATIENCE_SECONDS)
 
 
-def of_the_state(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueue) -> Readings:
+def state_readings(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueue) -> Readings:
     runs = store.runs()
     by_state = Counter(store.shown_state(run) for run in runs)
     learners: Counter[LearnerState] = Counter()
@@ -59,15 +44,19 @@ def of_the_state(store: RunStore, dispatcher: Dispatcher, compute: ComputeQueue)
         if not job.computing:
             waits[job.lane].append(job.seconds)
     return {
-        RUNS: {(it.value,): by_state[it] for it in RunState if it is not RunState.UNKNOWN},
-        LEARNERS: {
+        instruments.RUNS: {
+            (it.value,): by_state[it] for it in RunState if it is not RunState.UNKNOWN
+        },
+        instruments.LEARNERS: {
             (it.value,): learners[it] for it in LearnerState if it is not LearnerState.UNKNOWN
         },
-        WORKERS: {(): len(dispatcher.alive())},
-        WORKERS_WAITING: {(): dispatcher.num_waiting()},
-        LEASES: {(): dispatcher.leases.num_learners()},
-        QUEUE: {(lane,): len(seconds) for lane, seconds in waits.items()},
-        QUEUE_OLDEST: {(lane,): max(seconds, default=0.0) for lane, seconds in waits.items()},
+        instruments.WORKERS: {(): len(dispatcher.alive())},
+        instruments.WORKERS_WAITING: {(): dispatcher.num_waiting()},
+        instruments.LEASES: {(): dispatcher.leases.num_learners()},
+        instruments.QUEUE: {(lane,): len(seconds) for lane, seconds in waits.items()},
+        instruments.QUEUE_OLDEST: {
+            (lane,): max(seconds, default=0.0) for lane, seconds in waits.items()
+        },
         **_of_the_newest_soup(store),
     }
 
@@ -84,27 +73,27 @@ def _of_the_newest_soup(store: RunStore) -> Readings:
     if soup is None:
         return {}
     return {
-        SOUP_ACCURACY: {
+        instruments.SOUP_ACCURACY: {
             ("soup",): soup.soup_accuracy,
             ("initial",): soup.initial_accuracy,
             ("mean_learner",): soup.mean_learner_accuracy,
             ("best_learner",): soup.best_learner_accuracy,
         },
-        SOUP_KEPT: {(): soup.num_kept},
+        instruments.SOUP_KEPT: {(): soup.num_kept},
     }
 
 
-def of_the_machine(compute: ComputeQueue, directory: Path) -> Readings:
+def machine_readings(compute: ComputeQueue, directory: Path) -> Readings:
     """Memory of the compute processes, and the free disk of `directory`; from any thread."""
     memory = compute.resident()
     free: dict[tuple[str, ...], float] = {}
     with suppress(StateError):  # no figure if the disk cannot be read
         free = {(): free_bytes(directory)}
     return {
-        COMPUTE_RESIDENT: {(lane,): found.now_bytes for lane, found in memory.items()},
-        COMPUTE_PEAK: {(lane,): found.peak_bytes for lane, found in memory.items()},
-        COMPUTE_LIMIT: {(): compute.memory_limit_bytes},
-        STORAGE_FREE: free,
+        instruments.COMPUTE_RESIDENT: {(lane,): found.now_bytes for lane, found in memory.items()},
+        instruments.COMPUTE_PEAK: {(lane,): found.peak_bytes for lane, found in memory.items()},
+        instruments.COMPUTE_LIMIT: {(): compute.memory_limit_bytes},
+        instruments.STORAGE_FREE: free,
     }
 
 
@@ -116,6 +105,6 @@ def measure_stages(store: RunStore, meters: Meters) -> None:
             return
         measured.add(run.run_id)
         for name, seconds in run.costs.model_dump().items():
-            meters.observe(STAGES, seconds, name.removesuffix("_seconds"))
+            meters.observe(instruments.STAGES, seconds, name.removesuffix("_seconds"))
 
     store.listen(measure)

@@ -31,7 +31,7 @@ from lipt.common.network.tls import (
     split_address,
 )
 from lipt.common.observability.metrics import serving_metrics
-from lipt.common.process import tell_manager
+from lipt.common.process import notify_service_manager
 from lipt.common.process.devices import device_name, resolve_device
 from lipt.common.process.machine import num_descriptors, raise_descriptor_limit
 from lipt.common.text import empty_classes
@@ -44,13 +44,13 @@ from lipt.coordinator.access.tokens import (
     identify,
 )
 from lipt.coordinator.app import App, open_app
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.instruments import COORDINATOR
 from lipt.coordinator.metrics import (
-    from_other_threads,
+    in_event_loop,
+    machine_readings,
     measure_stages,
-    of_the_machine,
-    of_the_state,
+    state_readings,
 )
 from lipt.coordinator.page.serving import FLAG as DASHBOARD_FLAG
 from lipt.coordinator.page.serving import PageServer, open_page, require_dashboard
@@ -63,7 +63,7 @@ from lipt.coordinator.rpc.runs import RunService
 from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
 from lipt.coordinator.rpc.workers import WorkerService, unless
 from lipt.coordinator.settings import CoordinatorSettings
-from lipt.coordinator.storage.accounts import WorkerBlobs
+from lipt.coordinator.storage import WorkerBlobs
 
 _MOST_NAMED = 20
 
@@ -85,11 +85,11 @@ def notes_on(data: DataDescription) -> Iterator[tuple[int, str]]:
 
 logger = logging.getLogger(__name__)
 
-# For health checks, and for calls that are being refused.
+# Room for health checks, and for calls that are being refused.
 _SPARE_CALLS = 1024
 _LOOK_SECONDS, _MANY_OF_ALL = 30.0, 0.8
 
-# Those of the access table, which includes reflection.
+# The services of the access table, with reflection.
 _SERVICES = sorted({method.split("/")[1] for method in ALLOWED_ROLES})
 
 OpenApp = Callable[[CoordinatorSettings], AbstractAsyncContextManager[App]]
@@ -156,10 +156,10 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
             await _announce(app, address, tls, admitted)
             if page is not None:
                 logger.info("the page is at %s: `lipt dashboard` opens it", page.url)
-            tell_manager(READY="1", STATUS=f"serving {address}")
+            notify_service_manager(READY="1", STATUS=f"serving {address}")
             yield address
         finally:
-            tell_manager(STOPPING="1")
+            notify_service_manager(STOPPING="1")
             watching.cancel()
             logger.info(
                 "stopping: no new work, up to %g s for calls under way", settings.drain_seconds
@@ -177,8 +177,8 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
     if listen is None:
         yield
         return
-    state = from_other_threads(
-        lambda: {**of_the_state(app.store, app.dispatcher, app.compute), **app.storage.readings()}
+    state = in_event_loop(
+        lambda: {**state_readings(app.store, app.dispatcher, app.compute), **app.storage.readings()}
     )
     with serving_metrics(
         listen,
@@ -186,7 +186,7 @@ def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
         app.events,
         app.meters,
         COORDINATOR,
-        lambda: {**state(), **of_the_machine(app.compute, directory)},
+        lambda: {**state(), **machine_readings(app.compute, directory)},
     ) as address:
         logger.info("metrics on %s/metrics", address)
         yield
@@ -266,7 +266,7 @@ def _add(server: grpc.aio.Server, servicers: Iterable[object]) -> health.aio.Hea
     healthy = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(healthy, server)
     for servicer in servicers:
-        # A generated base class, and beside it the function that adds what extends it.
+        # Each generated base class has its add function beside it.
         base = type(servicer).__bases__[0]
         getattr(import_module(base.__module__), f"add_{base.__name__}_to_server")(servicer, server)
     reflection.enable_server_reflection((*_SERVICES, health.SERVICE_NAME), server)
@@ -293,7 +293,7 @@ async def _announce(app: App, address: str, tls: TlsFiles | None, admitted: Admi
 
 
 def _write_address(path: Path, address: str) -> None:
-    # Renamed into place, so that no reader sees a partial file.
+    # Renamed into place: readers never see a partial file.
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(f"{address}\n", encoding="utf-8")
     temporary.replace(path)

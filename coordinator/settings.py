@@ -1,4 +1,4 @@
-"""Coordinator settings; the section `[run]` holds what a run takes where its request is silent."""
+"""Coordinator settings; the section `[run]` has the defaults of runs."""
 
 from __future__ import annotations
 
@@ -29,78 +29,78 @@ class DatasetSettings(Section):
     image_size: int | None = Field(default=None, ge=1, le=4096, examples=[224])
     """Pixels a side that images are scaled to. Default: their own if at most 64, else 224."""
     max_corrupt: int = Field(default=0, ge=0, le=10_000)
-    """Broken image files that are left out and named; with more, the data is refused. Above 0,
+    """Broken image files that are excluded and named; with more, the data is refused. Above 0,
     every image is decoded at the first opening."""
 
 
 class LeaseSettings(Section):
-    """A lease: the time for which a learner is one worker's own."""
+    """Leases: for this time a learner belongs to one worker."""
 
     duration_seconds: float = Field(default=30.0, gt=0.0, le=3600.0)
-    """A worker that is silent for longer than this loses its learner to another."""
+    """A worker that is silent for longer loses its learner to another."""
 
 
 class PeerLimitSettings(Section):
     """Limits of one peer: a certificate's name, or else a connection. 0 is no limit."""
 
     calls_per_second: float = Field(default=200.0, ge=0.0)
-    """Calls of one peer a second, as many at once; what comes a second too early is refused."""
+    """Calls per second, and as many at once; a call that comes over a second early is refused."""
     registrations_per_minute: int = Field(default=600, ge=0)
-    """Workers that one peer may register a minute, those of ten seconds at once."""
+    """Registrations of workers per minute, and those of ten seconds at once."""
     max_calls: int = Field(default=1024, ge=0)
-    """One peer's calls under way, those of workers that wait for work included."""
+    """Concurrent calls, with those of workers that wait for work."""
     max_streams: int = Field(default=64, ge=0)
-    """One peer's streams: transfers, subsets, diagnoses and watching."""
+    """Concurrent streams: transfers, subsets, diagnoses and watching."""
 
 
 class LimitSettings(Section):
     """Limits of a request. A run's needs are estimated before it begins."""
 
     max_blob_bytes: int = Field(default=4 * 1024**3, ge=1024)
-    """Largest file that is accepted: uploaded weights, or a learner's result."""
+    """Largest accepted file: uploaded weights, or a learner's result."""
     max_concurrent_calls: int = Field(default=4096, ge=8)
-    """Calls under way in all, those of workers that wait for work included."""
+    """Maximum number of concurrent calls, with those of workers that wait for work."""
     compute_memory: ByteSize | None = Field(default=None, ge=2**30, examples=["16GiB"])
-    """Memory that the compute process may take: runs that plan more are refused, and on a CPU the
-    system refuses it more. Default: four fifths of this machine's, or of its container's."""
+    """Memory of the compute process: a run that needs more is refused, and on a CPU the system
+    enforces it. Default: four fifths of the machine's or container's memory."""
     compute_threads: int | None = Field(default=None, ge=1, examples=[16])
-    """Threads that a run may ask of the compute process. Default: four a core, at least 8."""
+    """Threads of the compute process for a run. Default: four per core, at least 8."""
     compute_images: int = Field(default=100_000_000, ge=1)
-    """Images that theta*'s training, or the soup's evaluations, may put through the model."""
+    """Images in theta*'s training, or in the soup's evaluations."""
     warm_up_epochs: float = Field(default=200.0, gt=0.0)
-    """Epochs that `pretraining=epochs:N` of a subset may take, over all models of its warm-up."""
+    """Epochs of a subset's warm-up (`pretraining=epochs:N`), over all its models."""
     worker_memory: ByteSize = Field(default=ByteSize(80 * 2**30), ge=2**30)
-    """Memory that a learner may take on a worker, its device's included."""
+    """Memory of a learner on a worker, with its device's."""
     worker_threads: int = Field(default=256, ge=1)
-    """Threads that a run may ask of a worker."""
+    """Threads of a learner on a worker."""
     worker_images: int = Field(default=1_000_000_000, ge=1)
-    """Images that a learner may put through its model, over all its attempts."""
+    """Images in a learner's training, over all its attempts."""
     run_disk: ByteSize | None = Field(default=None, ge=1, examples=["50GiB"])
-    """Room that a run's files may take in the state directory. Default: what is free there."""
+    """Size of a run's files in the state directory. Default: the free space there."""
     per_peer: PeerLimitSettings = PeerLimitSettings()
 
 
 class StorageSettings(Section):
-    """How much of what peers upload is stored, and how long that and ended runs are kept."""
+    """Limits of uploads, and retention of uploads and ended runs."""
 
     max_bytes: int | None = Field(default=None, ge=1, examples=[100 * 1024**3])
     """Bytes of all uploads that no run, subset or diagnosis names, declared ones included.
     Default: a third of the disk that is free at the start."""
     max_bytes_per_peer: int | None = Field(default=None, ge=1, examples=[50 * 1024**3])
-    """Of these, one peer's. Default: half of all."""
+    """Limit of one peer's uploads. Default: half of `max_bytes`."""
     max_unfinished: int = Field(default=512, ge=1)
-    """Uploads that may have begun and not ended, in all."""
+    """Maximum number of unfinished uploads."""
     max_unfinished_per_peer: int = Field(default=32, ge=1)
-    """Of these, one peer's."""
+    """Maximum number of one peer's unfinished uploads."""
     unfinished_hours: float = Field(default=6.0, gt=0.0)
-    """An upload that got no byte for so long is removed."""
+    """A partial upload is removed after this time without a new byte."""
     unused_hours: float = Field(default=24.0, gt=0.0)
     """Blobs that no record needs and no caller has used for so long are removed."""
     keep_days: float | None = Field(default=None, gt=0.0, examples=[90])
-    """How long after its end a run is removed with its subsets, unless something is computed for it
-    or it was asked for in the last hour. Default: never."""
+    """Days after its end at which a run is removed with its subsets, unless it is in use: a running
+    job, or a request in the last hour. Default: never."""
     collect_every_seconds: float = Field(default=900.0, gt=0.0, le=86_400.0)
-    """How often the coordinator looks for what is to be removed; first after so long."""
+    """Seconds between two removals; the first comes after as long."""
 
 
 def compute_memory_bytes(limits: LimitSettings, machine: Machine) -> int:
@@ -125,21 +125,21 @@ class ComputeSettings(Section):
     """Computations for trainers: the light queue has one process, the heavy queue another."""
 
     max_waiting: int = Field(default=256, ge=1)
-    """Requests that may wait for each process; more are refused, and told when to come again."""
+    """Requests that may wait in each queue; more are refused, with a time to ask again."""
     max_waiting_per_caller: int = Field(default=32, ge=1)
-    """Of these one caller's: those of one certificate's name, or else of one connection."""
+    """Maximum of these for one caller: a certificate's name, or else a connection."""
     scoring_workers: ScoringWorkers = ScoringWorkers.SAME
-    """Which workers with `--worker-data` share passes over the data: those of the `same` device,
-    processor and versions, with the same bits; `any`; or `none`."""
+    """Workers with `--worker-data` that share passes over the data: those of the `same` device,
+    processor and versions (the same bits), `any`, or `none`."""
     scoring_range: int = Field(default=4096, ge=1)
-    """Examples that such a worker is given at a time, up to whole batches."""
+    """Examples per range that such a worker scores, rounded up to whole batches."""
     verified_share: float = Field(default=0.05, gt=0.0, le=1.0)
-    """Random share of the examples that such workers score which is scored here again: n forged
-    ones go unnoticed with a probability of (1 - share)^n."""
+    """Random share of such workers' examples that is scored here again: n forged ones go unnoticed
+    with probability (1 - share)^n."""
 
 
 class CoordinatorSettings(Section):
-    """Everything `lipt-coordinator` can be told."""
+    """All settings of `lipt-coordinator`."""
 
     listen: str = "127.0.0.1:50051"
     """Address to serve on, host:port. Beyond this machine it needs TLS, or `insecure`."""
@@ -148,35 +148,35 @@ class CoordinatorSettings(Section):
     )
     """Directory of runs, blobs and subsets. Default: the user's state directory."""
     address_file: Path | None = Field(default=None, examples=["/run/lipt/address"])
-    """File that the address is written to once it is served."""
+    """File for the address, written once it is served."""
     insecure: bool = False
-    """Serve all who reach the address, with every role, without TLS: in a closed network only."""
+    """Serve every caller, with every role and without TLS: in a closed network only."""
     require_token: bool = False
-    """With `insecure`: serve only who shows a token (`lipt token create`)."""
+    """With `insecure`: serve only callers with a token (`lipt token create`)."""
     tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/coordinator.pem"])
     """PEM file of this server's certificate. New files are used without a restart."""
     tls_key: TlsKey = Field(default=None, examples=["/etc/lipt/coordinator.key"])
     tls_ca: Path | None = Field(default=None, examples=["/etc/lipt/ca.pem"])
-    """PEM file of the authority that must have signed the certificates of workers and trainers
-    (mTLS), and gives them their roles. Without it, everybody is asked for a token."""
+    """PEM file of the authority that signs the certificates of workers and trainers, with their
+    roles (mTLS). Without it, every caller needs a token."""
     metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9464"])
     health_listen: str | None = Field(default=None, examples=["0.0.0.0:50052"])
-    """Address of gRPC's health alone, without TLS, for probes also before the data is open."""
+    """Address of gRPC's health service alone, without TLS, also before the data is open."""
     dashboard_listen: str | None = Field(default=None, examples=["127.0.0.1:50080"])
     """Address of the page, host:port; https with TLS files. Needs the extra `dashboard`."""
     dashboard_url: str | None = Field(
         default=None, pattern=r"^https?://[^/?#]+$", examples=["https://lipt.example.org"]
     )
-    """Where browsers reach the page behind a reverse proxy."""
+    """The page's address for browsers, behind a reverse proxy."""
     device: str = "auto"
-    """Where soup and signals are computed: `cpu`, `cuda`, `cuda:N`, or `auto`: CUDA if any."""
+    """Device of soup and signals: `cpu`, `cuda`, `cuda:N`, or `auto` (CUDA if available)."""
     backbone: str | None = Field(default=None, examples=["torchvision:resnet18"])
     """A trained network for the proxies `ridge:backbone` and `auto`: `torchvision:NAME` with
     weights from torch hub's folder or downloaded, or `torchvision:NAME@FILE` with a file's."""
     allow_modules: tuple[str, ...] = ()
     """Modules in which a run may name a model factory (`package.module:factory`)."""
     drain_seconds: float = Field(default=20.0, ge=0.0)
-    """After SIGTERM, how long calls under way may take."""
+    """Seconds for the calls under way after SIGTERM."""
     log_level: LogLevel = "INFO"
     log_format: LogFormat = "text"
     dataset: DatasetSettings
@@ -193,7 +193,7 @@ class CoordinatorSettings(Section):
         if 0.0 < deadline < lease:
             raise ValueError(
                 f"run.learners.deadline_seconds = {deadline:g} is below lease.duration_seconds = "
-                f"{lease:g}: no learner of a worker that died could be given to another in time. "
+                f"{lease:g}: no learner could move to another worker in time. "
                 f"Set it to 0, which waits for all learners, or to {lease:g} or more."
             )
         return self

@@ -63,6 +63,16 @@ def stratified_order(labels_N: Tensor, *, seed: int) -> Tensor:
     return places_N.argsort(stable=True)
 
 
+def mixed_evenly(labels_n: Tensor) -> Tensor:
+    """Positions that spread each class evenly: its k-th at (k - 1/2) / count; n int64."""
+    counts_C = labels_n.bincount()
+    by_label_n = labels_n.argsort(stable=True)
+    starts_n = (counts_C.cumsum(dim=0) - counts_C)[labels_n[by_label_n]]
+    ranks_n = torch.empty_like(labels_n)
+    ranks_n[by_label_n] = torch.arange(len(labels_n), device=labels_n.device) - starts_n
+    return ((ranks_n.double() + 0.5) / counts_C[labels_n]).argsort(stable=True)
+
+
 def num_validation_examples(class_counts: Sequence[int], config: ValidationConfig) -> int:
     """Number of examples that `split_validation` takes from classes of these sizes."""
     return sum(_num_held_out(count, config) for count in class_counts)

@@ -26,8 +26,8 @@ from lipt.common.process.devices import resolve_device
 from lipt.common.process.machine import this_machine
 from lipt.common.text import format_bytes
 from lipt.common.weights.specs import copy_to_cpu
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.planning.admission import RunPlan, plan_here, resident_bytes, result_bytes
+from lipt.coordinator.compute.context import DataDescription
+from lipt.coordinator.runs.plan import RunPlan, plan_here, resident_bytes, result_bytes
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.evaluation import Evaluator, num_evaluated_together
 from lipt.core.pipeline import model_inputs, one_learner

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import grpc
 import torch
+from safetensors.torch import load_file
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
@@ -15,7 +16,6 @@ from lipt.common.config.tasks import LearnerTask, ScoringTask
 from lipt.common.data import Dataset
 from lipt.common.signals.passes import data_proof, encode_range
 from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.specs import Weights
 from lipt.core.learner.pruning import masks_of_largest
 from lipt.v1 import worker_pb2
@@ -46,7 +46,7 @@ class PlayedWorker:
 
     def weights(self, assignment: Assignment) -> Weights:
         path = Transfers(self.client.blobs).download(assignment.initial_weights, self._store)
-        return read_weights(path, like=read_specs(path), max_bytes=2**30)
+        return load_file(path)
 
     def submit_range(self, assignment: Assignment, scored: Weights, data: Dataset) -> None:
         assert isinstance(assignment.task, ScoringTask)

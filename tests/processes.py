@@ -31,10 +31,10 @@ from typing import IO, Any, TypeAlias
 _LOADED = (
     "lipt.coordinator.server",
     "lipt.coordinator.cli",
-    "lipt.coordinator.compute.light",
+    "lipt.coordinator.compute.context",
     "lipt.coordinator.compute.process",
     "lipt.coordinator.compute.jobs.pretraining",
-    "lipt.coordinator.compute.jobs.selecting",
+    "lipt.coordinator.compute.jobs.selection",
     "lipt.trainer.cli",
     "lipt.worker.agent",
     "lipt.worker.cli",

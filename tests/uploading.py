@@ -6,7 +6,7 @@ from typing import Any
 
 from lipt.common.blobs.store import BlobStore
 from lipt.coordinator.rpc.blobs import BlobService
-from lipt.coordinator.storage.accounts import Accounts, Quota, Uploads
+from lipt.coordinator.storage import Accounts, Quota, Uploads
 from tests.clock import Clock
 
 PLENTY = Quota(2**50, 2**50, 10_000, 10_000)

@@ -60,7 +60,7 @@ class Agent:
         self._learners_left = self._settings.max_learners
         self._clock = clock
         self._idle_since = clock()
-        self._complained_of: type[LiptError] | None = None
+        self._logged_error: type[LiptError] | None = None
         self._idle_reason = ""
 
     def stop(self) -> None:
@@ -69,7 +69,7 @@ class Agent:
         self._client.polls.interrupt()
 
     @property
-    def cut_short(self) -> bool:
+    def stopped_early(self) -> bool:
         """Whether it stopped before `max_learners` were done."""
         return self._stopping.is_set() and self._learners_left != 0
 
@@ -82,34 +82,34 @@ class Agent:
                 named = f"{settings.name} ({self._client.worker_id})"
                 where = device_name(device)
                 logger.info("joined %s as %s on %s", settings.coordinator, named, where)
-                self._complained_of = None
+                self._logged_error = None
                 with logging_about(worker=self._client.worker_id):
                     while not self._finished():
-                        self._work()
+                        self._take_assignment()
             except UnknownWorkerError:
                 logger.info("the coordinator was restarted; joining again")
             except IncompatibleProtocolError:
                 raise
             except LiptError as error:
-                self._complain(error)
+                self._log_retry(error)
                 self._pause(max(_RETRY_SECONDS, error.retry_after_seconds or 0.0))
         if self._patience_seconds() <= 0.0:
-            logger.info("no learner came for %g s", self._settings.max_idle_seconds)
+            logger.info("stopping after %g s without a learner", self._settings.max_idle_seconds)
 
-    def _complain(self, error: LiptError) -> None:
+    def _log_retry(self, error: LiptError) -> None:
         # Count every retry, but log a lasting reason once.
-        said = self._complained_of is type(error)
+        is_repeated = self._logged_error is type(error)
         settings = self._settings
         files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
         why = files.why_closed(str(error)) if settings.tls_ca else ""
         self._worker.events.record(
             EventKind.RETRIED,
             detail="joining",
-            level=logging.DEBUG if said else logging.WARNING,
+            level=logging.DEBUG if is_repeated else logging.WARNING,
             reason=f"{error} {why}{' ' if why else ''}Trying again until {settings.coordinator} "
             "answers.",
         )
-        self._complained_of = type(error) if isinstance(error, _LASTING) else None
+        self._logged_error = type(error) if isinstance(error, _LASTING) else None
 
     def _finished(self) -> bool:
         done = self._learners_left == 0 or self._patience_seconds() <= 0.0
@@ -120,13 +120,13 @@ class Agent:
             return math.inf
         return self._idle_since + self._settings.max_idle_seconds - self._clock()
 
-    def _work(self) -> None:
+    def _take_assignment(self) -> None:
         self._worker.metering.phases.enter(Phase.WAITING)
         wait_seconds = max(0.0, min(POLL_SECONDS, self._patience_seconds()))
         assignment = self._client.acquire(wait_seconds=wait_seconds)
-        reason, told = self._client.idle_reason, self._idle_reason
+        reason = self._client.idle_reason
         # Every poll repeats the reason.
-        if reason and reason != told:
+        if reason and reason != self._idle_reason:
             logger.warning("no learner for this worker: it %s.", reason)
         self._idle_reason = reason
         if assignment is None:
@@ -171,11 +171,11 @@ class Agent:
                 pass
             if not ended.is_set():
                 self._count(assignment, Outcome.STOPPED)
-                self._give_back(assignment)
+                self._release(assignment)
                 thread.join(_LEAVE_SECONDS)
                 return
         if failure:
-            self._explain(assignment, failure[0])
+            self._report_failure(assignment, failure[0])
             return
         self._count(assignment, Outcome.IN)
         if self._learners_left is not None and assignment.shard is not None:
@@ -185,29 +185,29 @@ class Agent:
         counter = RANGES if assignment.shard is None else LEARNERS
         self._worker.metering.meters.add(counter, outcome.value)
 
-    def _give_back(
+    def _release(
         self, assignment: Assignment, error: str = "", *, over_limits: bool = False
     ) -> None:
         name, epoch = assignment.assignment_id, assignment.epoch
         try:
             self._client.release(name, epoch, error, over_limits=over_limits)
-            logger.info("gave %s back", assignment)
+            logger.info("released %s", assignment)
         except LiptError as refusal:
-            logger.warning("giving %s back: %s", assignment, refusal)
+            logger.warning("%s could not be released: %s", assignment, refusal)
 
-    def _explain(self, assignment: Assignment, error: BaseException) -> None:
+    def _report_failure(self, assignment: Assignment, error: BaseException) -> None:
         match error:
             case LearnerStoppedError():
                 self._count(assignment, Outcome.STOPPED)
                 if self._stopping.is_set():
-                    self._give_back(assignment)
+                    self._release(assignment)
             case StaleLeaseError() | UnknownRunError() | UnknownWorkerError():
                 self._count(assignment, Outcome.STOPPED)
                 logger.warning("%s", error)
             case OverLimitError():
                 self._count(assignment, Outcome.DECLINED)
-                logger.warning("%s is not for this worker: %s", assignment, error)
-                self._give_back(assignment, str(error), over_limits=True)
+                logger.warning("%s is over this worker's limits: %s", assignment, error)
+                self._release(assignment, str(error), over_limits=True)
                 self._pause(_RETRY_SECONDS)
             case LearnerRejectedError():
                 self._count(assignment, Outcome.REFUSED)
@@ -217,5 +217,5 @@ class Agent:
                 self._count(assignment, Outcome.FAILED)
                 traceback = None if isinstance(error, LiptError) else error
                 logger.error("%s failed: %s", assignment, error, exc_info=traceback)
-                self._give_back(assignment, f"{type(error).__name__}: {error}")
+                self._release(assignment, f"{type(error).__name__}: {error}")
                 self._pause(_RETRY_SECONDS)

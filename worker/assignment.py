@@ -156,7 +156,7 @@ class Worker:
                     content = encode_weights(weights, task.learners.encoding)
                 yield content
 
-        exchange.hand_in(encoded, loss=learner.loss, train_seconds=learner.train_seconds)
+        exchange.submit(encoded, loss=learner.loss, train_seconds=learner.train_seconds)
         seconds = perf_counter() - started
         logger.info(
             "%s is in: loss %.3f, %.1f s; of %.1f s of training it waited %.1f s for data",
@@ -201,7 +201,7 @@ class Worker:
         phases.enter(Phase.SUBMITTING)
         content, proof = encode_range(scored), data_proof(dataset, task.nonce, task.proof_ids)
         try:
-            exchange.hand_in(lambda: [content], data_proof=proof, train_seconds=seconds)
+            exchange.submit(lambda: [content], data_proof=proof, train_seconds=seconds)
         except ForeignBlobError as error:
             raise StaleLeaseError(f"{assignment}: another worker was quicker. {error}") from error
         logger.info("%s is in: %d examples, %.1f s", assignment, len(task), seconds)
@@ -277,7 +277,7 @@ class Exchange:
         try:
             # Cached files may be old, so verify them.
             if not cache.is_whole(name, remove_damaged=True):
-                self._insist(lambda: self._downloads.download(name, cache), _AWAY)
+                self._retry_until_done(lambda: self._downloads.download(name, cache), _AWAY)
                 self.bytes_received += name.size_bytes
             cache.trim(self._worker.settings.cache_bytes, keep=name)
             return cache.path(name)
@@ -288,13 +288,13 @@ class Exchange:
 
     def downloaded(self, name: BlobName) -> bytes:
         max_bytes = self._worker.settings.max_blob_bytes
-        content = self._insist(
+        content = self._retry_until_done(
             lambda: self._downloads.download_bytes(name, max_bytes=max_bytes), _AWAY
         )
         self.bytes_received += len(content)
         return content
 
-    def hand_in(
+    def submit(
         self, encoded: Callable[[], Iterable[bytes]], *, data_proof: str = "", **report: float
     ) -> None:
         """Upload and commit; repeats both if the coordinator's copy is damaged."""
@@ -305,7 +305,7 @@ class Exchange:
             for content in encoded():
                 upload = partial(self._uploads.upload, content)
                 with span("upload", bytes=len(content)):
-                    names.append(self._insist(upload, (UnavailableError,)))
+                    names.append(self._retry_until_done(upload, (UnavailableError,)))
             reported = worker_pb2.LearnerReport(
                 total_seconds=perf_counter() - self._began,
                 bytes_received=self.bytes_received,
@@ -314,7 +314,7 @@ class Exchange:
             committing = (self._assignment, names, reported, data_proof)
             commit = partial(self._worker.client.commit, *committing)
             with span("commit"):
-                self._insist(commit, (UnavailableError,))
+                self._retry_until_done(commit, (UnavailableError,))
 
         try:
             send()
@@ -322,7 +322,7 @@ class Exchange:
             self._retried("handing over", f"{error} Sending it again.")
             send()
 
-    def _insist(
+    def _retry_until_done(
         self, action: Callable[[], ResultT], waits_for: tuple[type[UnavailableError], ...]
     ) -> ResultT:
         while True:

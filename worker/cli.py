@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lipt.common.config.flags import ConfigFile, PrintConfig, refusing, service_app, with_flags
+from lipt.common.config.flags import ConfigFile, PrintConfig, exit_on_error, service_app, with_flags
 from lipt.common.config.settings import example_file
 from lipt.common.terminal import Version, say_document
 from lipt.worker.settings import WorkerSettings
@@ -27,15 +27,15 @@ def worker(
     print_config: PrintConfig = False,
     version: Version = False,  # noqa: ARG001 - shown before anything else
 ) -> None:
-    """Train learners for a coordinator until told to stop."""
+    """Train learners for a coordinator until a signal, or a limit of the settings."""
     if print_config:
         say_document(example_file("worker.example.toml"))
         return
-    with refusing("lipt-worker"):
-        _work(config, flags)
+    with exit_on_error("lipt-worker"):
+        _take_assignment(config, flags)
 
 
-def _work(config: Path | None, flags: dict[str, Any]) -> None:
+def _take_assignment(config: Path | None, flags: dict[str, Any]) -> None:
     import logging
     import os
     import signal
@@ -96,7 +96,7 @@ def _work(config: Path | None, flags: dict[str, Any]) -> None:
     # A released learner may still be in a kernel, and gRPC may wait for a hanging coordinator. The
     # process must not wait for either.
     logging.shutdown()
-    os._exit(settings.stopped_status if agent.cut_short else 0)
+    os._exit(settings.stopped_status if agent.stopped_early else 0)
 
 
 def main() -> None:

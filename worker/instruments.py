@@ -26,7 +26,7 @@ class Phase(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a learner or range ended here; `LEARNERS` explains each."""
+    """Outcome of a learner or range; `LEARNERS` explains each."""
 
     IN = "in"
     STOPPED = "stopped"
@@ -37,15 +37,15 @@ class Outcome(StrEnum):
 
 LEARNERS = Counter(
     "lipt_worker_learners_total",
-    "Learners that this worker was given, by how they ended here: `in`; `stopped`, with this "
-    "worker or because it is not needed; `declined`, as it asks for more than this worker allows; "
+    "Learners assigned to this worker, by outcome: `in`; `stopped` with this worker, "
+    "or no longer needed; `declined`, over this worker's limits; "
     "`refused` by the coordinator; `failed`.",
     ("outcome",),
     at_zero=tuple((outcome.value,) for outcome in Outcome),
 )
 RANGES = Counter(
     "lipt_worker_ranges_total",
-    "Ranges of examples that this worker was given to score, by how they ended here, likewise.",
+    "Ranges of examples assigned to this worker, by the same outcomes.",
     ("outcome",),
     at_zero=tuple((outcome.value,) for outcome in Outcome),
 )
@@ -55,16 +55,16 @@ SECONDS = Counter(
     ("phase",),
     at_zero=tuple((phase.value,) for phase in Phase),
 )
-STEPS = Counter("lipt_worker_steps_total", "Training steps, each of which is a pass over a shard.")
-EXAMPLES = Counter("lipt_worker_examples_total", "Examples that were trained on, in all passes.")
+STEPS = Counter("lipt_worker_steps_total", "Training steps; each is a pass over a shard.")
+EXAMPLES = Counter("lipt_worker_examples_total", "Examples of all training steps.")
 WAITED = Counter(
     "lipt_worker_minibatch_wait_seconds_total",
-    "Seconds of training in which the next minibatch was waited for, as it was not read, decoded "
-    "and augmented yet; of learners that were trained to their end.",
+    "Seconds of training that waited for the next minibatch to be read, decoded and augmented; of "
+    "completely trained learners.",
 )
 BLOB_BYTES = Counter(
     "lipt_worker_blob_bytes_total",
-    "Bytes of files between this worker and its coordinator, with what went twice.",
+    "Bytes of files between this worker and its coordinator, repetitions included.",
     ("direction",),
     at_zero=(("received",), ("sent",)),
 )

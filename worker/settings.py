@@ -8,41 +8,51 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from platformdirs import user_cache_path
-from pydantic import ByteSize, Field, model_validator
+from pydantic import ByteSize, Field, SecretStr, model_validator
 
 from lipt.common.config.run_config import Section
-from lipt.common.config.settings import (
-    LogFormat,
-    LogLevel,
-    MetricsAddress,
-    TlsKey,
-    TokenFile,
-    TokenText,
-)
+from lipt.common.config.settings import LogFormat, LogLevel, MetricsAddress, TlsKey
 
 # The protocol's limit.
 _MAX_NAME_CHARACTERS = 80
 
 
-def own_name(host: str, process_id: int) -> str:
+def default_name(host: str, process_id: int) -> str:
     """A default worker name, unique among the workers on the host."""
     number = f"-{process_id}"
     return host[: _MAX_NAME_CHARACTERS - len(number)] + number
 
 
-class WorkerSettings(Section):
-    """Everything `lipt-worker` can be told."""
+class _Connection(Section):
+    """Settings of a connection to the coordinator."""
 
     coordinator: str = "127.0.0.1:50051"
-    """Address of the coordinator, host:port."""
+    """Address of the coordinator, host:port, as workers reach it."""
+    token_file: Path | None = Field(default=None, examples=["/etc/lipt/worker.token"])
+    """File with the token for a coordinator that requires one; it is read for every call. Default:
+    `token`, and for a coordinator on this machine its local socket."""
+    token: SecretStr | None = Field(default=None, examples=["lipt_..."])
+    """The token itself, in place of a file: best as the variable LIPT_TOKEN."""
+    tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/worker.pem"])
+    """PEM file of this worker's certificate, for a coordinator that requires one. It has the role
+    worker: the URI lipt:role:worker, or the unit lipt-worker. Renewed files need no restart."""
+    tls_key: TlsKey = Field(default=None, examples=["/etc/lipt/worker.key"])
+    tls_ca: Path | None = Field(default=None, examples=["/etc/lipt/ca.pem"])
+    """PEM file of the authority that signed the coordinator's certificate."""
+    log_level: LogLevel = "INFO"
+
+
+class WorkerSettings(_Connection):
+    """All settings of `lipt-worker`."""
+
     name: str = Field(
-        default_factory=lambda: own_name(socket.gethostname(), os.getpid()),
+        default_factory=lambda: default_name(socket.gethostname(), os.getpid()),
         min_length=1,
         max_length=_MAX_NAME_CHARACTERS,
         examples=["box-3"],
     )
-    """Name that this worker is shown under. Default: the host's name and the process's number, as
-    one host may have several workers."""
+    """Name of this worker in listings. Default: the host's name and the process's number, because a
+    host may have several workers."""
     device: str = "auto"
     """Where learners are trained: `cpu`, `cuda`, `cuda:N`, or `auto` for the first CUDA device if
     there is one."""
@@ -56,46 +66,32 @@ class WorkerSettings(Section):
     max_blob_bytes: int = Field(default=4 * 1024**3, ge=1024)
     """Largest file that is accepted: initial weights, or a shard."""
     worker_data: str | None = Field(default=None, examples=["imagefolder:/mnt/train"])
-    """The coordinator's data as this worker sees it, on shared storage, say: it is compared with
-    the coordinator's, and passes over it are shared with this worker. Default: it only trains."""
+    """The coordinator's data as this worker opens it, such as from shared storage. Its fingerprint
+    must be equal; the worker then also scores examples. Default: it only trains."""
     allow_modules: tuple[str, ...] = ()
     """Modules from which this worker imports a model factory when a run names one."""
     max_threads: int | None = Field(default=None, ge=1, examples=[16])
-    """Threads that a learner may train with here; one that asks for more is given back. Default:
-    four for each core, and at least 8."""
+    """Most threads of a learner here; one that needs more is released. Default: four for each core,
+    and at least 8."""
     max_memory: ByteSize | None = Field(default=None, ge=2**30, examples=["12GiB"])
-    """Memory that a learner may take here; one that would need more is given back. Default: on a
-    CPU four fifths of the machine's, or its container's; on a CUDA device what it has."""
+    """Most memory of a learner here; one that needs more is released. Default: on a CPU four fifths
+    of the machine's or its container's memory; on a CUDA device no limit of its own."""
     max_learners: int | None = Field(default=None, ge=1, examples=[1])
-    """Stop after so many learners. Default: go on until told to stop."""
+    """Stop after so many learners. Default: run until a signal."""
     max_idle_seconds: float | None = Field(default=None, gt=0.0, examples=[60.0])
-    """Stop when no learner has come for so many seconds. Default: wait for the next one until told
-    to stop."""
-    token_file: TokenFile = Field(default=None, examples=["/etc/lipt/worker.token"])
-    token: TokenText = Field(default=None, examples=["lipt_..."])
+    """Stop after so many seconds without a learner. Default: wait without limit."""
     metrics_listen: MetricsAddress = Field(default=None, examples=["127.0.0.1:9465"])
     insecure: bool = False
-    """Show metrics beyond this machine without TLS: only where the network itself keeps strangers
-    out."""
+    """Serve metrics beyond this machine without TLS, for networks that are closed to strangers."""
     stopped_status: int = Field(default=0, ge=0, le=255)
-    """Exit status after SIGTERM or SIGINT. Batch systems take 0 for done: with 143 they give what
-    is not done to another worker."""
-    log_level: LogLevel = "INFO"
+    """Exit status after SIGTERM or SIGINT. Batch systems take 0 for done; with 143 they start
+    another worker."""
     log_format: LogFormat = "text"
-    tls_cert: Path | None = Field(default=None, examples=["/etc/lipt/worker.pem"])
-    """PEM file of this worker's certificate, for a coordinator that asks for one; it has the role
-    worker: the URI lipt:role:worker, or the unit lipt-worker. New files are used without a
-    restart."""
-    tls_key: TlsKey = Field(default=None, examples=["/etc/lipt/worker.key"])
-    tls_ca: Path | None = Field(default=None, examples=["/etc/lipt/ca.pem"])
-    """PEM file of the authority that signed the coordinator's certificate."""
 
 
-class PoolSettings(Section):
-    """Everything `lipt-worker-pool` can be told."""
+class PoolSettings(_Connection):
+    """All settings of `lipt-worker-pool`; files lie in the same place on all workers' machines."""
 
-    coordinator: str = "127.0.0.1:50051"
-    """Address of the coordinator, host:port, as the workers reach it."""
     workers: int = Field(default=1, ge=1, le=10_000)
     """Most workers; there are as many as open learners, up to so many."""
     idle_seconds: float = Field(default=60.0, gt=0.0)
@@ -112,20 +108,10 @@ class PoolSettings(Section):
     runtime_env: Path | None = Field(default=None, examples=["runtime-env.yaml"])
     """File with the environment that Ray makes on its nodes, as `ray job submit --runtime-env`
     takes it (YAML or JSON): `working_dir: /FOLDER` copies a folder with your own modules."""
-    token_file: TokenFile = None
-    token: TokenText = None
-    tls_cert: Path | None = None
-    """PEM file of a certificate with the role worker. This and the next two, like the token's file,
-    lie in the same place on every machine that has workers."""
-    tls_key: TlsKey = None
-    tls_ca: Path | None = None
-    """PEM file of the authority that signed the coordinator's certificate."""
-    log_level: LogLevel = "INFO"
 
     @model_validator(mode="after")
-    def _what_is_ray_s_comes_with_ray(self) -> Self:
-        ray_s = ("resources", "runtime_env")
-        given = [name for name in ray_s if getattr(self, name)]
+    def _ray_settings_require_ray(self) -> Self:
+        given = [name for name in ("resources", "runtime_env") if getattr(self, name)]
         if given and self.ray is None:
-            raise ValueError(f"{given[0]} is for a pool on Ray, and there is no ray. Give --ray.")
+            raise ValueError(f"{given[0]} is for a pool on Ray. Give --ray, or leave it out.")
         return self

@@ -66,7 +66,6 @@ class TokenSource:
         return source
 
     def read(self) -> str:
-        """The token."""
         try:
             text = self.text if self.path is None else self.path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

@@ -307,7 +307,7 @@ class Upload:
         with self._lock:
             if self.offset_bytes + len(data) > self.name.size_bytes:
                 raise WrongOffsetError(
-                    f"{len(data)} bytes at {self.offset_bytes} go on after the end of blob "
+                    f"{len(data)} bytes at {self.offset_bytes} exceed the size of blob "
                     f"{self.name}. Send the blob of the declared size."
                 )
             try:
@@ -366,5 +366,5 @@ def _open_locked(name: BlobName, part: Path) -> FileIO:
         file.close()
         if locked is False:
             raise UploadInProgressError(
-                f"blob {name} is being sent by someone else. Try again: it may be complete then."
+                f"blob {name} is being uploaded by another process. Try again later."
             )

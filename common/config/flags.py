@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from lipt.common.config.knobs import field_of, option_help
 from lipt.common.config.run_config import merge
-from lipt.common.terminal import SHORT_HELP, complain
+from lipt.common.terminal import SHORT_HELP, print_error
 
 # Types that typer parses; settings parse the text of others.
 _OWN = (bool, int, float, Path)
@@ -40,14 +40,14 @@ def service_app() -> typer.Typer:
 
 
 @contextmanager
-def refusing(program: str) -> Iterator[None]:
+def exit_on_error(program: str) -> Iterator[None]:
     """End the program with the message of a LiPT error."""
     from lipt.common.errors import LiptError  # noqa: PLC0415 - it imports gRPC
 
     try:
         yield
     except LiptError as error:
-        complain(program, str(error))
+        print_error(program, str(error))
         raise typer.Exit(1) from None
 
 

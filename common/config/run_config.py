@@ -107,7 +107,7 @@ class ValidationConfig(Section):
 
 
 class InitializationConfig(Section):
-    """How theta*, the weights that every learner starts from, is made."""
+    """Initialization of theta*, the weights that every learner starts from."""
 
     epochs: float = Field(default=0.0, ge=0.0, le=3.0)
     """Epochs that theta* is trained for, on the whole training split. 0 leaves it untrained."""
@@ -129,11 +129,11 @@ class LearnersConfig(Section):
     """Training of every learner on its shard: K passes over M minibatches of B examples."""
 
     num_learners: int = Field(default=10, ge=1, le=10_000)
-    """n: how many learners are trained, each on a shard of its own."""
+    """n: number of learners, each trained on its own shard."""
     num_minibatches: int = Field(default=1, ge=1)
-    """M: how many minibatches a learner's shard has."""
+    """M: number of minibatches in a learner's shard."""
     num_steps: int = Field(default=10, ge=1)
-    """K: how many passes a learner makes over its minibatches. The paper stays at 10, because more
+    """K: number of passes of a learner over its minibatches. The paper stays at 10, because more
     of them overfit so small a shard."""
     num_snapshots: int = Field(default=0, ge=0, le=1000)
     """States that a learner sends in, the last one before pruning: what `forgetting`, `aum`, `dual`
@@ -153,7 +153,7 @@ class LearnersConfig(Section):
     """How long a run waits for learners, from its first assignment on; then it goes on with those
     that are in. 0 waits for all; else it should outlast a lease."""
     max_attempts: int = Field(default=3, ge=1)
-    """How often a learner is tried before it counts as failed."""
+    """Attempts at a learner before it counts as failed."""
     redundancy: int = Field(default=1, ge=1, le=2)
     """How many workers have to hand in the same learner, to the bit, before it counts. 2 finds one
     that lies, at twice the training; they need certificates or tokens of their own."""
@@ -199,7 +199,7 @@ class AugmentationConfig(Section):
 
 
 class PruningConfig(Section):
-    """How a learner is pruned to its density, the share of weights that it KEEPS."""
+    """Pruning of a learner to its density, the share of weights that it KEEPS."""
 
     method: PruningMethod = PruningMethod.MAGNITUDE
     """Which weights are dropped: the smallest (`magnitude`), those that the loss depends on least
@@ -213,7 +213,7 @@ class PruningConfig(Section):
 
 
 class SoupConfig(Section):
-    """How the learners are merged and their batch-norm statistics mended."""
+    """Merging of the learners, and re-estimation of batch-norm statistics."""
 
     method: SoupMethod = SoupMethod.GREEDY
     """`greedy` takes a learner in only where that raises the accuracy on the validation split;

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import EnvSettingsSource
 
 from lipt.common.config.run_config import Section, merge
@@ -25,8 +25,8 @@ LogLevel = Annotated[
 LogFormat = Annotated[
     Literal["text", "json"],
     Field(
-        description="How log lines look: `text`, or `json` for an object a line, with the ids of "
-        "the run and the assignment that it belongs to."
+        description="Form of log lines: `text`, or `json` for an object a line, with the ids of "
+        "its run and its assignment."
     ),
 ]
 MetricsAddress = Annotated[
@@ -35,17 +35,6 @@ MetricsAddress = Annotated[
         description="Address of Prometheus metrics, at /metrics; https where there are TLS files. "
         "Default: none are served."
     ),
-]
-TokenFile = Annotated[
-    Path | None,
-    Field(
-        description="File with the token that a coordinator is shown, which asks for one; it is "
-        "read for every call. Default: what `token` says, and on this machine the local socket."
-    ),
-]
-TokenText = Annotated[
-    SecretStr | None,
-    Field(description="The token itself, in place of a file: best as the variable LIPT_TOKEN."),
 ]
 TlsKey = Annotated[Path | None, Field(description="PEM file of the certificate's key.")]
 

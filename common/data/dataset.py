@@ -49,22 +49,20 @@ class Dataset:
 
     @property
     def source(self) -> str:
-        """The name that opened it."""
         return self.rows.source
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """A name for every label."""
         return self.rows.class_names
 
     @cached_property
     def labels_N(self) -> Tensor:
         """The labels, int64, on the CPU; strata if examples have no single class."""
-        return self.numbering.kept(self.rows.labels_N) if self.excludes else self.rows.labels_N
+        labels_N = self.rows.labels_N
+        return self.id_mapping.by_position(labels_N) if self.excludes else labels_N
 
     @property
     def target(self) -> Target:
-        """A model's target."""
         given = self.rows.targets
         return SingleLabel(len(self.class_names)) if given is None else given.target
 
@@ -90,9 +88,9 @@ class Dataset:
         return len(self.labels_N)
 
     @cached_property
-    def numbering(self) -> Numbering:
+    def id_mapping(self) -> IdMapping:
         """The id mapping, where unusable images are excluded."""
-        return Numbering(self.quarantined)
+        return IdMapping(self.quarantined)
 
     @property
     def num_ids(self) -> int:
@@ -162,45 +160,45 @@ class Dataset:
         for row in map(int, (ids.min(), ids.max()) if len(ids) else ()):
             if not 0 <= row < len(self):
                 raise IndexError(f"there is no row {row} in {self.source} with {len(self)} rows")
-        return self.numbering.ids(ids) if self.excludes else ids
+        return self.id_mapping.ids(ids) if self.excludes else ids
 
 
 @dataclass(frozen=True)
-class Numbering:
-    """Id mapping; positions skip the excluded ids `left_out`, which are ascending."""
+class IdMapping:
+    """Maps ids to positions, which skip the `excluded` ids, and back; these are ascending."""
 
-    left_out: tuple[int, ...] = ()
+    excluded: tuple[int, ...] = ()
 
-    def ids(self, places: Tensor) -> Tensor:
+    def ids(self, positions: Tensor) -> Tensor:
         """The ids of positions, int64 of any shape."""
-        return places + torch.searchsorted(self._before, places.contiguous(), right=True)
+        return positions + torch.searchsorted(self._before, positions.contiguous(), right=True)
 
-    def places(self, ids: Tensor) -> Tensor:
+    def positions(self, ids: Tensor) -> Tensor:
         """The positions of ids that are not excluded, int64 of any shape."""
-        return ids - torch.searchsorted(self._left_out, ids.contiguous())
+        return ids - torch.searchsorted(self._excluded, ids.contiguous())
 
-    def spread(self, values_N: Tensor, otherwise: Tensor | float) -> Tensor:
+    def by_id(self, values_N: Tensor, otherwise: Tensor | float) -> Tensor:
         """Values by id from values by position; excluded ids get `otherwise`, one or one each."""
-        size = len(values_N) + len(self.left_out)
-        spread = values_N.new_empty((size, *values_N.shape[1:]))
-        spread[self.ids(torch.arange(len(values_N)))] = values_N
-        spread[self._left_out] = torch.as_tensor(otherwise, dtype=values_N.dtype)
-        return spread
+        size = len(values_N) + len(self.excluded)
+        by_id = values_N.new_empty((size, *values_N.shape[1:]))
+        by_id[self.ids(torch.arange(len(values_N)))] = values_N
+        by_id[self._excluded] = torch.as_tensor(otherwise, dtype=values_N.dtype)
+        return by_id
 
-    def kept(self, values_N: Tensor) -> Tensor:
+    def by_position(self, values_N: Tensor) -> Tensor:
         """Values by position from values by id; the same tensor if none is excluded."""
-        if not self.left_out:
+        if not self.excluded:
             return values_N
-        return values_N[self.ids(torch.arange(len(values_N) - len(self.left_out)))]
+        return values_N[self.ids(torch.arange(len(values_N) - len(self.excluded)))]
 
     @cached_property
-    def _left_out(self) -> Tensor:
-        return torch.tensor(self.left_out, dtype=torch.int64)
+    def _excluded(self) -> Tensor:
+        return torch.tensor(self.excluded, dtype=torch.int64)
 
     @cached_property
     def _before(self) -> Tensor:
         """The number of positions before each excluded id."""
-        return self._left_out - torch.arange(len(self.left_out))
+        return self._excluded - torch.arange(len(self.excluded))
 
 
 def without_quarantined(dataset: Dataset) -> Dataset:

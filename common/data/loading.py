@@ -32,7 +32,7 @@ from lipt.common.data.sources.image_files import (
     distilled_rows,
     imagefolder_rows,
 )
-from lipt.common.data.sources.index import kept
+from lipt.common.data.sources.index import cached_tensors
 from lipt.common.data.sources.pairs import pairs_rows
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows, require_labels
 from lipt.common.data.sources.storage import is_url
@@ -95,7 +95,6 @@ _BY_SUFFIX: Mapping[str, str] = MappingProxyType(
 
 
 def known_sources() -> tuple[str, ...]:
-    """The names of data sets, for messages and listings."""
     with_path = (f"{name}:PATH" for name in (*_WITH_PATH, "webdataset"))
     pairs = "pairs:PATH?image_tower=package.module:factory&text_tower=package.module:factory"
     return (*BUNDLED, *with_path, pairs, "package.module:factory")
@@ -248,7 +247,7 @@ def load(
             return pixels_NCHW, look()
         files = rows.stamp.paths, rows.stamp.digest
         depends_on = _FORMAT, rows.source, len(rows), *files, max_corrupt, quarantined
-        return None, kept("images", depends_on, look)
+        return None, cached_tensors("images", depends_on, look)
 
     pixels_NCHW, look = scan(size)
     if own_size and not torch.equal(*look["sizes"]):
@@ -258,7 +257,7 @@ def load(
     if ids:
         logger.warning(
             "%d of %d images of %s cannot be used and are left out: %s",
-            *(len(ids), len(rows), rows.source, listed(list(map(str, ids)), _MOST_NAMED)),
+            *(len(ids), len(rows), rows.source, listed(ids, _MOST_NAMED)),
         )
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
     inputs = ImageSpec(1 if bool(look["gray"]) else 3, *size)

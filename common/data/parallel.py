@@ -28,7 +28,6 @@ _REPORT_SECONDS = 0.2
 
 
 def threads_for(num_pixels: int) -> int:
-    """The number of threads to decode images of about `num_pixels`."""
     if num_pixels < _MIN_THREADED_PIXELS:
         return 1
     return min(_MAX_THREADS, os.cpu_count() or 1)
@@ -70,7 +69,7 @@ def _results(function: Callable[[int], T], rows: Sequence[int], num_threads: int
 
 
 @contextmanager
-def reading_ahead(
+def prefetched(
     read: Callable[[PartT], BatchT], parts: Iterable[PartT]
 ) -> Iterator[Iterator[BatchT]]:
     """`read(part)` for each part, in order, by one other thread, at most two batches ahead.

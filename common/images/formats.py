@@ -74,7 +74,6 @@ def fit_pixels(
 
 
 def to_image(pixels_CHW: NDArray[np.uint8]) -> Image.Image:
-    """A Pillow image of pixels of 1 or 3 channels."""
     if len(pixels_CHW) == 1:
         return Image.fromarray(np.ascontiguousarray(pixels_CHW[0]))
     return Image.fromarray(np.ascontiguousarray(pixels_CHW.transpose(1, 2, 0)))
@@ -86,7 +85,6 @@ def oriented(image: Image.Image) -> Image.Image:
 
 
 def is_grayscale(image: Image.Image) -> bool:
-    """Whether the image's mode has brightness only."""
     return image.mode in {"1", "L", "LA", "La", "I"} or image.mode.startswith("I;16")
 
 
@@ -118,7 +116,6 @@ def data_url(image_CHW: Tensor, max_pixels: int) -> str:
 
 
 def decode_image(data: bytes, image_shape: tuple[int, int, int]) -> Tensor:
-    """Decode an image file and fit it to C x H x W, uint8."""
     channels, height, width = image_shape
     _, pixels_CHW = decode_file(io.BytesIO(data), channels, (height, width))
     return torch.from_numpy(pixels_CHW.copy())

@@ -33,7 +33,6 @@ def rows_of(stored: Stored, rows: Tensor | slice) -> Stored:
 
 
 def stored_on(stored: Stored, device: torch.device | str, *, non_blocking: bool = False) -> Stored:
-    """Copy examples to a device."""
     return _each(stored, lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
 
@@ -57,14 +56,12 @@ def split_evenly(stored: Stored, num_parts: int) -> Iterator[Stored]:
 
 
 def images_in(stored: object) -> Tensor:
-    """The examples, which must be images."""
     if not isinstance(stored, Tensor):
         raise TypeError(f"{type(stored).__name__} in place of images")
     return stored
 
 
 def columns_in(stored: Stored) -> dict[str, Tensor]:
-    """The examples, which must be columns."""
     if isinstance(stored, Tensor):
         raise TypeError("images in place of columns")
     return stored
@@ -100,7 +97,6 @@ def to_model_input(stored: Stored, inputs: InputFormat, device: torch.device | s
 
 
 def in_layout(inputs: Inputs, memory_format: torch.memory_format) -> Inputs:
-    """The same inputs, with images in a memory format."""
     if isinstance(inputs, Tensor) and inputs.ndim == 4:
         return inputs.contiguous(memory_format=memory_format)
     return inputs

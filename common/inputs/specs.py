@@ -46,7 +46,6 @@ class ColumnType(StrEnum):
 
     @property
     def dtype(self) -> torch.dtype:
-        """PyTorch's dtype."""
         dtype: torch.dtype = getattr(torch, self.value)
         return dtype
 
@@ -77,7 +76,6 @@ class Column:
 
     @property
     def num_bytes(self) -> int:
-        """The size of one example."""
         return math.prod(self.shape) * self.type.dtype.itemsize
 
     def __str__(self) -> str:
@@ -96,16 +94,13 @@ class ImageSpec:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
         return self.channels, self.height, self.width
 
     @property
     def num_bytes(self) -> int:
-        """The size of one stored example: a byte a pixel."""
         return math.prod(self.shape)
 
     def zeros(self, size: int, device: torch.device | str = "cpu") -> Tensor:
-        """A batch of zeros, for trial runs of a model."""
         return torch.zeros(size, *self.shape, device=device)
 
     def __str__(self) -> str:
@@ -145,11 +140,9 @@ class ColumnsSpec:
 
     @property
     def num_bytes(self) -> int:
-        """The size of one stored example."""
         return sum(column.num_bytes for column in self.columns)
 
     def zeros(self, size: int, device: torch.device | str = "cpu") -> Inputs:
-        """A batch of zeros, for trial runs of a model."""
         batch = {
             column.name: torch.zeros(size, *column.shape, dtype=column.type.dtype, device=device)
             for column in self.columns
@@ -221,7 +214,6 @@ class ColumnsFormat:
 
     @cached_property
     def spec(self) -> ColumnsSpec:
-        """The columns by type and shape."""
         return ColumnsSpec(tuple(one.column for one in self.columns))
 
 

@@ -151,7 +151,6 @@ def _require_shape(outputs: object, shape: tuple[int, int], spec: str, inputs: I
 
 
 def head_names(model: nn.Module) -> frozenset[str]:
-    """The names of the head's tensors in the model's state dict."""
     prefix, head = find_head(model)
     return frozenset(_joined(prefix, name) for name in head.state_dict())
 

@@ -192,7 +192,7 @@ _HIDDEN_WIDTH = 256
 _EMBEDDING_WIDTH = 16
 
 
-class SideBySide(nn.Module):
+class ConcatenatedInputs(nn.Module):
     """Concatenates inputs into one row of numbers for each example."""
 
     def __init__(self, inputs: InputSpec) -> None:
@@ -226,7 +226,7 @@ class Dense(nn.Module):
 
     def __init__(self, *, inputs: InputSpec, num_classes: int, num_hidden: int) -> None:
         super().__init__()
-        self.inputs = SideBySide(inputs)
+        self.inputs = ConcatenatedInputs(inputs)
         width = self.inputs.width
         hidden: list[nn.Module] = []
         for _ in range(num_hidden):
@@ -367,7 +367,6 @@ def build_torchvision(name: str, *, num_classes: int, in_channels: int) -> nn.Mo
 
 
 def torchvision_weights(name: str) -> str:
-    """The URL of the default weights of `torchvision.models.NAME`."""
     url: str = _torchvision_with(name).get_model_weights(name).DEFAULT.url
     return url
 

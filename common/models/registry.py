@@ -41,7 +41,6 @@ _LARGE = 2**12
 
 
 def known_models() -> tuple[str, ...]:
-    """The names of models, for messages and listings."""
     return (*_BUILT_IN, f"{PREFIX}NAME", "package.module:factory")
 
 
@@ -88,7 +87,6 @@ def build_without_values(
 
 
 def is_users_own(spec: str) -> bool:
-    """Whether a name refers to a user's factory."""
     return bool(module_of(spec)) and spec not in _BUILT_IN and not spec.startswith(PREFIX)
 
 

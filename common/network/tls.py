@@ -75,7 +75,6 @@ class PemFile:
 
     @classmethod
     def read(cls, flag: str, path: Path) -> PemFile:
-        """The file of an option."""
         try:
             return cls(flag, path, path.read_bytes())
         except OSError as error:
@@ -117,7 +116,6 @@ def extension_of(certificate: x509.Certificate, kind: type[ExtensionT]) -> Exten
 
 
 def read_key(pem: PemFile) -> PrivateKeyTypes:
-    """The private key of a file."""
     try:
         return load_pem_private_key(pem.content, password=None)
     except (TypeError, ValueError, UnsupportedAlgorithm) as error:

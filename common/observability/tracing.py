@@ -202,18 +202,18 @@ def _provider(service: str, instance: str) -> Any:
     said = resources.OTELResourceDetector().detect()
     resource = resources.Resource.create(own).merge(said)
     provider = sdk.TracerProvider(resource=resource, shutdown_on_exit=False)
-    # The SDK logs every failed attempt; `_OnceTold` logs only the first.
+    # The SDK logs every failed attempt; `_LogFailuresOnce` logs only the first.
     if not logger.isEnabledFor(logging.DEBUG):
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     delay = None if os.environ.get("OTEL_BSP_SCHEDULE_DELAY") else _DELAY_MILLISECONDS
-    exporter = _OnceTold(otlp.OTLPSpanExporter())
+    exporter = _LogFailuresOnce(otlp.OTLPSpanExporter())
     processor = processing.BatchSpanProcessor(exporter, schedule_delay_millis=delay)
     provider.add_span_processor(processor)
     logger.info("spans are exported over %s", over)
     return provider
 
 
-class _OnceTold:
+class _LogFailuresOnce:
     def __init__(self, exporter: Any) -> None:
         self._exporter = exporter
         self._away = False

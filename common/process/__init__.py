@@ -1,4 +1,4 @@
-"""Process: service managers and early exit; light to import."""
+"""Process: notifications to the service manager, and exit during slow imports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VARIABLE = "NOTIFY_SOCKET"
 logger = logging.getLogger(__name__)
 
 
-def tell_manager(**state: str) -> None:
+def notify_service_manager(**state: str) -> None:
     """Notify the service manager: READY="1" when all is up, STOPPING="1", STATUS as text."""
     path = os.environ.get(_VARIABLE)
     if not path:
@@ -25,7 +25,7 @@ def tell_manager(**state: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
             sending.sendto(message.encode(), address)
     except OSError as error:
-        logger.warning("the service manager at %s was not told %s: %s", path, message, error)
+        logger.warning("no notification %s to the service manager at %s: %s", message, path, error)
 
 
 def run_program(program: str, module: str, *, status_variable: str = "") -> None:
@@ -33,8 +33,8 @@ def run_program(program: str, module: str, *, status_variable: str = "") -> None
 
     Imports take seconds, and an imported module could catch an exception.
     """
-    told = os.environ.get(status_variable, "")
-    status = int(told) if told.isdecimal() and int(told) < 256 else 0
+    text = os.environ.get(status_variable, "")
+    status = int(text) if text.isdecimal() and int(text) < 256 else 0
 
     def end(*_: object) -> None:
         os.write(2, f"{program}: stopped while it was starting\n".encode())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import platform
+import re
 import resource
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +19,7 @@ import torch
 
 from lipt.common.errors import ConfigError
 
+_CUDA = re.compile(r"cuda(?::([0-9]+))?")
 _PACKAGES = ("lipt", "torch", "torchvision")
 # The protocol's limit.
 _MAX_NAME_CHARACTERS = 80
@@ -29,25 +31,20 @@ _WORDS = ("can't allocate memory", "not enough memory", "std::bad_alloc", "can't
 
 
 def resolve_device(spec: str) -> torch.device:
+    num_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
     name = spec.strip().lower()
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if num_cuda else "cpu"
     if name == "cpu":
         return torch.device("cpu")
-    kind, colon, index = name.partition(":")
-    if kind != "cuda" or (colon and not (index.isascii() and index.isdecimal())):
-        raise _not_usable(spec, "is not a device")
-    if not torch.cuda.is_available() or int(index or 0) >= torch.cuda.device_count():
-        raise _not_usable(spec, "is not on this machine")
-    return torch.device("cuda", int(index or 0))
-
-
-def _not_usable(spec: str, what: str) -> ConfigError:
-    num_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    match = _CUDA.fullmatch(name)
+    index = int(match[1] or 0) if match is not None else num_cuda
+    if index < num_cuda:
+        return torch.device("cuda", index)
     cuda = [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(num_cuda)]
-    present = ", ".join(["cpu", *cuda])
-    return ConfigError(
-        f"device {spec!r} {what}: this machine has {present}. "
+    what = "is not on this machine" if match else "is not a device"
+    raise ConfigError(
+        f"device {spec!r} {what}: this machine has {', '.join(['cpu', *cuda])}. "
         "Choose one of these, or auto (CUDA if there is any, else the CPU)."
     )
 
@@ -93,7 +90,7 @@ def limit_memory(num_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (num_bytes, num_bytes))
 
 
-def go_first_without_memory() -> None:
+def prefer_as_oom_victim() -> None:
     """Make the system kill this process first when memory runs out."""
     with suppress(OSError):
         _OWN_SCORE.write_text(_SCORE)

@@ -224,7 +224,6 @@ class LongPoll:
         return call
 
     def interrupt(self) -> None:
-        """End the current call, and every later one."""
         self._interrupted = True
         if (call := self._call) is not None:
             call.cancel()

@@ -37,10 +37,6 @@ logger = logging.getLogger(__name__)
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
-def is_of_the_contract(method: str) -> bool:
-    return method.startswith("/lipt.v1.")
-
-
 @dataclass(frozen=True)
 class Call:
     """A call's method (`/package.Service/Method`), and its streaming sides."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from lipt.common.config.run_config import WeightEncoding
 from lipt.common.config.tasks import ScoringTask
 from lipt.common.data import Dataset
-from lipt.common.data.parallel import reading_ahead
+from lipt.common.data.parallel import prefetched
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import SignalsError
 from lipt.common.inputs.model_input import Stored, pinned, stored_on, to_model_input
@@ -40,7 +40,7 @@ OnDone = Callable[[int], None]
 _ERRORS, _FEATURES = "errors", "features"
 
 
-def arriving(
+def results_on_cpu(
     computed: Iterable[tuple[slice, tuple[Tensor, ...]]],
 ) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
     """The same rows and results, results on the CPU.
@@ -48,20 +48,20 @@ def arriving(
     On CUDA, results are copied to page-locked memory and yielded after the next batch is queued, so
     that the device stays busy.
     """
-    last: _Travelling | None = None
+    last: _PendingCopy | None = None
     for rows, results in computed:
         if results[0].device.type != "cuda":
             yield rows, tuple(result.cpu() for result in results)
             continue
-        begun = _Travelling(rows, results)
+        begun = _PendingCopy(rows, results)
         if last is not None:
-            yield last.arrived()
+            yield last.wait()
         last = begun
     if last is not None:
-        yield last.arrived()
+        yield last.wait()
 
 
-class _Travelling:
+class _PendingCopy:
     """A batch's results during their copy from CUDA to the CPU."""
 
     def __init__(self, rows: slice, results: tuple[Tensor, ...]) -> None:
@@ -75,7 +75,7 @@ class _Travelling:
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._done.record(torch.cuda.current_stream(results[0].device))
 
-    def arrived(self) -> tuple[slice, tuple[Tensor, ...]]:
+    def wait(self) -> tuple[slice, tuple[Tensor, ...]]:
         self._done.synchronize()
         return self._rows, self._results
 
@@ -143,7 +143,7 @@ class Batches:
         # A user's rows are read only in the thread that opened them.
         if self.dataset.in_memory or not self.dataset.rows.concurrent:
             return nullcontext(map(read, blocks))
-        return reading_ahead(read, blocks)
+        return prefetched(read, blocks)
 
     def inputs_of(self, examples_B: Stored) -> Inputs:
         """A model's inputs on the device, from stored examples."""
@@ -161,7 +161,7 @@ def pass_over(
     """Fill errors and features on the CPU in one forward pass, row i for the i-th id."""
     ids_N = batches.ids_N
     with evaluation_mode(model), pinned_kernels(), torch.inference_mode():
-        for rows, (finite_B, errors_BC, features_BD) in arriving(_outputs(model, batches)):
+        for rows, (finite_B, errors_BC, features_BD) in results_on_cpu(_outputs(model, batches)):
             require_finite_rows(finite_B, ids_N[rows], "outputs")
             errors_NC[rows], features_ND[rows] = errors_BC, features_BD
             if features_ND.dtype == torch.float16:

@@ -21,7 +21,6 @@ class TargetKind(StrEnum):
     score_name: str
 
     def __new__(cls, value: str, words: str = "", score_name: str = "") -> Self:
-        """A member from its row."""
         kind = str.__new__(cls, value)
         kind._value_, kind.words, kind.score_name = value, words, score_name
         return kind

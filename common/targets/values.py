@@ -68,7 +68,6 @@ class Target(ABC):
         """Each example's share of a score, at most 1; B float32. Only for training progress."""
 
     def tally(self) -> Tally:
-        """Start an empty score."""
         return Tally(self)
 
     @abstractmethod
@@ -97,7 +96,6 @@ class Tally:
         self._counts.append(self._target.counts(outputs_BT, targets_B))
 
     def score(self) -> float:
-        """The score of all batches, at least one."""
         return self._target.score_of(self._counts)
 
     def best_possible(self, num_left: int) -> float:

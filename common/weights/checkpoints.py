@@ -37,7 +37,6 @@ def read_torch_file(path: Path) -> Any:
 
 
 def hub_folder() -> Path:
-    """Torch hub's folder of weights."""
     return Path(torch.hub.get_dir(), "checkpoints")
 
 
@@ -99,7 +98,9 @@ def read_checkpoint(
     container = read_container(source, max_bytes=max_bytes, max_tensors=len(like) + SPARE_TENSORS)
     found, new = container.specs, set(head) if new_head else set()
     body = {name: spec for name, spec in like.items() if name not in new}
-    off, on = _prefixes(found, body)
+    # One of the two is empty: the prefix to remove from the checkpoint's names, and to add.
+    off = _prefix(found, body)
+    on = "" if off else _prefix(body, found)
     own_names = {on + name[len(off) :]: name for name in found if name.startswith(off)}
     differing: dict[str, TensorSpec | None] = {}
     taken: dict[str, str] = {}
@@ -141,12 +142,6 @@ def _fits(found: TensorSpec, expected: TensorSpec) -> bool:
     both_float = found.dtype.is_floating_point and expected.dtype.is_floating_point
     widened = both_float and found.dtype.itemsize < expected.dtype.itemsize
     return found.shape == expected.shape and (found.dtype == expected.dtype or widened)
-
-
-def _prefixes(found: Collection[str], like: Collection[str]) -> tuple[str, str]:
-    """The prefixes to remove from the checkpoint's names, and to add; one of them is empty."""
-    off = _prefix(found, like)
-    return off, "" if off else _prefix(like, found)
 
 
 def _prefix(names: Iterable[str], others: Collection[str]) -> str:

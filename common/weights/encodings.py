@@ -82,7 +82,6 @@ class _Planes(BaseModel):
 
 
 def encode_weights(weights: Mapping[str, torch.Tensor], encoding: WeightEncoding) -> bytes:
-    """Encode weights as the run chooses."""
     if encoding is WeightEncoding.BITMASK:
         return encode_sparse(weights)
     return encode_planes(weights, bfloat16=encoding is WeightEncoding.BFLOAT16_PLANES)

@@ -27,7 +27,6 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from lipt.common.blobs.durable import write_all
 from lipt.common.errors import BlobTooLargeError, StateError, WeightsError
@@ -38,7 +37,6 @@ ValueT = TypeVar("ValueT")
 
 # Margin in the limit on tensors, so that another model's file is opened and compared.
 SPARE_TENSORS = 1000
-_MAX_TENSORS = 100_000
 _METADATA = "__metadata__"
 _MOST_CHARACTERS = 200
 # An entry takes some 120 bytes; long module paths take more.
@@ -77,19 +75,14 @@ _TEXTS = TypeAdapter(dict[str, str])
 
 def non_finite(weights: Mapping[str, torch.Tensor]) -> str:
     """The start of a sentence that names NaN or infinite weights; empty without any."""
-    bad = {name: count for name, tensor in weights.items() if (count := _num_non_finite(tensor))}
+    counts = {name: int((~tensor.isfinite()).sum()) for name, tensor in weights.items()}
+    bad = {name: count for name, count in counts.items() if count}
     if not bad:
         return ""
     name, count = next(iter(bad.items()))
     others = len(bad) - 1
     more = f", as have {others} other tensors" if others else ""
     return f"{name!r} has NaN or infinite values ({count} of {weights[name].numel()}){more}"
-
-
-def _num_non_finite(tensor: torch.Tensor) -> int:
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return 0
-    return tensor.numel() - int(torch.isfinite(tensor).sum())
 
 
 def read_weights(
@@ -101,21 +94,17 @@ def read_weights(
     return {name: container.tensor(name) for name in like}
 
 
-def read_specs(path: Path) -> dict[str, TensorSpec]:
-    """The specs of a safetensors file's tensors."""
-    max_bytes = path.stat().st_size if path.is_file() else 0
-    return read_container(path, max_bytes=max_bytes, max_tensors=_MAX_TENSORS).specs
-
-
 def pack(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
     """Pack tensors as a file; equal tensors and metadata give equal bytes."""
     return b"".join(_parts(tensors, metadata))
 
 
-def write_packed(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+def write_packed(
+    path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
     """Write a file as `pack` does, without a copy in memory."""
     with path.open("wb", buffering=0) as file:
-        for part in _parts(tensors, None):
+        for part in _parts(tensors, metadata):
             write_all(file, part)
 
 
@@ -172,7 +161,6 @@ class Container:
         return np.frombuffer(self._data[begin : begin + self.specs[name].num_bytes], np.uint8)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A copy of a tensor, independent of the file."""
         spec = self.specs[name]
         tensor = torch.empty(spec.shape, dtype=spec.dtype)
         bytes_of(tensor)[:] = self.values(name)
@@ -303,7 +291,7 @@ class KeptValue:
                 tensors |= {f"{field.name}/{name}": value[name].contiguous() for name in value}
             elif value != field.default and not isinstance(value, (KeptValue, tuple)):
                 rest[field.name] = value
-        save_file(tensors, path, {"rest": json.dumps(rest)})
+        write_packed(path, tensors, {"rest": json.dumps(rest)})
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -25,12 +25,10 @@ class TensorSpec:
 
     @property
     def num_elements(self) -> int:
-        """The number of values; 1 for a 0-d tensor."""
         return math.prod(self.shape)
 
     @property
     def num_bytes(self) -> int:
-        """The size of its values."""
         return self.num_elements * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -38,14 +36,12 @@ class TensorSpec:
 
 
 def copy_to_cpu(tensors: Mapping[str, torch.Tensor]) -> Weights:
-    """Contiguous copies on the CPU."""
     return {
         name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()
     }
 
 
 def specs_of(weights: Mapping[str, torch.Tensor]) -> dict[str, TensorSpec]:
-    """The specs of weights, by name, in the same order."""
     return {name: TensorSpec(tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
 
 

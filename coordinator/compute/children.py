@@ -23,8 +23,8 @@ _LONGEST_FOLDER_BYTES = 107 - 32
 
 _PRELOADED = [
     "lipt.coordinator.compute.jobs.pretraining",
-    "lipt.coordinator.compute.jobs.selecting",
-    "lipt.coordinator.compute.light",
+    "lipt.coordinator.compute.jobs.selection",
+    "lipt.coordinator.compute.context",
     "lipt.coordinator.compute.process",
     "lipt.core.stages.warm_up",
 ]

@@ -1,25 +1,33 @@
-"""Context: the blobs and files of the state directory that jobs read and cache."""
+"""Contexts of jobs: the data, blobs and caches that they read, in the heavy and the light queue."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NoReturn, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
+from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, write_durably
-from lipt.common.blobs.kept import files_of, find_kept, forget_oldest, keep
+from lipt.common.blobs.file_cache import cache_file, cached_files, find_cached, remove_oldest
 from lipt.common.blobs.store import BlobStore
+from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, open_dataset, without_quarantined
+from lipt.common.data.sources.rows import Rows
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
+from lipt.common.inputs.specs import InputSpec
 from lipt.common.process.devices import resolve_device
-from lipt.coordinator.compute.messages import News, Progressed
+from lipt.common.targets.values import OtherTarget, SingleLabel, Target
+from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES, HeavyJobError, News, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.proxies.features import Backbone, load_backbone
 from lipt.core.signals.stored import UserFeatures, read_user_features
@@ -36,6 +44,62 @@ _MOST_NAMED = 20
 _IDS = TypeAdapter(tuple[int, ...])
 
 Report = Callable[[News], None]
+
+
+@dataclass(frozen=True)
+class DataDescription:
+    """The data set's figures and labels, without its inputs.
+
+    `labels` are little-endian int32 of all ids, also excluded ones. With `other_target`, classes
+    are strata.
+    """
+
+    source: str
+    class_names: tuple[str, ...]
+    class_counts: tuple[int, ...]
+    inputs: InputSpec
+    fingerprint: str
+    note: str = ""
+    labels: bytes = field(default=b"", repr=False, compare=False)
+    quarantined: tuple[int, ...] = ()
+    other_target: OtherTarget | None = None
+    target_names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> Self:
+        targets = dataset.rows.targets
+        counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
+        labels_N: np.ndarray = dataset.rows.labels_N.numpy()
+        return cls(
+            source=dataset.source,
+            class_names=dataset.class_names,
+            class_counts=tuple(counts_C.tolist()),
+            inputs=dataset.inputs,
+            fingerprint=dataset.fingerprint,
+            note=dataset.note,
+            labels=labels_N.astype("<i4").tobytes(),
+            quarantined=dataset.quarantined,
+            other_target=None if targets is None else targets.target,
+            target_names=() if targets is None else targets.names,
+        )
+
+    @property
+    def target(self) -> Target:
+        return self.other_target or SingleLabel(len(self.class_names))
+
+    @property
+    def num_examples(self) -> int:
+        """N: the usable examples."""
+        return sum(self.class_counts)
+
+    @property
+    def num_rows(self) -> int:
+        """All examples of the source; ids are below this."""
+        return self.num_examples + len(self.quarantined)
+
+    @property
+    def labels_N(self) -> NDArray[np.int64]:
+        return np.frombuffer(self.labels, "<i4").astype(np.int64)
 
 
 def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
@@ -72,7 +136,7 @@ def with_kept_quarantine(dataset: Dataset, folder: Path) -> Dataset:
 
 @dataclass(frozen=True)
 class Context(Workspace):
-    """Inputs and caches of jobs: opened on first use, shared, reopened if data files change."""
+    """Inputs and caches that jobs share: opened on first use, reopened if data files change."""
 
     settings: CoordinatorSettings
     send: Report
@@ -110,7 +174,7 @@ class Context(Workspace):
             )
 
     def find(self, key: Key[KeptT]) -> KeptT | None:
-        kept = find_kept(self._folder(key.models), key.kind, key.depends_on)
+        kept = find_cached(self._folder(key.models), key.kind, key.depends_on)
         return None if kept is None else key.of.load(kept)
 
     def keep(self, key: Key[KeptT], value: KeptT) -> KeptT:
@@ -119,8 +183,8 @@ class Context(Workspace):
             return value
         most_files = _FILES_PER_MODEL * key.models + _MORE_FILES if key.models else _MOST_FILES
         folder = self._folder(key.models)
-        path = keep(folder, key.kind, key.depends_on, value.save)
-        forget_oldest(files_of(folder, key.kind), most_files)
+        path = cache_file(folder, key.kind, key.depends_on, value.save)
+        remove_oldest(cached_files(folder, key.kind), most_files)
         # Memory-mapped from now on, so that the computed value can be freed.
         return value if path is None else type(value).load(path)
 
@@ -166,7 +230,7 @@ class Context(Workspace):
         self.send(Progressed(activity, done, total))
 
     def user_features(self, features: BlobName) -> UserFeatures:
-        numbering = self.dataset.numbering
+        id_mapping = self.dataset.id_mapping
         read = read_user_features(
             self.blobs.verified_path(features),
             num_examples=self.dataset.num_ids,
@@ -174,10 +238,65 @@ class Context(Workspace):
         )
         paired_NP = read.paired_features_NP
         return UserFeatures(
-            numbering.kept(read.features_ND),
-            None if paired_NP is None else numbering.kept(paired_NP),
+            id_mapping.by_position(read.features_ND),
+            None if paired_NP is None else id_mapping.by_position(paired_NP),
         )
 
     def read(self, name: BlobName) -> Path:
         """The path of a blob, after a check of its digest."""
         return self.blobs.verified_path(name)
+
+
+@dataclass(frozen=True)
+class LightContext(Context):
+    """Labels and stored signals only, so its process stays small; else a `HeavyJobError`."""
+
+    known: DataDescription
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        known = self.known
+        labels_N = torch.from_numpy(known.labels_N)
+        rows = _LabelRows(known.source, known.class_names, labels_N)
+        return _WithoutExamples(
+            rows, known.fingerprint, known.inputs, quarantined=known.quarantined, excludes=True
+        )
+
+    def require_data(self, fingerprint: str) -> None:
+        """Send other data to the heavy process, which can read it."""
+        if fingerprint != self.known.fingerprint:
+            _needs_heavy_queue()
+
+    @cached_property
+    def backbone(self) -> Backbone | None:
+        return None if self.settings.backbone is None else _needs_heavy_queue()
+
+    def new_model(self, config: RunConfig, seed: int | None = None) -> nn.Module:  # noqa: ARG002
+        _needs_heavy_queue()
+
+    def find(self, key: Key[KeptT]) -> KeptT:
+        """The stored value, if it is small; nothing is computed here."""
+        try:
+            kept = find_cached(
+                self.signals_dir, key.kind, key.depends_on, max_bytes=MAX_LIGHT_BYTES
+            )
+            return key.of.load(kept) if kept is not None else _needs_heavy_queue()
+        except (OSError, StateError):  # just removed by the other process
+            _needs_heavy_queue()
+
+
+class _WithoutExamples(Dataset):
+    def examples(self, ids: Tensor) -> NoReturn:  # noqa: ARG002 - there are none
+        _needs_heavy_queue()
+
+    def images(self, ids: Tensor) -> NoReturn:  # noqa: ARG002 - there are none
+        _needs_heavy_queue()
+
+
+class _LabelRows(Rows):
+    def raw(self, row: int) -> NoReturn:  # noqa: ARG002 - there is none
+        _needs_heavy_queue()
+
+
+def _needs_heavy_queue() -> NoReturn:
+    raise HeavyJobError

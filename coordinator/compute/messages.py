@@ -13,7 +13,7 @@ ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 # The largest file that a light job reads.
-MAX_CHEAP_BYTES = 256 * 1024**2
+MAX_LIGHT_BYTES = 256 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class DroppedError(BaseException):
     """The job was dropped; a BaseException, so that jobs do not catch it as their own error."""
 
 
-class TooDearError(BaseException):
+class HeavyJobError(BaseException):
     """The job needs more than the light process has."""
 
 
@@ -67,8 +67,8 @@ class Job(Protocol[ResultT_co]):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A job's circumstances.
+class JobOptions:
+    """Options of a job: its callers, queue, data and callbacks.
 
     `callers` wait for it (None: a run's own job). Labels and stored signals may be enough for a
     `light` one. It fails with OtherDataError unless the data keeps its `fingerprint` (empty: any).

@@ -26,11 +26,18 @@ from typing import NamedTuple, TypeVar
 from lipt.common.errors import ComputeError, LiptError, OutOfMemoryError
 from lipt.common.observability.logs import EventKind, Events, configure_logging
 from lipt.common.observability.tracing import exporting
-from lipt.common.process.devices import go_first_without_memory, is_out_of_memory, limit_memory
+from lipt.common.process.devices import is_out_of_memory, limit_memory, prefer_as_oom_victim
 from lipt.common.text import format_bytes
 from lipt.coordinator.compute.children import IGNORED_SIGNALS, start_child
 from lipt.coordinator.compute.context import Context, Report
-from lipt.coordinator.compute.messages import DroppedError, Ended, Job, News, TooDearError, name_of
+from lipt.coordinator.compute.messages import (
+    DroppedError,
+    Ended,
+    HeavyJobError,
+    Job,
+    News,
+    name_of,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +46,9 @@ MessageT = TypeVar("MessageT")
 # Creates the jobs' context; pickled and sent to the child before the first job.
 OpenContext = Callable[[Report], Context]
 
-# A job fails after its child has died this often.
+# Attempts of a job whose child dies.
 _MAX_DEATHS = 3
-# A dropped job may run on this long: a new child has to open the data again.
+# Time for a dropped job to end by itself: a new child has to open the data again.
 _PATIENCE_SECONDS = 5.0
 _PROC = Path("/proc")
 _KILLED = f"by {signal.SIGKILL.name}"
@@ -54,7 +61,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
     # Blocked since before the fork; children of this process must not inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, IGNORED_SIGNALS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    go_first_without_memory()
+    prefer_as_oom_victim()
 
     def report(news: News) -> None:
         if pipe.poll():  # only a stop message is sent while a job runs
@@ -74,14 +81,14 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
         with exporting("lipt-compute"):
             while True:
                 job = pipe.recv()
-                if job is not None:  # the word to stop may come too late for its job
+                if job is not None:  # a stop message may arrive after its job has ended
                     pipe.send(carry_out(job, context, memory_bytes))
 
 
 def carry_out(job: Job[object], context: Context, memory_bytes: int) -> Ended:
     try:
         return Ended(job.run(context))
-    except (DroppedError, TooDearError) as ended:
+    except (DroppedError, HeavyJobError) as ended:
         return Ended(error=type(ended)())
     except Exception as error:  # noqa: BLE001 - the outermost frame of a job
         why = f"{type(error).__name__}: {error}".strip(": ")
@@ -163,7 +170,7 @@ class ComputeProcess:
 
     def start(self) -> Connection:
         if self._stopped:
-            raise ComputeError("nothing is computed any more: the coordinator is stopping.")
+            raise ComputeError("the coordinator is stopping: it runs no more jobs.")
         if self._pipe is None or self._child is None or not self._child.is_alive():
             self._end_child()
             self._pipe, theirs = Pipe()
@@ -183,11 +190,11 @@ class ComputeProcess:
             try:
                 return await self._ask(pipe, job, on_news)
             except (EOFError, OSError):
-                how = self._death()
+                how = self._exit_reason()
             if self._dropped:
                 raise DroppedError
             if how == _KILLED and system_kills() > kills and not self._stopped:
-                why = f"the system ended its process {how}"
+                why = f"the system killed its process ({how})"
                 raise _out_of_memory(job, why, self.memory_bytes)
             if attempt == _MAX_DEATHS or self._stopped:
                 break
@@ -205,15 +212,15 @@ class ComputeProcess:
 
     async def _ask(self, pipe: Connection, job: Job[ResultT], on_news: Report) -> ResultT:
         await self._in_thread(lambda: pipe.send(job))
-        told = False
+        stop_sent = False
         while True:
             message = await self._in_thread(pipe.recv)
             if isinstance(message, Ended):
                 return outcome_of(message, job)
-            if self._dropped and not told:
+            if self._dropped and not stop_sent:
                 # A reporting job has read all that was sent, so this never blocks.
                 pipe.send(None)
-                told = True
+                stop_sent = True
             on_news(message)
 
     async def _in_thread(self, action: Callable[[], MessageT]) -> MessageT:
@@ -240,14 +247,14 @@ class ComputeProcess:
             self._pipe.close()
         self._child = self._pipe = self._opening = None
 
-    def _death(self) -> str:
+    def _exit_reason(self) -> str:
         code = None
         if self._child is not None:
             self._child.join(timeout=5.0)
             code = self._child.exitcode
         self._end_child()
         if code is None:
-            return "without a word"
+            return "for an unknown reason"
         return f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
 
 

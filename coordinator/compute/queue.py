@@ -1,7 +1,7 @@
-"""Compute queue: callers take turns in front of a heavy and a light process.
+"""Compute queue: fair turns of callers, for a heavy and a light process.
 
-The light process serves only labels and stored signals, so a small request never waits for minutes;
-other jobs move on to the heavy one. A job without waiting callers is dropped, even while it runs.
+The light process reads only labels and stored signals, so a small request never waits for minutes.
+Jobs that need more move to the heavy one. A job without callers is dropped, even while it runs.
 """
 
 from __future__ import annotations
@@ -22,20 +22,18 @@ from lipt.common.observability.logs import EventKind, Events, log_context
 from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import current_traceparent
 from lipt.common.process.machine import this_machine
-from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.compute.light import LightContext
+from lipt.coordinator.compute.context import Context, DataDescription, LightContext
 from lipt.coordinator.compute.messages import (
-    Asked,
     DroppedError,
+    HeavyJobError,
     Job,
+    JobOptions,
     News,
     OnProgress,
     Order,
     Progressed,
     ScanClosed,
     ScanNews,
-    TooDearError,
     name_of,
 )
 from lipt.coordinator.compute.process import ComputeProcess, OpenContext, Resident, resident
@@ -44,10 +42,10 @@ from lipt.coordinator.settings import CoordinatorSettings, compute_memory_bytes
 
 ResultT = TypeVar("ResultT")
 
-HEAVY, LIGHT = "dear", "cheap"
+HEAVY, LIGHT = "heavy", "light"
 
 _PIPELINE = frozenset({""})
-_BY_ITSELF = Asked()
+_BY_ITSELF = JobOptions()
 # Bounds of the retry delay sent to a refused caller.
 _MIN_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
 _NOTHING_YET = Progressed()
@@ -68,13 +66,13 @@ class Computation:
 
 @dataclass(eq=False)
 class Entry:
-    """A job queued at `since` seconds, when `turn` jobs had started; numbers ascend by arrival."""
+    """A job, queued at `since` seconds after `turn` jobs had started; `number` is its arrival."""
 
     number: int
     turn: int
     since: float
     job: Job[Any]
-    asked: Asked
+    options: JobOptions
     on_news: Callable[[News], None]
     outcome: asyncio.Future[Any]
     ahead: int = 0
@@ -88,7 +86,7 @@ class Entry:
 
     @property
     def callers(self) -> frozenset[str]:
-        return _PIPELINE if self.asked.callers is None else self.asked.callers()
+        return _PIPELINE if self.options.callers is None else self.options.callers()
 
 
 def fair_order(waiting: Iterable[Entry], ranks: Mapping[str, int]) -> list[Entry]:
@@ -169,13 +167,16 @@ class ComputeQueue:
         self._executors.append(_Executor(LIGHT, process))
 
     async def run(
-        self, job: Job[ResultT], on_progress: OnProgress = lambda _: None, asked: Asked = _BY_ITSELF
+        self,
+        job: Job[ResultT],
+        on_progress: OnProgress = lambda _: None,
+        options: JobOptions = _BY_ITSELF,
     ) -> ResultT:
         """Return the job's result (QueueFullError if too many wait); cancelling drops the job."""
-        job = Order(job, asked.fingerprint, dict(log_context()), current_traceparent())
+        job = Order(job, options.fingerprint, dict(log_context()), current_traceparent())
         open_scan = ""
 
-        def hear(news: News) -> None:
+        def route(news: News) -> None:
             nonlocal open_scan
             if isinstance(news, ScanNews):
                 open_scan = "" if isinstance(news, ScanClosed) else news.scan_id
@@ -183,14 +184,14 @@ class ComputeQueue:
             elif isinstance(news, Progressed):
                 on_progress(news)
             else:
-                asked.on_part(news)
+                options.on_part(news)
 
         heavy, *light = self._executors
-        if light and asked.light:
-            with suppress(TooDearError):
-                return await self._wait(light[0], job, hear, asked)
+        if light and options.light:
+            with suppress(HeavyJobError):
+                return await self._wait(light[0], job, route, options)
         try:
-            return await self._wait(heavy, job, hear, asked)
+            return await self._wait(heavy, job, route, options)
         finally:
             if open_scan:  # the job ended early: its ranges are not needed
                 self.on_scan(ScanClosed(open_scan))
@@ -201,8 +202,8 @@ class ComputeQueue:
             Computation(
                 lane=executor.name,
                 job=name_of(entry.job),
-                run=entry.asked.run,
-                num_callers=0 if entry.asked.callers is None else len(entry.asked.callers()),
+                run=entry.options.run,
+                num_callers=0 if entry.options.callers is None else len(entry.options.callers()),
                 computing=entry is executor.present,
                 seconds=now - (executor.began if entry is executor.present else entry.since),
                 progress=entry.latest,
@@ -233,16 +234,20 @@ class ComputeQueue:
         )
 
     async def _wait(
-        self, executor: _Executor, job: Job[ResultT], on_news: Callable[[News], None], asked: Asked
+        self,
+        executor: _Executor,
+        job: Job[ResultT],
+        on_news: Callable[[News], None],
+        options: JobOptions,
     ) -> ResultT:
-        if asked.callers is not None:
-            self._require_room(executor, asked.callers())
+        if options.callers is not None:
+            self._require_room(executor, options.callers())
         entry = Entry(
             next(self._numbers),
             executor.turn,
             self._clock(),
             job,
-            asked,
+            options,
             on_news,
             asyncio.get_running_loop().create_future(),
         )
@@ -257,7 +262,7 @@ class ComputeQueue:
 
     def _require_room(self, executor: _Executor, callers: frozenset[str]) -> None:
         limits = self._settings.compute
-        of_trainers = [entry for entry in executor.waiting if entry.asked.callers is not None]
+        of_trainers = [entry for entry in executor.waiting if entry.options.callers is not None]
         num_own = sum(bool(callers & entry.callers) for entry in of_trainers)
         if len(of_trainers) < limits.max_waiting and num_own < limits.max_waiting_per_caller:
             return
@@ -268,7 +273,7 @@ class ComputeQueue:
         if num_own >= limits.max_waiting_per_caller:
             number, most, whose = num_own, limits.max_waiting_per_caller, " of this caller"
         raise QueueFullError(
-            f"{number} requests{whose} wait to be computed, {most} may. Ask again in "
+            f"{number} requests{whose} are waiting, the maximum is {most}. Ask again in "
             f"{retry_after_seconds:.0f} s.",
             retry_after_seconds=retry_after_seconds,
         )
@@ -312,7 +317,7 @@ class ComputeQueue:
         finally:
             seconds = self._clock() - executor.began
             self._meters.observe(JOB, seconds, executor.name, name_of(entry.job))
-            entry.asked.took(seconds)
+            entry.options.took(seconds)
             executor.present = None
             self._proceed(executor)
 
@@ -323,11 +328,11 @@ class ComputeQueue:
         elif entry is executor.present:
             executor.process.drop()
         else:
-            return  # it has ended
+            return  # already ended
         self._events.record(
             EventKind.JOB_DROPPED,
             detail="waiting" if waits else "computing",
             job=name_of(entry.job),
-            run=entry.asked.run,
+            run=entry.options.run,
         )
         self._proceed(executor)

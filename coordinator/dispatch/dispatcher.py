@@ -20,18 +20,7 @@ from lipt.common.errors import InvalidRequestError, LiptError, StaleLeaseError
 from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.dispatch.choosing import (
-    MAX_SILENT_ENDS,
-    Offers,
-    Waiting,
-    choose_learner,
-    ends_in_a_row,
-    ends_of_run,
-    openings,
-    why_idle,
-    why_quarantined,
-    why_waiting,
-)
+from lipt.coordinator.dispatch import policy
 from lipt.coordinator.dispatch.leases import (
     AssignmentKey,
     Lease,
@@ -43,13 +32,13 @@ from lipt.coordinator.dispatch.leases import (
 from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import (
-    Judgement,
     LearnerResult,
     Verdict,
+    Verification,
     after_failure,
-    handed_in,
-    is_in,
+    has_result,
     requeued,
+    with_result,
 )
 from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 
@@ -127,14 +116,14 @@ class Dispatcher:
     def why_idle(self, worker: WorkerRecord) -> str:
         if worker.worker_id in self.leases.holders():
             return ""
-        return why_idle(worker, self._waiting_learners())
+        return policy.why_idle(worker, self._waiting_learners())
 
     def why_waiting(self, run: RunRecord) -> str:
-        waiting = Waiting(run, self.leases.queued(run.run_id))
+        waiting = policy.QueuedLearners(run, self.leases.queued(run.run_id))
         # Most runs have no queued learner, and there may be thousands of workers to check.
         if not waiting.indices:
             return ""
-        return why_waiting(waiting, alive=self.alive(), silent=self._silent)
+        return policy.why_waiting(waiting, alive=self.alive(), silent=self._silent)
 
     def demand(self) -> Demand:
         learners: Counter[LearnerState] = Counter()
@@ -162,7 +151,7 @@ class Dispatcher:
 
     async def next_work(self, worker_id: str, *, wait_seconds: float) -> Held | RangeGrant | None:
         """Lease a worker's next range or learner; None at the timeout or at a new idle reason."""
-        worker = self.workers.heard(worker_id)
+        worker = self.workers.note_call(worker_id)
         self._silent.discard(worker_id)
         if held := self.held_by(worker_id):
             return held
@@ -199,12 +188,12 @@ class Dispatcher:
                 del self._polls[worker_id]
         if poll.done() and not poll.cancelled():
             return poll.result()
-        self.workers.heard(worker_id)
+        self.workers.note_call(worker_id)
         return None
 
     async def _grant(self, key: AssignmentKey, worker_id: str) -> Held | None:
         """Write a learner's lease; None if the run was closed or held meanwhile."""
-        worker = self.workers.heard(worker_id)
+        worker = self.workers.note_call(worker_id)
 
         def change(run: RunRecord) -> RunRecord:
             learner = run.learners[key.learner]
@@ -235,20 +224,22 @@ class Dispatcher:
         if learner.state is not LearnerState.LEASED or learner.worker_id != worker_id:
             return None
         # With copies, a second lease is redundancy, not a failure.
-        if learner.epoch > 1 and not learner.copies:
+        if learner.epoch > 1 and not learner.unconfirmed:
             self._record(EventKind.LEARNER_REASSIGNED, key, worker_id, learner.message)
         return run, learner
 
     def _has_news(self, worker: WorkerRecord) -> bool:
         """Log a new idle reason, and return whether the worker should get it at once."""
-        reason = why_idle(worker, self._waiting_learners())
+        reason = policy.why_idle(worker, self._waiting_learners())
         news = self.workers.note_idle(worker.worker_id, reason)
         if news:
             logger.warning("worker %s is idle: it %s", worker.name, reason)
         return news
 
-    def _waiting_learners(self) -> list[Waiting]:
-        found = (Waiting(run, self.leases.queued(run.run_id)) for run in self._store.live())
+    def _waiting_learners(self) -> list[policy.QueuedLearners]:
+        found = (
+            policy.QueuedLearners(run, self.leases.queued(run.run_id)) for run in self._store.live()
+        )
         return [waiting for waiting in found if waiting.indices]
 
     def _on_change(self) -> None:
@@ -268,11 +259,12 @@ class Dispatcher:
         # Learners of held runs are not leased; leased ones may still be committed.
         waiting = [it for it in self._waiting_learners() if not self._store.held(it.run.run_id)]
         reserved, now = self._reserved.copy(), self._wall_clock()
-        offers = Offers(openings(waiting, now=now, reserved=reserved, silent=self._silent))
+        found = policy.candidates(waiting, now=now, reserved=reserved, silent=self._silent)
+        free = {candidate.key: candidate for candidate in found}
         alive = cache(self.alive)
         for worker_id, poll in tuple(self._polls.items()):
             # Checking a thousand workers after each grant would block the loop.
-            if not offers and not self.scans.num_wanted:
+            if not free and not self.scans.num_wanted:
                 return
             worker = self.workers.find(worker_id)
             if worker is None:  # forgotten: too many others have registered since
@@ -280,18 +272,18 @@ class Dispatcher:
             if grant := self.scans.take(worker):
                 poll.set_result(grant)
                 del self._polls[worker_id]
-            elif chosen := choose_learner(worker, offers, alive=alive):
+            elif chosen := policy.choose_learner(worker, free.values(), alive=alive):
                 poll.set_result(chosen.key)
                 del self._polls[worker_id]
                 self._reserved.add(chosen.key)
-                offers.take(chosen)
+                del free[chosen.key]
 
     def heartbeat(
         self, worker_id: str, key: AssignmentKey, epoch: int, progress: LearnerProgress
     ) -> bool:
         """Renew a lease, and return whether the worker should drop its learner."""
         if self.workers.find(worker_id):
-            self.workers.heard(worker_id)
+            self.workers.note_call(worker_id)
         if key.is_range:
             return self.scans.heartbeat(worker_id, key, epoch)
         run, learner = self._learner(key)
@@ -306,27 +298,27 @@ class Dispatcher:
         self, worker_id: str, key: AssignmentKey, epoch: int, result: LearnerResult
     ) -> None:
         """Commit a checked result, confirmed by `redundancy`; a repeat changes nothing."""
-        judged = Judgement(Verdict.TAKE)
+        verified = Verification(Verdict.TAKE)
 
         def change(run: RunRecord) -> RunRecord:
-            nonlocal judged
+            nonlocal verified
             learner = run.learners[key.learner]
-            if is_in(learner, result.blob, worker_id, epoch):
+            if has_result(learner, result.blob, worker_id, epoch):
                 return run
             require_lease(run, key, worker_id, epoch)
             learners = run.config.learners
-            learner, judged = handed_in(
+            learner, verified = with_result(
                 learner, result, redundancy=learners.redundancy, max_attempts=learners.max_attempts
             )
-            if judged.verdict is Verdict.TAKE:
+            if verified.verdict is Verdict.TAKE:
                 learner = learner.changed(committed_at=self._wall_clock())
             return run.with_learner(learner)
 
         await self._store.update(key.run_id, change)
-        taken = judged.verdict is Verdict.TAKE
-        if judged.suspects:
+        taken = verified.verdict is Verdict.TAKE
+        if verified.suspects:
             detail = "settled" if taken else ""
-            self._record(EventKind.LEARNER_DISPUTED, key, worker_id, judged.reason, detail=detail)
+            self._record(EventKind.LEARNER_DISPUTED, key, worker_id, verified.reason, detail=detail)
         name, what = self.workers.name(worker_id), "is in" if taken else "is held back"
         logger.info("learner %s of worker %s %s", key, name, what)
 
@@ -335,7 +327,7 @@ class Dispatcher:
     ) -> tuple[RunRecord, bool]:
         """Refuse a stale commit before reading it; return the run, and whether it is a repeat."""
         run, learner = self._learner(key)
-        if is_in(learner, result, worker_id, epoch):
+        if has_result(learner, result, worker_id, epoch):
             return run, True
         require_lease(run, key, worker_id, epoch)
         return run, False
@@ -393,9 +385,7 @@ class Dispatcher:
             self.leases.extend(key, _RETRY_SECONDS)
             return
         self._silent.add(worker_id)
-        own = ends_in_a_row(run.learners[key.learner], self._silent)
-        if len(max(own, ends_of_run(run, self._silent), key=len)) == MAX_SILENT_ENDS:
-            account = why_quarantined(Waiting(run, [key.learner]), self._silent)
+        if account := policy.new_quarantine(run, key.learner, self._silent):
             self._record(EventKind.LEARNER_QUARANTINED, key, worker_id, account)
 
     async def _take_back(

@@ -153,7 +153,7 @@ class WorkerRegistry:
         self.require(worker_id, shown)
         return worker_id
 
-    def heard(self, worker_id: str) -> WorkerRecord:
+    def note_call(self, worker_id: str) -> WorkerRecord:
         """Mark the worker as heard; an UnknownWorkerError if it is not registered."""
         worker = self._workers.get(worker_id)
         if worker is None:
@@ -185,7 +185,7 @@ class WorkerRegistry:
 
     def scorer(self, worker_id: str) -> str:
         """The credential of a registered worker's scores."""
-        return self.heard(worker_id).binding.caller.scorer
+        return self.note_call(worker_id).binding.caller.scorer
 
     def alive(self, present: Collection[str]) -> tuple[WorkerRecord, ...]:
         since = self._clock() - _ALIVE_SECONDS

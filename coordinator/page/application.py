@@ -51,7 +51,7 @@ HEADERS = {
 
 @dataclass(frozen=True)
 class Route:
-    """A route; it takes the roles of `call`, or is open where that is empty."""
+    """A route, with the roles of the contract's `call`; open to everyone if that is empty."""
 
     method: str
     path: str

@@ -27,18 +27,17 @@ from lipt.common.rpc.messages import require_lengths
 from lipt.common.subsets import Examples, overlap
 from lipt.coordinator.access.caller import Caller, require_role
 from lipt.coordinator.app import App
-from lipt.coordinator.compute.jobs.selecting import MapExamples, ShowExamples
-from lipt.coordinator.compute.messages import Asked, OnProgress
+from lipt.coordinator.compute.jobs.selection import MapExamples, ShowExamples
+from lipt.coordinator.compute.messages import JobOptions, OnProgress
 from lipt.coordinator.page.requests import Handler, Page, PageRequest, address_of, answer, refuse
 from lipt.coordinator.page.sessions import SESSION_SECONDS
 from lipt.coordinator.rpc.subsets import Answering
-from lipt.coordinator.runs.holding import find_ready
-from lipt.coordinator.runs.repair import restore
+from lipt.coordinator.runs.availability import find_ready, restore
 from lipt.coordinator.state.records import SubsetRecord
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.v1 import run_pb2
 
-# The call whose roles may see the page at all.
+# The call whose roles may open the page.
 OPEN_PAGE = "AccessService/OpenPage"
 NUM_SHOWN = 32
 MAX_PICTURES = 64
@@ -76,7 +75,7 @@ def _signed_in(
         page.attempts.note_failure(address)
         raise
     require_role(caller, f"/lipt.v1.{OPEN_PAGE}")
-    # A proxy in front that has TLS says so; anybody else who says it makes the cookie stricter.
+    # A TLS proxy sets this header; a forged one only makes the cookie stricter.
     proxied = request.http.headers.get("x-forwarded-proto") == "https"
     response.set_cookie(
         page.cookie,
@@ -97,7 +96,7 @@ async def sign_out(request: PageRequest) -> object:
 
 
 def calling(call: str) -> tuple[Handler, bool]:
-    """The handler that makes a call of the contract, as JSON; and whether its answer streams."""
+    """A handler of a call of the contract, with a JSON body, and whether it streams."""
     method = Default().FindMethodByName(f"lipt.v1.{call.replace('/', '.')}")
     service, _, name = call.partition("/")
 
@@ -106,7 +105,7 @@ def calling(call: str) -> tuple[Handler, bool]:
         try:
             ParseDict(fields, message)
         except (ParseError, ValueError, RecursionError) as error:
-            raise InvalidRequestError(f"the body cannot be: {str(error)[:200]}.") from None
+            raise InvalidRequestError(f"the request body is invalid: {str(error)[:200]}.") from None
         require_lengths(message)
         answered = getattr(request.page.services[service], name)(message, request)
         return answered if method.server_streaming else await answered
@@ -138,8 +137,8 @@ async def pictures(
                 f"there is no example {str(row)[:30]}, or it is quarantined. The data has "
                 f"{app.data.num_rows}, counted from 0."
             )
-    asked = _asked_by(request, app.data.fingerprint)
-    examples = await app.compute.run(ShowExamples(tuple(ids)), asked=asked)
+    options = _options_of(request, app.data.fingerprint)
+    examples = await app.compute.run(ShowExamples(tuple(ids)), options=options)
     labels_N, names = app.data.labels_N, app.data.class_names
     shown = [
         {"id": row, "class_name": names[labels_N[row]]} | asdict(example)
@@ -163,7 +162,7 @@ async def list_subsets(request: PageRequest, run: str) -> object:
 
 
 async def show_subsets(request: PageRequest, run: str, digest: str, other: str = "") -> object:
-    """One subset or two with their classes, weights and examples of both ends; what two share."""
+    """One or two subsets with classes, weights and sample examples, and the overlap of two."""
     app = request.page.app
     found = [await app.answers.find_subset(run, one) for one in (digest, other) if one]
     examples = [await app.answers.examples(subset) for subset in found]
@@ -183,7 +182,7 @@ async def show_subsets(request: PageRequest, run: str, digest: str, other: str =
             "overlap": asdict(overlap(rows[0], rows[1], labels_N)) if comparable else None,
         }
 
-    # Of a million examples it takes longer than the event loop may be held.
+    # A million examples would block the event loop.
     return await asyncio.to_thread(compared)
 
 
@@ -199,11 +198,11 @@ async def draw_map(
     if found.inputs is None or found.pretrained_weights is None:
         raise ValueError(f"run {found.run_id} is ready without weights")
     job = MapExamples(found.config, found.inputs, found.pretrained_weights, tuple(ids_M.tolist()))
-    asked = _asked_by(request, found.fingerprint, found.run_id)
+    options = _options_of(request, found.fingerprint, found.run_id)
 
     async def place(report: OnProgress) -> tuple[tuple[float, float], ...]:
-        await restore(found, [job.weights], app.blobs, app.compute, report, asked)
-        return await app.compute.run(job, report, asked)
+        await restore(found, [job.weights], app.blobs, app.compute, report, options)
+        return await app.compute.run(job, report, options)
 
     async def values() -> AsyncGenerator[object, None]:
         with Answering(place) as answering:
@@ -220,8 +219,8 @@ async def draw_map(
     return values()
 
 
-def _asked_by(request: PageRequest, fingerprint: str, run: str = "") -> Asked:
-    return Asked(run, lambda: frozenset({request.peer()}), fingerprint=fingerprint)
+def _options_of(request: PageRequest, fingerprint: str, run: str = "") -> JobOptions:
+    return JobOptions(run, lambda: frozenset({request.peer()}), fingerprint=fingerprint)
 
 
 def _labels_of(app: App, fingerprint: str) -> Labels:
@@ -246,7 +245,7 @@ def examined(
     class_names: Sequence[str],
     quarantined: Sequence[int],
 ) -> dict[str, Any]:
-    """A subset's weights, examples of both ends, and classes, if its data is served."""
+    """A subset's weights, chosen and excluded examples, and classes if its data is served."""
     indices_K, weights_K = examples.indices_K, examples.weights_K
     heaviest_K = indices_K[np.argsort(-weights_K, kind="stable")]
     rest = np.setdiff1d(np.arange(len(labels_N)), [*quarantined, *indices_K])
@@ -269,7 +268,7 @@ def examined(
 
 
 def _drawn(subset: SubsetRecord, rows: NDArray[np.int64]) -> list[int]:
-    """Some rows, ascending; the same at every look at the subset."""
+    """A random sample of rows, ascending; always the same for a subset."""
     generator = np.random.default_rng(derive_seed(0, f"page: {subset.digest}"))
     found: list[int] = np.sort(generator.permutation(rows)[:NUM_SHOWN]).tolist()
     return found

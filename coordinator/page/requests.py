@@ -1,8 +1,8 @@
 """Requests of the page: bodies, answers, refusals and streams.
 
-A handler takes the fields of the body and of the path by their names and types. It returns a value,
-a response, or a generator, whose values are streamed as lines of JSON; where that fails, the last
-line is the error.
+A handler takes fields of the body and of the path by name and type. It returns a value, a response,
+or a generator, whose values are streamed as lines of JSON. The last line of a failed stream is the
+error.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from lipt.coordinator.page.sessions import Attempts, Session, Sessions
 from lipt.coordinator.rpc.limits import PeerLimits
 
 MAX_BODY_BYTES = 64 * 1024
-# A body has to arrive within this time, over any line.
+# Time limit for receiving a body.
 _BODY_SECONDS = 20.0
-# A reader that takes nothing for so long has left.
+# A reader that takes no data for this time is disconnected.
 _UNREAD_SECONDS = 60.0
 
 _STATUS = {
@@ -86,7 +86,7 @@ def address_of(request: Request) -> str:
 
 
 def require_json(content_type: str | None) -> None:
-    """Refuse a content type that a form of another page can send."""
+    """Refuse content types that a form of another site can send."""
     if (content_type or "").partition(";")[0].strip().lower() != "application/json":
         raise InvalidRequestError(
             f"the content type is {(content_type or 'not said')[:100]!r}. Send application/json."
@@ -111,7 +111,7 @@ async def read_body(request: Request) -> bytes:
 
 
 def by_fields(handler: Handler) -> Handler:
-    """Make a handler take a request and its body, whose fields it checks; others are refused."""
+    """Wrap a handler: fields of the body become its arguments, checked by their types."""
 
     @validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))
     @wraps(handler)
@@ -125,9 +125,9 @@ def by_fields(handler: Handler) -> Handler:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]
             where = ".".join(map(str, first["loc"]))
-            raise InvalidRequestError(f"{where[:200]} cannot be: {first['msg']}.") from None
+            raise InvalidRequestError(f"{where[:200]} is invalid: {first['msg']}.") from None
         except (TypeError, ValueError) as error:
-            raise InvalidRequestError(f"the body cannot be: {str(error)[:200]}.") from None
+            raise InvalidRequestError(f"the request body is invalid: {str(error)[:200]}.") from None
         return await answering
 
     return handle
@@ -161,14 +161,14 @@ def refuse(page: Page, error: Exception, request: Request) -> Response:
 
 
 class Streaming(StreamingResponse):
-    """A stream whose source is closed when it ends, also where its reader takes nothing more."""
+    """A stream that closes its source at its end, also if its reader has stalled."""
 
     async def stream_response(self, send: Send) -> None:
         async def timely(message: Sent) -> None:
             async with asyncio.timeout(_UNREAD_SECONDS):
                 await send(message)
 
-        # A generator, as all sources of streams here are.
+        # All sources of streams here are generators.
         source: Any = self.body_iterator
         with suppress(TimeoutError):
             async with aclosing(source):
@@ -191,7 +191,7 @@ async def _lines(
     async with aclosing(others):
         try:
             while request.page.sessions.holds(request.session):
-                # A message of thousands of learners takes longer than the loop may be held.
+                # A message with thousands of learners would block the event loop.
                 yield await asyncio.to_thread(as_json, value) + b"\n"
                 value = await anext(others)
         except StopAsyncIteration:

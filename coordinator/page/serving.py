@@ -72,7 +72,7 @@ class PageServer:
             h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
             timeout_graceful_shutdown=max(round(drain_seconds), 1),
         )
-        # The coordinator tells of the beginning and the end; strangers are not to fill the log.
+        # The coordinator logs start and stop; requests of strangers must not fill the log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config.load()
         # In steps, and not by `serve`, which would take the coordinator's signals, and leave a
@@ -129,7 +129,7 @@ async def open_page(
         attempts=Attempts(clock=monotonic),
         limits=limits,
         names=own_names(server.host, certified, settings.dashboard_url),
-        # Browsers do not tell ports apart: two coordinators of one machine have a cookie each.
+        # Browsers ignore ports in cookies, so each coordinator of a machine has its own name.
         cookie=f"lipt-{server.port}",
         encrypted=server.encrypted,
     )

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 FILE = "page-signed-out.json"
 SESSION_SECONDS = 12 * 3600.0
 CODE_SECONDS = 60.0
-# Of one caller: the oldest goes.
+# Per caller; beyond that the oldest is removed.
 _MOST_CODES = 16
 _SIGN_IN = "Sign in again: with a link of `lipt dashboard`, or with a token."
 
@@ -111,7 +111,7 @@ class Sessions:
         return f"{self._url}/sign-in?code={code}", now + CODE_SECONDS
 
     def take_code(self, code: str) -> Caller:
-        """The caller of a link's code, which is used up."""
+        """The caller of a link's code; a code works once."""
         found = self._codes.pop(code, None)
         if found is None or self._clock() >= found.began_at + CODE_SECONDS:
             raise UnauthenticatedError(

@@ -26,7 +26,7 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.coordinator.instruments import BLOB_BYTES
 from lipt.coordinator.rpc.limits import peer_of, shown_by
-from lipt.coordinator.storage.accounts import Allowance, Uploads, WorkerBlobs
+from lipt.coordinator.storage import Allowance, Uploads, WorkerBlobs
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]

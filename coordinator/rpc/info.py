@@ -20,7 +20,7 @@ from lipt.common.config.values import run_config_to_proto
 from lipt.common.errors import ConfigError, InvalidRequestError, UnknownRunError
 from lipt.common.network.tls import split_address
 from lipt.common.process.devices import versions
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.workers import WorkerRecord

@@ -17,7 +17,7 @@ from lipt.common.config.values import dump, run_config_to_proto
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_to_proto, fill_message
 from lipt.common.states import LearnerPhase, LearnerState, RunState
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.state.records import LearnerRecord, RunRecord
 from lipt.v1 import info_pb2, run_pb2, worker_pb2

@@ -18,7 +18,7 @@ from lipt.coordinator.rpc.messages import run_view
 from lipt.coordinator.runs.requests import RunRequests, page_of
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.subsets.answers import Answers
+from lipt.coordinator.subsets import Answers
 from lipt.v1 import run_pb2 as pb
 from lipt.v1 import run_pb2_grpc
 

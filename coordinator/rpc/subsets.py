@@ -16,7 +16,7 @@ from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc.limits import peer_of
 from lipt.coordinator.rpc.messages import message_of
 from lipt.coordinator.rpc.strategies import describe_strategies
-from lipt.coordinator.subsets.answers import Answers, DiagnosisQuery
+from lipt.coordinator.subsets import Answers, DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb

@@ -82,7 +82,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             self.dispatcher.next_work(request.worker_id, wait_seconds=wait_seconds),
         )
         if granted is None:
-            worker = self.dispatcher.workers.heard(request.worker_id)
+            worker = self.dispatcher.workers.note_call(request.worker_id)
             return pb.AcquireAssignmentResponse(idle_reason=self.dispatcher.why_idle(worker))
         if isinstance(granted, RangeGrant):
             self._log_about(request.worker_id, granted.key)

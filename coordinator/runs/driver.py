@@ -21,12 +21,12 @@ from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
     DamagedLearners,
     InitializeWeights,
+    LearnerOffered,
     MakeSoup,
-    Offered,
 )
-from lipt.coordinator.compute.messages import Asked, Job, OnProgress, Progressed
+from lipt.coordinator.compute.messages import Job, JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.runs.holding import record_held
+from lipt.coordinator.runs.availability import record_held
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import (
     DAMAGED,
@@ -183,17 +183,17 @@ class RunDriver:
         seconds = 0.0
 
         def take(part: object) -> None:
-            if isinstance(part, Offered):
+            if isinstance(part, LearnerOffered):
                 self.store.set_ingredient(run.run_id, part.index, part.ingredient)
 
         def note(took: float) -> None:
             nonlocal seconds
             seconds = took
 
-        asked = Asked(run.run_id, fingerprint=run.fingerprint, on_part=take, took=note)
+        options = JobOptions(run.run_id, fingerprint=run.fingerprint, on_part=take, took=note)
         report = self._report(run.run_id)
         made = await self._patiently(
-            run.run_id, lambda: self.compute.run(job, report, asked), stage="stage"
+            run.run_id, lambda: self.compute.run(job, report, options), stage="stage"
         )
         return made, seconds
 
@@ -220,7 +220,7 @@ class RunDriver:
         await self._advance(run_id, lambda run: run.changed(training_started_at=None))
         while self.store.held(run_id):
             revision = self.store.revision(run_id)
-            await self.store.wait_for_turn(run_id, revision, timeout_seconds=60.0)
+            await self.store.wait_for_update(run_id, revision, timeout_seconds=60.0)
 
     def _ended(self, run: RunRecord, state: RunState, message: str) -> RunRecord:
         return run.changed(state=state, message=message, ended_at=self.wall_clock())
@@ -252,7 +252,7 @@ class RunDriver:
                 raise RunFailedError(decision.reason)
             if decision.verdict is Closing.MERGE:
                 break
-            await self.store.wait_for_turn(
+            await self.store.wait_for_update(
                 run.run_id, revision, timeout_seconds=decision.seconds_left or 60.0
             )
         logger.info("run %s closes: %s", run.name, decision.reason)

@@ -14,9 +14,9 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import run_config_from_proto
 from lipt.common.errors import ConfigError, InvalidRequestError
 from lipt.common.observability.logs import log_about
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.planning.admission import Admission
+from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs.driver import RunDriver
+from lipt.coordinator.runs.plan import RunAdmission
 from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord, RunSummary
 from lipt.core.sharding import fit_defaults, num_validation_examples, require_shards_fit
@@ -34,7 +34,7 @@ class RunRequests:
 
     store: RunStore
     driver: RunDriver
-    admission: Admission
+    admission: RunAdmission
     blobs: BlobStore
     data: DataDescription
     _: KW_ONLY

@@ -45,11 +45,11 @@ class LiveRun:
     """
 
     def __init__(
-        self, run: RunRecord, database: Database, on_durable: OnDurable, turn: int = 0
+        self, run: RunRecord, database: Database, on_durable: OnDurable, revision: int = 0
     ) -> None:
         self.shown = run
         # Revision of the last change other than progress.
-        self.turn = turn
+        self.updated_at = revision
         self.activity = Progressed()
         self.progress: dict[int, LearnerProgress] = {}
         # Ingredients of the soup being made.
@@ -59,7 +59,7 @@ class LiveRun:
         self._database = database
         self._on_durable = on_durable
         self._latest = run
-        # Futures of the current write, and of the next one.
+        # Futures of the current write and of the next one.
         self._writing: asyncio.Future[None] | None = None
         self._waiting: asyncio.Future[None] | None = None
         self._writer: asyncio.Task[None] | None = None
@@ -97,10 +97,10 @@ class LiveRun:
             run, learners = self._latest, changed_learners(self.shown, self._latest)
             try:
                 await self._database.save_run(run, learners)
-            except Exception as error:  # noqa: BLE001 - it is raised where the changes were asked for
+            except Exception as error:  # noqa: BLE001 - raised in the callers of `update`
                 self._latest = self.shown
-                fallen, self._waiting = (written, self._waiting), None
-                for outcome in fallen:
+                failed, self._waiting = (written, self._waiting), None
+                for outcome in failed:
                     if outcome is not None:
                         outcome.set_exception(error)
                 continue
@@ -239,7 +239,7 @@ class RunStore:
     def hold(self, run_id: str, reason: str) -> None:
         if self._entries[run_id].held != reason:
             self._entries[run_id].held = reason
-            self._turn(run_id)
+            self._note_update(run_id)
 
     def release(self, run_id: str) -> None:
         if self._entries[run_id].held:
@@ -281,17 +281,17 @@ class RunStore:
         await self._wait(run_id, lambda: entry.revision > after, timeout_seconds)
         return entry.revision
 
-    async def wait_for_turn(self, run_id: str, after: int, *, timeout_seconds: float) -> None:
+    async def wait_for_update(self, run_id: str, after: int, *, timeout_seconds: float) -> None:
         live = self._live.get(run_id)
-        await self._wait(run_id, lambda: live is not None and live.turn > after, timeout_seconds)
+        await self._wait(
+            run_id, lambda: live is not None and live.updated_at > after, timeout_seconds
+        )
 
-    async def _wait(
-        self, run_id: str, has_come: Callable[[], bool], timeout_seconds: float
-    ) -> None:
+    async def _wait(self, run_id: str, is_due: Callable[[], bool], timeout_seconds: float) -> None:
         live = self._live.get(run_id)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
-                while not has_come():
+                while not is_due():
                     await (live.changed if live else asyncio.Event()).wait()
 
     def _named(self, name: str) -> _Entry | None:
@@ -303,8 +303,8 @@ class RunStore:
         self._entries[summary.run_id] = _Entry(summary, _next_revision(0), used_at=self._clock())
 
     def _make_live(self, run: RunRecord) -> LiveRun:
-        turn = self._entries[run.run_id].revision
-        live = self._live[run.run_id] = LiveRun(run, self._database, self._announce, turn)
+        revision = self._entries[run.run_id].revision
+        live = self._live[run.run_id] = LiveRun(run, self._database, self._announce, revision)
         return live
 
     def _retire(self, run_id: str) -> None:
@@ -322,17 +322,17 @@ class RunStore:
                 # The next worker starts from zero.
                 if learner.state is not LearnerState.LEASED:
                     live.progress.pop(learner.index, None)
-        self._turn(run.run_id)
+        self._note_update(run.run_id)
         for listener in self._listeners:
             listener(run, learners)
         if run.state.ended:
             # After its writer is done; the caller may have been cancelled.
             asyncio.get_running_loop().call_soon(self._retire, run.run_id)
 
-    def _turn(self, run_id: str) -> None:
+    def _note_update(self, run_id: str) -> None:
         self._touch(run_id)
         if live := self._live.get(run_id):
-            live.turn = self._entries[run_id].revision
+            live.updated_at = self._entries[run_id].revision
 
     def _touch(self, run_id: str) -> None:
         entry = self._entries[run_id]

@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.states import LearnerState
-from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord, SilentEnd
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd, UnconfirmedResult
 from lipt.core.results import DIVERGED, divergence_message
 
 # Bounds the record's size: a run may allow any number of attempts.
@@ -94,10 +94,10 @@ def after_failure(
     queued = learner.changed(
         state=LearnerState.QUEUED, failed_on=(*learner.failed_on, worker_id), silent_ends=()
     )
-    return counted_against(queued, message, max_attempts=max_attempts)
+    return with_failure(queued, message, max_attempts=max_attempts)
 
 
-def counted_against(
+def with_failure(
     learner: LearnerRecord, reason: str, *, max_attempts: int | None = None
 ) -> LearnerRecord:
     """The learner with a failure reason added; counts as an attempt if `max_attempts` is set."""
@@ -155,7 +155,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Verification:
     """The verdict, its reason, and the suspected workers (both, if two disagree)."""
 
     verdict: Verdict
@@ -163,40 +163,42 @@ class Judgement:
     suspects: tuple[str, ...] = ()
 
 
-def judge(earlier: Sequence[CopyRecord], newest: CopyRecord, *, redundancy: int) -> Judgement:
-    """Judge the newest copy; `earlier` copies are from other workers, and no two agree."""
-    others = [copy for copy in earlier if copy.credential != newest.credential]
-    same = [copy for copy in others if copy.files == newest.files]
-    wrong = [copy for copy in others if copy.files != newest.files]
+def verify(
+    earlier: Sequence[UnconfirmedResult], newest: UnconfirmedResult, *, redundancy: int
+) -> Verification:
+    """Verify the newest result; `earlier` ones are from other workers, and no two agree."""
+    others = [held for held in earlier if held.credential != newest.credential]
+    same = [held for held in others if held.files == newest.files]
+    wrong = [held for held in others if held.files != newest.files]
     if redundancy == 1 or (same and not wrong):
-        return Judgement(Verdict.TAKE)
+        return Verification(Verdict.TAKE)
     if same:
-        return Judgement(
+        return Verification(
             Verdict.TAKE,
             f"workers {same[0].worker_name} and {newest.worker_name} agree on it, and "
             f"{_handed_in(wrong)}: look at {_names(wrong)}",
-            tuple(copy.worker_name for copy in wrong),
+            tuple(held.worker_name for held in wrong),
         )
-    rivals = [copy for copy in others if copy.kind == newest.kind]
+    rivals = [held for held in others if held.kind == newest.kind]
     if not rivals:
-        return Judgement(
+        return Verification(
             Verdict.HOLD,
             f"worker {newest.worker_name} has handed it in; it waits for another worker to hand "
             "in the same",
         )
     both = (*rivals, newest)
-    return Judgement(
+    return Verification(
         Verdict.DISAGREE,
         f"{_handed_in(both)}, on the same kind of device ({newest.kind}): none is taken until "
         "another worker agrees with one of them",
-        tuple(copy.worker_name for copy in both),
+        tuple(held.worker_name for held in both),
     )
 
 
-def handed_in(
+def with_result(
     learner: LearnerRecord, result: LearnerResult, *, redundancy: int, max_attempts: int
-) -> tuple[LearnerRecord, Judgement]:
-    copy = CopyRecord(
+) -> tuple[LearnerRecord, Verification]:
+    held = UnconfirmedResult(
         epoch=learner.epoch,
         worker_id=learner.worker_id,
         worker_name=learner.worker_name,
@@ -205,35 +207,35 @@ def handed_in(
         result=result.blob,
         snapshots=result.snapshots,
     )
-    judged = judge(learner.copies, copy, redundancy=redundancy)
-    if judged.verdict is Verdict.TAKE:
+    verified = verify(learner.unconfirmed, held, redundancy=redundancy)
+    if verified.verdict is Verdict.TAKE:
         taken = done(learner, result)
-        return (counted_against(taken, judged.reason) if judged.reason else taken), judged
+        return (with_failure(taken, verified.reason) if verified.reason else taken), verified
     # Requeued, for another worker to confirm.
     kept = learner.changed(
-        state=LearnerState.QUEUED, copies=(*learner.copies, copy), message=judged.reason
+        state=LearnerState.QUEUED, unconfirmed=(*learner.unconfirmed, held), message=verified.reason
     )
-    if judged.verdict is Verdict.DISAGREE:
+    if verified.verdict is Verdict.DISAGREE:
         # The first dispute is no failed attempt: a third worker settles it.
-        counts = bool(judged.suspects[2:])
-        kept = counted_against(kept, judged.reason, max_attempts=max_attempts if counts else None)
-    return kept, judged
+        counts = bool(verified.suspects[2:])
+        kept = with_failure(kept, verified.reason, max_attempts=max_attempts if counts else None)
+    return kept, verified
 
 
-def _handed_in(copies: Sequence[CopyRecord]) -> str:
-    parts = [f"{copy.worker_name} handed in {copy.result.sha256[:12]}" for copy in copies]
+def _handed_in(results: Sequence[UnconfirmedResult]) -> str:
+    parts = [f"{held.worker_name} handed in {held.result.sha256[:12]}" for held in results]
     return f"worker{'s' if len(parts) > 1 else ''} {', '.join(parts)}"
 
 
-def _names(copies: Sequence[CopyRecord]) -> str:
-    return ", ".join(f"{copy.worker_name} ({copy.kind})" for copy in copies)
+def _names(results: Sequence[UnconfirmedResult]) -> str:
+    return ", ".join(f"{held.worker_name} ({held.kind})" for held in results)
 
 
-def is_in(learner: LearnerRecord, result: BlobName, worker_id: str, epoch: int) -> bool:
-    handed_in = [(copy.worker_id, copy.epoch, copy.result) for copy in learner.copies]
+def has_result(learner: LearnerRecord, result: BlobName, worker_id: str, epoch: int) -> bool:
+    results = [(held.worker_id, held.epoch, held.result) for held in learner.unconfirmed]
     if learner.state is LearnerState.DONE and learner.result is not None:
-        handed_in.append((learner.worker_id, learner.epoch, learner.result))
-    return (worker_id, epoch, result) in handed_in
+        results.append((learner.worker_id, learner.epoch, learner.result))
+    return (worker_id, epoch, result) in results
 
 
 def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
@@ -249,5 +251,5 @@ def without_open_learners(run: RunRecord, reason: str) -> RunRecord:
 def without_results(run: RunRecord, indices: tuple[int, ...]) -> RunRecord:
     for index in indices:
         learner = requeued(run.learners[index], DAMAGED)
-        run = run.with_learner(learner.changed(result=None, snapshots=(), copies=()))
+        run = run.with_learner(learner.changed(result=None, snapshots=(), unconfirmed=()))
     return run

@@ -102,7 +102,7 @@ def _needs_of_run(run: RunRecord) -> Iterator[Need]:
         whose = f"of learner {learner.index} of run {run.name}"
         if learner.state.open and not run.state.ended:
             yield Need(learner.shard, f"the shard {whose}")
-            for copy in learner.copies:
+            for copy in learner.unconfirmed:
                 for blob in copy.files:
                     yield Need(blob, f"what {copy.worker_name} handed in {whose}")
         # Strategies on training trajectories read them, also after the run.
@@ -367,7 +367,7 @@ def collect_garbage(
 
 def _remove_half_written(folder: Path, before: float) -> None:
     """Remove cache files that killed compute processes left unfinished."""
-    # Links are not followed: what lies elsewhere belongs to others.
+    # Links are not followed: their targets are not part of the state.
     for at, _, names in () if folder.is_symlink() else os.walk(folder):
         for path in (Path(at) / name for name in names if ".tmp" in name):
             found = path.lstat()

@@ -38,7 +38,7 @@ class SilentEnd(_Record):
     at: float
 
 
-class CopyRecord(_Record):
+class UnconfirmedResult(_Record):
     """One worker's result, held until another worker hands in the same."""
 
     epoch: int
@@ -72,7 +72,7 @@ class LearnerRecord(_Record):
     credential: str = ""
     kind: str = ""
     # With redundancy: results that await confirmation, oldest first.
-    copies: tuple[CopyRecord, ...] = ()
+    unconfirmed: tuple[UnconfirmedResult, ...] = ()
     # Workers on which it failed: others go first.
     failed_on: tuple[str, ...] = ()
     result: BlobName | None = None

@@ -31,14 +31,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lipt.common.data.dataset import Numbering
+from lipt.common.data.dataset import IdMapping
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import load_tensors, pack
 from lipt.core.diagnosis.duplicates import Duplicates
 from lipt.core.diagnosis.label_errors import LabelErrors
 from lipt.core.proxies.ridge import HeadTargets, leave_one_out, scaling_of
-from lipt.core.selection.selection import mixed_evenly
+from lipt.core.sharding import mixed_evenly
 
 VERSION = 1
 # Maximum length of each list in the summary.
@@ -186,22 +186,22 @@ class Findings:
     outliers: Outliers
     learnability: Learnability
 
-    def by_id(self, numbering: Numbering, labels_N: Tensor) -> Findings:
+    def by_id(self, id_mapping: IdMapping, labels_N: Tensor) -> Findings:
         """The findings by id, including excluded examples, instead of positions."""
         errors, duplicates = self.label_errors, self.duplicates
-        left_out = torch.tensor(numbering.left_out, dtype=torch.int64)
+        left_out = torch.tensor(id_mapping.excluded, dtype=torch.int64)
         return replace(
             self,
             label_errors=replace(
                 errors,
-                quality_N=numbering.spread(errors.quality_N, errors.quality_N.max()),
-                suggested_N=numbering.spread(errors.suggested_N, labels_N[left_out]),
-                suspects_N=numbering.spread(errors.suspects_N, 0),
+                quality_N=id_mapping.by_id(errors.quality_N, errors.quality_N.max()),
+                suggested_N=id_mapping.by_id(errors.suggested_N, labels_N[left_out]),
+                suspects_N=id_mapping.by_id(errors.suspects_N, 0),
             ),
             duplicates=replace(
-                duplicates, kept_N=numbering.spread(numbering.ids(duplicates.kept_N), left_out)
+                duplicates, kept_N=id_mapping.by_id(id_mapping.ids(duplicates.kept_N), left_out)
             ),
-            outliers=replace(self.outliers, scores_N=numbering.spread(self.outliers.scores_N, 1.0)),
+            outliers=replace(self.outliers, scores_N=id_mapping.by_id(self.outliers.scores_N, 1.0)),
         )
 
 

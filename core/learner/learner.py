@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from lipt.common.config.run_config import AugmentationMethod, Precision
 from lipt.common.config.tasks import LearnerTask
-from lipt.common.data.parallel import reading_ahead
+from lipt.common.data.parallel import prefetched
 from lipt.common.data.shard import EncodedImages, Shard
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
 from lipt.common.errors import ConfigError, DataError, LearnerDivergedError, LearnerStoppedError
@@ -223,7 +223,7 @@ def minibatches(
 
     parts = _parts(task, len(targets_N))
     ahead = encoded or (on_cpu and augments)
-    with reading_ahead(read, parts) if ahead else nullcontext(map(read, parts)) as reads:
+    with prefetched(read, parts) if ahead else nullcontext(map(read, parts)) as reads:
         yield ready(reads)
 
 

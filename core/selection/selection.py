@@ -106,16 +106,6 @@ def proportional_quotas(counts_G: Sequence[int], budget: int) -> tuple[int, ...]
     return tuple(quotas)
 
 
-def mixed_evenly(labels_n: Tensor) -> Tensor:
-    """Positions that spread each class evenly: its k-th at (k - 1/2) / count; n int64."""
-    counts_C = labels_n.bincount()
-    by_label_n = labels_n.argsort(stable=True)
-    starts_n = (counts_C.cumsum(dim=0) - counts_C)[labels_n[by_label_n]]
-    ranks_n = torch.empty_like(labels_n)
-    ranks_n[by_label_n] = torch.arange(len(labels_n), device=labels_n.device) - starts_n
-    return ((ranks_n.double() + 0.5) / counts_C[labels_n]).argsort(stable=True)
-
-
 def effective_counts(
     counts_C: Sequence[int], wrong_C: Sequence[float], budget: int
 ) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from torch.func import functional_call, grad, vmap
 from torch.utils._pytree import tree_map
 
 from lipt.common.data import Dataset
-from lipt.common.data.sources.index import make_room
+from lipt.common.data.sources.index import allocate_tensor
 from lipt.common.determinism import pinned_kernels
 from lipt.common.inputs.specs import Inputs, arguments_of, logits_of
 from lipt.common.models import find_head
@@ -47,7 +47,7 @@ def empty_signals(
     model: nn.Module, dataset: Dataset, ids_N: Tensor, *, scratch: Path | None = None
 ) -> Signals:
     limits, (_, head) = STORAGE_LIMITS, find_head(model)
-    room = partial(make_room, folder=scratch, memory_bytes=limits.memory_bytes)
+    room = partial(allocate_tensor, folder=scratch, memory_bytes=limits.memory_bytes)
     shapes = (len(ids_N), head.out_features), (len(ids_N), head.in_features)
     return Signals(
         room(shapes[0], limits.error_dtype(math.prod(shapes[0]))),

@@ -23,7 +23,7 @@ from lipt.common.inputs.model_input import Stored, num_stored
 from lipt.common.inputs.specs import Inputs, call_model
 from lipt.common.models.head import evaluation_mode
 from lipt.common.signals.blocks import row_blocks
-from lipt.common.signals.passes import Batches, Read, arriving, require_finite_rows
+from lipt.common.signals.passes import Batches, Read, require_finite_rows, results_on_cpu
 from lipt.common.weights.files import KeptValue
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
@@ -175,7 +175,7 @@ def _fill_in(dynamics: Dynamics, viewer: _StateRunner, states: States, block: li
         is_last = moment == len(states.learners[0])
         counted_N = counted_NL[:, learners.start or 0] if is_last else None
         figures = viewer.figures(block, variances, counted_N)
-        for rows, (finite_B, own_B, margins_B, norms_B) in arriving(figures):
+        for rows, (finite_B, own_B, margins_B, norms_B) in results_on_cpu(figures):
             require_finite_rows(finite_B, viewer.batches.ids_N[rows], words)
             dynamics.probabilities_NLT[rows, learners, moment] = own_B[:, None]
             dynamics.margins_NLT[rows, learners, moment] = margins_B[:, None]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from lipt.common.data.dataset import Numbering
+from lipt.common.data.dataset import IdMapping
 from lipt.common.determinism import derive_seed, pinned_kernels
 from lipt.common.errors import SignalsError
 from lipt.common.observability.tracing import span
@@ -134,7 +134,7 @@ def choose(
     )
     alpha = [_alpha(soft.facts)] if soft else []
     chosen = replace(chosen, findings={**chosen.findings, "words": [*words, *alpha, *own_words]})
-    selection = _by_id(chosen, workspace.dataset.numbering)
+    selection = _by_id(chosen, workspace.dataset.id_mapping)
     facts = (signals.facts, warmed, soft, signals.scored_by)
     return Chosen(selection, device_name(device), *facts)
 
@@ -291,10 +291,10 @@ def _with_more(
     return signals
 
 
-def _by_id(chosen: Selection, numbering: Numbering) -> Selection:
+def _by_id(chosen: Selection, id_mapping: IdMapping) -> Selection:
     findings, left_out = chosen.findings, chosen.findings.get("left_out", {})
     if "least_trusted_ids" in left_out:
         rows = torch.tensor(left_out["least_trusted_ids"], dtype=torch.int64)
-        named = {**left_out, "least_trusted_ids": numbering.ids(rows).tolist()}
+        named = {**left_out, "least_trusted_ids": id_mapping.ids(rows).tolist()}
         findings = {**findings, "left_out": named}
-    return replace(chosen, indices_K=numbering.ids(chosen.indices_K), findings=findings)
+    return replace(chosen, indices_K=id_mapping.ids(chosen.indices_K), findings=findings)

@@ -112,7 +112,7 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
     every_N = dataset.rows.labels_N
     findings = Findings(errors, duplicates, outliers, curve)
     return diagnosis_of(
-        findings.by_id(dataset.numbering, every_N),
+        findings.by_id(dataset.id_mapping, every_N),
         labels_N=every_N,
         class_names=dataset.class_names,
         kind=signals.kind,

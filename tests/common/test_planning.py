@@ -8,7 +8,7 @@ import torch
 from lipt.common import maps as module
 from lipt.common.config.run_config import LearnersConfig
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
-from lipt.common.maps import placed, principal_components, rows_to_draw
+from lipt.common.maps import principal_components, rows_to_draw, scaled_to_box
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning import (
     PROCESS_BYTES,
@@ -115,7 +115,7 @@ def test_of_large_data_a_sample_some_of_every_subset_and_the_worst_suspects(
 def test_points_fill_a_rectangle_in_its_middle_without_being_stretched() -> None:
     corners = torch.tensor([[0.0, 0.0], [2.0, 0.0], [2.0, 1.0]])
     # Eight are free of the width of ten: two units are eight, and one is four.
-    found = placed(corners, width=10, height=10, margin=1)
+    found = scaled_to_box(corners, width=10, height=10, margin=1)
     assert found.tolist() == [[1.0, 3.0], [9.0, 3.0], [9.0, 7.0]]
     features_ND = torch.tensor([[0.0, 3.0, 1.0], [0.0, -3.0, 1.0], [0.5, 0.0, 1.0], [-0.5, 0, 1.0]])
     expected_N2 = torch.tensor([[3.0, 0.0], [3.0, 0.0], [0.0, 0.5], [0.0, 0.5]]).double()

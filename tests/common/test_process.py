@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lipt.common.errors import ConfigError
-from lipt.common.process import tell_manager
+from lipt.common.process import notify_service_manager
 from lipt.common.process.devices import is_out_of_memory, processor_name, resolve_device, versions
 from lipt.common.process.machine import _container_limits
 
@@ -77,9 +77,9 @@ def test_limits_of_a_group_and_of_those_above_it_hold(tmp_path: Path) -> None:
 # A process of its own, because a limit cannot be taken back.
 LIMITED = """
 import torch
-from lipt.common.process.devices import go_first_without_memory, is_out_of_memory, limit_memory
+from lipt.common.process.devices import prefer_as_oom_victim, is_out_of_memory, limit_memory
 
-go_first_without_memory()
+prefer_as_oom_victim()
 print(open("/proc/self/oom_score_adj").read())
 limit_memory(2 * 2**30)
 limit_memory(4 * 2**30)
@@ -123,5 +123,5 @@ def test_manager_is_told_in_one_datagram(
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(written.replace("@", "\0"))
         monkeypatch.setenv("NOTIFY_SOCKET", written)
-        tell_manager(READY="1", STATUS="serving 127.0.0.1:50051")
+        notify_service_manager(READY="1", STATUS="serving 127.0.0.1:50051")
         assert manager.recv(1000) == b"READY=1\nSTATUS=serving 127.0.0.1:50051"

@@ -19,17 +19,17 @@ from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.app import App, open_app
+from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
-    DataDescription,
     DescribeData,
     InitializeWeights,
     InitialWeights,
     MakeSoup,
     SoupResult,
 )
-from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
-from lipt.coordinator.compute.messages import Asked, OnProgress, Progressed
+from lipt.coordinator.compute.jobs.selection import Selected, SelectSubset
+from lipt.coordinator.compute.messages import JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.process import Resident
 from lipt.coordinator.compute.queue import Computation, ComputeQueue
 from lipt.coordinator.dispatch.leases import AssignmentKey
@@ -48,7 +48,7 @@ def described(class_counts: Sequence[int], inputs: InputSpec) -> DataDescription
 
 
 DATA = described((50,) * 10, ImageSpec(1, 8, 8))
-BY_ITSELF = Asked()
+BY_ITSELF = JobOptions()
 IMAGE = ImageFormat(1, 8, 8, mean=(0.5,), std=(0.25,))
 # What `tests.tiny:linear` has.
 THETA: Weights = {"1.weight": torch.arange(640.0).reshape(10, 64) + 1, "1.bias": torch.ones(10)}
@@ -70,7 +70,7 @@ class FakeCompute:
         self.answers: dict[type, object] = dict(answers or {})
         self.jobs: list[Any] = []
         self.fingerprints: list[str] = []
-        self.asked: list[Asked] = []
+        self.options: list[JobOptions] = []
         self.known: object = None
         self.stopped = False
 
@@ -84,12 +84,12 @@ class FakeCompute:
         return [type(job).__name__ for job in self.jobs]
 
     async def run(
-        self, job: Any, on_progress: OnProgress = lambda _: None, asked: Asked = BY_ITSELF
+        self, job: Any, on_progress: OnProgress = lambda _: None, options: JobOptions = BY_ITSELF
     ) -> Any:
-        if asked.fingerprint:
-            self.fingerprints.append(asked.fingerprint)
+        if options.fingerprint:
+            self.fingerprints.append(options.fingerprint)
         self.jobs.append(job)
-        self.asked.append(asked)
+        self.options.append(options)
         on_progress(Progressed("computing", 1, 2))
         answer = self.answers[type(job)]
         if callable(answer):
@@ -97,7 +97,7 @@ class FakeCompute:
         if isinstance(answer, Exception):
             raise answer
         made = await answer if isawaitable(answer) else answer
-        asked.took(1.0)
+        options.took(1.0)
         return made
 
     memory_limit_bytes = 2**30
@@ -190,7 +190,7 @@ async def opened(
 
 
 class FakeWorker:
-    """Takes learners of an app, and hands in results that nobody reads."""
+    """Takes learners of an app, and hands in results that are not read."""
 
     RESULT = LearnerResult(BlobName.of(b"learner"), 1.0, 1.0, bytes_received=0)
 

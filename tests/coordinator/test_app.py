@@ -20,8 +20,8 @@ from lipt.common.observability.metrics import Gauge, Meters
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import logging_progress
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
-from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData
-from lipt.coordinator.compute.messages import Asked, Progressed
+from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData
+from lipt.coordinator.compute.messages import JobOptions, Progressed
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.instruments import (
     COMPUTE_LIMIT,
@@ -35,11 +35,11 @@ from lipt.coordinator.instruments import (
     STORAGE_FREE,
     WORKERS_WAITING,
 )
-from lipt.coordinator.metrics import measure_stages, of_the_machine, of_the_state
+from lipt.coordinator.metrics import machine_readings, measure_stages, state_readings
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import CostRecord
-from lipt.coordinator.subsets.answers import DiagnosisQuery
+from lipt.coordinator.subsets import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import config_pb2
 from tests.clock import Clock
@@ -67,14 +67,14 @@ async def test_run_goes_from_its_request_to_its_soup_and_subset(tmp_path: Path) 
         assert compute.known == DATA
         run = await app.requests.create("q", "mine", NOTHING)
         final = await complete(app, "mine")
-        assert compute.asked[1:] == [Asked(run.run_id, fingerprint=DATA.fingerprint)] * 3
+        assert compute.options[1:] == [JobOptions(run.run_id, fingerprint=DATA.fingerprint)] * 3
         await app.answers.subset(replace(QUERY, strategy="uniform"), lambda _: None, "caller")
-        asked = compute.asked[-1]
+        options = compute.options[-1]
     assert [learner.state for learner in final.learners] == [LearnerState.DONE] * 2
     stages = ["DescribeData", "InitializeWeights", "CutShards", "MakeSoup"]
     assert compute.kinds == [*stages, "SelectSubset"]
-    assert (asked.run, asked.light) == (run.run_id, True)
-    assert asked.callers is not None
+    assert (options.run, options.light) == (run.run_id, True)
+    assert options.callers is not None
 
 
 async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> Non
     async with opened(settings, compute) as app:
         assert app.store.find("mine") == before
         assert await app.requests.create("q", "mine", NOTHING) == before
-        # Its worker does not know of the restart, and keeps its lease all the same.
+        # Its worker did not notice the restart, and keeps its lease.
         assert app.dispatcher.leases.held_by(worker.worker_id) == second[0]
         with pytest.raises(UnknownWorkerError):
             await app.dispatcher.next_work(worker.worker_id, wait_seconds=0.0)
@@ -174,7 +174,7 @@ async def test_a_run_that_is_held_is_counted_as_held_and_its_learners_not_as_in_
     dispatcher = dispatcher_of(store)
 
     def figures(gauge: Gauge) -> Mapping[str, float]:
-        found = of_the_state(store, dispatcher, FakeCompute().queue)[gauge]
+        found = state_readings(store, dispatcher, FakeCompute().queue)[gauge]
         return {key: value for (key,), value in found.items() if value}
 
     assert figures(RUNS) == {"training": 1, "ready": 1, "merging": 1}
@@ -189,14 +189,14 @@ async def test_the_soup_is_the_newest_ready_run_s(database: Database) -> None:
     store = RunStore(database)
     dispatcher = dispatcher_of(store)
 
-    shown = of_the_state(store, dispatcher, FakeCompute().queue)
+    shown = state_readings(store, dispatcher, FakeCompute().queue)
     assert SOUP_ACCURACY not in shown
     assert shown[WORKERS_WAITING] == {(): 0}
     for run_id, ended_at, accuracy in (("r", 5.0, 0.5), ("s", 9.0, 0.9), ("t", 7.0, 0.7)):
         ready = made_up_run(run_id, state=RunState.READY)
         soup = SOUP_RECORD.changed(soup_accuracy=accuracy, best_learner_accuracy=0.3, num_kept=2)
         await store.add(ready.changed(soup=soup, ended_at=ended_at))
-    shown = of_the_state(store, dispatcher, FakeCompute().queue)
+    shown = state_readings(store, dispatcher, FakeCompute().queue)
     assert shown[SOUP_ACCURACY][("soup",)] == 0.9
     assert shown[SOUP_ACCURACY][("best_learner",)] == 0.3
     assert shown[SOUP_KEPT] == {(): 2}
@@ -216,9 +216,9 @@ async def test_stages_are_measured_once_of_each_run_that_becomes_ready(database:
 
 
 def test_a_lane_without_a_process_has_no_memory(tmp_path: Path) -> None:
-    shown = of_the_machine(FakeCompute().queue, tmp_path)
+    shown = machine_readings(FakeCompute().queue, tmp_path)
     assert shown[COMPUTE_RESIDENT] == {("dear",): 5}
     assert shown[COMPUTE_PEAK] == {("dear",): 7}
     assert shown[COMPUTE_LIMIT] == {(): 2**30}
     assert shown[STORAGE_FREE][()] > 0
-    assert of_the_machine(FakeCompute().queue, tmp_path / "gone")[STORAGE_FREE] == {}
+    assert machine_readings(FakeCompute().queue, tmp_path / "gone")[STORAGE_FREE] == {}

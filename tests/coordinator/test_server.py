@@ -24,7 +24,8 @@ from lipt.common.errors import ConfigError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.rpc.channel import open_channel
 from lipt.coordinator.app import App
-from lipt.coordinator.compute.jobs.pretraining import DataDescription, DescribeData
+from lipt.coordinator.compute.context import DataDescription
+from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.rpc.info import LIVENESS, READINESS, answering_probes
 from lipt.coordinator.server import notes_on, serve, serving
 from lipt.v1 import (

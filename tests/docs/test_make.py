@@ -67,7 +67,7 @@ def test_every_metric_has_a_row_with_its_type_and_labels() -> None:
     page = metrics()
     for instrument in (*EVERYWHERE, *COORDINATOR, *WORKER):
         assert f"| `{instrument.name}` | " in page
-    row = "| `lipt_rpc_duration_seconds` | histogram | `method`, `code` | How long calls took "
+    row = "| `lipt_rpc_duration_seconds` | histogram | `method`, `code` | Seconds of calls "
     assert row in page
 
 

@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, cast
 
 from lipt.common.errors import ComputeError
-from lipt.coordinator.compute.context import Context, Report
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.context import Context, DataDescription, Report
 from lipt.coordinator.compute.messages import (
     DroppedError,
     Ended,

@@ -125,7 +125,7 @@ def test_cheap_requests_are_answered_while_a_dear_one_runs_and_600_are_asked_and
     asyncio.run(ask())
     dropped = coordinator.text().count("event=job_dropped detail=waiting")
     assert dropped == NUM_OTHERS
-    # The first one, and those of `ask` that somebody waited for.
+    # The first one, and those of `ask` that had a waiting caller.
     assert num_subsets(cluster) == 1 + 5
 
 
@@ -166,7 +166,7 @@ def subset_digest(cluster: Cluster) -> str:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A state directory with a run that is ready, and the digest of a subset that nobody shared."""
+    """A state directory with a ready run, and the digest of a subset made without other workers."""
     directory = tmp_path_factory.mktemp("alone")
     with Cluster(directory) as cluster:
         coordinator = serve(cluster, "none")
@@ -182,7 +182,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.fixture
 def digest(cluster: Cluster, alone: tuple[Path, str]) -> str:
-    """That run lies in the test's own state directory; of the subset that nobody has asked for."""
+    """That run lies in the test's own state directory; without a request for that subset."""
     kept, digest = alone
     shutil.copytree(kept, cluster.state)
     return digest

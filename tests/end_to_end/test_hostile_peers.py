@@ -137,17 +137,17 @@ def test_what_is_published_of_a_worker_is_of_no_use_to_others(cluster: Cluster, 
     assert replayed not in [learner.result for learner in final.learners]
 
 
-def test_a_liar_is_named_and_the_soup_is_the_one_without_it(cluster: Cluster) -> None:
+def test_a_faulty_worker_is_named_and_the_soup_is_the_one_without_it(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator()
     learners = {**SMALL_RUN["learners"], "num_learners": 2, "redundancy": 2}
     with cluster.client() as client:
         run = client.start_run({**SMALL_RUN, "learners": learners})
-        liar = cluster.play_worker("liar")
+        faulty = cluster.play_worker("faulty")
         # Nothing is wrong with it by itself: theta*, pruned as it should be.
-        liar.submit(liar.take())
+        faulty.submit(faulty.take())
         held = client.run(run.run_id)
         assert [learner.result for learner in held.learners] == [None, None]
-        assert held.waiting.startswith("learners.redundancy = 2 wants another worker")
+        assert held.waiting.startswith("learners.redundancy = 2 needs another worker")
     # What is held back is as durable as what is in.
     coordinator.stop(signal.SIGKILL)
     coordinator = cluster.start_coordinator()
@@ -161,8 +161,8 @@ def test_a_liar_is_named_and_the_soup_is_the_one_without_it(cluster: Cluster) ->
     assert [learner.attempts for learner in final.learners] == [3, 2]
     assert final.pretrained_weights == once.pretrained_weights
     shown = cluster.lipt("run", "show", run.run_id).stdout
-    assert "liar handed in" in shown
-    assert "agree on it, and worker liar handed in" in shown
+    assert "faulty handed in" in shown
+    assert "agree on it, and worker faulty handed in" in shown
     log = coordinator.text()
     assert "event=learner_disputed run=" in log
     assert "event=learner_disputed detail=settled" in log

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load
+from safetensors.torch import load, load_file
 from torch.utils.data import DataLoader
 
 from lipt.common.data import open_dataset
@@ -17,7 +17,6 @@ from lipt.common.errors import RunNotReadyError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.models import build_model
 from lipt.common.states import RunState
-from lipt.common.weights.files import read_specs
 from lipt.common.weights.specs import specs_of
 from lipt.trainer import Client, Recipe, ReselectingSampler, fit
 from tests import processes
@@ -45,7 +44,7 @@ def test_two_workers_carry_a_run_to_its_subsets(
     path = tmp_path / "theta_p.safetensors"
     assert client.save_weights(path, "of-two") == run.pretrained_weights
     model = build_model("resnet8", num_classes=10, inputs=ImageSpec(1, 8, 8), seed=0)
-    assert read_specs(path) == specs_of(model.state_dict())
+    assert specs_of(load_file(path)) == specs_of(model.state_dict())
 
     got = ready.lipt(
         *("subset", "get", "--run", "of-two", "--strategy", "grand", "--budget", "100"),
@@ -97,7 +96,7 @@ def test_user_s_own_data_and_model_from_one_short_file(cluster: Cluster, tmp_pat
         assert waits.waiting.startswith("worker stranger does not allow `mine`")
         doctor = cluster.lipt("doctor").stdout
         assert "note   worker stranger: cpu, idle" in doctor
-        assert "it cannot train run run-1, for it does not allow `mine`" in doctor
+        assert "it cannot train run run-1: it does not allow `mine`" in doctor
         friend = cluster.start_worker("friend", "--allow-module", "mine", environment=paths)
         run = client.wait(run.run_id)
         assert {learner.worker for learner in run.learners} == {"friend"}

@@ -32,7 +32,7 @@ class RayNodes:
         return with_descendants(raylet.process.pid)
 
     def vanish(self) -> None:
-        """End the node as a machine ends that is switched off: nobody is told anything."""
+        """End the node like a machine that is switched off: without any message."""
         for pid in self.processes_of_the_doomed():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -45,7 +45,7 @@ def with_descendants(pid: int) -> set[int]:
 
 @contextmanager
 def two_nodes(**environment: str) -> Iterator[RayNodes]:
-    """A cluster whose nodes, and nobody else, have this environment besides the test's."""
+    """A cluster whose nodes alone have this environment besides the test's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_memory_monitor_refresh_ms", "0")

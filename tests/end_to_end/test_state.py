@@ -115,7 +115,7 @@ def test_run_is_held_while_other_data_is_served_and_goes_on_with_its_own(
         second = worker.take()
         coordinator.stop(signal.SIGKILL)
         coordinator = cluster.start_coordinator(*served_again, "--data", source)
-        # It was made of the run's own shard, and is as good as ever.
+        # It was made of the run's own shard, and stays valid.
         worker.submit(second)
         with pytest.raises(OtherDataError) as held:
             client.wait(run_id)
@@ -144,7 +144,7 @@ def paint(folder: Path, *, brightness: int) -> None:
         pixels = generator.integers(0, brightness, (8, 8), np.uint8)
         path = folder / f"class{number % 2}" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        # As a careful program writes: nobody sees half a file.
+        # As a careful program writes: readers never see half a file.
         Image.fromarray(pixels).save(path.with_suffix(".part"), "PNG")
         path.with_suffix(".part").replace(path)
 

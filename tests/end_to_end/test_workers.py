@@ -36,7 +36,7 @@ def test_worker_of_a_batch_system_says_by_its_status_whether_its_share_is_done(
 
 
 def test_worker_that_was_first_joins_when_the_coordinator_comes_up(cluster: Cluster) -> None:
-    with socket.socket() as taken:  # nobody else gets the port meanwhile, and nobody listens
+    with socket.socket() as taken:  # reserves the port; no process listens on it
         taken.bind(("127.0.0.1", 0))
         cluster.address = "{}:{}".format(*taken.getsockname())
         worker = cluster.start_worker("early")

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 import pytest
+from safetensors.torch import load_file
 
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, fill_chunk
@@ -25,7 +26,6 @@ from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from lipt.common.states import LearnerState
 from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.files import read_specs, read_weights
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.state.maintenance import check_state
 from lipt.v1 import blob_pb2, blob_pb2_grpc, worker_pb2, worker_pb2_grpc
@@ -119,7 +119,7 @@ class Swarm:
         name = blob_from_proto(assignment.initial_weights)
         if name not in self._initial:
             path = blob_file(self._store, name.sha256)
-            self._initial[name] = read_weights(path, like=read_specs(path), max_bytes=2**20)
+            self._initial[name] = load_file(path)
         initial = self._initial[name]
         # No two learners are equal.
         factor = 1.0 + assignment.learner_index / 1e4

@@ -115,12 +115,12 @@ def test_stop_cuts_short_what_is_not_done(world: World) -> None:
     world.fake.assignments = [make_assignment(0)]
     idle = world.agent(max_learners=2)
     idle.run()
-    assert idle.cut_short
+    assert idle.stopped_early
     world.fake.assignments = [make_assignment(0)]
     done = world.agent(max_learners=1)
     world.work = [lambda *_: done.stop()]
     done.run()
-    assert not done.cut_short
+    assert not done.stopped_early
 
 
 def test_worker_without_a_learner_for_so_long_ends(world: World, clock: Clock) -> None:

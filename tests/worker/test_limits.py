@@ -16,7 +16,7 @@ from lipt.common.observability.metrics import Phases
 from lipt.common.process.machine import Machine
 from lipt.worker.assignment import WorkerLimits
 from lipt.worker.instruments import SECONDS, Metering, Phase
-from lipt.worker.settings import WorkerSettings, own_name
+from lipt.worker.settings import WorkerSettings, default_name
 from tests.clock import Clock
 from tests.worker.fake_client import TASK
 
@@ -77,6 +77,6 @@ def test_a_worker_begins_with_joining_and_every_phase_has_a_figure() -> None:
 
 
 def test_workers_of_one_host_have_names_that_differ() -> None:
-    assert own_name("box", 7) == "box-7"
-    assert own_name("box", 8) == "box-8"
-    assert WorkerSettings().name == own_name(socket.gethostname(), os.getpid())
+    assert default_name("box", 7) == "box-7"
+    assert default_name("box", 8) == "box-8"
+    assert WorkerSettings().name == default_name(socket.gethostname(), os.getpid())

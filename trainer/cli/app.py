@@ -22,7 +22,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from lipt.common.observability.tracing import attached, exporting, span, wants_export
-from lipt.common.terminal import SHORT_HELP, Version, complain
+from lipt.common.terminal import SHORT_HELP, Version, print_error
 from lipt.trainer.cli.commands import (
     certs,
     compare,
@@ -95,7 +95,7 @@ class _Commands(TyperGroup):
             if errors is None or not isinstance(error, cast("type[Exception]", errors.LiptError)):
                 raise
             sentence = str(error)
-        complain("lipt", sentence)
+        print_error("lipt", sentence)
         raise typer.Exit(1)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from lipt.common.config.run_config import AugmentationConfig, AugmentationMethod, Precision
 from lipt.common.data import Dataset, input_format
-from lipt.common.data.parallel import reading_ahead
+from lipt.common.data.parallel import prefetched
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.determinism import derive_generator, derive_seed, seeded_generators
 from lipt.common.errors import ConfigError, DataError, SubsetError
@@ -107,7 +107,7 @@ class Examples:
             for there_B in there:
                 yield rows_of(self._stored_N, there_B)
             return
-        with reading_ahead(self._decode, positions) as decoded:
+        with prefetched(self._decode, positions) as decoded:
             for examples_B in decoded:
                 yield stored_on(examples_B, self._device, non_blocking=True)
 

@@ -20,9 +20,9 @@ from lipt.common.data import Dataset
 from lipt.common.determinism import (
     derive_generator,
     derive_seed,
+    fastest_kernels,
     pinned_kernels,
     seeded_generators,
-    tried_kernels,
 )
 from lipt.common.errors import ConfigError, TrainingDivergedError
 from lipt.common.process.devices import resolve_device
@@ -272,7 +272,7 @@ def fit(
     _require_trainable(recipe, train, checkpoint, max_seconds)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)
     identity = _identity(recipe, model, train, subset, reselects=reselect is not None)
-    kernels = pinned_kernels(torch.get_num_threads()) if place.type == "cpu" else tried_kernels()
+    kernels = pinned_kernels(torch.get_num_threads()) if place.type == "cpu" else fastest_kernels()
     with seeded_generators(derive_seed(recipe.seed, "main-layers"), place), kernels:
         if initial is not None:
             check_specs(specs_of(initial), specs_of(built.state_dict()))

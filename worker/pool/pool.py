@@ -76,7 +76,7 @@ class Pool:
         self._num_failed, self._not_before = 0, -math.inf
         self._demand: Demand | None = None
         self._quiet_since = self.clock()
-        self._complained_of: type[LiptError] | None = None
+        self._logged_error: type[LiptError] | None = None
 
     def stop(self) -> None:
         self._stopping.set()
@@ -90,12 +90,12 @@ class Pool:
                 found = self.source.wait(self._demand, wait_seconds=_POLL_SECONDS)
             except LiptError as error:
                 # Logged once: the coordinator may be away for hours.
-                if self._complained_of is not type(error):
+                if self._logged_error is not type(error):
                     logger.warning("%s Trying again until it answers.", error)
-                self._complained_of = type(error)
+                self._logged_error = type(error)
                 self._stopping.wait(max(_RETRY_SECONDS, error.retry_after_seconds or 0.0))
                 continue
-            self._complained_of = None
+            self._logged_error = None
             if not self._stopping.is_set():
                 self.tend(found)
 
@@ -108,7 +108,7 @@ class Pool:
         if num_open:
             self._quiet_since = now
         for ended in self.engine.ended():
-            self._say_goodbye(ended, now)
+            self._remove_ended(ended, now)
         missing = min(settings.workers, num_open) - len(self._workers) + len(self._leaving)
         if missing > 0 and now >= self._not_before:
             logger.info("starting %s for %d learners and ranges", _workers(missing), num_open)
@@ -124,14 +124,14 @@ class Pool:
             self.engine.stop(idle)
             self._leaving |= idle
 
-    def _say_goodbye(self, ended: Ended, now: float) -> None:
+    def _remove_ended(self, ended: Ended, now: float) -> None:
         age_seconds = now - self._workers.pop(ended.number)
         if ended.number in self._leaving:
             self._leaving.discard(ended.number)
             return
         name = f"worker {ended.number}"
         if ended.status == _USAGE:
-            raise ProcessEndedError(f"{name} does not take its arguments:\n{ended.tail}")
+            raise ProcessEndedError(f"{name} refuses its arguments:\n{ended.tail}")
         if ended.status == 0:
             logger.info("%s is done; %s left", name, _workers(len(self._workers)))
             return
@@ -143,7 +143,9 @@ class Pool:
                 self._num_failed += 1
                 self._not_before = now + _BACKOFF.pause_seconds(self._num_failed)
         how = "was lost" if ended.status is None else f"ended with status {ended.status}"
-        logger.warning("%s %s after %.0f s; it said last:\n%s", name, how, age_seconds, ended.tail)
+        logger.warning(
+            "%s %s after %.0f s; its last lines:\n%s", name, how, age_seconds, ended.tail
+        )
 
 
 def _workers(number: int) -> str:
@@ -151,7 +153,7 @@ def _workers(number: int) -> str:
 
 
 @contextmanager
-def opened(
+def open_pool_workers(
     settings: PoolSettings, worker_arguments: Sequence[str], *, say: Callable[[str], object]
 ) -> Iterator[Pool]:
     """A pool whose workers end with the block; `say` gets the output lines of local ones."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lipt.common.config.flags import refusing, service_app, with_flags
+from lipt.common.config.flags import exit_on_error, service_app, with_flags
 from lipt.common.terminal import Version, say
 from lipt.worker.settings import PoolSettings
 
@@ -57,7 +57,7 @@ def worker_pool(
     version: Version = False,  # noqa: ARG001 - shown before anything else
 ) -> None:
     """Keep as many workers running as there are learners for, here or on a Ray cluster."""
-    with refusing("lipt-worker-pool"):
+    with exit_on_error("lipt-worker-pool"):
         _run_pool(flags, worker_arguments or [])
 
 
@@ -66,12 +66,12 @@ def _run_pool(flags: dict[str, Any], worker_arguments: list[str]) -> None:
 
     from lipt.common.config.settings import load_settings
     from lipt.common.observability.logs import configure_logging
-    from lipt.worker.pool.pool import opened
+    from lipt.worker.pool.pool import open_pool_workers
 
     settings = load_settings(PoolSettings, config=None, flags=flags)
     configure_logging(settings.log_level)
     say_here = logging.getLogger(__name__).info
-    with opened(settings, worker_arguments, say=partial(say, err=True)) as pool:
+    with open_pool_workers(settings, worker_arguments, say=partial(say, err=True)) as pool:
         # Connecting to Ray replaces handlers.
         _on_signals(pool.stop)
         say_here("up to %d workers for %s", settings.workers, settings.coordinator)
@@ -123,7 +123,7 @@ def up(
     from lipt.common.config.settings import load_settings
     from lipt.common.imports import module_of
     from lipt.common.observability.logs import configure_logging
-    from lipt.worker.pool.pool import opened
+    from lipt.worker.pool.pool import open_pool_workers
 
     modules = [word for module in allow_module or () for word in ("--allow-module", module)]
     words = [*modules, *(["--insecure"] if insecure else []), "--listen", listen]
@@ -148,7 +148,9 @@ def up(
             return
         reached = _reachable(listening, address, here=settings.ray is None)
         settings = settings.model_copy(update={"coordinator": reached})
-        with opened(settings, [*modules, *(worker_arguments or [])], say=print_line) as pool:
+        with open_pool_workers(
+            settings, [*modules, *(worker_arguments or [])], say=print_line
+        ) as pool:
 
             def stop() -> None:
                 stopping.set()
@@ -156,7 +158,7 @@ def up(
 
             # Again: connecting to Ray replaces handlers.
             _on_signals(stop)
-            _tell(data or "the data", listening, settings)
+            _print_next_steps(data or "the data", listening, settings)
             if not stopping.is_set():
                 pool.run(partial(_require_alive, child))
 
@@ -213,15 +215,15 @@ def _reachable(listening: str, host: str | None, *, here: bool) -> str:
     return f"{host or ('localhost' if here else socket.gethostname())}:{port}"
 
 
-def _tell(data: str, listening: str, settings: PoolSettings) -> None:
+def _print_next_steps(data: str, listening: str, settings: PoolSettings) -> None:
     flag = "" if listening == _DEFAULT_ADDRESS else f" --coordinator {settings.coordinator}"
     say(
-        f"lipt serves {data} on {listening}, for up to {settings.workers} workers, which come with "
-        "the first run. In another terminal:"
+        f"lipt serves {data} on {listening}, for up to {settings.workers} workers. They start "
+        "with the first run. In another terminal:"
     )
     say(f"    lipt run start --watch{flag}")
     say(f"    lipt subset get --fraction 0.1 --out subset.npy{flag}")
-    say("Ctrl-C ends all of it, and keeps what is done.")
+    say("Ctrl-C stops all processes; finished work is kept.")
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""Bundled data: sets from installed packages, for tests and first steps.
+"""Bundled data: small sets in the files of scikit-learn, for tests and first steps.
 
-scikit-learn's files are read without its slow import. A name that ends in "-test" takes every fifth
+The files are read without scikit-learn's slow import. A name that ends in "-test" takes every fifth
 row of each class, "-train" the rest.
 
 Shapes: N rows, D columns.
@@ -8,11 +8,8 @@ Shapes: N rows, D columns.
 
 from __future__ import annotations
 
-import ast
 import csv
-import re
-import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,9 +20,8 @@ import torch
 
 from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows
-from lipt.common.data.sources.texts import hashing_tokenizer, text_columns
 from lipt.common.determinism import derive_generator
-from lipt.common.errors import DataError, MissingExtraError
+from lipt.common.errors import MissingExtraError
 from lipt.common.inputs.specs import Column, ColumnType
 
 _TABLES = {"breast_cancer": "breast_cancer.csv", "wine": "wine_data.csv"}
@@ -35,14 +31,6 @@ _MAX_BRIGHTNESS = 16
 _NUM_DIGITS = 10
 # ImageNet's validation set has 6% (Northcutt et al. 2021, arXiv:2103.14749).
 _MISLABELLED_SHARE = 0.05
-
-# Packages with at least 250 paragraphs, present in all distributions.
-_TOPICS = ("asyncio", "decimal", "email", "http", "importlib", "logging", "unittest", "xml")
-_FILE_OF = {"decimal": "_pydecimal.py"}
-_FEWEST_WORDS = 8
-# Longer than three in four paragraphs.
-_LENGTH = 32
-_VOCABULARY = 2**13
 
 
 def _bundled_file(source: str, name: str) -> Path:
@@ -59,11 +47,11 @@ def bundled_rows(source: str) -> ArrayRows | ColumnRows:
     if not part:
         return whole
     labels_N = whole.labels_N.numpy()
-    places_N = np.empty_like(labels_N)  # position of each row in its class
+    positions_N = np.empty_like(labels_N)  # position of each row in its class
     for label in np.unique(labels_N):
         of_class = labels_N == label
-        places_N[of_class] = np.arange(of_class.sum())
-    is_test_N = places_N % _TEST_EVERY == _TEST_EVERY - 1
+        positions_N[of_class] = np.arange(of_class.sum())
+    is_test_N = positions_N % _TEST_EVERY == _TEST_EVERY - 1
     rows_M = np.flatnonzero(is_test_N if part == "test" else ~is_test_N)
     labels_M = whole.labels_N[rows_M]
     if part == "mislabelled":
@@ -112,52 +100,10 @@ def _table(source: str) -> ColumnRows:
     return ColumnRows(source, tuple(names), labels_N, (column,), {"": numbers_ND}, stamp=stamp)
 
 
-def _pydocs(source: str) -> ColumnRows:
-    """Distinct paragraphs, of at least 8 words, of the docstrings of eight standard packages.
-
-    Another version of Python has others, and so another fingerprint.
-    """
-    files = {topic: _files(topic) for topic in _TOPICS}
-    stamp = Stamp.of([file for of_topic in files.values() for file in of_topic])
-    # For a paragraph in two packages, the later one counts.
-    labelled = {
-        text: label
-        for label, of_topic in enumerate(files.values())
-        for file in of_topic
-        for text in _paragraphs(file)
-    }
-    tokenizer = hashing_tokenizer(_LENGTH, _VOCABULARY)
-    columns, tensors = text_columns(
-        "", [[list(labelled)]], tokenizer, num_texts=len(labelled), length=_LENGTH
-    )
-    labels_N = torch.tensor(list(labelled.values()), dtype=torch.int64)
-    return ColumnRows(source, _TOPICS, labels_N, columns, tensors, stamp=stamp)
-
-
-def _files(topic: str) -> list[Path]:
-    place = Path(sysconfig.get_path("stdlib")) / _FILE_OF.get(topic, topic)
-    files = [place] if place.is_file() else sorted(place.rglob("*.py"))
-    if not files:
-        raise DataError(
-            f"pydocs: there are no sources of {topic} in {place.parent}. Use a Python that comes "
-            "with the sources of its standard library, or other data."
-        )
-    # Some distributions omit packages' tests.
-    return [file for file in files if not {"test", "tests"} & set(file.relative_to(place).parts)]
-
-
-def _paragraphs(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            for paragraph in re.split(r"\n\s*\n", ast.get_docstring(node) or ""):
-                if len(re.findall(r"\w+", paragraph)) >= _FEWEST_WORDS:
-                    yield " ".join(paragraph.split())
-
-
 _READERS: Mapping[str, Callable[[str], ArrayRows | ColumnRows]] = MappingProxyType(
-    {"digits": _digits, **dict.fromkeys(_TABLES, _table), "pydocs": _pydocs}
+    {"digits": _digits, **dict.fromkeys(_TABLES, _table)}
 )
 BUNDLED = (
     *("digits", "digits-train", "digits-test", "digits-mislabelled"),
-    *(f"{name}{part}" for name in (*_TABLES, "pydocs") for part in ("", "-train", "-test")),
+    *(f"{name}{part}" for name in _TABLES for part in ("", "-train", "-test")),
 )

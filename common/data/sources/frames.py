@@ -179,7 +179,6 @@ def _is_value(feature: Any) -> bool:
 
 
 def _columns(data: Any) -> list[tuple[str, Sequence[Any]]]:
-    """The columns of a frame, each with its cells."""
     if hasattr(data, "iloc"):
         if not hasattr(data, "to_numpy"):
             raise ConfigError(
@@ -245,7 +244,6 @@ def _listed(values: Any) -> list[Any]:
 
 
 def _examples(examples: Any) -> list[tuple[str, Sequence[Any]]]:
-    """The columns of X."""
     if is_frame(examples):
         return _columns(examples)
     if hasattr(examples, "tocsr"):

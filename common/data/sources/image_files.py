@@ -139,7 +139,7 @@ def _images_in(folder: Path, seen: set[tuple[int, int]]) -> list[str]:
 
 @dataclass(frozen=True)
 class DistilledFile:
-    """The contents of `synthetic.safetensors`, checked."""
+    """The checked content of `synthetic.safetensors`."""
 
     images_NCHW: Tensor
     labels_N: Tensor
@@ -149,7 +149,6 @@ class DistilledFile:
 
 
 def read_distilled(folder: Path) -> DistilledFile:
-    """The synthetic images of a folder."""
     path = folder / FILE_NAME
 
     remedy = "Name a folder of 'lipt distill'."
@@ -181,7 +180,6 @@ def read_distilled(folder: Path) -> DistilledFile:
 
 
 def distilled_rows(source: str, path: str) -> ArrayRows:
-    """The synthetic images of a folder as a data set."""
     stamp = Stamp.of([Path(path) / FILE_NAME])
     found = read_distilled(Path(path))
     images_NCHW = found.images_NCHW.numpy()

@@ -1,7 +1,4 @@
-"""Index cache: the results of scans over many files, in the user's cache directory.
-
-See `lipt.common.blobs.kept` for the files.
-"""
+"""Index cache: tensors from scans over many files, cached by `lipt.common.blobs.file_cache`."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from platformdirs import user_cache_path
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lipt.common.blobs.kept import find_kept, forget_oldest, keep
+from lipt.common.blobs.file_cache import cache_file, find_cached, remove_oldest
 from lipt.common.data.sources.storage import is_url, versions_of
 from lipt.common.text import format_bytes
 from lipt.common.weights.files import write_packed
@@ -55,7 +52,6 @@ class Stamp:
         return cls(paths, _digest(paths))
 
     def holds(self) -> bool:
-        """Whether nothing has changed since."""
         return _digest(self.paths) == self.digest
 
 
@@ -79,22 +75,22 @@ def _folder() -> Path:
     return user_cache_path("lipt") / "indexes"
 
 
-def kept(
+def cached_tensors(
     kind: str, depends_on: tuple[object, ...], make: Callable[[], Mapping[str, Tensor]]
 ) -> Mapping[str, Tensor]:
     """Map tensors from the cache by the `repr` of `depends_on`; else make and cache them."""
     folder = _folder()
-    path = find_kept(folder, kind, depends_on)
+    path = find_cached(folder, kind, depends_on)
     if path is None:
         made = make()
-        path = keep(folder, kind, depends_on, partial(write_packed, tensors=made))
+        path = cache_file(folder, kind, depends_on, partial(write_packed, tensors=made))
         if path is None:
             return made
-        forget_oldest(folder.glob("*.safetensors"), MOST_FILES, MOST_BYTES)
+        remove_oldest(folder.glob("*.safetensors"), MOST_FILES, MOST_BYTES)
     return load_file(path)
 
 
-def make_room(
+def allocate_tensor(
     shape: tuple[int, ...], dtype: torch.dtype, folder: Path | None, *, memory_bytes: int
 ) -> Tensor:
     """An uninitialized CPU tensor: in memory, or above `memory_bytes` in a mapped file.
@@ -119,6 +115,6 @@ def make_room(
     return torch.frombuffer(mapped, dtype=dtype).view(shape)
 
 
-def room_for(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def allocate_in_cache(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """An uninitialized tensor; large ones go to a file in the cache directory."""
-    return make_room(shape, dtype, _folder(), memory_bytes=MEMORY_BYTES)
+    return allocate_tensor(shape, dtype, _folder(), memory_bytes=MEMORY_BYTES)

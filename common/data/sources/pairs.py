@@ -1,4 +1,4 @@
-"""Image-text pairs: cached features of two towers, with latent classes as labels.
+"""Image-text pairs: cached features of two encoders (towers), with latent classes as labels.
 
     pairs:FOLDER    any/name.jpg and any/name.txt, the whole text of which is the caption
     pairs:TABLE     a .csv, .tsv, .jsonl or .parquet file with a row for each pair: its caption,
@@ -33,7 +33,7 @@ from torch.nn import functional
 
 from lipt.common.data.parallel import Progress, threads_for
 from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.index import Stamp, kept, room_for
+from lipt.common.data.sources.index import Stamp, allocate_in_cache, cached_tensors
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.storage import (
     Query,
@@ -43,12 +43,13 @@ from lipt.common.data.sources.storage import (
     split_query,
     walk_once,
 )
-from lipt.common.data.sources.table_files import named_rows, open_table, require_columns
+from lipt.common.data.sources.table_files import open_table, require_columns
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.images.formats import SUFFIXES
 from lipt.common.imports import TOWERS, call_factory, load_factory, module_of
 from lipt.common.inputs.specs import Column, ColumnType
+from lipt.common.text import listed
 
 _OPTIONS = (*TOWERS, "image", "caption", "classes", "clusters", "size", "batch", "weights")
 # A table's format and delimiter by its suffix.
@@ -83,13 +84,11 @@ class FoundPairs:
         return len(self.images)
 
     def __getitem__(self, row: int) -> tuple[str, str]:
-        """A row's image file and caption."""
         if not 0 <= row < len(self):
             raise IndexError(f"there is no row {row} in {self.source} with {len(self)} pairs")
         return self.images[row], self.caption(row)
 
     def caption(self, row: int) -> str:
-        """A row's caption."""
         if self.captions is not None:
             return self.captions[row]
         path = _caption_file(self.images[row])
@@ -112,7 +111,6 @@ def open_pairs(source: str) -> FoundPairs:
 
 
 def _find_pairs(query: Query, path: Path) -> FoundPairs:
-    """All pairs: a folder's by sorted path, a table's in its order."""
     if path.is_dir():
         return _pairs_of_folder(query.source, path)
     return _pairs_of_table(query, path)
@@ -165,7 +163,7 @@ def _pairs_of_table(query: Query, path: Path) -> FoundPairs:
     if missing:
         raise DataError(
             f"{query.source}: {len(missing)} of {len(files)} rows of {table.name} lack a file name "
-            f"or a caption: rows {named_rows(missing)}. Fill them in or remove them."
+            f"or a caption: rows {listed(missing, 20)}. Fill them in or remove them."
         )
     if not files:
         raise DataError(f"{query.source}: {table.name} has no rows. {_HOW}")
@@ -209,7 +207,7 @@ def pairs_rows(
             centres_CD = torch.cat([text_tower.rows(part, len(part)) for part in parts])
         return {**rows, "labels": nearest(rows["images"], centres_CD)}
 
-    tensors = kept("pairs", depends_on, embed)
+    tensors = cached_tensors("pairs", depends_on, embed)
     images_ND = tensors["images"]
     return ColumnRows(
         source=source,
@@ -226,7 +224,9 @@ def _classes(query: Query) -> tuple[str, ...]:
     if "classes" not in query:
         return ()
     if "clusters" in query:
-        raise ConfigError(f"{query.source}: classes= and clusters= are two ways. Leave one out.")
+        raise ConfigError(
+            f"{query.source}: classes= and clusters= exclude each other. Leave one out."
+        )
     file = str(Path(query.text("classes")).expanduser())
     lines = map(str.strip, read_lines(query.source, file))
     classes = tuple(line for line in lines if line)
@@ -264,7 +264,7 @@ def _embedded(
         }
         image, text = (values_BD.shape[1] for values_BD in made.values())
         if start == 0:
-            rows = {name: room_for((len(pairs), image), torch.float32) for name in made}
+            rows = {name: allocate_in_cache((len(pairs), image), torch.float32) for name in made}
         if not image == text == rows["images"].shape[1]:
             raise DataError(
                 f"the image tower {image_tower.spec} gives {image} columns, and the text tower "
@@ -286,7 +286,6 @@ class Tower:
 
     @cached_property
     def encode(self) -> Callable[[Any], Any]:
-        """Converts a batch."""
         encode = call_factory(self.spec, self.factory)
         if not callable(encode):
             raise ConfigError(

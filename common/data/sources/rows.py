@@ -52,7 +52,6 @@ def fingerprint(
     *,
     targets: TargetValues | None = None,
 ) -> str:
-    """A data set's digest, as defined above."""
     num_rows = len(labels_N)
     digest = hashlib.sha256(b"lipt-dataset-1")
     digest.update(struct.pack("<QQ", num_rows, num_classes))
@@ -112,13 +111,11 @@ class Rows(ABC):
         return len(self.labels_N)
 
     def complete_labels(self) -> None:
-        """Read every row if labels are missing."""
         if bool((self.labels_N < 0).any()):
             for row in range(len(self)):
                 self.raw(row)
 
     def fingerprint(self) -> str:
-        """The digest of complete labels and of sampled rows."""
         classes = len(self.class_names)
         return fingerprint(self.labels_N, classes, self.raw, targets=self.targets)
 
@@ -199,7 +196,7 @@ class ColumnRows(Rows):
 
     `paired_NP` are the other halves of pairs, float32, which are no model's input. `note` is a
     clause on missing numbers or unused columns, if any. `flagged` is whether the second half of the
-    numbers, the first column, says where the first half was missing.
+    numbers, the first column, flags missing values of the first half.
     """
 
     columns: tuple[Column, ...]
@@ -247,7 +244,6 @@ def impute(values_ND: Tensor) -> tuple[Tensor, str]:
 
 
 def is_texts(names: object) -> TypeGuard[list[str]]:
-    """Whether names from a file are a list of texts."""
     return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 

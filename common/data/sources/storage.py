@@ -193,11 +193,10 @@ class Storage:
         with _os_errors():
             content: bytes = self.files.cat_file(self._path(name), start=start, end=end)
         if len(content) > end - start:
-            raise OSError(f"the server sends all of {name}, not the part that was asked for")
+            raise OSError(f"the server sends all of {name}, not the requested part")
         return content
 
     def open(self, name: str) -> Window:
-        """A seekable file."""
         return Window(lambda at, size: self.fetch(name, at, at + size), 0, self.size(name))
 
     def version(self, name: str) -> tuple[str, ...]:
@@ -229,7 +228,6 @@ def _os_errors() -> Iterator[None]:
 
 
 def is_url(name: str) -> bool:
-    """Whether a name is a URL rather than a path."""
     return _URL.match(name) is not None
 
 
@@ -266,7 +264,6 @@ def versions_of(urls: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def read_exactly(storage: Storage, name: str, offset: int, size: int) -> bytes:
-    """Read a full range of a file."""
     content = b""
     while len(content) < size:
         try:
@@ -283,7 +280,6 @@ def read_exactly(storage: Storage, name: str, offset: int, size: int) -> bytes:
 
 
 def read_lines(source: str, name: str) -> list[str]:
-    """The lines of a text file, UTF-8."""
     storage = storage_of(source, name)
     try:
         content = read_exactly(storage, name, 0, storage.size(name))

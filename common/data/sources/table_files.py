@@ -36,7 +36,7 @@ from lipt.common.data.sources.rows import is_texts
 from lipt.common.data.sources.storage import is_url, open_regular, storage_of
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
-from lipt.common.text import did_you_mean
+from lipt.common.text import did_you_mean, listed
 
 # None for a null, NaN or absent value.
 Cell = str | int | float | None
@@ -88,19 +88,12 @@ def is_missing(cell: Cell) -> bool:
 
 
 def require_columns(table: Table, names: Sequence[str], option: str) -> None:
-    """Check that columns are there."""
     for name in names:
         if name not in table.columns:
             raise DataError(
                 f"{table.name} has no column {name!r}.{did_you_mean(name, table.columns)} Write "
                 f"{option}=COLUMN with one of {', '.join(table.columns)}."
             )
-
-
-def named_rows(rows: Sequence[int]) -> str:
-    """The first 20 row numbers, and the count of the rest."""
-    more = f" and {len(rows) - 20} more" if len(rows) > 20 else ""
-    return ", ".join(map(str, rows[:20])) + more
 
 
 class CsvTable(Table):
@@ -140,7 +133,7 @@ class CsvTable(Table):
         if ragged:
             raise DataError(
                 f"{self.name}: {len(ragged)} lines do not have the {len(self._header)} cells that "
-                f"the first line has names for: lines {named_rows(ragged)}. Correct them, quote "
+                f"the first line has names for: lines {listed(ragged, 20)}. Correct them, quote "
                 "cells that hold the delimiter, or name another one: delimiter=;"
             )
 
@@ -182,7 +175,6 @@ def _text_file(path: Path) -> Iterator[TextIO]:
 
 
 def number_in(text: str) -> float | None:
-    """The number that a text is, if it is one."""
     try:
         return float(text)
     except ValueError:
@@ -276,7 +268,6 @@ class RowGroups:
         return value
 
     def where(self, row: int) -> str:
-        """The row's file and its number there."""
         group = bisect_right(self._starts, row) - 1
         name, number, _ = self._groups[group]
         return f"{name}, row {row - self._starts[group - number]}"

@@ -29,7 +29,6 @@ from lipt.common.data.sources.table_files import (
     Cell,
     Table,
     is_missing,
-    named_rows,
     number_in,
     open_table,
     require_columns,
@@ -46,6 +45,7 @@ from lipt.common.data.sources.texts import (
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.inputs.specs import Column, ColumnType
 from lipt.common.targets.values import label_values, number_values
+from lipt.common.text import listed
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ def read_labels(
     if missing:
         raise DataError(
             f"{table.name}: {len(missing)} of {len(labels)} rows have no label in the column "
-            f"{column}: rows {named_rows(missing)}. Label or remove them."
+            f"{column}: rows {listed(missing, 20)}. Label or remove them."
         )
     if not labels:
         raise DataError(f"{table.name} has no rows. Give the training data.")

@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lipt.common.data.sources.index import room_for
+from lipt.common.data.sources.index import allocate_in_cache
 from lipt.common.data.sources.table_files import Cell
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
@@ -48,7 +48,7 @@ def bucket_of(salt: str, text: str, buckets: int) -> int:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Converts texts to numbers below `num_values`; `encode` also tells whether any was cut."""
+    """Converts texts to numbers below `num_values`; `encode` also returns whether each was cut."""
 
     encode: Callable[[Sequence[str]], Iterator[tuple[list[int], bool]]]
     padding: int
@@ -144,7 +144,7 @@ def text_columns(
     L does not depend on the texts, so that files opened separately agree. `name` is for the log, if
     any; `huggingface` makes the columns input_ids and attention_mask.
     """
-    tokens_NL = room_for((num_texts, length), torch.int64)
+    tokens_NL = allocate_in_cache((num_texts, length), torch.int64)
     sizes_N, num_cut, begin = np.zeros(num_texts, np.int32), 0, 0
     for chunk in chunks:
         joined = _joined(chunk)
@@ -168,6 +168,6 @@ def text_columns(
         Column("input_ids", kind, shape, num_values=tokenizer.num_values),
         Column("attention_mask", kind, shape, num_values=2),
     )
-    mask_NL = room_for((num_texts, length), torch.int64)
+    mask_NL = allocate_in_cache((num_texts, length), torch.int64)
     torch.lt(torch.arange(length), torch.from_numpy(sizes_N)[:, None], out=mask_NL)
     return columns, {"input_ids": tokens_NL, "attention_mask": mask_NL}

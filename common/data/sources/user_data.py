@@ -57,7 +57,6 @@ _KINDS = (
 def rows_of_data(
     source: str, data: Any, progress: Progress | None = None
 ) -> FactoryRows | ColumnRows:
-    """The rows of a user's data set."""
     if _length(source, data) == 0 or is_image(_read_row(source, data, 0)[0]):
         return FactoryRows(source, data)
     return column_rows(source, data, progress)
@@ -478,7 +477,7 @@ def _columns_of(stacked: Mapping[str, Tensor], data: Any, source: str) -> tuple[
 
 
 def _is_vector(column: Column) -> bool:
-    """Whether it is a vector without a name: a name belongs to a model that knows its values."""
+    """Whether it is a vector without a name; named columns belong to a user's own model."""
     return not column.name and len(column.shape) <= 1
 
 

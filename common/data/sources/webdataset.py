@@ -29,7 +29,7 @@ from torch import Tensor
 
 from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.index import Stamp, kept
+from lipt.common.data.sources.index import Stamp, cached_tensors
 from lipt.common.data.sources.rows import labels_of_names
 from lipt.common.data.sources.storage import (
     Storage,
@@ -82,7 +82,9 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
         found = map_rows(samples, numbers, num_threads=num_threads, progress=progress)
         return _tensors(shards, list(found))
 
-    index = kept("webdataset", (_FORMAT, image, label, shards, of_shards.digest), build_index)
+    index = cached_tensors(
+        "webdataset", (_FORMAT, image, label, shards, of_shards.digest), build_index
+    )
     labels_N = index["labels"]
     classes = tuple(json.loads(index["classes"].numpy().tobytes()))
     if len(labels_N) == 0:
@@ -205,7 +207,6 @@ class _Shard:
     label: str
 
     def samples(self) -> list[_Sample]:
-        """Members that share a name, in order."""
         named = (
             (match["key"], match["extension"].lower(), member)
             for member in self._members()
@@ -283,18 +284,15 @@ class _Shard:
                 archive.members.clear()  # type: ignore[attr-defined]
                 if info.isreg() and not info.issparse():
                     yield info
-            self._require_end(archive.offset)
+            end = self.storage.read(self.name, archive.offset, tarfile.BLOCKSIZE)
+            if len(end) < tarfile.BLOCKSIZE or any(end):
+                raise ValueError(f"at byte {archive.offset} there is no header and no end")  # noqa: TRY301
         # tarfile can raise nearly anything on a broken file.
         except Exception as error:
             raise self._refused(
                 f"it is cut off or damaged behind {behind}: {error}. Make the shard again, or "
                 "fetch it again. A compressed one has to be unpacked to a plain .tar."
             ) from error
-
-    def _require_end(self, offset: int) -> None:
-        block = self.storage.read(self.name, offset, tarfile.BLOCKSIZE)
-        if len(block) < tarfile.BLOCKSIZE or any(block):
-            raise ValueError(f"at byte {offset} there is no header and no end")
 
     def _read(self, offset: int, size: int) -> bytes:
         if size > _MOST_AT_ONCE:

@@ -7,82 +7,20 @@ MakeSoup                              committed learners -> theta_p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Self
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
+from dataclasses import dataclass
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig
-from lipt.common.data import Dataset, pack_shard
+from lipt.common.data import pack_shard
 from lipt.common.errors import CorruptBlobError, UnknownBlobError
-from lipt.common.inputs.specs import InputFormat, InputSpec
-from lipt.common.targets.values import OtherTarget, SingleLabel, Target
+from lipt.common.inputs.specs import InputFormat
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import specs_of
-from lipt.coordinator.compute.context import Context
+from lipt.coordinator.compute.context import Context, DataDescription
 from lipt.coordinator.state.records import LearnerRecord, SoupRecord
 from lipt.core.evaluation import OpenWeights
 from lipt.core.pipeline import cut_shards, initial_weights, merge_learners
 from lipt.core.results import Ingredient, open_learner, pack_initial
-
-
-@dataclass(frozen=True)
-class DataDescription:
-    """The data set's figures and labels, without its inputs.
-
-    `labels` are little-endian int32 of all ids, also excluded ones. With `other_target`, classes
-    are strata.
-    """
-
-    source: str
-    class_names: tuple[str, ...]
-    class_counts: tuple[int, ...]
-    inputs: InputSpec
-    fingerprint: str
-    note: str = ""
-    labels: bytes = field(default=b"", repr=False, compare=False)
-    quarantined: tuple[int, ...] = ()
-    other_target: OtherTarget | None = None
-    target_names: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, dataset: Dataset) -> Self:
-        targets = dataset.rows.targets
-        counts_C = torch.bincount(dataset.labels_N, minlength=len(dataset.class_names))
-        labels_N: np.ndarray = dataset.rows.labels_N.numpy()
-        return cls(
-            source=dataset.source,
-            class_names=dataset.class_names,
-            class_counts=tuple(counts_C.tolist()),
-            inputs=dataset.inputs,
-            fingerprint=dataset.fingerprint,
-            note=dataset.note,
-            labels=labels_N.astype("<i4").tobytes(),
-            quarantined=dataset.quarantined,
-            other_target=None if targets is None else targets.target,
-            target_names=() if targets is None else targets.names,
-        )
-
-    @property
-    def target(self) -> Target:
-        return self.other_target or SingleLabel(len(self.class_names))
-
-    @property
-    def num_examples(self) -> int:
-        """N: the usable examples."""
-        return sum(self.class_counts)
-
-    @property
-    def num_rows(self) -> int:
-        """All examples of the source; ids are below this."""
-        return self.num_examples + len(self.quarantined)
-
-    @property
-    def labels_N(self) -> NDArray[np.int64]:
-        return np.frombuffer(self.labels, "<i4").astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -142,7 +80,7 @@ class SoupResult:
 
 
 @dataclass(frozen=True)
-class Offered:
+class LearnerOffered:
     """A learner offered to the soup, by index, and its outcome."""
 
     index: int
@@ -196,7 +134,7 @@ class MakeSoup:
             self.inputs,
             initial,
             [opener(name) for _, name in self.learners],
-            lambda at, part: context.send(Offered(self.learners[at][0], part)),
+            lambda at, part: context.send(LearnerOffered(self.learners[at][0], part)),
         )
         made = merged.soup
         accuracies = [part.accuracy for part in made.ingredients.values()]

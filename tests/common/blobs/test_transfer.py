@@ -228,7 +228,7 @@ def test_an_upload_that_changed_or_goes_on_is_not_taken(store: BlobStore) -> Non
     assert store.committed_offset(CONTENT_NAME) == 0
     with store.open_upload(CONTENT_NAME, 0) as upload:
         upload.write(CONTENT)
-        with pytest.raises(WrongOffsetError, match="1 bytes at 1000 go on after the end"):
+        with pytest.raises(WrongOffsetError, match="1 bytes at 1000 exceed the size of blob"):
             upload.write(b"x")
         upload.finish()
     assert store.read_bytes(CONTENT_NAME) == CONTENT
@@ -288,7 +288,7 @@ sys.stdin.read()
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        with pytest.raises(UploadInProgressError, match=r"sent by someone else. Try again"):
+        with pytest.raises(UploadInProgressError, match=r"uploaded by another process. Try again"):
             store.open_upload(CONTENT_NAME, 300)
         process.kill()
     with store.open_upload(CONTENT_NAME, 300) as upload:

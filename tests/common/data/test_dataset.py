@@ -23,7 +23,7 @@ from lipt.common.data import (
     open_dataset,
     without_quarantined,
 )
-from lipt.common.data.dataset import Numbering
+from lipt.common.data.dataset import IdMapping
 from lipt.common.data.loading import load
 from lipt.common.data.sources.image_files import EncodedRows
 from lipt.common.data.sources.rows import ArrayRows
@@ -178,25 +178,25 @@ def test_rows_of_a_user_s_own_that_are_read_when_asked_for_are_read_again(
 
 
 @st.composite
-def numberings(draw: st.DrawFn) -> tuple[int, Numbering]:
+def id_mappings(draw: st.DrawFn) -> tuple[int, IdMapping]:
     size = draw(st.integers(1, 40))
     left_out = draw(st.sets(st.integers(0, size - 1), max_size=size - 1))
-    return size, Numbering(tuple(sorted(left_out)))
+    return size, IdMapping(tuple(sorted(left_out)))
 
 
-@given(numberings())
-def test_places_count_the_ids_that_are_not_excluded(drawn: tuple[int, Numbering]) -> None:
-    size, numbering = drawn
-    ids = [row for row in range(size) if row not in numbering.left_out]
+@given(id_mappings())
+def test_places_count_the_ids_that_are_not_excluded(drawn: tuple[int, IdMapping]) -> None:
+    size, id_mapping = drawn
+    ids = [row for row in range(size) if row not in id_mapping.excluded]
     places = torch.arange(len(ids))
-    assert numbering.ids(places).tolist() == ids
-    assert numbering.places(torch.tensor(ids)).tolist() == places.tolist()
+    assert id_mapping.ids(places).tolist() == ids
+    assert id_mapping.positions(torch.tensor(ids)).tolist() == places.tolist()
     values_N2 = torch.arange(size)[:, None] * torch.tensor([1.0, 10.0])
-    kept = numbering.kept(values_N2)
+    kept = id_mapping.by_position(values_N2)
     assert kept[:, 0].tolist() == ids
-    spread = numbering.spread(kept, -1.0)
-    assert [row for row in range(size) if spread[row, 0] == -1] == list(numbering.left_out)
-    spread[list(numbering.left_out)] = values_N2[list(numbering.left_out)]
+    spread = id_mapping.by_id(kept, -1.0)
+    assert [row for row in range(size) if spread[row, 0] == -1] == list(id_mapping.excluded)
+    spread[list(id_mapping.excluded)] = values_N2[list(id_mapping.excluded)]
     assert torch.equal(spread, values_N2)
 
 
@@ -236,7 +236,7 @@ def test_broken_images_are_named_and_left_out(
     opening()
     opened = opening()
     dataset = without_quarantined(opened)
-    ids = Numbering(BROKEN).ids(torch.arange(7))
+    ids = IdMapping(BROKEN).ids(torch.arange(7))
     assert (len(dataset), ids.tolist()) == (7, [1, 2, 3, 4, 6, 7, 8])
     assert dataset.labels_N.tolist() == [0, 0, 1, 1, 1, 2, 2]
     assert torch.equal(dataset.images(torch.arange(7)), opened.images(ids))

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lipt.common.data.parallel import map_rows, reading_ahead
+from lipt.common.data.parallel import map_rows, prefetched
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
@@ -28,7 +28,7 @@ def test_batches_come_in_order_from_another_thread_two_ahead_and_no_more() -> No
         names.add(threading.current_thread().name)
         return part * part
 
-    with reading_ahead(read, parts()) as batches:
+    with prefetched(read, parts()) as batches:
         assert next(batches) == 0
         # Nobody asks for another, and yet they are read.
         assert begun[1].wait(10)
@@ -46,7 +46,7 @@ def test_an_error_comes_when_its_batch_is_due() -> None:
             raise ValueError("the file of part 2 is broken")
         return part
 
-    with reading_ahead(read, range(5)) as batches:
+    with prefetched(read, range(5)) as batches:
         assert [next(batches), next(batches)] == [0, 1]
         with pytest.raises(ValueError, match="part 2 is broken"):
             next(batches)
@@ -63,7 +63,7 @@ def test_an_error_in_the_block_waits_for_what_is_being_read_and_begins_nothing()
         return part
 
     def work() -> None:
-        with reading_ahead(read, range(6)) as batches:
+        with prefetched(read, range(6)) as batches:
             next(batches)
             assert begun.wait(10)
             threading.Timer(0.05, go_on.set).start()

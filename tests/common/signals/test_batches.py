@@ -18,10 +18,10 @@ from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import Inputs
 from lipt.common.signals.passes import (
     Batches,
-    arriving,
     encode_range,
     pass_over,
     read_range,
+    results_on_cpu,
     score_range,
 )
 from lipt.common.weights.specs import Weights
@@ -176,7 +176,7 @@ def computed(device: str, asked: list[int]) -> Computed:
 )
 def test_batches_are_handed_on_in_order_as_soon_as_they_are_there(device: str, ahead: int) -> None:
     asked: list[int] = []
-    for number, (rows, (values_B, above_B)) in enumerate(arriving(computed(device, asked))):
+    for number, (rows, (values_B, above_B)) in enumerate(results_on_cpu(computed(device, asked))):
         assert len(asked) == min(number + ahead, 5)
         assert values_B.device.type == above_B.device.type == "cpu"
         assert rows == slice(3 * number, 3 * number + 3)

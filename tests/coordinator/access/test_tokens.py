@@ -455,7 +455,7 @@ OPEN, BY_TOKEN = f"{ALL}unencrypted: lets anybody", "lets in who shows a token"
         (HERE, None, True, True, Admission.TOKEN, BY_TOKEN),
         (EVERYWHERE, None, True, False, Admission.ANYBODY, OPEN),
         (EVERYWHERE, None, True, True, Admission.TOKEN, BY_TOKEN),
-        # Is refused before; nobody gets in by mistake.
+        # Refused before, so that no caller gets in by mistake.
         (EVERYWHERE, None, False, False, Admission.TOKEN, BY_TOKEN),
         (HERE, TLS, False, False, Admission.TOKEN, BY_TOKEN),
         (EVERYWHERE, TLS, True, False, Admission.TOKEN, f"{ALL}TLS: {BY_TOKEN}"),

@@ -16,18 +16,17 @@ from lipt.common.data import open_dataset
 from lipt.common.errors import DataError, OtherDataError, StateError
 from lipt.common.inputs.specs import ImageFormat
 from lipt.common.weights.files import pack
-from lipt.coordinator.compute import light as lights
-from lipt.coordinator.compute.context import Context, with_kept_quarantine
+from lipt.coordinator.compute import context as contexts
+from lipt.coordinator.compute.context import Context, LightContext, with_kept_quarantine
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
-from lipt.coordinator.compute.jobs.selecting import SelectSubset
-from lipt.coordinator.compute.light import LightContext
+from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.coordinator.compute.messages import (
-    MAX_CHEAP_BYTES,
+    MAX_LIGHT_BYTES,
+    HeavyJobError,
     Order,
-    TooDearError,
 )
 from lipt.core.workspace import Key
-from tests.coordinator.compute.jobs.test_selecting import job_of
+from tests.coordinator.compute.jobs.test_selection import job_of
 from tests.digits import digits_context, digits_settings
 
 
@@ -156,13 +155,13 @@ CONFIG = RunConfig(model="resnet8")
 
 
 @pytest.fixture(scope="module")
-def dear(tmp_path_factory: pytest.TempPathFactory) -> Context:
+def heavy(tmp_path_factory: pytest.TempPathFactory) -> Context:
     return digits_context(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(scope="module")
-def theta_p(dear: Context) -> BlobName:
-    return dear.blobs.put_bytes(pack(dear.new_model(CONFIG).state_dict()))
+def theta_p(heavy: Context) -> BlobName:
+    return heavy.blobs.put_bytes(pack(heavy.new_model(CONFIG).state_dict()))
 
 
 @pytest.fixture
@@ -175,36 +174,36 @@ def select(theta_p: BlobName) -> Callable[..., SelectSubset]:
 
 
 @pytest.fixture
-def light(dear: Context) -> LightContext:
-    known = DescribeData().run(dear)
-    return LightContext(dear.settings, lambda _: None, known)
+def light(heavy: Context) -> LightContext:
+    known = DescribeData().run(heavy)
+    return LightContext(heavy.settings, lambda _: None, known)
 
 
-def test_data_is_known_by_its_labels(dear: Context, light: LightContext) -> None:
-    assert torch.equal(light.dataset.labels_N, dear.dataset.labels_N)
+def test_data_is_known_by_its_labels(heavy: Context, light: LightContext) -> None:
+    assert torch.equal(light.dataset.labels_N, heavy.dataset.labels_N)
     assert light.dataset.labels_N.dtype is torch.int64
     for name in ("fingerprint", "inputs", "class_names", "source"):
-        assert getattr(light.dataset, name) == getattr(dear.dataset, name)
-    with pytest.raises(TooDearError):
+        assert getattr(light.dataset, name) == getattr(heavy.dataset, name)
+    with pytest.raises(HeavyJobError):
         light.dataset.images(torch.tensor([0]))
-    with pytest.raises(TooDearError):
+    with pytest.raises(HeavyJobError):
         light.dataset.raw_bytes(0)
 
 
 @pytest.mark.parametrize("strategy", ["uniform", "uniform_per_class", "grand", "el2n", "ccs"])
 def test_subsets_of_labels_and_of_kept_signals_are_the_same(
-    dear: Context,
+    heavy: Context,
     light: LightContext,
     select: Callable[..., SelectSubset],
     strategy: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     job = select(strategy)
-    expected = job.run(dear)
+    expected = job.run(heavy)
     assert job.run(light) == expected
-    monkeypatch.setattr(lights, "MAX_CHEAP_BYTES", 1000)
+    monkeypatch.setattr(contexts, "MAX_LIGHT_BYTES", 1000)
     if "uniform" not in strategy:
-        with pytest.raises(TooDearError):
+        with pytest.raises(HeavyJobError):
             job.run(light)
 
 
@@ -213,16 +212,16 @@ def test_what_is_not_kept_is_not_computed_and_no_backbone_loaded(
 ) -> None:
     later = BlobName.of(b"later weights")
     for changes in ({"weights": later}, {"proxy": "ridge:patches"}, {"proxy": "auto"}):
-        with pytest.raises(TooDearError):
+        with pytest.raises(HeavyJobError):
             select("grand", **changes).run(light)
     assert light.backbone is None
     settings = light.settings.model_copy(update={"backbone": "torchvision:resnet18@missing"})
-    with pytest.raises(TooDearError):
+    with pytest.raises(HeavyJobError):
         select("grand", proxy="auto").run(replace(light, settings=settings))
 
 
-def test_signals_that_the_other_process_has_just_forgotten_are_too_dear(
-    dear: Context,
+def test_signals_that_the_other_process_has_just_forgotten_are_needs_heavy_queue(
+    heavy: Context,
     light: LightContext,
     select: Callable[..., SelectSubset],
     monkeypatch: pytest.MonkeyPatch,
@@ -230,14 +229,14 @@ def test_signals_that_the_other_process_has_just_forgotten_are_too_dear(
     def gone(*_: object, **__: object) -> Path:
         raise FileNotFoundError
 
-    select("grand").run(dear)
-    for find in (gone, lambda *_, **__: dear.signals_dir / "gone"):
-        monkeypatch.setattr(lights, "find_kept", find)
-        with pytest.raises(TooDearError):
+    select("grand").run(heavy)
+    for find in (gone, lambda *_, **__: heavy.signals_dir / "gone"):
+        monkeypatch.setattr(contexts, "find_cached", find)
+        with pytest.raises(HeavyJobError):
             select("grand").run(light)
 
 
-SMALL, LARGE = BlobName("0" * 64, 1000), BlobName("0" * 64, MAX_CHEAP_BYTES + 1)
+SMALL, LARGE = BlobName("0" * 64, 1000), BlobName("0" * 64, MAX_LIGHT_BYTES + 1)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +248,7 @@ SMALL, LARGE = BlobName("0" * 64, 1000), BlobName("0" * 64, MAX_CHEAP_BYTES + 1)
         ("moderate", SMALL, True),
         ("moderate", LARGE, False),
         ("facility_location", None, False),
-        # Pairs are the data set's own where nobody has given others.
+        # Pairs are the data set's own unless the request has others.
         ("clip_score", None, False),
         ("clip_score", SMALL, True),
         ("auto", None, False),

@@ -13,16 +13,15 @@ from lipt.common.inputs.specs import ImageSpec
 from lipt.common.observability.logs import EventKind, Events, log_context, logging_about
 from lipt.common.observability.metrics import Meters
 from lipt.common.observability.tracing import current_traceparent, span
-from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.context import Context, DataDescription
 from lipt.coordinator.compute.messages import (
-    Asked,
     DroppedError,
+    HeavyJobError,
+    JobOptions,
     News,
     Progressed,
     ScanClosed,
     ScanNews,
-    TooDearError,
 )
 from lipt.coordinator.compute.process import ComputeProcess, OpenContext
 from lipt.coordinator.compute.queue import ComputeQueue, Entry, fair_order
@@ -41,8 +40,8 @@ KNOWN = DataDescription(
 
 def entry(number: int, callers: str = "a", turn: int = 0) -> Entry:
     job, outcome = cast("Any", None), cast("Any", None)
-    asked = Asked("r", lambda: frozenset(callers.split()))
-    return Entry(number, turn, 0.0, job, asked, lambda _: None, outcome)
+    options = JobOptions("r", lambda: frozenset(callers.split()))
+    return Entry(number, turn, 0.0, job, options, lambda _: None, outcome)
 
 
 def numbers(waiting: list[Entry], ranks: dict[str, int] | None = None) -> list[int]:
@@ -99,7 +98,7 @@ async def settled() -> None:
 
 @dataclass(eq=False)
 class Request:
-    """Somebody who waits, and what was heard."""
+    """A waiting caller and its reports."""
 
     task: asyncio.Task[Any]
     heard: list[Progressed]
@@ -151,9 +150,9 @@ class PlayedQueue(ComputeQueue):
         callers = (lambda: frozenset({caller})) if isinstance(caller, str) else caller
         heard: list[Progressed] = []
         parts: list[object] = []
-        asked = Asked(run, callers, light, on_part=parts.append)
+        options = JobOptions(run, callers, light, on_part=parts.append)
         job_: Any = job
-        return Request(asyncio.create_task(self.run(job_, heard.append, asked)), heard, parts)
+        return Request(asyncio.create_task(self.run(job_, heard.append, options)), heard, parts)
 
     async def leave(self, *requests: Request) -> None:
         for request in requests:
@@ -200,7 +199,7 @@ async def test_who_watches_sees_what_is_computed_and_then_who_waits_in_order(
         ("r3", 0, False),
         ("r2", 1, False),
     ]
-    assert (seen[0].job, seen[0].lane, seen[0].seconds) == ("str", "dear", 3.0)
+    assert (seen[0].job, seen[0].lane, seen[0].seconds) == ("str", "heavy", 3.0)
     assert [one.progress.activity for one in seen] == ["squaring", *["waiting for its turn"] * 2]
     await queue.end_all()
     assert queue.computations() == ()
@@ -215,8 +214,8 @@ async def test_waiting_and_computing_are_measured_apart(queue: PlayedQueue) -> N
     queue.clock.now += 3.0
     assert [one.seconds for one in queue.computations()] == [5.0, 3.0]
     await queue.end_all()  # the first after 6 s, the second, which waited 4 s, after 1 s
-    assert observed(queue.measured, QUEUE_WAIT)["dear",] == (2, 4.0)
-    assert observed(queue.measured, JOB)["dear", "str"] == (2, 7.0)
+    assert observed(queue.measured, QUEUE_WAIT)["heavy",] == (2, 4.0)
+    assert observed(queue.measured, JOB)["heavy", "str"] == (2, 7.0)
 
 
 async def test_who_waits_is_told_the_place_and_then_how_far_it_is(queue: PlayedQueue) -> None:
@@ -244,7 +243,7 @@ async def test_job_that_nobody_waits_for_is_dropped_and_the_next_begins_when_it_
     assert queue.counted.count(EventKind.JOB_DROPPED, "waiting") == 1
     await queue.leave(first)
     assert queue.process.begun == ["first", "dropped"]
-    # What it says on its way out is nobody's.
+    # Its last reports go to no caller.
     queue.process.say(Progressed("squaring", 1, 2))
     assert first.ahead == [0]
     await queue.process.end(DroppedError())
@@ -301,13 +300,13 @@ async def test_more_than_may_wait_are_refused_with_the_time_to_ask_again(
     await settled()
     queue.clock.now += 7.0
     refused = queue.ask("a2", "a")
-    words = "2 requests of this caller wait to be computed, 2 may. Ask again in 7 s."
+    words = "2 requests of this caller are waiting, the maximum is 2. Ask again in 7 s."
     with pytest.raises(QueueFullError, match=words) as raised:
         await refused.task
     assert raised.value.retry_after_seconds == 7.0
     kept.append(queue.ask("b0", "b"))
     await settled()
-    with pytest.raises(QueueFullError, match="3 requests wait to be computed, 3 may"):
+    with pytest.raises(QueueFullError, match="3 requests are waiting, the maximum is 3"):
         await queue.ask("c0", "c").task
     # A run's own are never refused, nor do they take the place of others.
     kept += [queue.ask(f"run {number}", None) for number in range(5)]
@@ -328,7 +327,7 @@ async def test_light_job_that_needs_more_goes_on_to_the_heavy_process(queue: Pla
     first, second = (queue.ask(job, light=True) for job in ("first", "second"))
     await settled()
     assert (queue.process.begun, light.begun) == (["heavy"], ["first"])
-    await light.end(TooDearError())
+    await light.end(HeavyJobError())
     assert light.begun == ["first", "second"]
     await light.end(2)
     assert await second.task == 2

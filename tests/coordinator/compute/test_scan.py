@@ -146,16 +146,16 @@ def test_wrong_values_are_found_and_all_ranges_of_that_credential_computed_again
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     def send(_: Scan) -> None:
-        world.sent("liar", 1)
-        world.sent("liar", 2, linear(num_classes=10))
+        world.sent("faulty", 1)
+        world.sent("faulty", 2, linear(num_classes=10))
         world.sent("honest", 3)
 
     world.when_opened = send
     signals = world.signals()
     assert same(signals, world.alone())
     assert world.done_here() == [7, 6, 5, 4, 2, 1, 0]
-    assert world.distrusted() == {"liar": {1, 2}}
-    assert "liar has sent signals that its examples do not have" in caplog.text
+    assert world.distrusted() == {"faulty": {1, 2}}
+    assert "faulty has sent signals that its examples do not have" in caplog.text
     assert signals.scored_by is not None
     (credential,) = signals.scored_by["credentials"]
     assert (
@@ -210,9 +210,9 @@ def test_a_forged_range_that_comes_last_is_noticed_and_so_is_a_distrusted_creden
 def test_drawn_examples_that_fill_no_batch_are_verified_before_the_pass_ends(world: World) -> None:
     # Some 26 of 256, and a batch has 64.
     world.context = world.started(world.computing(verified_share=0.1))
-    world.when_opened = lambda _: world.sent("liar", 0, linear(num_classes=10))
+    world.when_opened = lambda _: world.sent("faulty", 0, linear(num_classes=10))
     assert same(world.signals(), world.alone())
-    assert world.distrusted() == {"liar": {0}}
+    assert world.distrusted() == {"faulty": {0}}
 
 
 def test_kept_signals_and_cut_passes_lose_what_a_distrusted_credential_has_sent(
@@ -220,12 +220,12 @@ def test_kept_signals_and_cut_passes_lose_what_a_distrusted_credential_has_sent(
 ) -> None:
     other = RangeFolder(scans_dir(world.settings.state_dir), "scan-other")
     other.open()
-    for credential in ("liar", "honest"):
-        other.keep(0 if credential == "liar" else 1, credential, b"content")
+    for credential in ("faulty", "honest"):
+        other.keep(0 if credential == "faulty" else 1, credential, b"content")
         scored_by = {"credentials": [{"credential": credential}]}
         path = world.context.signals_dir / f"signals-{credential}.0.safetensors"
         replace(world.alone(), scored_by=scored_by).save(path)
-    world.when_opened = lambda _: world.sent("liar", 0, linear(num_classes=10))
+    world.when_opened = lambda _: world.sent("faulty", 0, linear(num_classes=10))
     world.signals()
     kept = world.context.signals_dir.glob("signals-*.safetensors")
     assert [path.name for path in kept] == ["signals-honest.0.safetensors"]

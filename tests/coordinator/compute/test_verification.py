@@ -1,4 +1,4 @@
-"""The stated probability of unnoticed forgeries, against simulated liars."""
+"""The stated probability of unnoticed forgeries, against simulated faulty workers."""
 
 from __future__ import annotations
 

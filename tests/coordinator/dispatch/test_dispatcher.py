@@ -9,9 +9,9 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StaleLeaseError, StateError
 from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.dispatch import dispatcher
-from lipt.coordinator.dispatch.choosing import Opening, choose_learner
+from lipt.coordinator.dispatch import policy
 from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.dispatch.policy import Candidate, choose_learner
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.store import LearnerProgress
 from lipt.coordinator.runs.transitions import LearnerResult
@@ -41,11 +41,11 @@ async def test_no_more_waiting_workers_are_considered_than_there_are_learners(
 ) -> None:
     considered: list[str] = []
 
-    def watched(worker: WorkerRecord, *arguments: Any, **keywords: Any) -> Opening | None:
+    def watched(worker: WorkerRecord, *arguments: Any, **keywords: Any) -> Candidate | None:
         considered.append(worker.name)
         return choose_learner(worker, *arguments, **keywords)
 
-    monkeypatch.setattr(dispatcher, "choose_learner", watched)
+    monkeypatch.setattr(policy, "choose_learner", watched)
     polls = [
         asyncio.create_task(bench.acquire(bench.join(f"{number}"), wait_seconds=5.0))
         for number in range(100)
@@ -207,7 +207,7 @@ async def test_worker_that_waits_in_vain_is_told_once_at_once_and_the_log_too(
     vm = bench.join("vm")
     await bench.store.add(made_up_run(model="mine:build"))
     assert await bench.acquire(vm, wait_seconds=3600.0) is None
-    log = "worker vm is idle: it cannot train run name-r, for it does not allow `mine`"
+    log = "worker vm is idle: it cannot train run name-r: it does not allow `mine`"
     assert caplog.text.count(log) == 1
     # From here on its polls last as long as they may, until there is work for it.
     polling = asyncio.create_task(bench.acquire(vm, wait_seconds=3600.0))
@@ -225,11 +225,11 @@ async def test_only_who_has_no_learner_is_idle(bench: Bench) -> None:
     mine = made_up_run(model="mine:build")
     await bench.store.add(mine)
     dispatcher = bench.dispatcher
-    assert "does not allow `mine`" in dispatcher.why_idle(dispatcher.workers.heard(vm))
+    assert "does not allow `mine`" in dispatcher.why_idle(dispatcher.workers.note_call(vm))
     assert dispatcher.why_waiting(mine).startswith("worker vm does not allow")
     await bench.store.add(made_up_run("builtin", num_learners=1))
     await bench.take(vm)
-    assert dispatcher.why_idle(dispatcher.workers.heard(vm)) == ""
+    assert dispatcher.why_idle(dispatcher.workers.note_call(vm)) == ""
 
 
 async def lose(bench: Bench, name: str) -> AssignmentKey:
@@ -363,7 +363,7 @@ async def test_result_that_the_disk_refuses_leaves_the_lease_to_be_committed_aga
         patched.setattr(bench.database, "save_run", refuse)
         calls = [
             bench.dispatcher.commit(worker, key, epoch, RESULT),
-            # Built upon what falls: nobody is told that the lease is over.
+            # Built upon a write that fails: no worker learns that the lease is over.
             bench.dispatcher.commit(worker, key, epoch, OTHER_RESULT),
         ]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)

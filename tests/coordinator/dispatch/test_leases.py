@@ -221,7 +221,7 @@ def test_a_worker_is_there_while_it_is_heard_or_has_a_reason_to_be_silent(
     clock.now += 0.1
     assert registry.alive(()) == ()
     assert registry.alive({worker.worker_id}) == (worker,)
-    registry.heard(worker.worker_id)
+    registry.note_call(worker.worker_id)
     assert [it.worker_id for it in registry.alive(())] == [worker.worker_id]
 
 
@@ -230,14 +230,14 @@ def test_a_worker_that_was_silent_for_an_hour_is_forgotten_and_may_join_again(
 ) -> None:
     silent, heard = join(registry, "silent"), join(registry, "heard")
     clock.now += 3000.0
-    registry.heard(heard.worker_id)
+    registry.note_call(heard.worker_id)
     clock.now += 601.0
     join(registry, "next")
     assert registry.find(heard.worker_id)
     assert not registry.find(silent.worker_id)
     assert registry.name(silent.worker_id) == silent.worker_id
     with pytest.raises(UnknownWorkerError, match="Register again"):
-        registry.heard(silent.worker_id)
+        registry.note_call(silent.worker_id)
     assert join(registry, "silent").worker_id == silent.worker_id
 
 
@@ -249,7 +249,7 @@ def test_of_too_many_workers_those_that_were_silent_for_longest_are_forgotten(
     for name in "abc":
         clock.now += 1.0
         workers.append(join(registry, name))
-    registry.heard(workers[0].worker_id)
+    registry.note_call(workers[0].worker_id)
     join(registry, "d")
     known = [registry.find(worker.worker_id) is not None for worker in workers]
     assert known == [True, False, True]

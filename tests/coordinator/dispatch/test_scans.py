@@ -345,9 +345,9 @@ async def test_a_permission_ends_with_the_token_that_had_it(intake: Intake) -> N
     )
     joined = workers.register(secret, name="a", has_data=True, shown=scoring, **facts)
     workers.require(joined.worker_id, training)
-    assert intake.dispatcher.scans.take(workers.heard(joined.worker_id)) is None
+    assert intake.dispatcher.scans.take(workers.note_call(joined.worker_id)) is None
     workers.require(joined.worker_id, scoring)
-    assert intake.dispatcher.scans.take(workers.heard(joined.worker_id)) is not None
+    assert intake.dispatcher.scans.take(workers.note_call(joined.worker_id)) is not None
 
 
 async def test_what_is_no_range_is_refused_and_left_to_the_job(
@@ -457,7 +457,7 @@ async def test_ranges_count_while_one_waits_for_a_worker(bench: Bench) -> None:
     for name in ("a", "b"):
         grant(scans, name)
         await asyncio.sleep(0)
-        # As many as at first: whoever starts workers by it is not told of every range.
+        # As many as at first: a pool that starts workers by it is not woken for every range.
         assert not waiting.done()
     grant(scans, "c")
     assert await waiting == Demand()

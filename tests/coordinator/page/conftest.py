@@ -38,7 +38,7 @@ class ServedPage:
 
     @asynccontextmanager
     async def browser(self, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-        """One that nobody has signed in with; what it sends comes from the page."""
+        """A client without a session, whose requests come from the page."""
         headers = {"Origin": self.url, "Content-Type": "application/json"}
         async with httpx.AsyncClient(
             base_url=self.url, headers=headers, timeout=20.0, trust_env=False, **options

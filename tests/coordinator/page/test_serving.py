@@ -244,7 +244,7 @@ CERTIFIED = Caller("certificate:ff", "alice", frozenset(Role), "ff", 2e9)
 
 
 class Shown:
-    """What callers have shown; a test takes it away."""
+    """Credentials of callers; a test removes them."""
 
     holds = True
 

@@ -14,7 +14,7 @@ import torch
 from lipt.common.access.roles import Role
 from lipt.common.errors import SignalsError
 from lipt.common.subsets import Examples
-from lipt.coordinator.compute.jobs.selecting import (
+from lipt.coordinator.compute.jobs.selection import (
     Diagnosed,
     DiagnoseData,
     MapExamples,

@@ -116,7 +116,7 @@ async def test_stores_and_streams_a_blob(stub: Any, store: BlobStore) -> None:
 
 
 class NobodysBlobs:
-    """What a worker may read and send: nothing."""
+    """Rights of a worker that may read and send no blob."""
 
     def require_readable(self, *_: object) -> None:
         raise ForeignBlobError("not to be read.")

@@ -230,7 +230,7 @@ async def refusal(call: Any) -> LiptError:
 async def until(holds: Callable[[], bool]) -> None:
     """A server notes the end of a call a moment after its client has the answer."""
     async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110 - meters tell nobody
+        while not holds():  # noqa: ASYNC110 - meters have no event
             await asyncio.sleep(0)
 
 
@@ -344,9 +344,9 @@ async def test_calls_are_measured_by_method_and_code_and_refusals_by_peer(tmp_pa
 
 
 def identify(shown: Shown) -> Caller:
-    """Whoever shows `Bearer NAME ROLE...` is NAME, with these roles."""
+    """Identify `Bearer NAME ROLE...` as NAME, with these roles."""
     if shown.authorization is None:
-        raise UnauthenticatedError("nobody. Be somebody.")
+        raise UnauthenticatedError("no credential. Show one.")
     _, name, *roles = shown.authorization.split()
     return Caller(name, name, frozenset(map(Role, roles)) or EVERY_ROLE)
 

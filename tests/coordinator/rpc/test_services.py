@@ -28,7 +28,7 @@ from lipt.coordinator.rpc.subsets import Answering, DiagnosisService, SubsetServ
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.subsets.answers import Answer, DiagnosisQuery
+from lipt.coordinator.subsets import Answer, DiagnosisQuery
 from lipt.core.selection.registry import STRATEGIES
 from lipt.v1 import access_pb2, diagnosis_pb2, info_pb2, run_pb2, worker_pb2
 from lipt.v1 import subset_pb2 as pb
@@ -87,7 +87,7 @@ async def test_caller_is_told_who_it_is_and_where_its_page_is(access: AccessServ
     assert opened.expires_at.ToSeconds() == 60
 
 
-# Nobody stands at this entrance, so that the caller is anybody.
+# No identification here, so the caller is ANYBODY.
 NOBODY = cast("Any", None)
 
 

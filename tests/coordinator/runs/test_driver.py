@@ -37,14 +37,14 @@ SOUP = SoupResult(
 
 
 class TimedBook(RunStore):
-    """Time passes only while somebody waits for a change in vain."""
+    """Time passes only while a caller waits for a change in vain."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self.monotonic = 0.0
         self.waits: list[float] = []
 
-    async def wait_for_turn(self, run_id: str, after: int, *, timeout_seconds: float) -> None:
+    async def wait_for_update(self, run_id: str, after: int, *, timeout_seconds: float) -> None:
         self.waits.append(timeout_seconds)
         self.monotonic += timeout_seconds
 
@@ -197,7 +197,7 @@ async def test_run_waits_for_a_full_disk_and_computes_nothing_twice(
 async def test_result_that_the_disk_has_damaged_is_asked_for_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
+    monkeypatch.setattr(TimedBook, "wait_for_update", RunStore.wait_for_update)
     await bench.store.add(made_up_run(num_learners=1))
     await bench.dispatcher.commit(*await bench.take("first"), LEARNER)
     bench.answers = [DamagedLearners((0,)), SOUP]
@@ -217,7 +217,7 @@ async def test_result_that_the_disk_has_damaged_is_asked_for_again(
 async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the_soup(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
+    monkeypatch.setattr(TimedBook, "wait_for_update", RunStore.wait_for_update)
     await bench.store.add(made_up_run(num_learners=1))
     driving = asyncio.ensure_future(bench.drive())
     await bench.dispatcher.fail(*await bench.take("first"), "theta* arrived damaged")
@@ -230,7 +230,7 @@ async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the
 async def test_cancelled_run_takes_along_what_is_made_again_for_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TimedBook, "wait_for_turn", RunStore.wait_for_turn)
+    monkeypatch.setattr(TimedBook, "wait_for_update", RunStore.wait_for_update)
     given_up = asyncio.Event()
 
     async def restore(run: RunRecord, report: object) -> None:
@@ -267,7 +267,7 @@ async def test_run_that_is_held_does_nothing_till_it_is_released_and_is_not_late
             self.waits.append(timeout_seconds)
         return self.revision(run_id)
 
-    monkeypatch.setattr(TimedBook, "wait_for_turn", wait)
+    monkeypatch.setattr(TimedBook, "wait_for_update", wait)
     driver = bench.driver()
     driver.resume_all()
     (task,) = driver._tasks.values()
@@ -282,7 +282,7 @@ async def test_run_that_is_held_does_nothing_till_it_is_released_and_is_not_late
 
 
 async def repeat(bench: Bench, *answers: object) -> tuple[object, list[tuple[RunState, str]]]:
-    """What an action gives in the end that gives these answers, and what its pauses show."""
+    """The final result of an action with these answers, and the activity during its pauses."""
     await bench.store.add(made_up_run(state=RunState.MERGING))
     left, seen = list(answers), list[tuple[RunState, str]]()
 

@@ -29,7 +29,7 @@ from lipt.common.errors import (
 from lipt.common.process.machine import Machine
 from lipt.common.states import RunState
 from lipt.common.weights.files import pack
-from lipt.coordinator.planning.admission import Admission
+from lipt.coordinator.runs.plan import RunAdmission
 from lipt.coordinator.runs.requests import RunRequests, page_of
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import LimitSettings
@@ -54,7 +54,7 @@ class World:
         self.store = RunStore(self.database)
         self.blobs = BlobStore(directory, max_blob_bytes=2**20)
         self.started: list[str] = []
-        admission = Admission(
+        admission = RunAdmission(
             self.blobs,
             DATA,
             limits=LimitSettings(),

@@ -106,7 +106,7 @@ async def test_of_ended_runs_no_record_is_read_before_it_is_asked_for(
     assert (reads.loaded, reads.read) == (["t"], [])
     assert (store.find("name-e7"), store.find("e7")) == (ended[7], ended[7])
     assert store.find_request(ended[8].request_id) == ended[8]
-    assert store.find_request("of nobody") is None
+    assert store.find_request("unknown") is None
     assert reads.read == ["e7", "e7", "e8"]
 
 
@@ -114,7 +114,7 @@ async def test_run_that_ends_is_summed_up_and_is_found_as_before(store: RunStore
     assert [run.run_id for run in store.live()] == ["r"]
     watched, turned = (
         asyncio.create_task(wait("r", store.revision("r"), timeout_seconds=30.0))
-        for wait in (store.wait_for_change, store.wait_for_turn)
+        for wait in (store.wait_for_change, store.wait_for_update)
     )
     await asyncio.sleep(0)
     ended = await store.update("r", lambda run: run.changed(state=RunState.READY, ended_at=5.0))
@@ -138,7 +138,7 @@ async def test_end_whose_caller_has_left_is_summed_up_as_well(store: RunStore) -
     ending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ending
-    await store.wait_for_turn("r", store.revision("r"), timeout_seconds=30.0)
+    await store.wait_for_update("r", store.revision("r"), timeout_seconds=30.0)
     await asyncio.sleep(0)
     assert store._live == {}
     assert store.find("r").state is RunState.CANCELLED
@@ -265,7 +265,7 @@ def test_learner_that_is_new_has_changed() -> None:
     assert changed_learners(run, equal) == []
 
 
-# What happens, one after the other: somebody asks for a change that appends its number, or that is
+# What happens, one after the other: a caller asks for a change that appends its number, or that is
 # refused or changes nothing; a caller leaves; the disk takes a record, or refuses it.
 ASK, REFUSED, NOTHING, LEAVE, TAKEN, FULL = range(6)
 

@@ -20,17 +20,23 @@ from lipt.common.inputs.specs import (
 )
 from lipt.common.observability.logs import EventKind, Events
 from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
     DamagedLearners,
-    DataDescription,
     InitializeWeights,
     MakeSoup,
     SoupResult,
 )
-from lipt.coordinator.compute.messages import Asked
-from lipt.coordinator.runs.holding import find_ready, hold_runs_of_other_data, how_far, why_held
-from lipt.coordinator.runs.repair import restore, restore_inputs
+from lipt.coordinator.compute.messages import JobOptions
+from lipt.coordinator.runs.availability import (
+    find_ready,
+    hold_runs_of_other_data,
+    how_far,
+    restore,
+    restore_inputs,
+    why_held,
+)
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import (
     Closing,
@@ -38,7 +44,7 @@ from lipt.coordinator.runs.transitions import (
     after_failure,
     decide_closing,
     done,
-    is_in,
+    has_result,
     requeued,
     with_deadline_running,
     without_open_learners,
@@ -46,10 +52,10 @@ from lipt.coordinator.runs.transitions import (
 )
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import (
-    CopyRecord,
     LearnerRecord,
     RunRecord,
     SilentEnd,
+    UnconfirmedResult,
 )
 from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
 from tests.coordinator.made_up_runs import having, leased, made_up_run
@@ -107,14 +113,14 @@ def test_deadline_with_too_few_fails_and_says_where_the_others_are() -> None:
 
 
 def test_learner_is_given_up_after_max_attempts_and_its_reasons_stay() -> None:
-    learner = made_up_run().learners[0].changed(worker_name="liar")
+    learner = made_up_run().learners[0].changed(worker_name="faulty")
     once = after_failure(learner, worker_id="a", reason="NaN", max_attempts=2)
     twice = after_failure(once, worker_id="b", reason="too dense", max_attempts=2)
     assert (once.state, twice.state) == (LearnerState.QUEUED, LearnerState.FAILED)
     assert twice.failed_on == ("a", "b")
-    assert twice.message == "attempt 2 of 2 on liar: too dense"
+    assert twice.message == "attempt 2 of 2 on faulty: too dense"
     at_last = twice.changed(state=LearnerState.DONE, message="")
-    assert at_last.account == f"attempt 1 of 2 on liar: NaN; {twice.message}"
+    assert at_last.account == f"attempt 1 of 2 on faulty: NaN; {twice.message}"
 
 
 def test_record_does_not_grow_with_the_number_of_attempts() -> None:
@@ -151,8 +157,8 @@ def handed_in(learner: LearnerRecord, content: bytes = b"x") -> LearnerRecord:
     return done(out, LearnerResult(BlobName.of(content), 1.0, 1.0, bytes_received=0))
 
 
-def copy_of(learner: LearnerRecord) -> CopyRecord:
-    return CopyRecord(
+def unconfirmed_of(learner: LearnerRecord) -> UnconfirmedResult:
+    return UnconfirmedResult(
         epoch=learner.epoch,
         worker_id=learner.worker_id,
         worker_name=learner.worker_name,
@@ -172,12 +178,12 @@ def test_the_latest_ten_silent_ends_are_kept_until_a_learner_is_in() -> None:
 
 def test_only_the_same_result_of_the_same_lease_is_in_already() -> None:
     learner, x = handed_in(made_up_run().learners[0]), BlobName.of(b"x")
-    held_back = requeued(learner, "").changed(copies=(copy_of(learner),), result=None)
+    held_back = requeued(learner, "").changed(unconfirmed=(unconfirmed_of(learner),), result=None)
     for there in (learner, held_back):
-        assert is_in(there, x, "box", 1)
-        assert not is_in(there, x, "box", 2)
-        assert not is_in(there, x, "other", 1)
-        assert not is_in(there, BlobName.of(b"y"), "box", 1)
+        assert has_result(there, x, "box", 1)
+        assert not has_result(there, x, "box", 2)
+        assert not has_result(there, x, "other", 1)
+        assert not has_result(there, BlobName.of(b"y"), "box", 1)
 
 
 def test_only_open_learners_are_dropped_when_a_run_closes() -> None:
@@ -196,9 +202,9 @@ def test_a_damaged_result_goes_with_all_that_was_handed_in_for_it() -> None:
     run = made_up_run(num_learners=2)
     for learner in run.learners:
         whole = handed_in(learner)
-        run = run.with_learner(whole.changed(copies=(copy_of(whole),)))
+        run = run.with_learner(whole.changed(unconfirmed=(unconfirmed_of(whole),)))
     lost, kept = without_results(run, (0,)).learners
-    assert (lost.state, lost.result, lost.copies) == (LearnerState.QUEUED, None, ())
+    assert (lost.state, lost.result, lost.unconfirmed) == (LearnerState.QUEUED, None, ())
     assert kept == run.learners[1]
 
 
@@ -236,7 +242,7 @@ def ready() -> RunRecord:
 
 async def restore_theta_p(run: RunRecord, blobs: BlobStore, compute: FakeCompute) -> list[str]:
     wanted = [BlobName.of(THETA_P)]
-    await restore(run, wanted, blobs, compute.queue, lambda _: None, Asked(run.run_id))
+    await restore(run, wanted, blobs, compute.queue, lambda _: None, JobOptions(run.run_id))
     return compute.kinds
 
 

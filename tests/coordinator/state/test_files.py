@@ -18,7 +18,7 @@ from tests.coordinator.state.conftest import StateBench
 
 @pytest.fixture(autouse=True)
 def usual_umask() -> Iterator[None]:
-    """What lets every user read what is made."""
+    """A umask under which all users can read new files."""
     before = os.umask(0o022)
     yield
     os.umask(before)

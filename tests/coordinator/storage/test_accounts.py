@@ -27,12 +27,12 @@ from lipt.common.states import RunState
 from lipt.common.weights.files import pack
 from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence
 from lipt.coordinator.app import App
-from lipt.coordinator.compute.jobs.selecting import Diagnosed, DiagnoseData, SelectSubset
+from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData, SelectSubset
 from lipt.coordinator.dispatch.leases import AssignmentKey, RangeGrant
 from lipt.coordinator.server import serving
 from lipt.coordinator.settings import StorageSettings
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.storage.accounts import (
+from lipt.coordinator.storage import (
     Accounts,
     Allowance,
     Quota,
@@ -40,7 +40,7 @@ from lipt.coordinator.storage.accounts import (
     free_bytes,
     resolve_quota,
 )
-from lipt.coordinator.subsets.answers import DiagnosisQuery
+from lipt.coordinator.subsets import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import blob_pb2, blob_pb2_grpc, config_pb2
 from tests.clock import Clock
@@ -244,7 +244,7 @@ def test_every_file_may_be_sent_twice_at_twice_the_size_and_a_header() -> None:
 
 
 class Blobs(WorkerBlobs):
-    """What decides on the blobs of workers that have learners of one run."""
+    """The blob rights of workers with learners of one run."""
 
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench.dispatcher)
@@ -394,7 +394,7 @@ async def test_restart_counts_what_is_there(tmp_path: Path) -> None:
         assert coordinator.figures("lipt_storage_bytes")["reserved"] == 100
     async with served(tmp_path) as coordinator:
         # Of the beginning one byte: what else is to come is declared when it goes on. What the
-        # coordinator made for its run is nobody's upload.
+        # coordinator made for its run is no caller's upload.
         assert coordinator.figures("lipt_storage_bytes")["uploaded"] == 600
         assert coordinator.figures("lipt_unfinished_uploads") == {"": 1}
         peer = await coordinator.peer()

@@ -19,8 +19,7 @@ from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.files import collection_paused
 from lipt.coordinator.state.maintenance import check_state
 from lipt.coordinator.state.records import RunRecord
-from lipt.coordinator.storage.accounts import Accounts
-from lipt.coordinator.storage.storage import Storage, aging_clock
+from lipt.coordinator.storage import Accounts, Storage, aging_clock
 from tests.clock import Clock
 from tests.coordinator.fakes import FakeCompute
 from tests.coordinator.made_up_runs import made_up_run

@@ -15,7 +15,7 @@ from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import InitializeWeights, MakeSoup, SoupResult
-from lipt.coordinator.compute.jobs.selecting import (
+from lipt.coordinator.compute.jobs.selection import (
     Diagnosed,
     DiagnoseData,
     RecheckSubset,
@@ -25,7 +25,7 @@ from lipt.coordinator.compute.jobs.selecting import (
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord
-from lipt.coordinator.subsets.answers import Answer, Answers, DiagnosisQuery
+from lipt.coordinator.subsets import Answer, Answers, DiagnosisQuery
 from lipt.core.selection.selection import Selection
 from lipt.core.stages.choice import Chosen
 from lipt.core.stages.question import SubsetQuery

@@ -20,12 +20,12 @@ from lipt.common.errors import (
 )
 from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.compute.jobs.selecting import RecheckSubset, SelectSubset
-from lipt.coordinator.runs.holding import find_ready
+from lipt.coordinator import subsets as module
+from lipt.coordinator.compute.jobs.selection import RecheckSubset, SelectSubset
+from lipt.coordinator.runs.availability import find_ready
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.subsets import answers as module
-from lipt.coordinator.subsets.answers import Answer
+from lipt.coordinator.subsets import Answer
 from lipt.core.results import CommittedLearner
 from lipt.core.selection.registry import STRATEGIES
 from lipt.core.stages.recheck import Recheck

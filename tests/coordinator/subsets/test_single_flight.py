@@ -6,7 +6,7 @@ import pytest
 
 from lipt.common.errors import BudgetError
 from lipt.coordinator.compute.messages import OnProgress, Progressed
-from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
+from lipt.coordinator.subsets import Callers, SingleFlight
 
 WAITING, HALF, DONE = (
     Progressed("waiting", 0, 0, ahead=3),
@@ -87,7 +87,7 @@ async def test_a_computation_is_given_up_with_the_last_who_waits_for_it(
     await leave(first)
     assert (work.callers(), work.given_up) == ({"two"}, 0)
     second[0].cancel()
-    # Whoever asks for it again, even at once, begins anew.
+    # A new request, even at once, starts a new computation.
     again = ask(flights, work)
     work.let_go.set()
     assert (await again[0], work.given_up) == (2, 1)

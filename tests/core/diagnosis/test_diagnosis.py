@@ -9,7 +9,7 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.common.data.dataset import Numbering
+from lipt.common.data.dataset import IdMapping
 from lipt.common.errors import SignalsError
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.diagnosis import (
@@ -117,7 +117,7 @@ def test_a_file_has_columns_and_the_summary(diagnosis: Diagnosis, tmp_path: Path
 def test_findings_are_told_by_id_and_say_nothing_of_what_was_left_out(findings: Findings) -> None:
     # Places 0 to 5 are the ids 0, 2, 3, 4, 6, 7.
     labels_N = torch.tensor([0, 1, 0, 0, 1, 0, 1, 1])
-    found = put_together(findings.by_id(Numbering((1, 5)), labels_N), labels_N)
+    found = put_together(findings.by_id(IdMapping((1, 5)), labels_N), labels_N)
     assert (found.summary["num_examples"], found.summary["class_counts"]) == (8, [4, 4])
     assert [one["id"] for one in found.summary["label_errors"]["ranked"]] == [3]
     assert found.summary["duplicates"]["groups"] == [[0, 2, 3], [7, 6]]

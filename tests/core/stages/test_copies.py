@@ -11,7 +11,7 @@ from lipt.common.data.loading import load
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.inputs.specs import Column, ColumnType, ImageFormat
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.selecting import DiagnoseData, SelectSubset
+from lipt.coordinator.compute.jobs.selection import DiagnoseData, SelectSubset
 from lipt.coordinator.compute.messages import Progressed
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy

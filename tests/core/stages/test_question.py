@@ -14,7 +14,7 @@ from lipt.common.errors import (
 )
 from lipt.common.inputs.specs import ImageFormat
 from lipt.common.targets.kinds import TargetKind
-from lipt.coordinator.compute.jobs.selecting import SelectSubset
+from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import CommittedLearner, Outcome
 from lipt.core.selection.registry import STRATEGIES, find_strategy

@@ -13,7 +13,7 @@ from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.selecting import RecheckSubset
+from lipt.coordinator.compute.jobs.selection import RecheckSubset
 from lipt.core.signals.compute import LossSum, Parameters, loss_sum, trainable
 from lipt.core.stages.recheck import Recheck, fit_quadratic_model, sample_ids
 from tests.digits import digits_context

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.kept import keep
+from lipt.common.blobs.file_cache import cache_file
 from lipt.common.config.run_config import LearnersConfig, RunConfig
 from lipt.common.data.shard import Shard, open_shard
 from lipt.common.determinism import derive_seed
@@ -17,7 +17,7 @@ from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import CutShards
-from lipt.coordinator.compute.jobs.selecting import Selected, SelectSubset
+from lipt.coordinator.compute.jobs.selection import Selected, SelectSubset
 from lipt.coordinator.compute.messages import News, Progressed
 from lipt.coordinator.state.records import LearnerRecord
 from lipt.core.results import CommittedLearner, Trajectories
@@ -129,11 +129,11 @@ def test_a_killed_warm_up_goes_on_at_the_last_epochs_end(
     expected = ask(whole, WarmUp(3.0)).signals
 
     def keep_and_die(*given: object) -> None:
-        keep(*given)  # type: ignore[arg-type]
+        cache_file(*given)  # type: ignore[arg-type]
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr("lipt.coordinator.compute.context.keep", keep_and_die)
+        patched.setattr("lipt.coordinator.compute.context.cache_file", keep_and_die)
         with pytest.raises(Killed):
             ask(context, WarmUp(3.0))
     reports.clear()

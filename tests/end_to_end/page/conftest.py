@@ -62,7 +62,7 @@ class Watcher:
     def open(
         self, role: str | None, path: str = "", *, width: int = 1440, scheme: Any = "light"
     ) -> Page:
-        """A page of a browser that has signed in, at `#/path`; nobody has without a role."""
+        """A page of a browser that has signed in, at `#/path`; without a role it has not."""
         context = self.browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
         )

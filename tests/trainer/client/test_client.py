@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from lipt.common.errors import (
     ConfigError,
@@ -22,7 +23,6 @@ from lipt.common.errors import (
     UnreachableError,
 )
 from lipt.common.states import RunState
-from lipt.common.weights.files import read_specs
 from lipt.trainer.client.client import Client
 from lipt.v1 import blob_pb2, run_pb2
 from tests.relay import Fault, Relay, answer, before, change
@@ -172,7 +172,7 @@ def test_weights_come_in_files(service: Service, client: Client, tmp_path: Path,
     assert (blob.sha256, blob.size_bytes) == (expected.sha256, expected.size_bytes)
     content = path.read_bytes()
     assert hashlib.sha256(content).hexdigest() == expected.sha256
-    assert read_specs(path)
+    assert load_file(path)
     assert client.weights(READY, kind) == content
     # Nothing but the file is left beside it.
     assert [item.name for item in tmp_path.iterdir()] == ["out.safetensors"]

@@ -34,7 +34,7 @@ def ridge(features: str, *tried: str) -> dict[str, Any]:
         (("gradient norms", "signals"), ridge("patches"), True),
     ],
 )
-def test_choosing_rests_on_pretraining_where_the_run_was_looked_at(
+def test_policy_rests_on_pretraining_where_the_run_was_looked_at(
     needs: tuple[str, ...], proxy: dict[str, Any], rests: bool
 ) -> None:
     assert rests_on_pretraining(needs, {"proxy": proxy}) is rests

@@ -15,7 +15,7 @@ from lipt.common.errors import ConfigError, LiptError, ProcessEndedError, Unreac
 from lipt.common.rpc.channel import LongPoll
 from lipt.v1 import worker_pb2, worker_pb2_grpc
 from lipt.worker.pool import Ended, LocalEngine, ray_engine
-from lipt.worker.pool.pool import Demand, DemandSource, Pool, opened, own_arguments
+from lipt.worker.pool.pool import Demand, DemandSource, Pool, open_pool_workers, own_arguments
 from lipt.worker.settings import PoolSettings
 from tests.clock import Clock
 from tests.worker.fake_client import serving
@@ -156,7 +156,7 @@ TOKEN = "lipt_0123456789abcdef_" + "A" * 43
 
 
 def open_pool(**flags: Any) -> None:
-    with opened(settings(**flags), [], say=print):
+    with open_pool_workers(settings(**flags), [], say=print):
         pass
 
 

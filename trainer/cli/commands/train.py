@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from typer import BadParameter, Exit, Option
 
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.terminal import complain
+from lipt.common.terminal import print_error
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.display.output import (
     Say,
@@ -240,7 +240,7 @@ def train(
                 allowed_modules=modules,
             )
         except TrainingPaused as paused:
-            complain("lipt", str(paused))
+            print_error("lipt", str(paused))
             raise Exit(75) from None  # EX_TEMPFAIL: the same command is worth another start
     _finish(trained, files.out, made, redrawn=choice.redraw, json=json)
 

@@ -1,15 +1,8 @@
-import inspect
-import logging
-import sysconfig
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from lipt.common.data.sources.bundled import bundled_rows
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.data.sources.texts import hashing_tokenizer
-from lipt.common.errors import DataError
 
 datasets = pytest.importorskip("sklearn.datasets")
 
@@ -32,28 +25,3 @@ def test_tables_are_what_scikit_learn_loads_and_their_parts_disjoint(name: str) 
     parts = sorted(part.raw(row) for part in (train, test) for row in range(len(part)))
     assert parts == sorted(whole.raw(row) for row in range(len(whole)))
     assert len(test) in range(len(whole) // 5 - 3, len(whole) // 5 + 1)
-
-
-pytestmark = pytest.mark.slow
-
-
-def test_paragraphs_of_the_standard_library_are_labelled_with_their_package() -> None:
-    rows = opened("pydocs")
-    assert len(rows) > 2000
-    assert rows.labels_N.bincount().min() > 200
-    text = inspect.getdoc(logging.Logger)
-    assert text is not None
-    paragraph = text.split("\n\n")[0]
-    ((numbers, _),) = hashing_tokenizer(32, 2**13).encode([paragraph])
-    (row,) = [
-        row
-        for row, tokens in enumerate(rows.tensors[""].tolist())
-        if tokens == numbers + [0] * (32 - len(numbers))
-    ]
-    assert rows.class_names[rows.labels_N[row]] == "logging"
-
-
-def test_a_python_without_sources_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
-    with pytest.raises(DataError, match="there are no sources of asyncio"):
-        opened("pydocs")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lipt.common.data import open_dataset
 from lipt.common.data.sources import index
-from lipt.common.data.sources.index import Stamp, kept, make_room
+from lipt.common.data.sources.index import Stamp, allocate_tensor, cached_tensors
 from lipt.common.data.sources.storage import Ranges, Storage, storage_of
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, MissingExtraError
@@ -75,7 +75,7 @@ def test_other_kinds_of_urls_are_fsspec_s() -> None:
     assert storage.listed("memory://somewhere", ".txt", below=False) == [url]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(type(memory), "cat_file", lambda *_, **__: b"0123456789")
-        with pytest.raises(OSError, match=r"the server sends all of .*, not the part"):
+        with pytest.raises(OSError, match=r"the server sends all of .*, not the requested part"):
             storage_of("x", url).fetch(url, 2, 4)
     memory.rm("/somewhere/a.txt")
     with pytest.raises(ConfigError, match=r"x: nothing:// cannot be read: .*name another URL"):
@@ -138,7 +138,7 @@ class Made:
 
 
 def keep(made: Made, number: int = 0) -> list[int]:
-    found = kept("rows", ("x", number), made)
+    found = cached_tensors("rows", ("x", number), made)
     assert found["empty"].tolist() == []
     return list(found["a"].tolist())
 
@@ -150,7 +150,7 @@ def test_what_was_made_once_is_found_again_and_nothing_is_kept_of_what_failed(
         raise DataError("broken")
 
     with pytest.raises(DataError, match="broken"):
-        kept("rows", ("x", 0), fails)
+        cached_tensors("rows", ("x", 0), fails)
     assert not indexes.exists()
     made = Made()
     assert [keep(made) for _ in range(3)] == [[0, 1, 2, 3, 4]] * 3
@@ -162,13 +162,13 @@ def test_an_unwritable_directory_is_told(indexes: Path, caplog: pytest.LogCaptur
     indexes.parent.write_text("a file in its place")
     with caplog.at_level(logging.WARNING):
         assert keep(Made()) == [0, 1, 2, 3, 4]
-    assert "will be made again" in caplog.text
+    assert "is not cached in" in caplog.text
     assert "XDG_CACHE_HOME" in caplog.text
 
 
 def test_the_last_used_stay(indexes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = Made()
-    first = kept("rows", ("x", 0), made)
+    first = cached_tensors("rows", ("x", 0), made)
     (size,) = {path.stat().st_size for path in indexes.iterdir()}
     monkeypatch.setattr(index, "MOST_BYTES", size)
     keep(made, 1)
@@ -222,7 +222,7 @@ linux_only = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="ne
 @linux_only
 def test_what_is_large_is_mapped_from_a_file_without_a_name(tmp_path: Path) -> None:
     folder = tmp_path / "made"
-    values = make_room((10, 3), torch.float16, folder, memory_bytes=59)
+    values = allocate_tensor((10, 3), torch.float16, folder, memory_bytes=59)
     assert (values.shape, values.dtype) == ((10, 3), torch.float16)
     assert len(mapped_files(folder)) == 1
     assert list(folder.iterdir()) == []
@@ -244,7 +244,7 @@ def test_a_full_disk_is_told_and_memory_taken(
 
     monkeypatch.setattr("os.posix_fallocate", full)
     with caplog.at_level(logging.WARNING):
-        values = make_room((4, 2), torch.float32, tmp_path, memory_bytes=0)
+        values = allocate_tensor((4, 2), torch.float32, tmp_path, memory_bytes=0)
     assert values.fill_(1).sum() == 8
     assert "held in memory" in caplog.text
     assert "No space left" in caplog.text

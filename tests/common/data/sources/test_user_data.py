@@ -356,7 +356,7 @@ def test_rows_have_length_one_and_are_embedded_anew_where_their_origin_has_chang
     [
         ("&clusters=1", ConfigError, "clusters=1 is not a whole number in 2"),
         ("&colour=red", ConfigError, "there is no option 'colour'"),
-        ("&clusters=5&classes=x", ConfigError, "classes= and clusters= are two ways"),
+        ("&clusters=5&classes=x", ConfigError, "classes= and clusters= exclude each other"),
         ("&classes=/missing/prompts", DataError, "the classes in /missing/prompts cannot be read"),
     ],
 )

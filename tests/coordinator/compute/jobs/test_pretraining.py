@@ -19,8 +19,8 @@ from lipt.coordinator.compute.jobs.pretraining import (
     DamagedLearners,
     DescribeData,
     InitializeWeights,
+    LearnerOffered,
     MakeSoup,
-    Offered,
     SoupResult,
 )
 from lipt.coordinator.compute.messages import News, Progressed
@@ -120,8 +120,8 @@ def test_each_learner_is_told_of_once_it_was_offered_and_no_flipped_bit_gets_int
     told: list[News] = []
     made = job.run(Context(context.settings, send=told.append))
     assert isinstance(made, SoupResult)
-    parts = [now for now in told if isinstance(now, Offered)]
-    assert parts == [Offered(index, part) for index, part in made.ingredients.items()]
+    parts = [now for now in told if isinstance(now, LearnerOffered)]
+    assert parts == [LearnerOffered(index, part) for index, part in made.ingredients.items()]
     assert told.index(parts[0]) < len(told) - 1
 
     def after_the_learners_are_scored(now: News) -> None:

@@ -17,11 +17,11 @@ from lipt.common.determinism import pinned_kernels
 from lipt.common.images.formats import data_url
 from lipt.common.inputs.model_input import columns_in, images_in
 from lipt.common.inputs.specs import ImageSpec, InputFormat
-from lipt.common.maps import placed, principal_components
+from lipt.common.maps import principal_components, scaled_to_box
 from lipt.common.process.devices import device_name
 from lipt.common.subsets import pack
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.messages import MAX_CHEAP_BYTES
+from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES
 from lipt.coordinator.compute.scan import scanned_signals
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.selection.options import WarmUp
@@ -44,7 +44,7 @@ class Selected:
     digest: str
     num_examples: int
     num_classes: int
-    told: Mapping[str, Any]
+    manifest: Mapping[str, Any]
     seconds: float = field(default=0.0, compare=False)
     warm_up_seconds: float | None = None
     warming_seconds: float = 0.0
@@ -59,7 +59,7 @@ class Selected:
             examples.digest,
             num_examples=len(examples),
             num_classes=examples.num_classes,
-            told=manifest_of(question, chosen),
+            manifest=manifest_of(question, chosen),
             seconds=seconds,
             warm_up_seconds=None if warmed is None else warmed.seconds,
             warming_seconds=0.0 if warmed is None else warmed.spent_seconds,
@@ -77,7 +77,7 @@ class SelectSubset(Question):
     @property
     def is_light(self) -> bool:
         """Whether labels and one look at every example's stored signals are enough."""
-        large = self.features is not None and self.features.size_bytes > MAX_CHEAP_BYTES
+        large = self.features is not None and self.features.size_bytes > MAX_LIGHT_BYTES
         warms_up = WarmUp.among(dict(self.options)) is not None
         # Paired features are the data set's own where none are given.
         reads_data = Need.PAIRED_FEATURES in self.needs and self.features is None
@@ -137,11 +137,11 @@ class MapExamples:
 
     def run(self, context: Context) -> tuple[tuple[float, float], ...]:
         model = context.loaded_model(self.config, self.weights)
-        rows_M = context.dataset.numbering.places(torch.tensor(self.ids))
+        rows_M = context.dataset.id_mapping.positions(torch.tensor(self.ids))
         with pinned_kernels(self.config.evaluation_threads):
             batches = context.batches(self.inputs, "computing features", some=rows_M)
             places_M2 = principal_components(compute_signals(model, batches).features_ND.float())
-        square_M2 = placed(places_M2, width=1.0, height=1.0, margin=0.02)
+        square_M2 = scaled_to_box(places_M2, width=1.0, height=1.0, margin=0.02)
         return tuple((x, y) for x, y in square_M2.tolist())
 
 
@@ -168,7 +168,7 @@ class ShowExamples:
         if not self.ids:
             return ()
         context.report("reading examples", 0, len(self.ids))
-        stored_B = dataset.examples(dataset.numbering.places(torch.tensor(self.ids)))
+        stored_B = dataset.examples(dataset.id_mapping.positions(torch.tensor(self.ids)))
         if isinstance(dataset.inputs, ImageSpec):
             return tuple(
                 ShownExample(data_url(image_CHW, _MAX_PIXELS), "")

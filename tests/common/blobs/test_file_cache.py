@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.blobs.kept import files_of, find_kept, forget_oldest, keep
+from lipt.common.blobs.file_cache import cache_file, cached_files, find_cached, remove_oldest
 
 
 class Texts:
@@ -17,11 +17,11 @@ class Texts:
         self.made: list[str] = []
 
     def text(self, name: str, *, kind: str = "kind") -> str:
-        path = find_kept(self.folder, kind, (name,))
+        path = find_cached(self.folder, kind, (name,))
         if path is None:
             self.made.append(name)
-            path = keep(self.folder, kind, (name,), partial(self.write, f"of {name}"))
-            forget_oldest(files_of(self.folder, kind), 4)
+            path = cache_file(self.folder, kind, (name,), partial(self.write, f"of {name}"))
+            remove_oldest(cached_files(self.folder, kind), 4)
         return f"of {name}" if path is None else path.read_text()
 
     def write(self, text: str, path: Path) -> None:
@@ -61,11 +61,11 @@ def test_the_last_used_files_of_a_kind_stay(texts: Texts) -> None:
     texts.text("first", kind="kind-of-all")
     assert texts.made == ["first", *"abcde"]
     # The newest stays, whatever its size.
-    forget_oldest(texts.folder.iterdir(), 9, most_bytes=1)
+    remove_oldest(texts.folder.iterdir(), 9, most_bytes=1)
     assert len(list(texts.folder.iterdir())) == 1
 
 
-def test_what_cannot_be_kept_is_told_and_leaves_nothing_behind(
+def test_write_errors_are_logged_and_leave_no_file(
     texts: Texts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(text: str, path: Path) -> None:
@@ -75,7 +75,7 @@ def test_what_cannot_be_kept_is_told_and_leaves_nothing_behind(
     with monkeypatch.context() as patched:
         patched.setattr(texts, "write", full)
         assert texts.text("a") == "of a"
-    assert "No space left on device. Make room, or name another directory" in caplog.text
+    assert "No space left on device. Free space, or name another directory" in caplog.text
     assert list(texts.folder.iterdir()) == []
     assert texts.text("a") == "of a"
     assert texts.made == ["a", "a"]
@@ -90,5 +90,5 @@ def test_many_at_once_leave_one_whole_file(texts: Texts) -> None:
 
 def test_larger_files_are_ignored(texts: Texts) -> None:
     texts.text("a")
-    assert find_kept(texts.folder, "kind", ("a",), max_bytes=3) is None
-    assert find_kept(texts.folder, "kind", ("a",), max_bytes=4) is not None
+    assert find_cached(texts.folder, "kind", ("a",), max_bytes=3) is None
+    assert find_cached(texts.folder, "kind", ("a",), max_bytes=4) is not None

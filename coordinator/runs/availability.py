@@ -1,19 +1,29 @@
-"""Named runs, and why one cannot be used now.
+"""Availability of runs: lookup by name, held runs, and the repair of damaged files.
 
-A run is held while other data than its own is served: nothing is computed for it.
+A run is held while other data than its own is served: nothing is computed for it. Damaged theta*,
+shards and theta_p are recomputed, identical to the byte.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Iterable
 
-from lipt.common.errors import LiptError, OtherDataError, RunNotReadyError
+from lipt.common.blobs.blob import BlobName
+from lipt.common.blobs.store import BlobStore
+from lipt.common.errors import CorruptBlobError, LiptError, OtherDataError, RunNotReadyError
 from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.observability.logs import EventKind, Events, logging_about
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.context import DataDescription
+from lipt.coordinator.compute.jobs.pretraining import CutShards, InitializeWeights, MakeSoup
+from lipt.coordinator.compute.messages import Job, JobOptions, OnProgress
+from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.runs.store import LATEST, RunStore
 from lipt.coordinator.state.records import RunRecord, RunSummary
+
+logger = logging.getLogger(__name__)
 
 
 def record_held(run: RunRecord | RunSummary, reason: str, events: Events) -> None:
@@ -84,3 +94,54 @@ def hold_runs_of_other_data(store: RunStore, data: DataDescription, events: Even
             store.hold(run.run_id, reason)
             if not run.state.ended:
                 record_held(run, reason, events)
+
+
+async def restore_inputs(
+    run: RunRecord, blobs: BlobStore, compute: ComputeQueue, report: OnProgress
+) -> None:
+    if run.initial_weights is not None:
+        shards = {learner.shard for learner in run.learners if learner.state.open}
+        wanted = {run.initial_weights, *shards}
+        await restore(
+            run, wanted, blobs, compute, report, JobOptions(run.run_id, fingerprint=run.fingerprint)
+        )
+
+
+async def restore(
+    run: RunRecord,
+    wanted: Iterable[BlobName],
+    blobs: BlobStore,
+    compute: ComputeQueue,
+    report: OnProgress,
+    options: JobOptions,
+) -> None:
+    """Recompute the damaged files among `wanted`; a CorruptBlobError if the bytes differ."""
+    damaged = await _damaged(blobs, wanted)
+    if not damaged:
+        return
+    logger.warning("%d files of run %s are damaged and recomputed", len(damaged), run.name)
+    initial, jobs = run.initial_weights, list[Job[object]]()
+    if initial in damaged:
+        jobs.append(InitializeWeights(run.config))
+    if damaged - {initial, run.pretrained_weights}:
+        jobs.append(CutShards(run.config))
+    if run.pretrained_weights in damaged:
+        if run.inputs is None or initial is None:
+            raise ValueError(f"run {run.run_id} has no theta_p yet")
+        await restore(run, [initial], blobs, compute, report, options)
+        jobs.append(MakeSoup(run.config, run.inputs, initial, run.results))
+    for job in jobs:
+        await compute.run(job, report, options)
+    if lost := await _damaged(blobs, damaged):
+        raise CorruptBlobError(
+            f"{len(lost)} files of run {run.name} are damaged, and recomputing them gave "
+            f"other bytes: {', '.join(map(str, lost))}. "
+            "Start the run again."
+        )
+
+
+async def _damaged(blobs: BlobStore, names: Iterable[BlobName]) -> set[BlobName]:
+    def damaged() -> set[BlobName]:
+        return {name for name in names if not blobs.is_whole(name)}
+
+    return await asyncio.to_thread(damaged)

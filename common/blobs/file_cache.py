@@ -1,8 +1,8 @@
-"""Kept files: cached results, named by what they depend on and by their own content.
+"""File cache: computed results in files, named by hashes of their dependencies and content.
 
     KIND-NAME.DIGEST.safetensors    NAME is a hash of the dependencies, DIGEST of the content
 
-Nothing is synced: a torn or changed file no longer has its digest, and is made again.
+Nothing is synced: a torn or changed file does not match its digest and is computed again.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 logger = logging.getLogger(__name__)
 
 _DIGEST_CHARS = 32
 
 
-def find_kept(
+def find_cached(
     folder: Path, kind: str, depends_on: tuple[object, ...], *, max_bytes: float = math.inf
 ) -> Path | None:
-    """The kept file, marked as used; damaged ones are removed, larger ones ignored."""
+    """The cached file, marked as used; damaged ones are removed, larger ones ignored."""
     for path in folder.glob(f"{_name(kind, depends_on)}.*.safetensors"):
         try:
             if path.stat().st_size > max_bytes:
@@ -33,17 +31,17 @@ def find_kept(
             if path.name == _file_name(kind, depends_on, path):
                 os.utime(path)
                 return path
-            logger.warning("%s is damaged: it is made again", path)
+            logger.warning("%s is damaged: it is computed again", path)
             path.unlink()
         except OSError as error:  # another process may have removed it
             logger.warning("%s cannot be used: %s", path, error)
     return None
 
 
-def keep(
+def cache_file(
     folder: Path, kind: str, depends_on: tuple[object, ...], write: Callable[[Path], object]
 ) -> Path | None:
-    """Keep the file that `write` writes, replacing an older one; None if the disk refuses."""
+    """Cache the file that `write` writes, replacing an older one; None on a disk error."""
     name = _name(kind, depends_on)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,10 +49,10 @@ def keep(
             written = Path(temporary) / "file"
             write(written)
             path = written.replace(folder / _file_name(kind, depends_on, written))
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         logger.warning(
-            "%s is not kept in %s, and will be made again: %s. Make room, or name another "
-            "directory (XDG_CACHE_HOME for data)",
+            "%s is not cached in %s: %s. Free space, or name another directory "
+            "(XDG_CACHE_HOME for data)",
             *(name, folder, error),
         )
         return None
@@ -64,12 +62,12 @@ def keep(
     return path
 
 
-def files_of(folder: Path, kind: str) -> Iterable[Path]:
-    """All kept files of a kind; its name may be a prefix of another's."""
+def cached_files(folder: Path, kind: str) -> Iterable[Path]:
+    """All cached files of a kind, whose name may be a prefix of another's."""
     return folder.glob(f"{kind}-{'[0-9a-f]' * _DIGEST_CHARS}.*.safetensors")
 
 
-def forget_oldest(paths: Iterable[Path], most_files: int, most_bytes: float = math.inf) -> None:
+def remove_oldest(paths: Iterable[Path], most_files: int, most_bytes: float = math.inf) -> None:
     """Remove the files used longest ago; the newest stays, whatever its size."""
     found: list[tuple[float, Path, int]] = []
     for path in paths:

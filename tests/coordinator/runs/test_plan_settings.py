@@ -30,7 +30,7 @@ from lipt.common.config.values import overrides_to_proto, run_config_from_proto
 from lipt.common.errors import LiptError
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.process.machine import Machine
-from lipt.coordinator.planning.admission import Admission, RunPlan, plan_run
+from lipt.coordinator.runs.plan import RunAdmission, RunPlan, plan_run
 from lipt.coordinator.settings import LimitSettings
 from lipt.core.sharding import num_validation_examples, require_shards_fit
 from tests.coordinator.fakes import described
@@ -119,8 +119,8 @@ NUMBERS = list(numbers(RunConfig))
 
 
 @cache
-def gate() -> Admission:
-    return Admission(
+def gate() -> RunAdmission:
+    return RunAdmission(
         BlobStore(Path(mkdtemp()), max_blob_bytes=2**30),
         DATA,
         limits=LIMITS,
@@ -177,7 +177,7 @@ def test_a_number_without_a_bound_of_its_own_is_refused_at_its_highest_or_costs_
     section, _, name = path.rpartition(".")
     value = bounds(field)[1]
     taken = admitted({section: {name: value}} if section else {name: value}) is not None
-    assert taken is (path in FREE), f"{path}: let it cost in coordinator/planning/admission.py"
+    assert taken is (path in FREE), f"{path}: let it cost in coordinator/runs/plan.py"
 
 
 def test_every_setting_is_drawn() -> None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Coroutine
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from time import monotonic
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
@@ -24,23 +24,21 @@ from lipt.common.observability.tracing import span
 from lipt.common.process.devices import versions
 from lipt.common.states import RunState
 from lipt.common.subsets import Examples, unpack
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.compute.jobs.selecting import (
+from lipt.coordinator.compute.context import DataDescription
+from lipt.coordinator.compute.jobs.selection import (
     DiagnoseData,
     RecheckSubset,
     Selected,
     SelectSubset,
 )
-from lipt.coordinator.compute.messages import Asked, OnProgress
+from lipt.coordinator.compute.messages import JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.compute.verification import scorers_of
 from lipt.coordinator.instruments import SELECTION
-from lipt.coordinator.runs.holding import find_named, find_ready, not_ready
-from lipt.coordinator.runs.repair import restore
+from lipt.coordinator.runs.availability import find_named, find_ready, not_ready, restore
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import DiagnosisRecord, RunRecord, SubsetRecord
-from lipt.coordinator.subsets.single_flight import Callers, SingleFlight
 from lipt.core.proxies.proxy import FeatureKind, Proxy
 from lipt.core.selection.registry import find_strategy
 from lipt.core.stages.question import (
@@ -54,10 +52,75 @@ from lipt.core.stages.question import (
 
 logger = logging.getLogger(__name__)
 
+ResultT = TypeVar("ResultT")
 RecordT = TypeVar("RecordT", SubsetRecord, DiagnosisRecord)
+Callers = Callable[[], frozenset[str]]
+Compute = Callable[[OnProgress, Callers], Coroutine[Any, Any, ResultT]]
 
 _MOST_LISTED = 100
 _DEFAULT_PROXY = "auto"
+
+
+@dataclass(eq=False)
+class _Flight(Generic[ResultT]):
+    latest: Progressed | None = None
+    waiters: list[tuple[OnProgress, Callers]] = field(default_factory=list)
+    task: asyncio.Task[ResultT] = field(init=False)
+
+    def report(self, progressed: Progressed) -> None:
+        self.latest = progressed
+        for on_progress, _ in self.waiters:
+            on_progress(progressed)
+
+    def callers(self) -> frozenset[str]:
+        return frozenset[str]().union(*(callers() for _, callers in self.waiters))
+
+
+class SingleFlight:
+    """The running computations, by key."""
+
+    def __init__(self) -> None:
+        self._flights: dict[str, _Flight[Any]] = {}
+
+    async def run(
+        self, key: str, compute: Compute[ResultT], on_progress: OnProgress, callers: Callers
+    ) -> ResultT:
+        """The result of the key's computation; `on_progress` first gets the latest report."""
+        flight: _Flight[ResultT] = self._flights.get(key) or self._begin(key, compute)
+        if flight.latest is not None:
+            on_progress(flight.latest)
+        waiter = (on_progress, callers)
+        flight.waiters.append(waiter)
+        try:
+            return await asyncio.shield(flight.task)
+        finally:
+            flight.waiters.remove(waiter)
+            if not flight.waiters:
+                self._forget(key, flight)
+                flight.task.cancel()
+
+    async def stop(self) -> None:
+        tasks = [flight.task for flight in self._flights.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, key: str, compute: Compute[ResultT]) -> _Flight[ResultT]:
+        flight = self._flights[key] = _Flight[ResultT]()
+
+        def end(task: asyncio.Task[ResultT]) -> None:
+            self._forget(key, flight)
+            if not task.cancelled():
+                task.exception()  # retrieved even if no caller is left
+
+        computing = compute(flight.report, flight.callers)
+        flight.task = asyncio.create_task(computing, name=f"flight {key[:12]}")
+        flight.task.add_done_callback(end)
+        return flight
+
+    def _forget(self, key: str, flight: _Flight[Any]) -> None:
+        if self._flights.get(key) is flight:
+            del self._flights[key]
 
 
 @dataclass(frozen=True)
@@ -230,8 +293,8 @@ class Answers:
         self, run: RunRecord, query: SubsetQuery, num_examples: int
     ) -> tuple[SubsetRecord, BlobName] | None:
         """The previous subset and its weights, if only the weights differ."""
-        asked = query.previous and query.weights is not None
-        if not asked or not find_strategy(query.strategy).rechecks:
+        rechecks = query.previous and query.weights is not None
+        if not rechecks or not find_strategy(query.strategy).rechecks:
             return None
         for subset in await self.database.find_subsets(run.run_id, query.previous):
             with contextlib.suppress(UnknownBlobError):
@@ -255,7 +318,9 @@ class Answers:
         with self.blobs.expiry.holding(anchor.sha256):
             checked = await self._flights.run(
                 f"recheck {previous.key} {job.weights.sha256}",
-                lambda report, waiting: self.compute.run(recheck, report, _asked(run, waiting)),
+                lambda report, waiting: self.compute.run(
+                    recheck, report, _job_options(run, waiting)
+                ),
                 on_progress,
                 callers,
             )
@@ -265,7 +330,7 @@ class Answers:
         self, key: str, run: RunRecord, job: SelectSubset, report: OnProgress, callers: Callers
     ) -> SubsetRecord:
         started = monotonic()
-        asked = replace(_asked(run, callers), light=job.is_light)
+        options = replace(_job_options(run, callers), light=job.is_light)
         # A span in the caller's trace, linked to the run's.
         with span("selection", link=run.traceparent, run_id=run.run_id) as selection:
             selection.note(run_name=run.name, strategy=job.strategy, budget=job.budget)
@@ -273,9 +338,9 @@ class Answers:
                 await self._restore(run, job.weights, report, callers)
             await self._restore(run, job.initial, report, callers)
             while True:
-                selected = await self.compute.run(job, report, asked)
+                selected = await self.compute.run(job, report, options)
                 # Otherwise it had begun on kept signals that were removed since.
-                if not self._distrusted & scorers_of(selected.told.get("scored_by")):
+                if not self._distrusted & scorers_of(selected.manifest.get("scored_by")):
                     break
             selection.note(num_examples=selected.num_examples, digest=selected.digest)
         # Warm-up time is counted apart: a warm-up serves all later selections.
@@ -313,13 +378,13 @@ class Answers:
             await self._restore(run, job.sources.initial, report, callers)
         fingerprint = run.fingerprint if run else self.data.fingerprint
         proxy, features = str(job.proxy), job.sources.features
-        asked = Asked(run.run_id if run else "", callers, fingerprint=fingerprint)
+        options = JobOptions(run.run_id if run else "", callers, fingerprint=fingerprint)
         link = run.traceparent if run else ""
-        with span("diagnosis", link=link, run_id=asked.run, proxy=proxy):
-            diagnosed = await self.compute.run(job, report, asked)
+        with span("diagnosis", link=link, run_id=options.run, proxy=proxy):
+            diagnosed = await self.compute.run(job, report, options)
         diagnosis = DiagnosisRecord(
             key=key,
-            run_id=asked.run,
+            run_id=options.run,
             proxy=proxy,
             num_examples=self.data.num_rows,
             fingerprint=fingerprint,
@@ -347,7 +412,7 @@ class Answers:
             await self._flights.run(
                 f"restore {blob}",
                 lambda report, waiting: restore(
-                    run, [blob], self.blobs, self.compute, report, _asked(run, waiting)
+                    run, [blob], self.blobs, self.compute, report, _job_options(run, waiting)
                 ),
                 report,
                 callers,
@@ -371,8 +436,8 @@ class Answers:
         return await asyncio.to_thread(self.blobs.is_whole, blob)
 
 
-def _asked(run: RunRecord, callers: Callers) -> Asked:
-    return Asked(run.run_id, callers, fingerprint=run.fingerprint)
+def _job_options(run: RunRecord, callers: Callers) -> JobOptions:
+    return JobOptions(run.run_id, callers, fingerprint=run.fingerprint)
 
 
 def _always(caller: str) -> Callers:
@@ -381,8 +446,8 @@ def _always(caller: str) -> Callers:
 
 def request_key(question: Sources, run: RunRecord | None, **besides: object) -> str:
     """An answer's key: a hash of exactly its dependencies; `besides` are further ones, as JSON."""
-    asked = {name: value for name, value in asdict(question).items() if name != "config"}
-    depends_on = {"question": asked, "run": run and run.run_id, **besides}
+    request = {name: value for name, value in asdict(question).items() if name != "config"}
+    depends_on = {"question": request, "run": run and run.run_id, **besides}
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
 
 
@@ -411,7 +476,7 @@ def manifest_of(
             "note": data.note,
             "quarantined": list(data.quarantined),
         },
-        **selected.told,
+        **selected.manifest,
         "weights_sha256": job.weights.sha256,
         "features_sha256": job.features and job.features.sha256,
         "costs": run.all_costs | costs,

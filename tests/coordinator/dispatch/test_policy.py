@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,33 +11,31 @@ from lipt.common.errors import StaleLeaseError
 from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState
 from lipt.coordinator.access.caller import Binding, Caller
-from lipt.coordinator.dispatch.choosing import (
-    Offers,
-    Opening,
-    Waiting,
+from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.dispatch.policy import (
+    QueuedLearners,
+    candidates,
     choose_learner,
-    ends_in_a_row,
-    ends_of_run,
-    may_train,
-    openings,
-    tried_again_at,
+    consecutive_ends,
+    consecutive_ends_of_run,
+    may_confirm,
+    next_trial_at,
     why_idle,
     why_quarantined,
     why_waiting,
 )
-from lipt.coordinator.dispatch.leases import AssignmentKey
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import (
-    Judgement,
     LearnerResult,
     Verdict,
+    Verification,
     after_failure,
-    judge,
     requeued,
+    verify,
 )
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.maintenance import needs_of
-from lipt.coordinator.state.records import CopyRecord, LearnerRecord, RunRecord, SilentEnd
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd, UnconfirmedResult
 from tests.coordinator.dispatch.conftest import Bench
 from tests.coordinator.made_up_runs import having, made_up_run
 
@@ -51,9 +49,9 @@ def worker(
     return WorkerRecord(name, name, kind, {}, modules, heard_at=0.0, binding=binding)
 
 
-def waiting(run: RunRecord) -> Waiting:
+def waiting(run: RunRecord) -> QueuedLearners:
     queued = [it.index for it in run.learners if it.state is LearnerState.QUEUED]
-    return Waiting(run, queued)
+    return QueuedLearners(run, queued)
 
 
 def chosen(
@@ -63,9 +61,9 @@ def chosen(
     alive: Sequence[WorkerRecord] = (),
     reserved: Collection[AssignmentKey] = (),
 ) -> AssignmentKey | None:
-    found = openings(map(waiting, runs), now=NOW, reserved=reserved)
-    opening = choose_learner(who, found, alive=lambda: alive)
-    return None if opening is None else opening.key
+    found = candidates(map(waiting, runs), now=NOW, reserved=reserved)
+    candidate = choose_learner(who, found, alive=lambda: alive)
+    return None if candidate is None else candidate.key
 
 
 def test_lowest_index_of_the_oldest_run_goes_first_unless_it_is_being_handed_out() -> None:
@@ -73,33 +71,6 @@ def test_lowest_index_of_the_oldest_run_goes_first_unless_it_is_being_handed_out
     runs = [old, made_up_run("new")]
     assert chosen(worker(), runs) == ("old", 1)
     assert chosen(worker(), runs, reserved={AssignmentKey("old", 1)}) == ("old", 2)
-
-
-def test_a_free_worker_looks_no_further_than_its_learner() -> None:
-    looked_at: list[int] = []
-
-    def watched(runs: Sequence[RunRecord]) -> Iterator[Opening]:
-        for opening in openings(map(waiting, runs), now=NOW):
-            looked_at.append(opening.learner.index)
-            yield opening
-
-    offers = Offers(watched([made_up_run(num_learners=1000)]))
-    for expected in (0, 1):
-        opening = choose_learner(worker(), offers, alive=list)
-        assert opening is not None
-        assert opening.learner.index == expected
-        offers.take(opening)
-    assert looked_at == [0, 1]
-
-
-def test_what_one_worker_may_not_train_is_offered_to_the_next() -> None:
-    run = made_up_run("mine", model="mine:build", num_learners=1)
-    offers = Offers(openings([waiting(run)], now=NOW))
-    assert choose_learner(worker(), offers, alive=list) is None
-    opening = choose_learner(worker("w", "mine"), offers, alive=list)
-    assert opening is not None
-    offers.take(opening)
-    assert not offers
 
 
 def test_failed_learner_goes_to_another_worker_while_there_is_one() -> None:
@@ -141,35 +112,35 @@ def test_learner_is_in_quarantine_after_three_silent_ends_in_a_row_at_one_step(
     steps: list[int], suspected: bool
 ) -> None:
     run = ended(made_up_run(), *((step, place) for place, step in enumerate(steps)))
-    ends = ends_in_a_row(run.learners[0], SILENT)
-    assert ends == ends_of_run(run, SILENT)
-    assert (tried_again_at(ends) is not None) is suspected
+    ends = consecutive_ends(run.learners[0], SILENT)
+    assert ends == consecutive_ends_of_run(run, SILENT)
+    assert (next_trial_at(ends) is not None) is suspected
     assert (why_quarantined(waiting(run), SILENT) != "") is suspected
     # One of the last three was heard again: it was not ended.
     others = [name for name in SILENT if name != f"w{len(steps) - 1}"]
-    assert tried_again_at(ends_in_a_row(run.learners[0], others)) is None
+    assert next_trial_at(consecutive_ends(run.learners[0], others)) is None
 
 
 def test_one_that_failed_with_a_reason_has_not_ended_its_worker() -> None:
     run = ended(made_up_run(), (0, 1), (0, 2))
     failed = after_failure(run.learners[0], worker_id="w", reason="NaN", max_attempts=9)
     run = ended(run.with_learner(failed), (0, 3))
-    assert tried_again_at(ends_in_a_row(run.learners[0], SILENT)) is None
+    assert next_trial_at(consecutive_ends(run.learners[0], SILENT)) is None
 
 
 @pytest.mark.parametrize(("num_ends", "pause"), [(3, 60), (4, 120), (5, 240), (8, 1920), (9, 3600)])
 def test_learner_in_quarantine_is_tried_after_pauses_that_double(num_ends: int, pause: int) -> None:
     run = ended(made_up_run(), *((0, place) for place in range(num_ends)))
-    assert tried_again_at(ends_of_run(run, SILENT)) == num_ends - 1 + pause
+    assert next_trial_at(consecutive_ends_of_run(run, SILENT)) == num_ends - 1 + pause
 
 
 def test_learner_in_quarantine_goes_last_and_only_when_its_turn_has_come() -> None:
     old = ended(made_up_run("old", num_learners=3), (0, 1), (0, 2), (0, 3))
     old = old.with_learner(old.learners[2].changed(state=LearnerState.DONE))
-    runs = [Waiting(old, range(2)), waiting(made_up_run("new", num_learners=1))]
+    runs = [QueuedLearners(old, range(2)), waiting(made_up_run("new", num_learners=1))]
 
     def keys_at(now: float) -> list[AssignmentKey]:
-        return [opening.key for opening in openings(runs, now=now, silent=SILENT)]
+        return [candidate.key for candidate in candidates(runs, now=now, silent=SILENT)]
 
     assert keys_at(62.9) == [("old", 1), ("new", 0)]
     assert keys_at(63.0) == [("old", 1), ("new", 0), ("old", 0)]
@@ -182,8 +153,8 @@ def test_silent_ends_of_a_run_count_together_until_one_of_its_learners_is_in() -
     run = ended(run, (0, 4), index=1)
 
     def keys_at(now: float, run: RunRecord, *reserved: AssignmentKey) -> list[int]:
-        found = openings([waiting(run)], now=now, silent=SILENT, reserved=reserved)
-        return [opening.learner.index for opening in found]
+        found = candidates([waiting(run)], now=now, silent=SILENT, reserved=reserved)
+        return [candidate.learner.index for candidate in found]
 
     # All are held back; the one that ended most workers is tried alone, after a pause.
     assert keys_at(126.9, run) == []
@@ -192,9 +163,9 @@ def test_silent_ends_of_a_run_count_together_until_one_of_its_learners_is_in() -
     tried = run.with_learner(run.learners[1].changed(state=LearnerState.LEASED))
     assert keys_at(9e9, tried) == []
     assert "4 learners are in quarantine: 4 workers" in why_quarantined(waiting(run), SILENT)
-    is_in = run.with_learner(run.learners[3].changed(state=LearnerState.DONE))
-    assert [*openings([Waiting(is_in, range(3))], now=0.0, silent=SILENT)]
-    assert why_quarantined(Waiting(is_in, range(3)), SILENT) == ""
+    has_result = run.with_learner(run.learners[3].changed(state=LearnerState.DONE))
+    assert [*candidates([QueuedLearners(has_result, range(3))], now=0.0, silent=SILENT)]
+    assert why_quarantined(QueuedLearners(has_result, range(3)), SILENT) == ""
 
 
 def test_run_names_its_learner_in_quarantine_and_the_last_workers() -> None:
@@ -240,7 +211,7 @@ def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train() -> None:
         made_up_run("other", model="other:build"),
     )
     expected = (
-        "cannot train run name-mine, for it does not allow `mine.nets` (--allow-module mine.nets)"
+        "cannot train run name-mine: it does not allow `mine.nets` (--allow-module mine.nets)"
     )
     assert why_idle(worker(), map(waiting, [mine, other])) == expected
     assert why_idle(worker("w", "mine"), [waiting(mine)]) == ""
@@ -256,7 +227,7 @@ def test_waiting_run_says_what_workers_lack() -> None:
     a, b = worker("a"), worker("b")
     assert why_waiting(run, alive=[a]) == lacks
     assert why_waiting(run, alive=[b, a]) == f"{lacks}, and 1 more cannot train it either"
-    # One that may is enough, and nobody is there to lack anything.
+    # One able worker is enough; without workers there is no reason.
     assert why_waiting(run, alive=[a, worker("good", "mine")]) == why_waiting(run, alive=[]) == ""
 
 
@@ -264,8 +235,8 @@ def result(content: str) -> LearnerResult:
     return LearnerResult(BlobName.of(content.encode()), 1.0, 1.0, bytes_received=0)
 
 
-def copy(worker: str, content: str, *, kind: str = "cpu", snapshot: str = "") -> CopyRecord:
-    return CopyRecord(
+def sent(worker: str, content: str, *, kind: str = "cpu", snapshot: str = "") -> UnconfirmedResult:
+    return UnconfirmedResult(
         epoch=1,
         worker_id=worker,
         worker_name=worker,
@@ -281,57 +252,57 @@ def twice(run: RunRecord, **learners: object) -> RunRecord:
     return run.changed(config=run.config.model_copy(update={"learners": changed}))
 
 
-def with_copies(run: RunRecord, index: int, *copies: CopyRecord) -> RunRecord:
-    return run.with_learner(run.learners[index].changed(copies=copies))
+def with_held(run: RunRecord, index: int, *results: UnconfirmedResult) -> RunRecord:
+    return run.with_learner(run.learners[index].changed(unconfirmed=results))
 
 
 def test_the_first_is_held_back_and_the_second_that_agrees_is_taken() -> None:
-    held = judge((), copy("a", "x"), redundancy=2)
+    held = verify((), sent("a", "x"), redundancy=2)
     assert (held.verdict, held.suspects) == (Verdict.HOLD, ())
     assert held.reason.startswith("worker a has handed it in; it waits for another worker")
-    assert judge([copy("a", "x")], copy("b", "x"), redundancy=2) == Judgement(Verdict.TAKE)
+    assert verify([sent("a", "x")], sent("b", "x"), redundancy=2) == Verification(Verdict.TAKE)
     # One credential does not confirm itself, and snapshots have to agree, too.
-    assert judge([copy("a", "x")], copy("a", "x"), redundancy=2).verdict is Verdict.HOLD
-    earlier = [copy("a", "x", snapshot="s")]
-    assert judge(earlier, copy("b", "x", snapshot="s"), redundancy=2).verdict is Verdict.TAKE
-    assert judge(earlier, copy("b", "x", snapshot="t"), redundancy=2).verdict is Verdict.DISAGREE
+    assert verify([sent("a", "x")], sent("a", "x"), redundancy=2).verdict is Verdict.HOLD
+    earlier = [sent("a", "x", snapshot="s")]
+    assert verify(earlier, sent("b", "x", snapshot="s"), redundancy=2).verdict is Verdict.TAKE
+    assert verify(earlier, sent("b", "x", snapshot="t"), redundancy=2).verdict is Verdict.DISAGREE
 
 
 def test_two_that_disagree_are_both_named_and_a_third_decides() -> None:
-    earlier = [copy("a", "x")]
-    disputed = judge(earlier, copy("b", "y"), redundancy=2)
+    earlier = [sent("a", "x")]
+    disputed = verify(earlier, sent("b", "y"), redundancy=2)
     assert (disputed.verdict, disputed.suspects) == (Verdict.DISAGREE, ("a", "b"))
     x, y = (result(content).blob.sha256[:12] for content in "xy")
     assert f"workers a handed in {x}, b handed in {y}" in disputed.reason
-    earlier.append(copy("b", "y"))
-    settled = judge(earlier, copy("c", "y"), redundancy=2)
+    earlier.append(sent("b", "y"))
+    settled = verify(earlier, sent("c", "y"), redundancy=2)
     assert (settled.verdict, settled.suspects) == (Verdict.TAKE, ("a",))
     assert settled.reason.startswith(f"workers b and c agree on it, and worker a handed in {x}")
-    again = judge(earlier, copy("c", "z"), redundancy=2)
+    again = verify(earlier, sent("c", "z"), redundancy=2)
     assert (again.verdict, again.suspects) == (Verdict.DISAGREE, ("a", "b", "c"))
 
 
 def test_on_two_kinds_of_devices_workers_may_differ_and_are_not_blamed() -> None:
-    earlier = [copy("a", "x", kind="cpu")]
-    held = judge(earlier, copy("b", "y", kind="H100"), redundancy=2)
+    earlier = [sent("a", "x", kind="cpu")]
+    held = verify(earlier, sent("b", "y", kind="H100"), redundancy=2)
     assert (held.verdict, held.suspects) == (Verdict.HOLD, ())
-    # Where the bits are the same all the same, there is nothing left to ask.
-    assert judge(earlier, copy("b", "x", kind="H100"), redundancy=2).verdict is Verdict.TAKE
-    earlier.append(copy("b", "y", kind="H100"))
-    settled = judge(earlier, copy("c", "y", kind="H100"), redundancy=2)
+    # Equal bits from other devices confirm a result, too.
+    assert verify(earlier, sent("b", "x", kind="H100"), redundancy=2).verdict is Verdict.TAKE
+    earlier.append(sent("b", "y", kind="H100"))
+    settled = verify(earlier, sent("c", "y", kind="H100"), redundancy=2)
     assert (settled.verdict, settled.suspects) == (Verdict.TAKE, ("a",))
 
 
-def test_never_the_same_credential_twice_and_first_the_same_kind_of_device() -> None:
-    run = with_copies(twice(made_up_run(num_learners=1)), 0, copy("a", "x"))
+def test_never_the_same_party_twice_and_first_the_same_kind_of_device() -> None:
+    run = with_held(twice(made_up_run(num_learners=1)), 0, sent("a", "x"))
     learner = run.learners[0]
     a, b, other = worker("a"), worker("b"), worker("c", kind="H100")
-    assert not may_train(a, run, learner, alive=[a, b])
-    assert may_train(b, run, learner, alive=[a, b])
-    # Of another kind only where nobody of this kind is left.
-    assert not may_train(other, run, learner, alive=[a, b, other])
-    assert may_train(other, run, learner, alive=[a, other])
-    offered = list(openings([waiting(run)], now=0.0))
+    assert not may_confirm(a, run, learner, alive=[a, b])
+    assert may_confirm(b, run, learner, alive=[a, b])
+    # Another kind of device only if no worker of this kind is left.
+    assert not may_confirm(other, run, learner, alive=[a, b, other])
+    assert may_confirm(other, run, learner, alive=[a, other])
+    offered = list(candidates([waiting(run)], now=0.0))
     assert choose_learner(a, offered, alive=lambda: [a]) is None
     assert choose_learner(b, offered, alive=lambda: [a, b]) == offered[0]
 
@@ -340,26 +311,26 @@ def test_two_processes_with_one_certificate_are_one_credential() -> None:
     box = Caller("k", "box", frozenset({Role.WORKER}), certificate="aa")
     first, second = (worker(name, caller=box) for name in "ab")
     assert first.credential == second.credential == "box"
-    held = copy("a", "x").changed(credential=first.credential)
-    run = with_copies(twice(made_up_run(num_learners=1)), 0, held)
-    assert not may_train(second, run, run.learners[0], alive=[first, second])
-    assert may_train(worker("c"), run, run.learners[0], alive=[])
+    held = sent("a", "x").changed(credential=first.credential)
+    run = with_held(twice(made_up_run(num_learners=1)), 0, held)
+    assert not may_confirm(second, run, run.learners[0], alive=[first, second])
+    assert may_confirm(worker("c"), run, run.learners[0], alive=[])
 
 
 def test_a_run_says_which_worker_it_waits_for() -> None:
     run = twice(made_up_run(num_learners=2))
     a, b, c = worker("a"), worker("b"), worker("c")
-    words = "with a certificate or token of its own where workers have some"
-    wants = "learners.redundancy = 2 wants another worker for"
+    words = "with its own certificate or token if workers have any"
+    wants = "learners.redundancy = 2 needs another worker for"
     assert why_waiting(waiting(run), alive=[a]) == f"{wants} 2 learners, {words}"
     assert why_waiting(waiting(run), alive=[a, b]) == ""
-    run = with_copies(with_copies(run, 0, copy("a", "x")), 1, copy("a", "x"), copy("b", "y"))
+    run = with_held(with_held(run, 0, sent("a", "x")), 1, sent("a", "x"), sent("b", "y"))
     on_such = f"{wants} 1 learners, {words}, on such a device: cpu"
     assert why_waiting(waiting(run), alive=[a, b]) == on_such
     assert why_waiting(waiting(run), alive=[a, b, c]) == ""
     assert why_idle(a, [waiting(run)]) == (
-        "has trained all that waits of run name-r, and learners.redundancy = 2 wants another "
-        "worker to train it, too"
+        "has trained every queued learner of run name-r, and learners.redundancy = 2 needs "
+        "another worker"
     )
     assert why_idle(b, [waiting(run)]) == why_idle(c, [waiting(run)]) == ""
     # Without redundancy one worker is enough.
@@ -367,8 +338,8 @@ def test_a_run_says_which_worker_it_waits_for() -> None:
 
 
 def test_what_is_held_back_is_not_taken_for_rubbish() -> None:
-    held = copy("a", "x", snapshot="s")
-    run = with_copies(twice(made_up_run(num_learners=1)), 0, held)
+    held = sent("a", "x", snapshot="s")
+    run = with_held(twice(made_up_run(num_learners=1)), 0, held)
 
     def needed(run: RunRecord) -> set[BlobName]:
         return {need.blob for need in needs_of(run)}
@@ -427,7 +398,7 @@ async def test_a_learner_is_in_once_another_hands_in_the_same(
         LearnerState.DONE,
         result("x").blob,
     )
-    assert [held.worker_name for held in learner_of(bench).copies] == ["a"]
+    assert [held.worker_name for held in learner_of(bench).unconfirmed] == ["a"]
     assert learner_of(bench).account == ""
     assert bench.events.count(EventKind.LEARNER_DISPUTED) == 0
 
@@ -459,5 +430,5 @@ async def test_a_learner_that_no_two_agree_on_fails_as_often_as_one_may(bench: B
     for name in "abcde":
         assert learner_of(bench).state is LearnerState.QUEUED
         await train(bench, name, name)
-    # The first contradicted nobody, the second is why there was a third; max_attempts is 3.
+    # The first contradicted no result, the second caused a third; max_attempts is 3.
     assert (learner_of(bench).state, learner_of(bench).failures) == (LearnerState.FAILED, 3)

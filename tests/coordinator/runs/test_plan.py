@@ -34,10 +34,10 @@ from lipt.common.models.registry import build_model, build_without_values
 from lipt.common.planning import PROCESS_BYTES, THREAD_BYTES, Cost, Limit, Violation
 from lipt.common.process.machine import Machine
 from lipt.common.weights.files import pack
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
-from lipt.coordinator.planning import admission as admitting
-from lipt.coordinator.planning.admission import (
-    Admission,
+from lipt.coordinator.compute.context import DataDescription
+from lipt.coordinator.runs import plan as planning
+from lipt.coordinator.runs.plan import (
+    RunAdmission,
     RunPlan,
     ceilings,
     log_all,
@@ -58,8 +58,8 @@ MACHINE = Machine(num_cores=2, memory_bytes=8 * 2**30)
 
 def admission(
     directory: Path, data: DataDescription = DIGITS, machine: Machine = MACHINE, **limits: Any
-) -> Admission:
-    return Admission(
+) -> RunAdmission:
+    return RunAdmission(
         BlobStore(directory, max_blob_bytes=2**20),
         data,
         limits=validate(LimitSettings, limits),
@@ -122,8 +122,8 @@ class Counted:
 
 @pytest.fixture(params=["build_model", "build_without_values"])
 def counted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
-    build = Counted(getattr(admitting, request.param))
-    monkeypatch.setattr(admitting, request.param, build)
+    build = Counted(getattr(planning, request.param))
+    monkeypatch.setattr(planning, request.param, build)
     yield build
     assert build.calls
 
@@ -144,7 +144,7 @@ async def test_a_built_in_model_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build = Counted(build_without_values)
-    monkeypatch.setattr(admitting, "build_without_values", build)
+    monkeypatch.setattr(planning, "build_without_values", build)
     gate = admission(tmp_path)
     for seed in range(3):
         await gate.require(run("resnet8", seed=seed))
@@ -172,7 +172,7 @@ async def test_an_operator_s_own_run_that_would_be_refused_is_said_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await admission(tmp_path).require(run(evaluation_threads=64), log_all)
-    assert "a run as [run] has it would be refused: evaluation_threads = 64" in caplog.text
+    assert "the default run of [run] would be refused: evaluation_threads = 64" in caplog.text
     with pytest.raises(UnknownNameError):
         await admission(tmp_path).require(run("resnet9"), log_all)
 

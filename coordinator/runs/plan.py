@@ -1,6 +1,6 @@
 """Plan of a run, and whether it may start here, before anything is stored.
 
-A plan has a run's threads, memory, images and disk by place, without later selections.
+A plan lists a run's threads, memory, images and disk. Later selections are not included.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from lipt.common.text import format_bytes
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.files import non_finite
 from lipt.common.weights.specs import TensorSpec, specs_of
-from lipt.coordinator.compute.jobs.pretraining import DataDescription
+from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.settings import LimitSettings, compute_memory_bytes, compute_threads
 from lipt.core.evaluation import num_evaluated_together, num_norm_examples
 from lipt.core.sharding import num_validation_examples, require_shards_fit
@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 # Built-in models whose figures are cached; there are about a hundred.
 _MAX_KNOWN = 256
-# A shard's examples, the file's parts, and the file.
+# Copies of a shard in memory: its examples, the parts of its file, and the file.
 _SHARD_COPIES = 3
 # Channels of an image while it is read.
 _RGB = 3
@@ -75,7 +75,7 @@ def resident_bytes(data: DataDescription) -> int:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The costs of a run by place: per learner on workers, per stage here, and per file."""
+    """The costs of a run: per learner on workers, per stage here, and per file."""
 
     worker_threads: tuple[Cost, ...]
     worker_memory: tuple[Cost, ...]
@@ -264,7 +264,7 @@ def require_none(found: Sequence[Violation]) -> None:
 
 def log_all(found: Sequence[Violation]) -> None:
     for one in found:
-        logger.warning("a run as [run] has it would be refused: %s", one)
+        logger.warning("the default run of [run] would be refused: %s", one)
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ def plan_here(
 
 
 @dataclass(eq=False)
-class Admission:
+class RunAdmission:
     """Admits runs, or refuses them with the figures."""
 
     blobs: BlobStore

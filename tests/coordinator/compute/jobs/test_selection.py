@@ -21,7 +21,7 @@ from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageForma
 from lipt.common.subsets import subset_digest
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
-from lipt.coordinator.compute.jobs.selecting import (
+from lipt.coordinator.compute.jobs.selection import (
     DiagnoseData,
     MapExamples,
     Selected,
@@ -102,7 +102,7 @@ def put(context: Context, **tensors: torch.Tensor) -> BlobName:
 def test_a_subset_is_stored_as_its_digest_says(context: Context, select: Any) -> None:
     selected = select(Probe(frozenset()))
     assert selected.digest == subset_digest(np.arange(10), np.ones(10, np.float32))
-    assert (selected.num_examples, selected.told["stopped_early"]) == (10, "")
+    assert (selected.num_examples, selected.manifest["stopped_early"]) == (10, "")
     assert context.blobs.has(selected.blob)
 
 
@@ -206,7 +206,7 @@ def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
     assert probe.seen.features_ND.shape == (NUM_EXAMPLES, 2048)
     assert probe.seen.pictures_N is not None
     assert (probe.seen.gradient_norms_N, probe.seen.dynamics) == (None, None)
-    assert selected.told["proxy"]["features"] == "patches"
+    assert selected.manifest["proxy"]["features"] == "patches"
     plain = Probe(frozenset({Need.DUPLICATES}))
     select(plain)
     assert torch.equal(plain.seen.pictures_N, probe.seen.pictures_N)
@@ -272,9 +272,9 @@ def unlabelled(name: str, **others: Any) -> SelectSubset:
 def test_permuted_labels_give_the_same_subset(small: Context, permuted: Context, name: str) -> None:
     job = unlabelled(name)
     first, second = job.run(small), job.run(permuted)
-    assert first.num_examples == 40 or first.told["stopped_early"]
+    assert first.num_examples == 40 or first.manifest["stopped_early"]
     assert first.blob == second.blob
-    assert first.told["proxy"]["features"] == "patches"
+    assert first.manifest["proxy"]["features"] == "patches"
 
 
 @pytest.mark.parametrize("name", ["facility_location", "sas"])
@@ -298,9 +298,9 @@ def test_own_features_are_taken_as_they_are(small: Context, permuted: Context) -
     job = unlabelled("kcenter", features=features)
     assert job.proxy is None
     first = job.run(small)
-    assert first.told["proxy"] == {"proxy": None}
+    assert first.manifest["proxy"] == {"proxy": None}
     assert job.run(permuted).blob == first.blob
-    # As where labels are given and looked at by nobody.
+    # The same as with labels that are not read.
     assert job_of("kcenter", features=features).run(small).blob == first.blob
     assert replace(job, proxy="ridge:user").run(small).blob != first.blob
 

@@ -24,7 +24,7 @@ MAX_SILENT_ENDS = 3
 _PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 60.0, 3600.0
 
 
-class Waiting(NamedTuple):
+class QueuedLearners(NamedTuple):
     """A run in training, and the indices of its queued learners, ascending."""
 
     run: RunRecord
@@ -34,7 +34,7 @@ class Waiting(NamedTuple):
         return (self.run.learners[index] for index in self.indices)
 
 
-class Opening(NamedTuple):
+class Candidate(NamedTuple):
     """A learner that may be leased now."""
 
     run: RunRecord
@@ -45,12 +45,12 @@ class Opening(NamedTuple):
         return AssignmentKey(self.run.run_id, self.learner.index)
 
 
-def ends_in_a_row(learner: LearnerRecord, silent: Collection[str]) -> tuple[SilentEnd, ...]:
+def consecutive_ends(learner: LearnerRecord, silent: Collection[str]) -> tuple[SilentEnd, ...]:
     """The latest silent ends at one step, newest first, of workers still `silent`."""
     return _in_a_row([end for end in learner.silent_ends if end.worker_id in silent])
 
 
-def ends_of_run(run: RunRecord, silent: Collection[str]) -> tuple[SilentEnd, ...]:
+def consecutive_ends_of_run(run: RunRecord, silent: Collection[str]) -> tuple[SilentEnd, ...]:
     """The same over all learners of a run; none once a learner is in."""
     if not silent or any(learner.state is LearnerState.DONE for learner in run.learners):
         return ()
@@ -62,7 +62,7 @@ def _in_a_row(ends: Sequence[SilentEnd]) -> tuple[SilentEnd, ...]:
     return tuple(takewhile(lambda end: end.step == ends[-1].step, reversed(ends)))
 
 
-def tried_again_at(ends: Sequence[SilentEnd]) -> float | None:
+def next_trial_at(ends: Sequence[SilentEnd]) -> float | None:
     """When quarantine by these ends allows another trial; None where they are too few for it."""
     if len(ends) < MAX_SILENT_ENDS:
         return None
@@ -70,32 +70,32 @@ def tried_again_at(ends: Sequence[SilentEnd]) -> float | None:
     return ends[0].at + float(min(pause, _MAX_PAUSE_SECONDS))
 
 
-def openings(
-    waiting: Iterable[Waiting],
+def candidates(
+    waiting: Iterable[QueuedLearners],
     *,
     now: float,
     reserved: Collection[AssignmentKey] = (),
     silent: Collection[str] = (),
-) -> Iterator[Opening]:
+) -> Iterator[Candidate]:
     """Yield learners that may be leased, by age of run and index, quarantined last."""
-    trials: list[Opening] = []
+    trials: list[Candidate] = []
     for of_run in waiting:
-        due_of_run = tried_again_at(ends_of_run(of_run.run, silent))
+        due_of_run = next_trial_at(consecutive_ends_of_run(of_run.run, silent))
         if due_of_run is not None:
             if now >= due_of_run and not _is_tried(of_run.run, reserved):
                 # Always the same one, so that the others stay untried.
                 learner = max(of_run.learners(), key=lambda each: len(each.silent_ends))
-                trials.append(Opening(of_run.run, learner))
+                trials.append(Candidate(of_run.run, learner))
             continue
         for learner in of_run.learners():
-            opening = Opening(of_run.run, learner)
-            if reserved and opening.key in reserved:
+            candidate = Candidate(of_run.run, learner)
+            if reserved and candidate.key in reserved:
                 continue
-            due = tried_again_at(ends_in_a_row(learner, silent)) if learner.silent_ends else None
+            due = next_trial_at(consecutive_ends(learner, silent)) if learner.silent_ends else None
             if due is None:
-                yield opening
+                yield candidate
             elif now >= due:
-                trials.append(opening)
+                trials.append(candidate)
     yield from trials
 
 
@@ -104,46 +104,26 @@ def _is_tried(run: RunRecord, reserved: Collection[AssignmentKey]) -> bool:
     return is_leased or any(key.run_id == run.run_id for key in reserved)
 
 
-class Offers:
-    """Openings that workers choose from in turn; each is computed once."""
-
-    def __init__(self, openings: Iterable[Opening]) -> None:
-        self._seen: dict[AssignmentKey, Opening] = {}
-        self._unseen = iter(openings)
-
-    def __iter__(self) -> Iterator[Opening]:
-        yield from tuple(self._seen.values())
-        for opening in self._unseen:
-            self._seen[opening.key] = opening
-            yield opening
-
-    def __bool__(self) -> bool:
-        return any(True for _ in self)
-
-    def take(self, opening: Opening) -> None:
-        del self._seen[opening.key]
-
-
-def why_idle(worker: WorkerRecord, waiting: Iterable[Waiting]) -> str:
+def why_idle(worker: WorkerRecord, waiting: Iterable[QueuedLearners]) -> str:
     """Why a free worker gets none of the queued learners, as a clause; or empty."""
     reasons = [_why_not(worker, of_run) for of_run in waiting if of_run.indices]
     return reasons[0] if reasons and all(reasons) else ""
 
 
-def _why_not(worker: WorkerRecord, waiting: Waiting) -> str:
+def _why_not(worker: WorkerRecord, waiting: QueuedLearners) -> str:
     run = waiting.run
     if refusal := worker.refusal(run):
-        return f"cannot train run {run.name}, for it does not {refusal}"
+        return f"cannot train run {run.name}: it does not {refusal}"
     if any(_is_another(worker, learner) for learner in waiting.learners()):
         return ""
     return (
-        f"has trained all that waits of run {run.name}, and learners.redundancy = "
-        f"{run.config.learners.redundancy} wants another worker to train it, too"
+        f"has trained every queued learner of run {run.name}, and learners.redundancy = "
+        f"{run.config.learners.redundancy} needs another worker"
     )
 
 
 def why_waiting(
-    waiting: Waiting, *, alive: Collection[WorkerRecord], silent: Collection[str] = ()
+    waiting: QueuedLearners, *, alive: Collection[WorkerRecord], silent: Collection[str] = ()
 ) -> str:
     """Why no worker trains a run's queued learners, as a clause; empty if one can."""
     if suspects := why_quarantined(waiting, silent):
@@ -158,11 +138,11 @@ def why_waiting(
     return f"worker {first.name} does not {first.refusal(run)}{others}"
 
 
-def why_quarantined(waiting: Waiting, silent: Collection[str]) -> str:
+def why_quarantined(waiting: QueuedLearners, silent: Collection[str]) -> str:
     """A clause on a run's quarantined learners; empty without one."""
     for ends, indices in (
-        (ends_of_run(waiting.run, silent), waiting.indices),
-        *((ends_in_a_row(each, silent), [each.index]) for each in waiting.learners()),
+        (consecutive_ends_of_run(waiting.run, silent), waiting.indices),
+        *((consecutive_ends(each, silent), [each.index]) for each in waiting.learners()),
     ):
         if len(ends) >= MAX_SILENT_ENDS:
             number = len(indices)
@@ -176,38 +156,49 @@ def why_quarantined(waiting: Waiting, silent: Collection[str]) -> str:
     return ""
 
 
+def new_quarantine(run: RunRecord, index: int, silent: Collection[str]) -> str:
+    """A clause on a learner whose latest silent end began its quarantine; else empty."""
+    ends = max(
+        consecutive_ends(run.learners[index], silent),
+        consecutive_ends_of_run(run, silent),
+        key=len,
+    )
+    begins = len(ends) == MAX_SILENT_ENDS
+    return why_quarantined(QueuedLearners(run, [index]), silent) if begins else ""
+
+
 def choose_learner(
     worker: WorkerRecord,
-    openings: Iterable[Opening],
+    candidates: Iterable[Candidate],
     *,
     alive: Callable[[], Collection[WorkerRecord]],
-) -> Opening | None:
+) -> Candidate | None:
     """The first learner for a free worker; others come first for those that it failed."""
     # One run may have thousands of them in a row.
     able: dict[str, bool] = {}
-    for opening in openings:
-        run, learner = opening
+    for candidate in candidates:
+        run, learner = candidate
         if run.run_id not in able:
             able[run.run_id] = worker.can_run(run)
         if not able[run.run_id]:
             continue
-        if learner.copies and not may_train(worker, run, learner, alive=alive()):
+        if learner.unconfirmed and not may_confirm(worker, run, learner, alive=alive()):
             continue
         if worker.worker_id in learner.failed_on and any(
             other.worker_id not in learner.failed_on and other.can_run(run) for other in alive()
         ):
             continue
-        return opening
+        return candidate
     return None
 
 
-def may_train(
+def may_confirm(
     worker: WorkerRecord, run: RunRecord, learner: LearnerRecord, *, alive: Collection[WorkerRecord]
 ) -> bool:
     """Whether a worker may confirm a learner: once per owner, best on a device that can."""
     if not _is_another(worker, learner):
         return False
-    kinds = {copy.kind for copy in learner.copies}
+    kinds = {held.kind for held in learner.unconfirmed}
     return worker.kind in kinds or not any(
         other.kind in kinds and _is_another(other, learner) and other.can_run(run)
         for other in alive
@@ -222,20 +213,20 @@ def _why_unconfirmed(
     credentials = {worker.credential for worker in able}
 
     def lacks(learner: LearnerRecord) -> bool:
-        if learner.copies:
+        if learner.unconfirmed:
             return not any(_is_another(worker, learner) for worker in able)
         return len(credentials) < wanted
 
     lacking = [learner for learner in waiting if lacks(learner)]
     if not lacking:
         return ""
-    kinds = sorted({copy.kind for learner in lacking for copy in learner.copies})
+    kinds = sorted({held.kind for learner in lacking for held in learner.unconfirmed})
     device = f", on such a device: {' or '.join(kinds)}" if kinds else ""
     return (
-        f"learners.redundancy = {wanted} wants another worker for {len(lacking)} learners, with a "
-        f"certificate or token of its own where workers have some{device}"
+        f"learners.redundancy = {wanted} needs another worker for {len(lacking)} learners, "
+        f"with its own certificate or token if workers have any{device}"
     )
 
 
 def _is_another(worker: WorkerRecord, learner: LearnerRecord) -> bool:
-    return all(worker.credential != copy.credential for copy in learner.copies)
+    return all(worker.credential != held.credential for held in learner.unconfirmed)

@@ -1,1 +1,0 @@
-"""Planning: a run's costs, and whether it is admitted."""

@@ -1,1 +1,0 @@
-"""Subsets and diagnoses on demand: computed once, stored, and read from the store."""
