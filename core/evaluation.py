@@ -130,7 +130,7 @@ _MOST_KEPT_BYTES = 256 * 1024**2
 
 @dataclass(frozen=True)
 class Scored:
-    """The score of weights, -infinity if abandoned, and entries that replace their own."""
+    """The score of weights, -infinity if stopped early, and estimated batch-norm statistics."""
 
     accuracy: float
     statistics: Weights
@@ -275,6 +275,6 @@ class Evaluators:
             finally:
                 free.put(model)
 
-        # A thread takes the number of threads that is pinned when it first computes.
+        # A thread uses the pinned number of threads from its first computation on.
         with pinned_kernels(1), ThreadPoolExecutor(len(self.models)) as pool:
             yield from pool.map(score, weights)

@@ -184,10 +184,10 @@ def _all_learners(
         except LearnerDivergedError as error:
             diverged.append(str(error))
     if diverged:
-        told = divergence_message(diverged, len(cuts))
+        message = divergence_message(diverged, len(cuts))
         if len(learners) < config.learners.min_learners:
-            raise LearnerDivergedError(told)
-        logger.warning("%s", told)
+            raise LearnerDivergedError(message)
+        logger.warning("%s", message)
     return tuple(learners)
 
 

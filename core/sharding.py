@@ -123,11 +123,11 @@ class FittedLearners(NamedTuple):
     """Settings of learners whose shards fit, and the changes in words; empty for none."""
 
     learners: LearnersConfig
-    said: str = ""
+    changes: str = ""
 
 
 def fit_defaults(
-    learners: LearnersConfig, num_train: int, *, asked: Collection[str]
+    learners: LearnersConfig, num_train: int, *, fixed: Collection[str]
 ) -> FittedLearners:
     """Lower the batch size to 16 at least, then learners, then minibatches, until shards fit."""
     n, m, b = learners.num_learners, learners.num_minibatches, learners.batch_size
@@ -137,26 +137,26 @@ def fit_defaults(
 
     def lower(name: str, floor: int) -> None:
         others = math.prod(value for other, value in sizes.items() if other != name)
-        if name not in asked:
+        if name not in fixed:
             sizes[name] = min(sizes[name], max(floor, num_train // others))
 
     lower("batch_size", _MIN_BATCH_SIZE)
-    lower("num_learners", learners.min_learners if "min_learners" in asked else 1)
+    lower("num_learners", learners.min_learners if "min_learners" in fixed else 1)
     lower("num_minibatches", 1)
     if sizes["num_learners"] * sizes["num_minibatches"] == 1:
         lower("batch_size", 1)
     # The number of learners caps `min_learners`.
     after = {"min_learners": min(learners.min_learners, sizes["num_learners"])} | sizes
-    changes = [
+    lowered = [
         f"learners.{name} {value} in place of {getattr(learners, name)}"
         for name, value in after.items()
         if value != getattr(learners, name)
     ]
-    if not changes:
+    if not lowered:
         return FittedLearners(learners)
     return FittedLearners(
         learners.model_copy(update=after),
         f"{n} learners x {m} minibatches x {b} examples = {n * m * b} are more than the "
         f"{num_train} of the training split, so defaults were lowered to fit: "
-        f"{', '.join(changes)}",
+        f"{', '.join(lowered)}",
     )

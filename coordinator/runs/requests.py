@@ -53,7 +53,7 @@ class RunRequests:
         held_out = num_validation_examples(self.data.class_counts, config.validation)
         asked = {field.name for field, _ in overrides.learners.ListFields()}
         num_train = self.data.num_examples - held_out
-        fitted = fit_defaults(config.learners, num_train, asked=asked)
+        fitted = fit_defaults(config.learners, num_train, fixed=asked)
         config = config.model_copy(update={"learners": fitted.learners})
         require_shards_fit(num_train, config.learners)
         given = config.initialization.weights_sha256
@@ -77,7 +77,7 @@ class RunRequests:
                         fingerprint=self.data.fingerprint,
                         num_classes=self.data.target.num_outputs,
                         other_target=self.data.other_target,
-                        fitted=fitted.said,
+                        fitted=fitted.changes,
                         note=note,
                         traceparent=traceparent,
                     )

@@ -90,7 +90,7 @@ def find_label_errors(signals: Signals) -> LabelErrors:
     if signals.kind is not TargetKind.CLASS:
         raise SignalsError(
             f"label errors cannot be looked for in {signals.kind.words} data: which label an "
-            "example should have is told by classes. Look at the largest residuals instead."
+            "example should have follows from classes. Look at the largest residuals instead."
         )
     first = _find(signals.errors_NC, signals.labels_N)
     if signals.second_errors_NC is None:

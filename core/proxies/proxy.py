@@ -150,7 +150,7 @@ def passes_of(features: Iterable[FeatureKind], num_learners: int) -> float:
 
 
 def can_win(passes: float, tried: Iterable[ProxyScore]) -> bool:
-    """Whether a proxy of this price would be chosen if it halved the errors of each one tried."""
+    """Whether a proxy of this price would be chosen with half the errors of each one tried."""
     return all(one.worth < ProxyScore((), (1 + one.accuracy) / 2, passes).worth for one in tried)
 
 

@@ -97,7 +97,7 @@ class LeaveOneOut:
     """Outputs of a ridge head for held-out examples.
 
     outputs_NC: float32, about 1 for the head's class and 0 for others; not probabilities. All 0 for
-    an example whose output nothing else decides.
+    an example that alone determines its output.
     accuracy: mean over classes, weighted by trust; for other targets, the kind's own score.
     penalty: the chosen lambda per example.
     """

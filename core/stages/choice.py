@@ -141,20 +141,20 @@ def choose(
 
 def _input_sentences(
     question: Question,
-    judge: Facts | None,
+    proxy: Facts | None,
     heads: Sequence[Facts],
     findings: Facts,
     num_examples: int,
 ) -> list[str]:
-    """Sentences on what judged, on the learners, and on whether seed and model can matter.
+    """Sentences on the head, on the learners, and on whether seed and model can matter.
 
-    judge: facts of the strategy's head. heads: of all heads, soft labels' included.
+    proxy: facts of the strategy's head. heads: of all heads, soft labels' included.
     """
     strategy, needs = find_strategy(question.strategy), question.needs
     own = question.features is not None or Need.PAIRED_FEATURES in needs
     looks = needs & ({Need.SIGNALS, Need.VALIDATION} if own else PROXY_NEEDS)
     of_model = needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}
-    if judge is None and question.labels is None:
+    if proxy is None and question.labels is None:
         of_model |= looks
     used = {kind for head in heads for kind in _kinds_of(head)}
     tried = {kind for head in heads for one in head.get("tried", ()) for kind in _kinds_of(one)}
@@ -175,18 +175,18 @@ def _input_sentences(
         by = "a model with its own head"
     if Need.DYNAMICS in needs:
         by = "outputs of the learners in training"
-    return [_proxy_sentence(judge, by), learners, mattered]
+    return [_proxy_sentence(proxy, by), learners, mattered]
 
 
-def _proxy_sentence(judge: Facts | None, by: str) -> str:
-    if judge is None:
+def _proxy_sentence(head: Facts | None, by: str) -> str:
+    if head is None:
         return f"judged by {by}"
-    if "accuracy" not in judge:
-        return f"judged by features ({judge['features']}) without any label"
-    score = f"right on {judge['accuracy']:.1%} of the labels that it has not seen"
-    if "score" in judge:
-        score = f"with {judge['score']} {judge['accuracy']:.3g} on examples that it has not seen"
-    return f"judged by a ridge head on {judge['features']}, {score}"
+    if "accuracy" not in head:
+        return f"judged by features ({head['features']}) without any label"
+    score = f"right on {head['accuracy']:.1%} of the labels that it has not seen"
+    if "score" in head:
+        score = f"with {head['score']} {head['accuracy']:.3g} on examples that it has not seen"
+    return f"judged by a ridge head on {head['features']}, {score}"
 
 
 def _alpha(soft: Facts) -> str:

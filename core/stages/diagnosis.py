@@ -66,7 +66,7 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
     if proxy.is_own_head:
         raise ProxyError(
             f"the proxy {proxy} cannot diagnose: its head has learned from the "
-            "labels that it would judge. Choose auto or ridge:..., such as ridge:patches."
+            "labels in question. Choose auto or ridge:..., such as ridge:patches."
         )
     config, dataset, seconds = sources.config, workspace.dataset, dict[str, float]()
     num_classes, generator = len(dataset.class_names), partial(derive_generator, config.seed)

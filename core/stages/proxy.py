@@ -58,7 +58,7 @@ from lipt.core.workspace import Key, Workspace
 
 # Patches are drawn from this many images.
 _IMAGES_FOR_FILTERS = 5_000
-# On so many images a head says whether mirroring keeps their class. None is tried below 28 pixels.
+# A head on this many images, of 28 pixels or more, tests whether mirroring keeps their class.
 _IMAGES_TO_MIRROR = 1_000
 _EXAMPLES_FOR_MEANS = 1_000
 

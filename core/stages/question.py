@@ -182,12 +182,12 @@ def question_of(
     needs = strategy.needs_of(given)
     if not needs & PROXY_NEEDS:
         proxy = SOUP
-    # The same before and after the learners have trained.
+    # By the query alone: the same before and after the learners have trained.
     before_learners = training_for(query, num_examples) is not Training.LEARNERS
     weights = query.weights or (run.initial_weights if before_learners else run.pretrained_weights)
     if run.inputs is None or weights is None:
         raise ValueError(f"run {run.name} is asked about without weights")
-    judge = teacher or proxy
+    signal_proxy = teacher or proxy
     return Question(
         config=run.config,
         inputs=run.inputs,
@@ -198,12 +198,12 @@ def question_of(
         options=tuple(sorted(given.items())),
         preset=query.preset or None,
         features=query.features,
-        trajectories=_trajectories(run, weights, strategy.name, needs, judge),
+        trajectories=_trajectories(run, weights, strategy.name, needs, signal_proxy),
         proxy=None if proxy.is_own_head else str(proxy),
-        backbone=backbone if judge.may_use(FeatureKind.BACKBONE) else None,
+        backbone=backbone if signal_proxy.may_use(FeatureKind.BACKBONE) else None,
         labels=None if labels is Labels.GIVEN else labels,
         num_merged=len(run.learners) if weights == run.pretrained_weights else 0,
-        initial=weights if warm_up is not None else initial_for(judge, run),
+        initial=weights if warm_up is not None else initial_for(signal_proxy, run),
         teacher=None if teacher is None else str(teacher),
     )
 
@@ -327,7 +327,7 @@ def _require_warm_up(
         )
     if not needs & (MODEL_NEEDS - {Need.FEATURES} if own_features else MODEL_NEEDS):
         raise InvalidRequestError(
-            f"strategy {strategy.name!r} looks at no model here, so that {asked} would change "
+            f"strategy {strategy.name!r} uses no model here: {asked} would change "
             f"nothing. Leave {PRETRAINING!r} out{', or the features' if own_features else ''}."
         )
     one = f"Ask for one model, {PRETRAINING}={WarmUp(warm_up.epochs)}"

@@ -115,7 +115,7 @@ def dynamics_of(
             return compute_dynamics(
                 model,
                 states,
-                workspace.batches(inputs, "asking the learners"),
+                workspace.batches(inputs, "computing the learners' outputs"),
                 own_learner_N=own_learners(workspace, config, trajectories),
                 batch_norm_examples_M=workspace.batch_norm_examples(config),
                 frozen=workspace.frozen(config, model),

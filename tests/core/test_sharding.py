@@ -118,7 +118,7 @@ def test_densities_are_uniform() -> None:
 
 
 def fitted(num_train: int, **asked: Any) -> tuple[int, int, int, int]:
-    found = fit_defaults(LearnersConfig(**asked), num_train, asked=asked).learners
+    found = fit_defaults(LearnersConfig(**asked), num_train, fixed=asked).learners
     return found.num_learners, found.num_minibatches, found.batch_size, found.min_learners
 
 
@@ -148,12 +148,12 @@ def test_defaults_shrink_to_a_small_data_set(
 
 def test_minibatches_that_an_operator_has_set_shrink_last() -> None:
     operators = LearnersConfig(num_minibatches=4, min_learners=5)
-    found = fit_defaults(operators, 50, asked=()).learners
+    found = fit_defaults(operators, 50, fixed=()).learners
     sizes = (found.num_learners, found.num_minibatches, found.batch_size, found.min_learners)
     assert sizes == (1, 3, 16, 1)
-    whole = fit_defaults(LearnersConfig(), 2560, asked=())
-    assert (whole.learners, whole.said) == (LearnersConfig(), "")
-    assert fit_defaults(LearnersConfig(), 1597, asked=()).said == (
+    whole = fit_defaults(LearnersConfig(), 2560, fixed=())
+    assert (whole.learners, whole.changes) == (LearnersConfig(), "")
+    assert fit_defaults(LearnersConfig(), 1597, fixed=()).changes == (
         "10 learners x 1 minibatches x 256 examples = 2560 are more than the 1597 of the training "
         "split, so defaults were lowered to fit: learners.batch_size 159 in place of 256"
     )

@@ -31,7 +31,7 @@ from lipt.core.selection.strategies.scores import error_norms
 from lipt.core.selection.strategy import DYNAMICS, FEATURES, NOTHING, SIGNALS, Balance, built_in
 from lipt.core.signals.signals import Signals
 
-# Small cells leave less to chance; with one pick per cell, every accidental cell would count.
+# With one pick per cell, every accidental cell would count.
 _CHOSEN_PER_CELL = 2
 _MOST_CELLS = 256
 

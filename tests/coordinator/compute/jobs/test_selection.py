@@ -350,7 +350,7 @@ def test_flipped_labels_and_copies_are_found_without_a_run(flipped: Context) -> 
 @pytest.mark.parametrize(
     ("proxy", "words"),
     [
-        ("soup", "has learned from the labels that it would judge"),
+        ("soup", "has learned from the labels in question"),
         ("ridge:soup", "`soup` needs a run"),
     ],
 )
