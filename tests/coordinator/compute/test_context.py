@@ -220,7 +220,7 @@ def test_what_is_not_kept_is_not_computed_and_no_backbone_loaded(
         select("grand", proxy="auto").run(replace(light, settings=settings))
 
 
-def test_signals_that_the_other_process_has_just_forgotten_are_needs_heavy_queue(
+def test_signals_that_the_other_process_has_just_forgotten_need_the_heavy_queue(
     heavy: Context,
     light: LightContext,
     select: Callable[..., SelectSubset],
