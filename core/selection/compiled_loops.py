@@ -94,17 +94,34 @@ def _first_smallest(bits_N: NDArray[np.int32]) -> int:
 
 
 @compiled
-def _bound(bits_N: NDArray[np.int32], rank: int) -> np.int32:
+def _nth_smallest(bits_n: NDArray[np.int32], rank: int, counts: NDArray[np.int64]) -> np.int32:
+    """The number with that rank, from 1, digit by digit; `counts` has 2048 entries."""
+    found = np.int32(0)
+    for shift, width in ((20, 11), (10, 10), (0, 10)):
+        counts[:] = 0
+        for position in range(len(bits_n)):
+            # Numbers that agree in the known digits.
+            if bits_n[position] >> np.int32(shift + width) == found:
+                counts[(bits_n[position] >> np.int32(shift)) & ((1 << width) - 1)] += 1
+        digit = 0
+        while rank > counts[digit]:
+            rank -= counts[digit]
+            digit += 1
+        found = np.int32((found << np.int32(width)) | digit)
+    return found
+
+
+@compiled
+def _bound(bits_N: NDArray[np.int32], rank: int, counts: NDArray[np.int64]) -> np.int32:
     """A probable upper bound of the number with that rank, from a sample."""
     step = max(1, rank // _SAMPLED_NEIGHBOURS)
-    sample_S = bits_N[::step]
+    sample_S = bits_N[::step].copy()
     expected = rank / step
     # Four deviations above, or all.
     sampled_rank = int(expected + 4 * np.sqrt(expected)) + 1
     if sampled_rank >= len(sample_S):
         return _LARGEST
-    found: np.int32 = np.partition(sample_S, sampled_rank - 1)[sampled_rank - 1]
-    return found
+    return _nth_smallest(sample_S, sampled_rank, counts)
 
 
 @compiled
@@ -137,6 +154,7 @@ def plane_scores_compiled(
     distances_N = np.empty(num_examples, np.float32)
     bits_N = distances_N.view(np.int32)
     ids_N = np.empty(num_examples, np.int64)
+    counts = np.empty(2048, np.int64)
     for draw in range(len(features_M2)):
         first_N = columns_DN[features_M2[draw, 0]]
         second_N = columns_DN[features_M2[draw, 1]]
@@ -148,11 +166,11 @@ def plane_scores_compiled(
         _measure(first_N, second_N, first_N[covering], second_N[covering], distances_N)
         # Exclude the example itself.
         distances_N[covering] = np.inf
-        num_kept = _keep(bits_N, _bound(bits_N, num_neighbours), ids_N)
+        num_kept = _keep(bits_N, _bound(bits_N, num_neighbours, counts), ids_N)
         if num_kept < num_neighbours:
             num_kept = _keep(bits_N, _LARGEST, ids_N)
         kept_n = ids_N[:num_kept]
-        farthest = np.partition(bits_N[kept_n], num_neighbours - 1)[num_neighbours - 1]
+        farthest = _nth_smallest(bits_N[kept_n], num_neighbours, counts)
         least = np.float64(distances_N[kept_n].min())
         total = 0.0
         for example in kept_n:
