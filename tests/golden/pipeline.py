@@ -334,7 +334,7 @@ def run_demo(folder: Path) -> list[Stage]:
         worker_thread(session.client.address, folder / "worker", device="cpu", allowed_modules=()),
     ):
         client, test = session.client, open_dataset("digits-test")
-        experiment.conduct(
+        experiment.run_experiment(
             session.data,
             test,
             is_wrong_N,

@@ -15,7 +15,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.data import open_dataset
 from lipt.common.errors import DataError, OtherDataError, StateError
 from lipt.common.inputs.specs import ImageFormat
-from lipt.common.weights.files import pack
+from lipt.common.weights.files import KeptValue, pack
 from lipt.coordinator.compute import context as contexts
 from lipt.coordinator.compute.context import Context, LightContext, with_kept_quarantine
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
@@ -90,17 +90,10 @@ def test_data_that_was_replaced_is_opened_again_and_so_when_it_is_back(
 
 
 @dataclass(frozen=True)
-class Text:
-    """The least that can be kept."""
+class Text(KeptValue):
+    """The smallest value that can be kept."""
 
     text: str
-
-    def save(self, path: Path) -> None:
-        path.write_text(self.text)
-
-    @classmethod
-    def load(cls, path: Path) -> Text:
-        return cls(path.read_text())
 
 
 def keep(context: Context, made: list[str], during: Callable[[], object] = lambda: None) -> None:
