@@ -32,10 +32,10 @@ def worker(
         say_document(example_file("worker.example.toml"))
         return
     with exit_on_error("lipt-worker"):
-        _take_assignment(config, flags)
+        _work(config, flags)
 
 
-def _take_assignment(config: Path | None, flags: dict[str, Any]) -> None:
+def _work(config: Path | None, flags: dict[str, Any]) -> None:
     import logging
     import os
     import signal

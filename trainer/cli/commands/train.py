@@ -207,7 +207,7 @@ def train(
     modules = shared.modules_of(allow_module, data, test, model)
     with ExitStack() as stack:
         progress = TrainingProgress()
-        reselecting, initial, made = None, None, list[Reselection]()
+        reselecting, initial, made = None, None, list["Reselection"]()
         quarantined = () if chosen is None else chosen.quarantined
         if choice.strategy is not None or init != _SCRATCH:
             client = stack.enter_context(coordinator.connect())
