@@ -381,7 +381,7 @@ def rarest_label_strata(targets_NC: Tensor) -> Tensor:
     """Each example's rarest label, the first of ties, or C without any label; N int64."""
     has_NC = targets_NC > 0
     counts_C = has_NC.sum(dim=0)
-    # Above any count where the example lacks the label.
+    # Labels that the example lacks get a count above all others.
     rarity_NC = torch.where(has_NC, counts_C, len(targets_NC) + 1)
     strata_N = rarity_NC.argmin(dim=1)
     return strata_N.where(has_NC.any(dim=1), targets_NC.shape[1])

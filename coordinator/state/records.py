@@ -136,7 +136,7 @@ class RunRecord(_Record):
     state: RunState = RunState.PENDING
     ended_at: float | None = None
     message: str = ""
-    # Names the given weights if the head is new.
+    # The source of a new head's other weights, in one sentence.
     note: str = ""
     # None until theta* is made.
     inputs: InputFormat | None = None
