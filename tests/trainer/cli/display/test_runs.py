@@ -1,19 +1,22 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from lipt.common.states import LearnerState, RunState
 from lipt.trainer.cli.display.runs import (
+    RemainingTime,
     RunLines,
     change_lines,
     follow,
     heartbeat_line,
     learner_cells,
+    rounded_duration,
     state_line,
 )
-from lipt.trainer.views import ProgressView, RunView, SoupView
+from lipt.trainer.views import LearnerView, ProgressView, RunView, SoupView
 from tests.trainer.made_up import DISCARDED, KEPT, made_up_learner, made_up_run
 
 
@@ -84,6 +87,56 @@ def test_what_a_run_waits_for_is_a_line_and_a_heartbeat_says_what_is_wrong() -> 
     # That it is mended is seen by what the workers do then.
     assert change_lines(waits, run) == []
     assert heartbeat_line(waits, 0.0) == line
+
+
+def merging(done: int, total: int = 91, **changes: Any) -> RunView:
+    progress = ProgressView("merging learners", done, total)
+    return made_up_run(state=RunState.MERGING, progress=progress, **changes)
+
+
+def seen(*observations: tuple[float, RunView]) -> RemainingTime:
+    remaining = RemainingTime()
+    for now, run in observations:
+        remaining.observe(run, now)
+    return remaining
+
+
+def test_remaining_time_of_training_counts_steps_of_all_learners() -> None:
+    # Of 3 learners' 5 steps 2 are done at first, and 7 after 10 s: the other 8 take 16 s.
+    def run(*learners: LearnerView) -> RunView:
+        return made_up_run(learners=(*learners, made_up_learner(2)))
+
+    def leased(index: int, step: int) -> LearnerView:
+        return made_up_learner(index, state=LearnerState.LEASED, step=step)
+
+    done = made_up_learner(0, state=LearnerState.DONE)
+    remaining = seen((0.0, run(leased(0, 1), leased(1, 1))), (10.0, run(done, leased(1, 2))))
+    assert remaining.text(10.0) == "about 20 s left"
+    remaining.observe(run(done, leased(1, 0)), 11.0)  # another attempt
+    assert remaining.text(13.0) == ""
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        merging(5),
+        made_up_run(state=RunState.READY),
+        made_up_run(
+            state=RunState.MERGING, progress=ProgressView("waiting for its turn", 0, 9, ahead=2)
+        ),
+    ],
+    ids=["nothing moved", "ended", "queued"],
+)
+def test_no_remaining_time_is_estimated_without_progress(run: RunView) -> None:
+    assert seen((100.0, merging(5)), (200.0, run)).text(300.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.0, "10 s"), (47.0, "50 s"), (400.0, "7 min"), (5399.0, "90 min"), (7500.0, "2.1 h")],
+)
+def test_remaining_times_are_rounded(seconds: float, words: str) -> None:
+    assert rounded_duration(seconds) == words
 
 
 def test_lines_come_at_changes_and_at_least_every_ten_seconds() -> None:
