@@ -30,7 +30,9 @@ def bench(folder: Path, *arguments: str) -> str:
 def test_a_table_is_measured_by_the_service_and_goes_on_where_it_was(tmp_path: Path) -> None:
     first = bench(tmp_path, "C", "--minutes", "0")
     assert first.count("26 of 26 trainings are missing") == 1
-    bench(tmp_path, "3", "--jobs", "2")
+    # A training may fail on a busy machine: the next call goes on where this one was.
+    for _ in range(2):
+        bench(tmp_path, "3", "--jobs", "2")
     rows = (tmp_path / "paper" / "tiny.jsonl").read_text().splitlines()
     # Four rows and three baselines at two fractions, and everything.
     assert len(rows) == 4 * 2 + 3 * 2 + 1
