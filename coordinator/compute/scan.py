@@ -302,7 +302,7 @@ class _SharedPass:
         self._taken[index] = credential
 
     def _distrust(self, credential: str) -> None:
-        """Score all that a credential has ever sent again, and take no more of it."""
+        """Score again every range that a credential sent, and take no more of them."""
         self._distrusted.add(credential)
         self._verification.forget(credential)
         ranges = self._folder.remove(credential)

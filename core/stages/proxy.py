@@ -180,15 +180,19 @@ def _chosen(features: _Features) -> tuple[Kinds, Tensor, LeaveOneOut, list[Proxy
     ids_M = torch.randperm(len(features_ND), generator=generator)[:MAX_SAMPLE].sort().values
     prices, sample = {first: 0.0, **rivals}, _Parts(features, ids_M, {first[0]: features_ND[ids_M]})
     tried, activity = list[ProxyScore](), "trying proxies on a sample"
+    is_whole = len(ids_M) == len(features_ND)
+    heads = {first: head} if is_whole else {}
     for kinds, passes in prices.items():
         if can_win(passes, tried):
-            one = features.head(sample.of(kinds, activity), activity, some=ids_M)
-            tried.append(ProxyScore(kinds, one.accuracy, passes))
+            if kinds not in heads:
+                heads[kinds] = features.head(sample.of(kinds, activity), activity, some=ids_M)
+            tried.append(ProxyScore(kinds, heads[kinds].accuracy, passes))
     best = choose(tried).features
     if best == first:
         return first, features_ND, head, tried
-    parts = sample.parts if len(ids_M) == len(features_ND) else {first[0]: features_ND}
-    every = _Parts(features, torch.arange(len(features_ND)), parts)
+    if is_whole:
+        return best, sample.of(best, activity), heads[best], tried
+    every = _Parts(features, torch.arange(len(features_ND)), {first[0]: features_ND})
     features_ND = every.of(best, f"computing features ({'+'.join(best)})")
     return best, features_ND, features.head(features_ND, "fitting a ridge head"), tried
 

@@ -1,4 +1,4 @@
-// The page's state in one place, and its address. Whoever changes the state calls `changed`.
+// The page's state in one place, and its address. Code that changes the state calls `changed`.
 
 export const state = {
   me: null, // {name, roles}; null until the caller is known

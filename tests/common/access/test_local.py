@@ -97,7 +97,7 @@ def test_a_killed_coordinator_s_socket_is_taken_for_none_and_gives_way(server: S
             assert more == ()
         server.kill()
         assert found() == ADDRESS
-        # Whoever was connected waits for the next coordinator.
+        # Connected clients wait for the next coordinator.
         assert is_local(target.current())
         with local_sockets(ADDRESS, other.bind) as more:
             assert more == paths

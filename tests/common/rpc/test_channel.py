@@ -182,7 +182,7 @@ def test_loopback_is_called_over_the_local_socket_once_there_is_one_and_shown_no
     with open_channel(address) as channel:
         channel.unary_unary("/x.X/unary_unary")(b"", timeout=30)
     assert len(listener.peers) == 2
-    # Whoever listens at the port is sent nothing that lets it in elsewhere.
+    # A listener at the port gets nothing that lets it in elsewhere.
     assert listener.keys == {"user-agent"}
 
 
