@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from lipt.trainer.main_training import Trained as Trained
     from lipt.trainer.main_training import TrainingPaused as TrainingPaused
     from lipt.trainer.main_training import fit as fit
-    from lipt.trainer.resampling.repeated_random import RepeatedRandom as RepeatedRandom
     from lipt.trainer.resampling.reselection import ReselectingSampler as ReselectingSampler
     from lipt.trainer.resampling.reselection import Reselection as Reselection
+    from lipt.trainer.resampling.samplers import RepeatedRandom as RepeatedRandom
     from lipt.trainer.resampling.samplers import RepeatedRandomSampler as RepeatedRandomSampler
     from lipt.trainer.resampling.samplers import SubsetSampler as SubsetSampler
     from lipt.trainer.subsets.subset import Subset as Subset
@@ -65,9 +65,8 @@ _MODULES = {
     "lipt.trainer.client.client": "Client",
     "lipt.trainer.diagnosis.diagnosis": "Diagnosis",
     "lipt.trainer.main_training": "Recipe Schedule Trained TrainingPaused fit",
-    "lipt.trainer.resampling.repeated_random": "RepeatedRandom",
     "lipt.trainer.resampling.reselection": "ReselectingSampler Reselection",
-    "lipt.trainer.resampling.samplers": "RepeatedRandomSampler SubsetSampler",
+    "lipt.trainer.resampling.samplers": "RepeatedRandom RepeatedRandomSampler SubsetSampler",
     "lipt.trainer.subsets.subset": "Subset",
     "lipt.trainer.subsets.weighted": (
         "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss normalized_weights"

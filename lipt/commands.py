@@ -63,7 +63,7 @@ def plan(
     from lipt.core.stages.question import SubsetQuery
     from lipt.plan import Estimate, estimate, lines_of
     from lipt.pretraining import Pretrained
-    from lipt.trainer.cli.display.output import Say, print_result, run_with_progress
+    from lipt.trainer.cli.output import Say, print_result, run_with_progress
 
     flags = {"learners.num_learners": num_learners}
     run = shared.collect_overrides(flags, settings, config)

@@ -24,7 +24,7 @@ from lipt.core.selection.registry import find_strategy
 from lipt.core.selection.select import select
 from lipt.core.signals.signals import labels_only
 from lipt.trainer.main_training import Schedule, fit
-from lipt.trainer.resampling.repeated_random import RepeatedRandom
+from lipt.trainer.resampling.samplers import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
 from tests.in_memory import in_memory
 

@@ -104,7 +104,7 @@ class Coordinator:
 
     def connect(self) -> Client:
         """Open a client; with `--wait`, wait for the coordinator."""
-        from lipt.trainer.cli.display.output import run_with_progress
+        from lipt.trainer.cli.output import run_with_progress
         from lipt.trainer.client.client import Client
 
         # No flag takes the token itself: everybody can read command lines.

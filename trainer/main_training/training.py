@@ -51,8 +51,8 @@ from lipt.trainer.main_training.steps import (
     comparable,
     place_model,
 )
-from lipt.trainer.resampling.repeated_random import RepeatedRandom
 from lipt.trainer.resampling.reselection import Reselection
+from lipt.trainer.resampling.samplers import RepeatedRandom
 from lipt.trainer.subsets.data import open_data
 from lipt.trainer.subsets.subset import Subset
 

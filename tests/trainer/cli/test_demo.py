@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lipt.trainer.cli.experiment import suspects_text
+from lipt.trainer.cli.commands.demo import suspects_text
 from lipt.trainer.comparison.outcomes import outcomes, verdict
 from lipt.trainer.comparison.trial import read_trials
 from lipt.trainer.subsets.subset import Subset

@@ -12,7 +12,7 @@ from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError, SubsetError, WeightsError
 from lipt.trainer.main_training import Recipe, Trained, TrainingPaused, fit
 from lipt.trainer.main_training.records import EpochRecord
-from lipt.trainer.resampling.repeated_random import RepeatedRandom
+from lipt.trainer.resampling.samplers import RepeatedRandom
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.made_up import made_up_subset
 from tests.trainer.main_training.conftest import EVERY_EPOCH, RECIPE, StoppedError, equal, net

@@ -21,9 +21,8 @@ from lipt.common.errors import (
     MissingExtraError,
     UnreachableError,
 )
-from lipt.trainer.resampling.repeated_random import Cycles
 from lipt.trainer.resampling.reselection import ReselectingSampler
-from lipt.trainer.resampling.samplers import SubsetSampler, Uneven
+from lipt.trainer.resampling.samplers import Cycles, SubsetSampler, Uneven
 from tests.properties import at_most
 from tests.trainer.fake_client import FakeClient
 from tests.trainer.made_up import made_up_subset

@@ -13,7 +13,7 @@ from typer import Argument, BadParameter, Option, Typer
 
 from lipt.common.access.roles import Role
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import print_result
+from lipt.trainer.cli.output import print_result
 
 if TYPE_CHECKING:
     from lipt.trainer.cli.certificates import Folder, Pair

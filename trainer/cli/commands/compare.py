@@ -9,7 +9,7 @@ from pathlib import Path
 from typer import BadParameter, Exit, Option
 
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import TrainingProgress, open_with_progress, print_result
+from lipt.trainer.cli.output import TrainingProgress, open_with_progress, print_result
 
 # Status without a verdict; 1 and 2 are errors.
 _NOTHING_LEARNED = 3

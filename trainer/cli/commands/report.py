@@ -11,7 +11,7 @@ from typer import BadParameter, Option
 
 from lipt.common.terminal import say
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import (
+from lipt.trainer.cli.output import (
     open_with_progress,
     print_result,
     quarantined_by,

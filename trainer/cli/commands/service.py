@@ -12,7 +12,7 @@ from typer import Argument, Context, Exit, Option, Typer
 from lipt.common.access.roles import Role
 from lipt.common.terminal import say
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import print_json, print_result
+from lipt.trainer.cli.output import print_json, print_result
 from lipt.trainer.formatting import table_lines
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typer import Argument, Option, Typer
 
 from lipt.common.text import format_bytes
 from lipt.trainer.cli import options as shared
-from lipt.trainer.cli.display.output import open_with_progress, print_result, run_with_progress
+from lipt.trainer.cli.output import open_with_progress, print_result, run_with_progress
 from lipt.trainer.subsets import EXAMPLES_PER_SHARD
 from lipt.trainer.views import DEFAULT_STRATEGY, WeightsKind
 

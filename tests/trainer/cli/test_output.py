@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lipt.trainer.cli.display.output import (
+from lipt.trainer.cli.output import (
     TrainingProgress,
     in_background,
     process_exit,
@@ -21,8 +21,8 @@ from tests.trainer.made_up import made_up_record
 SCRIPT = """
 import sys
 import torch
-from lipt.trainer.cli.display.output import process_exit
-from lipt.trainer.cli.display.output import in_background
+from lipt.trainer.cli.output import process_exit
+from lipt.trainer.cli.output import in_background
 def endless():
     values = torch.randn(400, 400)
     while True:
