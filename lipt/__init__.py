@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lipt.core.selection.selection import Selection as Selection
     from lipt.core.selection.strategy import Strategy as Strategy
     from lipt.core.signals.signals import Signals as Signals
-    from lipt.data import open_dataset as open_dataset
     from lipt.pretraining import Pretrained as Pretrained
     from lipt.pretraining import pretrain as pretrain
     from lipt.trainer.client.client import Client as Client
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from lipt.trainer.resampling.samplers import RepeatedRandom as RepeatedRandom
     from lipt.trainer.resampling.samplers import RepeatedRandomSampler as RepeatedRandomSampler
     from lipt.trainer.resampling.samplers import SubsetSampler as SubsetSampler
+    from lipt.trainer.subsets.data import open_dataset as open_dataset
     from lipt.trainer.subsets.subset import Subset as Subset
     from lipt.trainer.subsets.weighted import SoftTargetLoss as SoftTargetLoss
     from lipt.trainer.subsets.weighted import UnweightedWarning as UnweightedWarning
@@ -60,13 +60,13 @@ _MODULES = {
     "lipt.core.selection.selection": "Selection",
     "lipt.core.selection.strategy": "Strategy",
     "lipt.core.signals.signals": "Signals",
-    "lipt.data": "open_dataset",
     "lipt.pretraining": "Pretrained pretrain",
     "lipt.trainer.client.client": "Client",
     "lipt.trainer.diagnosis.diagnosis": "Diagnosis",
     "lipt.trainer.main_training": "Recipe Schedule Trained TrainingPaused fit",
     "lipt.trainer.resampling.reselection": "ReselectingSampler Reselection",
     "lipt.trainer.resampling.samplers": "RepeatedRandom RepeatedRandomSampler SubsetSampler",
+    "lipt.trainer.subsets.data": "open_dataset",
     "lipt.trainer.subsets.subset": "Subset",
     "lipt.trainer.subsets.weighted": (
         "SoftTargetLoss UnweightedWarning WeightedCollate WeightedSubsetLoss normalized_weights"

@@ -9,24 +9,29 @@ configuration, seed and kind of machine.
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
 
+from lipt.calls import showing
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig, merge
 from lipt.common.config.values import dump, validate
 from lipt.common.data import Dataset
 from lipt.common.errors import ConfigError
-from lipt.common.imports import modules_of
+from lipt.common.imports import call_by_name_or_place, modules_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec, standardized_columns
+from lipt.common.models.head import HEAD
 from lipt.common.process.devices import resolve_device
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, copy_to_cpu
@@ -41,15 +46,15 @@ from lipt.core.stages.choice import manifest_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.question import Sources, SubsetQuery, Training, training_for
 from lipt.core.workspace import InMemory
-from lipt.data import MODULE, Given, open_dataset
-from lipt.progress import showing
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
+from lipt.trainer.subsets.data import open_dataset
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView
 
 _SMALL_IMAGE = 64
+MODULE = "lipt.pretraining"
 
 
 def default_model(inputs: InputSpec) -> str:
@@ -64,6 +69,42 @@ def default_model(inputs: InputSpec) -> str:
     (first, *others) = inputs.columns
     words = not others and len(first.shape) == 1 and first.num_values > 0
     return "text:tiny" if words else "mlp"
+
+
+_numbers = itertools.count(1)
+
+
+class Given:
+    """A model factory with a name, `lipt.pretraining:model_1`, valid while this object lives."""
+
+    def __init__(
+        self, model: nn.Module | Callable[..., nn.Module], head: str | None = None
+    ) -> None:
+        self._model = copy.deepcopy(model).cpu() if isinstance(model, nn.Module) else model
+        self._head = head
+        attribute = f"model_{next(_numbers)}"
+        self.name = f"{MODULE}:{attribute}"
+        _given[attribute] = self
+
+    def __call__(self, *, num_classes: int) -> nn.Module:
+        """Make a new copy of the model."""
+        if isinstance(self._model, nn.Module):
+            made = copy.deepcopy(self._model)
+        else:
+            made = call_by_name_or_place(self._model, num_classes=num_classes)
+        if self._head is not None:
+            setattr(made, HEAD, self._head)
+        return made
+
+
+_given: WeakValueDictionary[str, Given] = WeakValueDictionary()
+
+
+def __getattr__(attribute: str) -> Any:
+    try:
+        return _given[attribute]
+    except KeyError:
+        raise AttributeError(f"module {MODULE!r} has no attribute {attribute!r}") from None
 
 
 class Pretrained:

@@ -16,16 +16,16 @@ from torch import nn
 
 import lipt
 from lipt import Subset
-from lipt import progress as module
+from lipt import calls as module
 from lipt.arrow import Scorer, select_from
+from lipt.calls import as_html, showing
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, open_dataset
 from lipt.common.errors import BudgetError, ConfigError, DataError, SignalsError, UnknownNameError
 from lipt.common.imports import load_factory
 from lipt.common.inputs.specs import ImageSpec
 from lipt.common.targets.kinds import TargetKind
-from lipt.data import MODULE, Given
-from lipt.progress import as_html, showing
+from lipt.pretraining import MODULE, Given
 from lipt.trainer.views import ProgressView
 from tests.lipt.digits import QUICK, few_digits
 from tests.session import Session
@@ -94,7 +94,6 @@ def test_arrays_lists_and_names_are_the_same_data() -> None:
     pairs = list(zip(torch.from_numpy(images)[:, None], labels.tolist(), strict=True))
     opened = [lipt.open_dataset(form) for form in ((images, labels), pairs)]
     assert [one.inputs for one in opened] == [ImageSpec(1, 8, 8)] * 2
-    assert opened[0].fingerprint == opened[1].fingerprint
     assert opened[0].fingerprint == opened[1].fingerprint
     assert len(lipt.open_dataset("digits-test")) == 355
 

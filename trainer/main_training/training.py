@@ -53,7 +53,7 @@ from lipt.trainer.main_training.steps import (
 )
 from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.resampling.samplers import RepeatedRandom
-from lipt.trainer.subsets.data import open_data
+from lipt.trainer.subsets.data import open_dataset
 from lipt.trainer.subsets.subset import Subset
 
 # What gives another subset before each epoch; its `num_epochs` is set beforehand.
@@ -243,8 +243,8 @@ def fit(
     Args:
         model: a name such as "resnet18" or a function of `num_classes`, built with the recipe's
             seed, or a module, which is trained in place.
-        train: data that the subset was selected from, as `lipt.open_dataset` takes it.
-        target: as in `lipt.open_dataset`, of `train` and `test`.
+        train: data that the subset was selected from, as `lipt.open_datasetset` takes it.
+        target: as in `lipt.open_datasetset`, of `train` and `test`.
         subset: the examples; None for those of `reselect`, or all of `train`.
         test: test data for the accuracy.
         recipe: settings of training, such as {"steps": 300}.
@@ -267,9 +267,9 @@ def fit(
     """
     ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
     modules = tuple(allowed_modules)
-    train = open_data(train, target=target, allow_modules=modules)
+    train = open_dataset(train, target=target, allow_modules=modules)
     if test is not None:
-        test = comparable(open_data(test, target=target, allow_modules=modules), train)
+        test = comparable(open_dataset(test, target=target, allow_modules=modules), train)
     recipe, schedule = Recipe.of(recipe).fitted_to(train.inputs), schedule or Schedule()
     place = resolve_device(device)
     _require_trainable(recipe, train, checkpoint, max_seconds)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from lipt.common.errors import ConfigError, DataError, LiptError, SubsetError
 from lipt.common.imports import modules_of
+from lipt.trainer.arguments import checked
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
@@ -122,23 +123,41 @@ class TablePairs:
         return next(iter(values.values())) if len(values) == 1 else values, self.targets[row]
 
 
-def open_data(
+@checked
+def open_dataset(
     data: Any,
     *,
     target: str | None = None,
     image_size: int | None = None,
     allow_modules: Sequence[str] = (),
 ) -> Dataset:
-    """Open data by its name or in any form; a `Dataset` unchanged. As `lipt.open_dataset`."""
-    from lipt.common.data import Dataset, dataset_of, open_dataset  # noqa: PLC0415 - torch
+    """Open labelled data and check every example.
+
+    Args:
+        data: a map-style data set of (example, label), `(X, y)` arrays or tensors, a data frame of
+            pandas, polars or pyarrow, texts with labels, a Hugging Face `datasets.Dataset`, or a
+            name: `csv:train.csv?label=COLUMN`, `imagefolder:/data`, `package.module:factory`. A
+            `Dataset` is returned unchanged.
+        target: a table's column of labels, or of numbers to predict, also of a file: `train.csv`;
+            None for one called label. "number" for regression on whole numbers, which are classes
+            otherwise.
+        image_size: pixels a side to scale images to; None keeps small images.
+        allow_modules: more modules that a name may import.
+
+    Raises:
+        UnknownNameError: no data has that name.
+        ConfigError: unknown form of data, or an unusable `image_size`.
+        DataError: the data is empty, or an example or a label is unusable.
+    """
+    from lipt.common import data as named  # noqa: PLC0415 - torch
     from lipt.common.data.loading import name_with_target  # noqa: PLC0415
     from lipt.common.data.sources.frames import is_table  # noqa: PLC0415
 
     if isinstance(data, str | Path):
         name = str(data) if target is None else name_with_target(str(data), target)
         modules = (*allow_modules, *modules_of(name))
-        return open_dataset(name, image_size=image_size, allowed_modules=modules)
-    if isinstance(data, Dataset):
+        return named.open_dataset(name, image_size=image_size, allowed_modules=modules)
+    if isinstance(data, named.Dataset):
         if target is not None:
             raise ConfigError(
                 f"target={target!r} was given together with {data.source}, which is open already. "
@@ -148,7 +167,7 @@ def open_data(
     rows = map_style(data)
     if target == "number" and not is_table(rows):
         rows, target = as_numbers(rows), None
-    return dataset_of(rows, target=target, image_size=image_size)
+    return named.dataset_of(rows, target=target, image_size=image_size)
 
 
 def map_style(data: Any) -> Any:
@@ -171,7 +190,7 @@ def rows_of(data: Any, manifest: Mapping[str, Any]) -> Any:
         return Pairs(*data)
     has_rows = isinstance(data, list) or is_hugging_face(data)
     if frames.is_pair(data) or (frames.is_frame(data) and not has_rows):
-        return open_data(data, target=_target_of(manifest))
+        return open_dataset(data, target=_target_of(manifest))
     return data
 
 
