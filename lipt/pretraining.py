@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import nn
 
-from lipt.calls import showing
+from lipt.calls import Show, showing
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig, merge
 from lipt.common.config.values import dump, validate
@@ -151,13 +151,13 @@ class Pretrained:
             settings["initialization"] = {"weights_sha256": digest}
         self.config, self.fitted = _fitted(self.data, merge(settings, dict(run or {})))
         self._progress = progress
-        self._show: Callable[[ProgressView], None] = lambda _: None
+        self.on_progress: Show = lambda _: None
         self._trained: dict[Training, Trained] = {}
-        self._workspace = InMemory(
+        self.workspace = InMemory(
             self.data,
             resolve_device(device),
             allowed_modules=(MODULE, *modules_of(self.model), *allow_modules),
-            on_progress=lambda *progress: self._show(ProgressView(*progress)),
+            on_progress=lambda *progress: self.on_progress(ProgressView(*progress)),
         )
 
     @property
@@ -173,7 +173,7 @@ class Pretrained:
     @property
     def learners(self) -> tuple[Weights, ...]:
         """Pruned weights of every learner."""
-        trained, workspace = self._all, self._workspace
+        trained, workspace = self._all, self.workspace
         initial = trained.outcome.initial_weights
         assert initial is not None  # noqa: S101 - it was trained
         read = workspace.read_learners(self.config, initial, workspace.new_model(self.config))
@@ -242,7 +242,7 @@ class Pretrained:
         """Find wrong labels, duplicates and outliers; arguments as in `lipt.diagnose`."""
         with self._showing():
             sources = Sources(self.config, None, None, self._keep_features(features))
-            found = diagnose(self._workspace, sources, Proxy.parse(proxy or "auto"))
+            found = diagnose(self.workspace, sources, Proxy.parse(proxy or "auto"))
         return read_diagnosis(
             found.pack(), num_examples=self.data.num_ids, fingerprint=self.data.fingerprint
         )
@@ -261,7 +261,7 @@ class Pretrained:
         if Training.LEARNERS in self._trained:
             return self._trained[Training.LEARNERS]
         if training not in self._trained:
-            run = (self._workspace, self.config)
+            run = (self.workspace, self.config)
             if training is Training.NOTHING:
                 self._trained[training] = without_training(*run)
             else:
@@ -308,22 +308,22 @@ class Pretrained:
         source = features_source(features)
         content = source.read_bytes() if isinstance(source, Path) else source
         read = read_user_features(content, num_examples=self.data.num_ids, max_bytes=len(content))
-        return self._workspace.put_features(read, content)
+        return self.workspace.put_features(read, content)
 
     def _weights(self, name: BlobName | None) -> Weights:
         assert name is not None  # noqa: S101 - it was trained
-        workspace = self._workspace
+        workspace = self.workspace
         return workspace.read_weights(name, workspace.new_model(self.config))
 
     @contextmanager
     def _showing(self) -> Iterator[None]:
         """Show progress, and restore torch's generator."""
         with showing(asked=self._progress) as show, torch.random.fork_rng(devices=[]):
-            before, self._show = self._show, show
+            before, self.on_progress = self.on_progress, show
             try:
                 yield
             finally:
-                self._show = before
+                self.on_progress = before
 
 
 @checked

@@ -1,4 +1,4 @@
-"""Formatting: percentages, tables, differences, notebook HTML, and JSON values."""
+"""Formatting: tables, differences, notebook HTML, and JSON values."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ from html import escape
 from typing import Any
 
 from lipt.common.text import printable
-
-
-def format_percent(share: float) -> str:
-    """Format an accuracy: 0.4567 is "45.7%"."""
-    return f"{100 * share:.1f}%"
 
 
 def table_lines(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

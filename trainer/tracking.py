@@ -29,6 +29,9 @@ DIGESTS, DIGEST = "lipt.subset_digests", "lipt.subset_digest"
 _MAX_PARAMS, _MAX_CHARACTERS = 100, 500
 
 
+_PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow-skinny"}
+
+
 class LoggerWarning(UserWarning):
     """A logger failed to log an epoch; training continues."""
 
@@ -37,10 +40,11 @@ class _TensorBoard:
     name = "TensorBoard"
 
     def __init__(self, log_dir: str) -> None:
-        _import("tensorboard", "tensorboard", self.name)
-        module = _import("torch.utils.tensorboard", "tensorboard", self.name)
+        require_trackers(["tensorboard"])
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - of an extra
+
         with _config_errors(self.name):
-            self._writer: Any = module.SummaryWriter(log_dir)
+            self._writer: Any = SummaryWriter(log_dir)
         self.end = self._writer.close
 
     def tag(self, texts: Mapping[str, str]) -> None:
@@ -60,7 +64,7 @@ class _Mlflow:
     name = "MLflow"
 
     def __init__(self, experiment: str, run_name: str | None = None) -> None:
-        module = _import("mlflow", "mlflow-skinny", self.name)
+        module = _import("mlflow")
         self._entities = module.entities
 
         with _config_errors(self.name):
@@ -96,7 +100,7 @@ class _Wandb:
     name = "wandb"
 
     def __init__(self, project: str, run_name: str | None = None) -> None:
-        self._module = _import("wandb", "wandb", self.name)
+        self._module = _import("wandb")
         with _config_errors(self.name):
             self._run: Any = self._module.init(project=project, name=run_name)
         self.run_id, self.end = str(self._run.id), self._run.finish
@@ -130,8 +134,14 @@ def _name(subset: Subset) -> str:
     return f"{subset.strategy}-{subset.digest[:12]}"
 
 
-def _import(module: str, package: str, needed_for: str) -> Any:
-    return import_extra(module, package=package, extra="loggers", needed_for=needed_for)
+def require_trackers(names: Iterable[str]) -> None:
+    """Import the trackers' packages; MissingExtraError for one that is not installed."""
+    for name in names:
+        _import(name)
+
+
+def _import(name: str) -> Any:
+    return import_extra(name, package=_PACKAGES[name], extra="loggers", needed_for=name)
 
 
 @contextmanager

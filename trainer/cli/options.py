@@ -266,20 +266,6 @@ def require_size(fraction: float | None, budget: int | None) -> None:
         raise BadParameter("give one of --fraction and --budget, e.g. --fraction 0.1")
 
 
-# Packages of loggers by their flags.
-_PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow-skinny"}
-
-
-def require_loggers(asked: Mapping[str, str | None]) -> None:
-    """Import the packages of the requested loggers."""
-    from lipt.common.imports import import_extra
-
-    for name, value in asked.items():
-        if value is not None:
-            package = _PACKAGES[name]
-            import_extra(name, package=package, extra="loggers", needed_for=f"--{name}")
-
-
 def require_place(path: Path, *, folder: bool = False) -> None:
     """Check that there can be a file, or a folder, of this name."""
     if path.is_dir() and not folder:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lipt.common.terminal import say, say_json
-from lipt.trainer.formatting import format_percent, to_jsonable
+from lipt.trainer.formatting import to_jsonable
 
 if TYPE_CHECKING:
     from lipt.common.data import Dataset
@@ -199,9 +199,9 @@ def warnings_as_lines(*kinds: type[Warning]) -> Iterator[None]:
 
 def measures_text(record: EpochRecord, score_name: str = "accuracy") -> str:
     parts = [f"epoch {record.epoch}", f"loss {record.loss:.3f}"]
-    parts.append(f"{score_name} {format_percent(record.accuracy)}")
+    parts.append(f"{score_name} {record.accuracy:.1%}")
     if record.test_accuracy is not None:
-        parts.append(f"test {format_percent(record.test_accuracy)}")
+        parts.append(f"test {record.test_accuracy:.1%}")
     parts.append(f"{record.images_per_second:,.0f} examples/s")
     if record.seconds_left > 0:
         parts.append(f"{record.seconds_left:.0f} s left")

@@ -284,7 +284,7 @@ class Client(AbstractContextManager["Client"]):
         )
         if balanced is not None:
             request.balanced = balanced
-        return fetch_subset(self._connection, request, on_progress, self._reconnection(on_progress))
+        return fetch_subset(self._connection, request, on_progress, self._reconnect_seconds)
 
     def diagnose(
         self,
@@ -315,9 +315,7 @@ class Client(AbstractContextManager["Client"]):
             proxy=proxy,
             features=None if features is None else self._stored(features_source(features)),
         )
-        return fetch_diagnosis(
-            self._connection, request, on_progress, self._reconnection(on_progress)
-        )
+        return fetch_diagnosis(self._connection, request, on_progress, self._reconnect_seconds)
 
     def strategies(self) -> list[views.StrategyView]:
         """Return the selection strategies that the coordinator offers."""
@@ -416,12 +414,6 @@ class Client(AbstractContextManager["Client"]):
         self, method: Callable[[Stubs], Any], request: Any, seconds: float = CONTROL_SECONDS
     ) -> RunView:
         return view_of(RunView, self._connection.unary(method, request, seconds=seconds).run)
-
-    def _reconnection(self, on_progress: OnProgress | None) -> Reconnection:
-        tell = on_progress or (lambda _: None)
-        return Reconnection(
-            self._reconnect_seconds, on_pause=lambda why: tell(views.ProgressView(why, 0, 0))
-        )
 
     def _find_weights(self, run: str, kind: str) -> BlobName:
         if kind not in set(WeightsKind):

@@ -27,7 +27,6 @@ from lipt.trainer.comparison.outcomes import alternatives, answers, cells, outco
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
-from lipt.trainer.formatting import format_percent
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 
@@ -43,7 +42,7 @@ def open_templates(needed_for: str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": format_percent, "size": format_bytes, "utc": _utc}
+    environment.filters |= {"percent": "{:.1%}".format, "size": format_bytes, "utc": _utc}
     environment.filters["thousands"] = "{:,}".format
     return environment
 

@@ -97,12 +97,14 @@ def track(
     A model that was trained on one of these subsets leads back here: `lipt train --mlflow` and
     `--wandb` log the subset's digest, and every subset's digest stands with this run.
     """
+    from lipt.trainer.tracking import require_trackers
     from lipt.trainer.tracking import track as log_run
 
-    targets = {"mlflow": mlflow, "wandb": wandb}
-    if not any(targets.values()):
+    given = {"mlflow": mlflow, "wandb": wandb}
+    targets = {name: target for name, target in given.items() if target}
+    if not targets:
         raise BadParameter("give --mlflow EXPERIMENT, --wandb PROJECT, or both")
-    shared.require_loggers(targets)
+    require_trackers(targets)
     names = shared.parse_names(strategies)
     files = {file.name: file.read_text() for file in (report, comparison) if file is not None}
     with coordinator.connect() as client:
@@ -111,9 +113,7 @@ def track(
             lambda _: [client.subset(view.run_id, name, fraction=fraction) for name in names]
         )
     logged = {
-        name: log_run(name, target, view, subsets, files=files)
-        for name, target in targets.items()
-        if target
+        name: log_run(name, target, view, subsets, files=files) for name, target in targets.items()
     }
     lines = [f"run {view.label} is run {logged[name]} of {name}" for name in logged]
     lines += [f"with subset {one.digest}" for one in subsets]

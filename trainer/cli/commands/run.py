@@ -23,7 +23,7 @@ from lipt.trainer.cli.output import (
     print_result,
     run_with_progress,
 )
-from lipt.trainer.formatting import format_percent, table_lines
+from lipt.trainer.formatting import table_lines
 from lipt.trainer.views import LearnerView, RunView
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def list_runs(*, json: shared.Json = False, coordinator: shared.Coordinator) -> 
     rows = []
     for run in runs:
         created = f"{run.created_at.astimezone():%Y-%m-%d %H:%M:%S}" if run.created_at else "-"
-        soup = format_percent(run.soup.soup_accuracy) if run.soup else "-"
+        soup = f"{run.soup.soup_accuracy:.1%}" if run.soup else "-"
         named = (run.name or "-", run.run_id, run.state.value, run.config.model)
         rows.append((*named, created, soup, run.message))
     nothing = ["There are no runs. Start one with: lipt run start"]
@@ -197,7 +197,7 @@ def learner_cells(learner: LearnerView, num_steps: int) -> tuple[str, ...]:
         learner.device or "-",
         f"{learner.step}/{num_steps}",
         f"{learner.loss:.3f}" if learner.step > 0 else "-",
-        format_percent(learner.ingredient.accuracy) if learner.ingredient else "-",
+        f"{learner.ingredient.accuracy:.1%}" if learner.ingredient else "-",
         f"{learner.density:.3f}" if learner.density else "-",
         learner_status(learner),
     )
@@ -212,13 +212,12 @@ def state_line(run: RunView) -> str:
     elif run.progress is not None and run.progress.activity and not run.ended:
         line += f", {run.progress}"
     if run.state is RunState.READY and run.soup is not None:
-        soup = run.soup
+        soup, num_learners = run.soup, len(run.learners) or run.config.learners.num_learners
         line += (
-            f"; soup {format_percent(soup.soup_accuracy)} on {soup.num_validation_examples} "
-            f"validation examples (theta* {format_percent(soup.initial_accuracy)}, learners "
-            f"{format_percent(soup.mean_learner_accuracy)} in the mean and "
-            f"{format_percent(soup.best_learner_accuracy)} at best), kept {soup.num_kept} of "
-            f"{len(run.learners) or run.config.learners.num_learners} learners"
+            f"; soup {soup.soup_accuracy:.1%} on {soup.num_validation_examples} validation "
+            f"examples (theta* {soup.initial_accuracy:.1%}, learners "
+            f"{soup.mean_learner_accuracy:.1%} in the mean and {soup.best_learner_accuracy:.1%} at "
+            f"best), kept {soup.num_kept} of {num_learners} learners"
         )
     elif run.message not in {"", run.state}:
         line += f": {run.message}"
@@ -288,8 +287,7 @@ def change_lines(previous: RunView | None, current: RunView) -> list[str]:
 def _learner_line(learner: LearnerView) -> str:
     line, part = f"learner {learner.index}: {learner_status(learner)}", learner.ingredient
     if part is not None:
-        accuracy, soup_accuracy = map(format_percent, (part.accuracy, part.soup_accuracy))
-        return f"{line}, validation {accuracy}, soup {soup_accuracy}"
+        return f"{line}, validation {part.accuracy:.1%}, soup {part.soup_accuracy:.1%}"
     if learner.state is LearnerState.DONE:
         where = f"{learner.worker} ({learner.device}) in {learner.train_seconds:.1f} s"
         return f"{line} on {where}, loss {learner.loss:.3f}, density {learner.density:.3f}"

@@ -23,7 +23,6 @@ from lipt.trainer.cli.output import (
     run_with_progress,
     warnings_as_lines,
 )
-from lipt.trainer.formatting import format_percent
 
 if TYPE_CHECKING:
     from torch import nn
@@ -189,7 +188,6 @@ def train(
     coordinator: shared.Coordinator,
 ) -> None:
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, images cropped and flipped."""
-    shared.require_loggers(vars(loggers))
     from lipt.common.process.machine import wait_passively
 
     wait_passively()
@@ -197,8 +195,9 @@ def train(
     from lipt.trainer.main_training.records import write_line
     from lipt.trainer.resampling.reselection import ReselectionWarning
     from lipt.trainer.subsets.subset import Subset
-    from lipt.trainer.tracking import LoggerWarning
+    from lipt.trainer.tracking import LoggerWarning, require_trackers
 
+    require_trackers(name for name, target in vars(loggers).items() if target is not None)
     recipe = training.recipe(soft_labels=soft_labels)
     choice.require(subset)
     request = choice.request(run, soft_labels=soft_labels > 0)
@@ -290,9 +289,9 @@ def _finish(
         "reselections": history,
     }
     trained_on = "the last epoch's examples" if redrawn else "the subset"
-    accuracies = [f"{format_percent(on_subset)} on {trained_on}"]
+    accuracies = [f"{on_subset:.1%} on {trained_on}"]
     if trained.test_accuracy is not None:
-        accuracies.insert(0, f"{format_percent(trained.test_accuracy)} on the test set")
+        accuracies.insert(0, f"{trained.test_accuracy:.1%} on the test set")
     score = "" if trained.kind is TargetKind.CLASS else f"{trained.kind.score_name} "
     steps = f"{trained.num_steps} steps in {trained.seconds:.0f} s"
     lines = [f"{steps}: {score}{', '.join(accuracies)}; {trained.recipe.augmentation_text}"]
