@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lipt.common.data import Dataset
-from lipt.common.errors import BudgetError, ConfigError, SubsetError
+from lipt.common.errors import BudgetError, ConfigError
 from lipt.common.process.devices import resolve_device
 from lipt.common.states import RunState
 from lipt.trainer.client.client import Client
@@ -54,17 +54,6 @@ def run_of(client: Client, plan: Plan, seed: int) -> RunView:
     same = [run for run in client.runs() if run.name == name and run.state not in ended]
     run = same[0] if same else client.start_run(overrides, name=name)
     return client.wait(run.run_id)
-
-
-def require_served(client: Client, train: Dataset) -> None:
-    """Refuse other data than the coordinator's."""
-    dataset = client.info().dataset
-    if dataset is None or dataset.fingerprint != train.fingerprint:
-        served = "no data" if dataset is None else f"{dataset.source} ({dataset.fingerprint})"
-        raise SubsetError(
-            f"the coordinator serves {served}, but --data {train.source} has the fingerprint "
-            f"{train.fingerprint}. Give the coordinator's own data."
-        )
 
 
 def compare(

@@ -127,10 +127,15 @@ def require_for(subset: Subset, dataset: Dataset) -> None:
     """Raise SubsetError for a subset that is empty or of another data set."""
     if not len(subset):
         raise SubsetError("the subset is empty, so there is nothing to train on. Get another.")
-    if subset.fingerprint != dataset.fingerprint:
+    require_fingerprint("the subset", subset.fingerprint, dataset)
+
+
+def require_fingerprint(what: str, fingerprint: object, dataset: Dataset) -> None:
+    """Raise SubsetError where the data of `what` is another data set."""
+    if fingerprint != dataset.fingerprint:
         raise SubsetError(
-            f"the subset belongs to data with fingerprint {subset.fingerprint}, but "
-            f"{dataset.source} has {dataset.fingerprint}. Give the data that it was chosen from."
+            f"the data of {what} has the fingerprint {fingerprint}, but {dataset.source} has "
+            f"{dataset.fingerprint}. Give the same data, whole and in its order."
         )
 
 

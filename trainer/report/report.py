@@ -27,6 +27,7 @@ from lipt.trainer.comparison.outcomes import alternatives, answers, cells, outco
 from lipt.trainer.comparison.trial import Trial
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.diagnosis.findings import facts, fit_text, proxy_text
+from lipt.trainer.main_training.steps import require_fingerprint
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView
 
@@ -114,18 +115,10 @@ def file_paths(dataset: Dataset) -> list[str] | None:
     return [str(Path(rows.where(row)).absolute()) for row in range(len(rows))]
 
 
-def _require_fingerprint(of: str, fingerprint: object, dataset: Dataset) -> None:
-    if fingerprint != dataset.fingerprint:
-        raise errors.SubsetError(
-            f"{of} is of data with fingerprint {fingerprint}, but {dataset.source} has "
-            f"{dataset.fingerprint}. Give the coordinator's own data."
-        )
-
-
 def render_diagnosis(diagnosis: Diagnosis, dataset: Dataset | None = None) -> str:
     environment = open_templates("the page of lipt diagnose")
     if dataset is not None:
-        _require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
+        require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
     suspects = [issue.id for issue in diagnosis.label_issues()[:NUM_SUSPECTS]]
     outliers = diagnosis.outliers()[:NUM_OUTLIERS].tolist()
     found = [
@@ -208,11 +201,11 @@ def render(
     file of trials.
     """
     identity, trials = comparison or (None, [])
-    _require_fingerprint(f"run {run.label}", run.fingerprint, dataset)
+    require_fingerprint(f"run {run.label}", run.fingerprint, dataset)
     if diagnosis is not None:
-        _require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
+        require_fingerprint("the diagnosis", diagnosis.fingerprint, dataset)
     if identity is not None:
-        _require_fingerprint("the comparison", identity.get("data"), dataset)
+        require_fingerprint("the comparison", identity.get("data"), dataset)
         if not trials:
             raise errors.ConfigError(
                 "the comparison has no trial yet. Let 'lipt compare' go on, or leave --comparison "

@@ -196,13 +196,13 @@ def test_a_run_a_diagnosis_or_a_comparison_of_other_data_is_refused() -> None:
     client: Any = FakeClient()
     other = "f" * 64
     of_run = replace(RUN, fingerprint=other)
-    with pytest.raises(SubsetError, match=r"fingerprint f{64}.*digits-test has"):
+    with pytest.raises(SubsetError, match=r"fingerprint f{64}, but digits-test has"):
         render(client, of_run, DIGITS, [])
     looked_at = replace(diagnosis(), fingerprint=other)
-    with pytest.raises(SubsetError, match=r"the diagnosis is of data with fingerprint f{64}"):
+    with pytest.raises(SubsetError, match=r"the data of the diagnosis has the fingerprint f{64}"):
         render(client, RUN, DIGITS, [], diagnosis=looked_at)
     compared = COMPARISON | {"data": other}
-    complaint = rf"the comparison is of data .* f{{64}}, but .*{DIGITS.fingerprint}"
+    complaint = rf"the data of the comparison has .* f{{64}}, but .*{DIGITS.fingerprint}"
     with pytest.raises(SubsetError, match=complaint):
         render(client, RUN, DIGITS, [], (compared, TRIALS))
 

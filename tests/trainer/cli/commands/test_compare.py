@@ -136,7 +136,7 @@ def test_soft_labels_are_rows_beside_others(comparison: Comparison, tmp_path: Pa
     [
         (("--strategies", "craig,best"), "there is no strategy 'best'. Choose from: "),
         (("--strategies", "clipcov"), "clipcov needs features of pairs, which a comparison "),
-        (("--data", "digits"), "the coordinator serves digits-train ("),
+        (("--data", "digits"), "the data of the coordinator has the fingerprint"),
         (("--fractions", "0.1,0.0003"), "fraction 0.0003 of 1442 examples keeps none. Choose at"),
         (("--run-set", "model=resnet18"), "model is set by the comparison for every run and "),
         (("--set", "seed=5"), "seed is set by the comparison for every run and training"),

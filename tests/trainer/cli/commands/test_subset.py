@@ -255,5 +255,5 @@ def test_other_data_writes_nothing(service: Service, relay: Relay, lipt: Any, he
     relay.next("Diagnose", diagnosis_answer(service.store))
     result = lipt("diagnose", "--data", "digits-test")
     assert result.exit_code == 1
-    assert "Give the coordinator's own data." in result.stderr
+    assert "Give the same data" in result.stderr
     assert list(here.iterdir()) == []
