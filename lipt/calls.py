@@ -90,11 +90,14 @@ def select(
         strategy: one of `lipt strategies`.
         balanced: equal shares per class; None for the strategy's default.
         options: the strategy's options, by name.
-        preset: defaults for the options, such as "paper".
-        proxy: proxy model: "soup", "ridge:patches", "auto", ...
-        features: replace the model's features: {"features": N x d}.
-        labels: "none" selects without labels.
-        soft_labels: whether to return `Subset.soft_labels`, as training targets.
+        preset: defaults for `options` and `balanced`, such as "paper".
+        proxy: proxy model: "soup" (theta_p), "auto", or "ridge:" with patches, learners, soup,
+            initial (theta*), user, backbone, joined by "+"; None for the strategy's default.
+        features: replace the model's: a tensor or array (N x d), a safetensors file, its content,
+            or {"features": N x d}, for pairs with "paired_features" as well.
+        labels: "none" selects by features alone.
+        soft_labels: return `Subset.soft_labels` as well, as training targets: probabilities by a
+            ridge head fitted without the example.
 
     Raises:
         LiptError: as `Client.subset`, or the model cannot be trained.

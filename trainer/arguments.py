@@ -37,7 +37,6 @@ def checked(function: Callable[ParamsT, ReturnT]) -> Callable[ParamsT, ReturnT]:
 
 
 def require_argument(name: str, value: object) -> None:
-    """Refuse a value that no argument of this name can have."""
     kind = _KINDS.get(name)
     if kind is not None and not kind.fits(value):
         raise ConfigError(

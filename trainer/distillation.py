@@ -224,7 +224,6 @@ class Networks:
     allowed_modules: Collection[str] = ()
 
     def generator(self, purpose: str, index: int, stage: int) -> torch.Generator:
-        """The generator for one purpose and index in a stage."""
         return derive_generator(self.settings.seed, f"distillation-{purpose}-{stage}", index)
 
     def normalized(self, pixels_BCHW: Tensor) -> Tensor:

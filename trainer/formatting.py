@@ -41,7 +41,6 @@ def to_jsonable(value: Any) -> Any:
 
 
 def as_table(caption: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Format a table of names and texts as HTML for a notebook."""
     left = "style='text-align:left'"
     cells = "".join(
         f"<tr><th {left}>{escape(name)}</th><td {left}>{escape(text)}</td></tr>"

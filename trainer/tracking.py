@@ -190,7 +190,6 @@ def track(
 
 
 def run_tags(run: RunView, subsets: Iterable[Subset]) -> dict[str, str]:
-    """Return a run's tags: its id, data, theta_p and subsets."""
     tags = {"lipt.run_id": run.run_id, "lipt.fingerprint": run.fingerprint}
     if run.pretrained_weights is not None:
         tags["lipt.theta_p_sha256"] = run.pretrained_weights.sha256
@@ -200,7 +199,6 @@ def run_tags(run: RunView, subsets: Iterable[Subset]) -> dict[str, str]:
 
 
 def run_measures(run: RunView) -> dict[str, float]:
-    """Return a run's accuracies, seconds and bytes."""
     return {
         f"{group}.{name}": float(value)
         for group, view in (("soup", run.soup), ("costs", run.costs))
@@ -240,7 +238,6 @@ class Logger:
         self._ended = False
 
     def describe(self, subset: Subset) -> None:
-        """Log the first subset."""
         with self._failures_as_warnings("did not take the subset"):
             self._digest = subset.digest
             self._tracker.tag(subset.tags)

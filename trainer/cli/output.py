@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on one line, keys in the order of the value's fields."""
     say_json(json.dumps(to_jsonable(value), ensure_ascii=False, allow_nan=False))
 
 
@@ -162,8 +161,6 @@ def quarantined_by(client: Client) -> tuple[int, ...]:
 
 
 class TrainingProgress:
-    """Lines on standard error about a training: after evaluations, and now and then."""
-
     def __init__(
         self, say: Say = partial(say, err=True), clock: Callable[[], float] = time.monotonic
     ) -> None:

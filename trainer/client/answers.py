@@ -33,7 +33,6 @@ def fetch_subset(
     on_progress: OnProgress | None,
     reconnect_seconds: float,
 ) -> Subset:
-    """Request a subset, through interruptions, and check it against its description."""
     ask = partial(connection.stream, lambda of: of.subsets.GetSubset, request)
     described, manifest = _described(ask, on_progress, reconnect_seconds, SubsetError)
     file, num_examples = described.file, described.num_examples
@@ -63,7 +62,6 @@ def fetch_diagnosis(
     on_progress: OnProgress | None,
     reconnect_seconds: float,
 ) -> Diagnosis:
-    """Request a diagnosis, as `fetch_subset` does for a subset."""
     ask = partial(connection.stream, lambda of: of.diagnoses.Diagnose, request)
     described, manifest = _described(ask, on_progress, reconnect_seconds, DiagnosisError)
     file, num_examples = described.file, described.num_examples

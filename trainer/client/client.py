@@ -234,25 +234,11 @@ class Client(AbstractContextManager["Client"]):
     ) -> Subset:
         """Select examples with a run's model; the coordinator caches the result.
 
-        Args:
+        Arguments of `lipt.select`, and:
             run: id, name, or "latest", the newest ready run or else the newest. A request that
                 needs no learner is answered as soon as the run has its theta*.
             strategy: one of `strategies()`.
-            fraction: share of the data set, in (0, 1]; 0.1 where neither this nor `budget` is
-                given.
-            budget: number of examples.
-            balanced: equal shares per class; None for the strategy's default.
-            options: the strategy's options, by name.
-            preset: the strategy's preset, such as "paper": defaults for `options` and `balanced`.
             weights: as in `upload_weights`, in place of theta_p.
-            features: replace the model's: a tensor or array (N x d), a safetensors file, its
-                content, or {"features": N x d}, for pairs with "paired_features" as well.
-            proxy: proxy model: "soup" (theta_p or `weights`), "auto", or "ridge:" with patches,
-                learners, soup, initial (theta*), user, backbone, joined by "+"; None for the
-                strategy's default.
-            labels: "none" selects by features alone.
-            soft_labels: return `Subset.soft_labels` as well: probabilities by a ridge head fitted
-                without the example.
             previous: the subset in use, or its digest; `crest` returns it, marked `kept`, while it
                 still suits the changed weights.
             on_progress: called with the computation's progress.
@@ -273,6 +259,7 @@ class Client(AbstractContextManager["Client"]):
             strategy=strategy,
             fraction=views.DEFAULT_FRACTION if fraction is None and budget is None else fraction,
             budget=budget,
+            balanced=balanced,
             options={name: option_text(value) for name, value in (options or {}).items()},
             preset=preset,
             proxy=proxy,
@@ -282,8 +269,6 @@ class Client(AbstractContextManager["Client"]):
             weights=None if weights is None else self._stored(weights_source(weights)),
             features=None if features is None else self._stored(features_source(features)),
         )
-        if balanced is not None:
-            request.balanced = balanced
         return fetch_subset(self._connection, request, on_progress, self._reconnect_seconds)
 
     def diagnose(

@@ -74,5 +74,4 @@ def features_source(features: Features) -> Path | bytes:
 
 
 def option_text(value: object) -> str:
-    """Format a strategy's option as on the command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)

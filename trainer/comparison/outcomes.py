@@ -218,7 +218,6 @@ def _gap(row: Sequence[Trial], baseline: Sequence[Trial], target: float | None) 
 
 
 def _times(trials: Sequence[Trial], target: float | None) -> dict[int, tuple[int, float]]:
-    """Steps and seconds until each training reached the target, by its seed."""
     found = {} if target is None else {trial.seed: trial.reached(target) for trial in trials}
     return {seed: when for seed, when in found.items() if when is not None}
 
@@ -243,7 +242,6 @@ Cells = dict[str, str]
 
 
 def cells(row: Outcome) -> Cells:
-    """One outcome by the columns of the first table."""
     return {
         "fraction": _fraction(row.fraction),
         "strategy": row.label,
@@ -289,7 +287,6 @@ def _alternative(row: Outcome) -> Cells:
 
 
 def text_tables(rows: Sequence[Outcome]) -> list[str]:
-    """Format both tables as lines of text."""
     lines: list[str] = []
     for found in ([cells(row) for row in rows], alternatives(rows)):
         if found:

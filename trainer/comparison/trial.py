@@ -44,8 +44,6 @@ def label(strategy: str) -> str:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training of the plan."""
-
     seed: int
     strategy: str
     fraction: float
@@ -133,7 +131,6 @@ class TrialFile:
         return next((trial for trial in self.trials if trial.cell == cell), None)
 
     def add(self, trial: Trial) -> None:
-        """Append a trial to the file."""
         self.trials.append(trial)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(trial)) + "\n")

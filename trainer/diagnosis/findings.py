@@ -23,8 +23,6 @@ class _Value(BaseModel):
 
 
 class LabelIssue(NamedTuple):
-    """An example whose label is probably wrong."""
-
     id: int
     given: int
     suggested: int
@@ -49,8 +47,6 @@ class LabelErrors(_Value):
 
 
 class Confusion(_Value):
-    """A pair of confused classes; `share` is relative to the given class."""
-
     given: Count
     suggested: Count
     count: Count

@@ -85,11 +85,9 @@ class Weighting:
         self._reported: set[str] = set()
 
     def begin(self, batch: int = 0) -> None:
-        """Begin an epoch at batch number `batch`."""
         self._batch = batch - 1
 
     def next_batch(self) -> None:
-        """Advance to the epoch's next batch."""
         self._batch += 1
 
     def step(

@@ -124,7 +124,6 @@ def _device_budget_bytes(device: torch.device) -> int:
 
 
 def require_for(subset: Subset, dataset: Dataset) -> None:
-    """Raise SubsetError for a subset that is empty or of another data set."""
     if not len(subset):
         raise SubsetError("the subset is empty, so there is nothing to train on. Get another.")
     require_fingerprint("the subset", subset.fingerprint, dataset)
@@ -198,7 +197,6 @@ _EVALUATION_BATCH_SIZE, _GPU_EVALUATION_BATCH_SIZE = 256, 2048
 
 
 def augmented(recipe: Recipe, step: int, examples_B: Stored) -> Stored:
-    """Augment the images of a step, counted from 0, by a recipe that is fitted to the data."""
     if not isinstance(examples_B, Tensor) or recipe.augmentation == "none":
         return examples_B
     generator = derive_generator(recipe.seed, "main-augmentation", step)
@@ -266,8 +264,6 @@ def accuracy(model: nn.Module, dataset: Dataset, ids_N: Tensor, forward_pass: Fo
 
 
 class Steps:
-    """The optimizer steps of one training; they change `model` in place."""
-
     def __init__(
         self, model: nn.Module, forward_pass: ForwardPass, recipe: Recipe, num_steps: int
     ) -> None:

@@ -86,7 +86,6 @@ class Training:
         self.began = 0.0
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue from a checkpoint of the same training."""
         self.model.load_state_dict(checkpoint.model)
         self.steps.num_steps = checkpoint.progress.num_steps
         self.steps.sgd.restore_momentum(checkpoint.momentum)
@@ -308,7 +307,6 @@ def _identity(
     *,
     reselects: bool,
 ) -> dict[str, Any]:
-    """Identity of a checkpoint's training."""
     return {
         "recipe": recipe.model_dump(mode="json"),
         "model": model if isinstance(model, str) else type(model).__name__,

@@ -53,8 +53,6 @@ class SubsetRequest(TypedDict, total=False):
 
 
 class SelectionOptions(SubsetRequest, total=False):
-    """The keywords of `Reselection`."""
-
     every: int
     num_epochs: int | None
     first: Subset | None

@@ -180,7 +180,6 @@ class Cycles:
         self._known = -1, torch.empty(0, dtype=torch.int64)
 
     def draw(self, epoch: int) -> Tensor:
-        """Return an epoch's K distinct row numbers, int64."""
         cycle, start = divmod(epoch * self.budget, self._num_examples)
         here = self._order(cycle)[start : start + self.budget]
         missing = self.budget - len(here)

@@ -29,8 +29,6 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Target:
-    """Where certificates go, and how long they are valid."""
-
     folder: Path = Option(
         "certs", help="Folder of the authority and of the certificates that it signs."
     )

@@ -169,7 +169,6 @@ def _experiment(
     finish: Callable[[RunView], RunView],
     directory: Path,
 ) -> list[str]:
-    """Diagnose the data, compare subsets of three runs, write two pages; returns what to print."""
     import torch
 
     from lipt.trainer.cli.commands.run import state_line
@@ -271,7 +270,6 @@ def _subsets(
     strategies: Sequence[str],
     directory: Path,
 ) -> list[str]:
-    """Save each strategy's subset; returns a table of them."""
     from lipt.trainer.comparison.trial import FIXED
     from lipt.trainer.formatting import table_lines
     from lipt.trainer.report.report import count_classes
@@ -289,7 +287,6 @@ def _subsets(
 
 
 def suspects_text(suspects: list[int], is_wrong_N: NDArray[np.bool_]) -> str:
-    """The number of labels that are wrong on purpose, and of those among the suspects."""
     worst = suspects[:20]
     return (
         f"{is_wrong_N.sum()} of {len(is_wrong_N)} labels are wrong on purpose. "

@@ -295,7 +295,6 @@ def _learner_line(learner: LearnerView) -> str:
 
 
 def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:
-    """The line after some seconds without a change."""
     if run is None:
         return f"waiting for the coordinator's first answer for {unchanged_seconds:.0f} s"
     parts = [state_line(run)]
@@ -310,8 +309,6 @@ def heartbeat_line(run: RunView | None, unchanged_seconds: float) -> str:
 
 
 class RemainingTime:
-    """Estimate of a stage's remaining time, at its mean speed since it was first seen."""
-
     def __init__(self) -> None:
         self._stage: tuple[object, ...] = ()
         self._began = self._first = self._done = self._total = 0.0

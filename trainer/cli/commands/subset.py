@@ -22,8 +22,6 @@ app = Typer(no_args_is_help=True, rich_markup_mode=None, help="Get subsets of a 
 
 @dataclass(frozen=True)
 class Choice:
-    """How a strategy is to choose."""
-
     strategy: str = Option(
         DEFAULT_STRATEGY, "--strategy", "-s", help="A name from 'lipt strategies'."
     )
@@ -78,7 +76,6 @@ def prepare(choice: Choice, out: Path) -> dict[str, str]:
 
 
 def written(out: Path, subset: Subset, *, as_json: bool) -> None:
-    """Write a subset, and print a summary."""
     subset.save(out)
     found = {
         "path": out,

@@ -54,7 +54,6 @@ class Choice:
     every: int | None = Option(None, min=1, help="Epochs until the next choice (20).")
 
     def require(self, subset: Path | None) -> None:
-        """Refuse options that do not go together."""
         ways = {"--subset": subset, "--strategy": self.strategy, "--redraw": self.redraw}
         given = [name for name, value in ways.items() if value]
         if len(given) > 1:
@@ -70,7 +69,6 @@ class Choice:
                     raise BadParameter(f"--{name} was given without {way}. Give both, or none.")
 
     def request(self, run: str, *, soft_labels: bool) -> SelectionOptions:
-        """The coordinator's part of the choice."""
         asked: SelectionOptions = {
             "run": run,
             "fraction": self.fraction,
@@ -84,7 +82,6 @@ class Choice:
         return asked if self.every is None else {**asked, "every": self.every}
 
     def source(self, train: Dataset, seed: int) -> RepeatedRandom | None:
-        """Source of other examples for every epoch."""
         from lipt.common.subsets import resolve_budget
         from lipt.trainer.resampling.samplers import RepeatedRandom
 
@@ -151,7 +148,6 @@ class Files:
     log: Path = Option("train.jsonl", help="A file that gets a line of JSON per epoch.")
 
     def require(self, subset: Path | None) -> None:
-        """Check that all can be written, and that none is another or the subset's."""
         if self.minutes is not None and self.checkpoint is None:
             raise BadParameter("--minutes needs a --checkpoint to continue from.")
         shared.require_replaceable(self.out, self.checkpoint)
