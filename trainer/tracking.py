@@ -13,14 +13,16 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lipt.common.errors import ConfigError
 from lipt.common.imports import import_extra
 from lipt.trainer.formatting import to_jsonable
-from lipt.trainer.main_training.records import EpochRecord
-from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.views import RunView
+
+if TYPE_CHECKING:  # without torch, so that a missing package is named at once
+    from lipt.trainer.main_training.records import EpochRecord
+    from lipt.trainer.subsets.subset import Subset
+    from lipt.trainer.views import RunView
 
 # Tags of a run's subsets, and of a training's current subset.
 DIGESTS, DIGEST = "lipt.subset_digests", "lipt.subset_digest"

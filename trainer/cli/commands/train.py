@@ -185,15 +185,15 @@ def train(
 ) -> None:
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, images cropped and flipped."""
     from lipt.common.process.machine import wait_passively
+    from lipt.trainer.tracking import LoggerWarning, require_trackers
 
+    require_trackers(name for name, target in vars(loggers).items() if target is not None)
     wait_passively()
     from lipt.trainer.main_training import Schedule, TrainingPaused, fit
     from lipt.trainer.main_training.records import write_line
     from lipt.trainer.resampling.reselection import ReselectionWarning
     from lipt.trainer.subsets.subset import Subset
-    from lipt.trainer.tracking import LoggerWarning, require_trackers
 
-    require_trackers(name for name, target in vars(loggers).items() if target is not None)
     recipe = training.recipe(soft_labels=soft_labels)
     choice.require(subset)
     request = choice.request(run, soft_labels=soft_labels > 0)
