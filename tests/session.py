@@ -28,8 +28,7 @@ from lipt.pretraining import default_model
 from lipt.trainer.client.client import Client
 from lipt.trainer.subsets.data import open_dataset
 from lipt.trainer.views import RunView
-from tests.embedded.coordinator import EmbeddedCoordinator
-from tests.embedded.workers import Check, worker_thread
+from tests.embedded import Check, EmbeddedCoordinator, worker_thread
 
 MODULE = "tests.session"
 _LOOK_SECONDS = 0.1

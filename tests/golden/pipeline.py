@@ -34,7 +34,7 @@ from lipt.trainer.comparison.trial import FIXED, read_trials
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import RunView, StrategyView
-from tests.embedded.workers import worker_thread
+from tests.embedded import worker_thread
 from tests.golden import datasets
 from tests.golden.digests import digest
 from tests.golden.machine import pattern

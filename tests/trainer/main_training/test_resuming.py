@@ -212,7 +212,11 @@ def test_a_source_is_told_the_number_of_epochs(
     assert source.told == [num_epochs] * num_epochs
 
 
-def test_a_later_subset_of_other_data_is_refused(digits: Dataset, digits_test: Dataset) -> None:
+def test_a_first_or_later_subset_of_other_data_is_refused(
+    digits: Dataset, digits_test: Dataset
+) -> None:
+    with pytest.raises(SubsetError, match=f"ffff.*{digits.fingerprint}"):
+        fit(net(), digits, subset=made_up_subset([1]), recipe=RECIPE)
     source: Any = ByWeights(digits, linear_net(), None)
     source.dataset = digits_test
     with pytest.raises(SubsetError, match=r"digits-train has"):

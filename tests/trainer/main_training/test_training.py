@@ -2,7 +2,6 @@ import io
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -18,7 +17,6 @@ from lipt.common.data.sources.user_data import rows_of_data
 from lipt.common.errors import (
     ConfigError,
     DataError,
-    SubsetError,
     TrainingDivergedError,
 )
 from lipt.common.inputs.model_input import columns_in
@@ -127,12 +125,6 @@ def test_what_accuracies_take_is_not_the_time_of_training(
     # Looks at 3, 6, 9 and 12 of 12 steps, and at the subset after the last one.
     assert trained.seconds == trained.evaluation_seconds == 500
     assert [one.seconds for one in trained.evaluations] == [0, 0, 0, 0]
-
-
-def test_a_subset_of_other_data_is_refused(digits: Dataset, subset_of: MakeSubset) -> None:
-    other = replace(subset_of(digits, range(5)), fingerprint="f" * 64)
-    with pytest.raises(SubsetError, match=f"ffff.*{digits.fingerprint}"):
-        fit(net(), digits, subset=other, recipe=RECIPE)
 
 
 @pytest.mark.parametrize(
