@@ -259,7 +259,6 @@ class Client(AbstractContextManager["Client"]):
             strategy=strategy,
             fraction=views.DEFAULT_FRACTION if fraction is None and budget is None else fraction,
             budget=budget,
-            balanced=balanced,
             options={name: option_text(value) for name, value in (options or {}).items()},
             preset=preset,
             proxy=proxy,
@@ -269,6 +268,8 @@ class Client(AbstractContextManager["Client"]):
             weights=None if weights is None else self._stored(weights_source(weights)),
             features=None if features is None else self._stored(features_source(features)),
         )
+        if balanced is not None:
+            request.balanced = balanced
         return fetch_subset(self._connection, request, on_progress, self._reconnect_seconds)
 
     def diagnose(

@@ -189,7 +189,8 @@ def render(
     client: Client,
     run: RunView,
     dataset: Dataset,
-    requests: Sequence[tuple[str, float]],
+    strategies: Sequence[str],
+    fraction: float,
     comparison: tuple[dict[str, Any], Sequence[Trial]] | None = None,
     *,
     diagnosis: Diagnosis | None = None,
@@ -197,8 +198,8 @@ def render(
 ) -> str:
     """Return a ready run's page: one HTML file, no network, everything escaped.
 
-    `requests` are the strategies and fractions of the subsets, `comparison` is the content of a
-    file of trials.
+    `strategies` and `fraction` are those of the subsets, `comparison` is the content of a file of
+    trials.
     """
     identity, trials = comparison or (None, [])
     require_fingerprint(f"run {run.label}", run.fingerprint, dataset)
@@ -217,9 +218,7 @@ def render(
         (one for one in run.learners if one.index in parts),
         key=lambda one: parts[one.index].position,
     )
-    subsets = [
-        client.subset(run.run_id, strategy, fraction=fraction) for strategy, fraction in requests
-    ]
+    subsets = [client.subset(run.run_id, name, fraction=fraction) for name in strategies]
     suspects = [issue.id for issue in diagnosis.label_issues()] if diagnosis else []
     views = example_views(diagnosis, suspects[:NUM_SUSPECTS_OF_RUN], dataset) if diagnosis else {}
     page: str = (

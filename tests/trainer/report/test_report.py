@@ -81,12 +81,12 @@ TRIALS = [
 ]
 
 
-REQUESTS = [("craig", 0.1), ("grand", 0.1)]
+REQUESTS = (["craig", "grand"], 0.1)
 COMPARISON = {"model": "resnet8", "recipe": {"steps": 60}, "data": DIGITS.fingerprint}
 
 
 def rendered(run: RunView = RUN) -> str:
-    return render(CLIENT, run, DIGITS, REQUESTS, (COMPARISON, TRIALS))
+    return render(CLIENT, run, DIGITS, *REQUESTS, (COMPARISON, TRIALS))
 
 
 def test_what_comes_from_peers_has_no_marks_that_act() -> None:
@@ -97,7 +97,7 @@ def test_what_comes_from_peers_has_no_marks_that_act() -> None:
 
 def test_it_has_no_verdict_where_a_baseline_learned_nothing() -> None:
     lost = [replace(trial, chance=0.9) for trial in TRIALS]
-    page = render(CLIENT, RUN, DIGITS, [], (COMPARISON, lost))
+    page = render(CLIENT, RUN, DIGITS, [], 0.1, (COMPARISON, lost))
     assert "At 10% this recipe does not learn here: random (uniform) reaches 90.0%" in words(page)
     assert '<div class="verdict bad">' in page
     assert "What did choosing cost?" not in page
@@ -164,7 +164,7 @@ def diagnosis() -> Diagnosis:
 
 
 def test_suspects_are_shown_with_both_classes_and_who_chose_them() -> None:
-    page = render(CLIENT, RUN, DIGITS, [("craig", 0.1)], diagnosis=diagnosis())
+    page = render(CLIENT, RUN, DIGITS, ["craig"], 0.1, diagnosis=diagnosis())
     (shown,) = re.findall(r'<div class="examples">.*?</div>', page, re.DOTALL)
     # The worst first.
     assert re.findall(r'src="data:image/png;base64,[^"]*" alt="example (\d+),', shown) == [
@@ -184,7 +184,7 @@ def test_it_says_when_the_run_was_and_when_the_page_was_made() -> None:
     began = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
     run = replace(RUN, created_at=began, ended_at=began + timedelta(seconds=185))
     now = datetime(2026, 3, 2, 1, 5, tzinfo=timezone(timedelta(hours=2)))
-    page = render(CLIENT, run, DIGITS, [], now=now)
+    page = render(CLIENT, run, DIGITS, [], 0.1, now=now)
     text = " ".join(re.sub(r"<[^>]*>", "", page).split())
     assert (
         "started 2026-03-01 09:30 UTC, ready 2026-03-01 09:33 UTC, page made 2026-03-01 23:05 UTC"
@@ -195,14 +195,14 @@ def test_a_run_a_diagnosis_or_a_comparison_of_other_data_is_refused() -> None:
     other = "f" * 64
     of_run = replace(RUN, fingerprint=other)
     with pytest.raises(SubsetError, match=r"fingerprint f{64}, but digits-test has"):
-        render(CLIENT, of_run, DIGITS, [])
+        render(CLIENT, of_run, DIGITS, [], 0.1)
     looked_at = replace(diagnosis(), fingerprint=other)
     with pytest.raises(SubsetError, match=r"the data of the diagnosis has the fingerprint f{64}"):
-        render(CLIENT, RUN, DIGITS, [], diagnosis=looked_at)
+        render(CLIENT, RUN, DIGITS, [], 0.1, diagnosis=looked_at)
     compared = COMPARISON | {"data": other}
     complaint = rf"the data of the comparison has .* f{{64}}, but .*{DIGITS.fingerprint}"
     with pytest.raises(SubsetError, match=complaint):
-        render(CLIENT, RUN, DIGITS, [], (compared, TRIALS))
+        render(CLIENT, RUN, DIGITS, [], 0.1, (compared, TRIALS))
 
 
 def test_the_page_is_whole_and_loads_nothing_whatever_classes_are_called() -> None:
@@ -211,7 +211,7 @@ def test_the_page_is_whole_and_loads_nothing_whatever_classes_are_called() -> No
     hostile = replace(DIGITS, rows=replace(rows, names=names))
     found = diagnosis()
     found = replace(found, findings=found.findings.model_copy(update={"class_names": names}))
-    text = render(CLIENT, RUN, hostile, REQUESTS, (COMPARISON, TRIALS), diagnosis=found)
+    text = render(CLIENT, RUN, hostile, *REQUESTS, (COMPARISON, TRIALS), diagnosis=found)
     page = Page(text)
     assert not page.open
     assert "script" not in page.tags

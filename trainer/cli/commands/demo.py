@@ -127,12 +127,8 @@ def _run(directory: Path, log: Path, check: Callable[[], None]) -> list[str]:
     train, right, test = map(open_dataset, (DATA, _RIGHT, _TEST))
     is_wrong_N = (train.labels_N != right.labels_N).numpy()
 
-    def listening() -> list[str]:
-        return re.findall(r"^lipt serves \S+ on (\S+), ", log.read_text("utf-8"), re.MULTILINE)
-
-    _wait_until(listening, "the coordinator to listen", check)
     # The coordinator is on this machine: when it is away, it is gone.
-    with Client(listening()[0], reconnect_seconds=5) as client:
+    with Client(_address(log, check), reconnect_seconds=5) as client:
 
         def finish(run: RunView) -> RunView:
             final = follow(client.watch(run.run_id), check=check) or run
@@ -147,18 +143,22 @@ def _run(directory: Path, log: Path, check: Callable[[], None]) -> list[str]:
             raise
 
 
-def _wait_until(look: Callable[[], object], what: str, check: Callable[[], None]) -> None:
+def _address(log: Path, check: Callable[[], None]) -> str:
+    """The coordinator's address, once it listens."""
     from lipt.common.errors import UnreachableError
 
-    def wait(_: object) -> None:
+    def wait(_: object) -> str:
         started = time.monotonic()
-        while not look():
+        while not (found := re.search(r"(?m)^lipt serves \S+ on (\S+), ", log.read_text("utf-8"))):
             check()
             if time.monotonic() - started > _START_SECONDS:
-                raise UnreachableError(f"waited {_START_SECONDS:.0f} s for {what}. See the log.")
+                raise UnreachableError(
+                    f"waited {_START_SECONDS:.0f} s for the coordinator to listen. See the log."
+                )
             time.sleep(_POLL_SECONDS)
+        return found[1]
 
-    run_with_progress(wait, say, activity=f"waiting for {what}")
+    return run_with_progress(wait, say, activity="waiting for the coordinator to listen")
 
 
 def _experiment(
@@ -180,7 +180,6 @@ def _experiment(
     from lipt.trainer.report.report import render, render_diagnosis
 
     plan = _plan()
-    say(f"{is_wrong_N.sum()} of the {len(train)} labels of {train.source} are wrong on purpose")
     # All start now: the workers train the next learners while others are merged and compared.
     runs = [client.start_run(plan.overrides(seed), name=f"demo-{seed}") for seed in plan.seeds]
     finished = functools.cache(lambda seed: finish(runs[seed]))
@@ -188,7 +187,12 @@ def _experiment(
     diagnosis_page, page = directory / "diagnosis.html", directory / "report.html"
     write_atomically(diagnosis_page, render_diagnosis(diagnosis, train).encode())
     suspects = [issue.id for issue in diagnosis.label_issues()]
-    found = suspects_text(suspects, is_wrong_N)
+    worst = suspects[:20]
+    found = (
+        f"{is_wrong_N.sum()} of {len(train)} labels are wrong on purpose. The diagnosis does not "
+        f"know which, and suspects {len(suspects)} labels: {is_wrong_N[suspects].sum()} of these "
+        f"are wrong, and {is_wrong_N[worst].sum()} of the first {len(worst)}."
+    )
     say(found)
     run = finished(0)
     record = directory / "run.json"
@@ -212,9 +216,8 @@ def _experiment(
     )
     weights = directory / "theta_p.safetensors"
     client.save_weights(weights, run.run_id, "pretrained")
-    stories = [(strategy, FRACTION) for strategy in plan.strategies]
-    now = datetime.now(UTC)
-    report = render(client, run, train, stories, read_trials(trials), diagnosis=diagnosis, now=now)
+    shown = (plan.strategies, FRACTION, read_trials(trials))
+    report = render(client, run, train, *shown, diagnosis=diagnosis, now=datetime.now(UTC))
     write_atomically(page, report.encode())
     compared = outcomes.outcomes(done)
     table = [[row[name] for name in _SHOWN] for row in map(outcomes.cells, compared)]
@@ -284,13 +287,3 @@ def _subsets(
         num_wrong = str(is_wrong_N[subset.indices].sum())
         rows.append((strategy, str(len(subset)), per_class, num_wrong))
     return table_lines(("strategy", "examples", "per class", "wrong labels"), rows)
-
-
-def suspects_text(suspects: list[int], is_wrong_N: NDArray[np.bool_]) -> str:
-    worst = suspects[:20]
-    return (
-        f"{is_wrong_N.sum()} of {len(is_wrong_N)} labels are wrong on purpose. "
-        f"The diagnosis does not know which, and suspects {len(suspects)} labels: "
-        f"{is_wrong_N[suspects].sum()} of these are wrong, and {is_wrong_N[worst].sum()} of the "
-        f"first {len(worst)}."
-    )

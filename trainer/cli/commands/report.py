@@ -64,8 +64,7 @@ def report(
                 )
             except (RequestError, InputError) as error:
                 say(f"without a diagnosis: {error}", err=True)
-        requests = [(name, fraction) for name in names]
-        write = partial(render, client, view, dataset, requests, found, diagnosis=diagnosed)
+        write = partial(render, client, view, dataset, names, fraction, found, diagnosis=diagnosed)
         page = run_with_progress(
             lambda _: write(now=datetime.now(UTC)), activity="gathering the report"
         )
