@@ -204,11 +204,7 @@ def augmented(recipe: Recipe, step: int, examples_B: Stored) -> Stored:
     shifted_B = crop_flip(examples_B, generator=generator, padding=recipe.padding, flip=flip)
     if recipe.augmentation != "randaugment":
         return shifted_B
-    config = AugmentationConfig(
-        method=AugmentationMethod.RANDAUGMENT,
-        num_ops=recipe.randaugment_ops,
-        magnitude=recipe.randaugment_magnitude,
-    )
+    config = AugmentationConfig(method=AugmentationMethod.RANDAUGMENT)
     return augment_images(shifted_B, config, generator)
 
 
@@ -294,12 +290,11 @@ class Steps:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         examples_B = augmented(recipe, step, batch.examples_B)
         logits_BC = self._forward_pass(self._call, examples_B)
-        smoothing, soft_BC = recipe.label_smoothing, batch.soft_labels_BC
-        if soft_BC is None:
-            losses_B = target.losses(logits_BC, targets_B, label_smoothing=smoothing)
+        if batch.soft_labels_BC is None:
+            losses_B = target.losses(logits_BC, targets_B)
         else:
-            mixed = soft_BC, recipe.soft_labels
-            losses_B = example_losses(logits_BC, targets_B, *mixed, label_smoothing=smoothing)
+            soft = batch.soft_labels_BC, recipe.soft_labels
+            losses_B = example_losses(logits_BC, targets_B, *soft)
         loss = (losses_B * batch.weights_B).mean()
         self.sgd.step(loss, recipe.learning_rate_at(step, self.num_steps))
         merit = target.merits(logits_BC.detach(), targets_B).double().sum()

@@ -26,7 +26,6 @@ from lipt.common.determinism import (
 )
 from lipt.common.errors import ConfigError, TrainingDivergedError
 from lipt.common.process.devices import resolve_device
-from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.specs import check_specs, copy_to_cpu, specs_of
 from lipt.core.training import ForwardPass
 from lipt.trainer.arguments import checked
@@ -265,13 +264,17 @@ def fit(
         TrainingPaused, TrainingDivergedError: the time limit is reached, or the loss is infinite.
     """
     ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
+    if max_seconds is not None and checkpoint is None:
+        raise ConfigError(
+            f"training may take {max_seconds:g} s and has no checkpoint, so all of it would be "
+            "lost then. Name a file for a checkpoint, or give no limit."
+        )
     modules = tuple(allowed_modules)
     train = open_dataset(train, target=target, allow_modules=modules)
     if test is not None:
         test = comparable(open_dataset(test, target=target, allow_modules=modules), train)
     recipe, schedule = Recipe.of(recipe).fitted_to(train.inputs), schedule or Schedule()
     place = resolve_device(device)
-    _require_trainable(recipe, train, checkpoint, max_seconds)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)
     identity = _identity(recipe, model, train, subset, reselects=reselect is not None)
     kernels = pinned_kernels(torch.get_num_threads()) if place.type == "cpu" else fastest_kernels()
@@ -314,21 +317,3 @@ def _identity(
         "subset": "" if subset is None else subset.digest,
         "re-selection": reselects,
     }
-
-
-def _require_trainable(
-    recipe: Recipe,
-    train: Dataset,
-    checkpoint: Path | None,
-    max_seconds: float | None,
-) -> None:
-    if max_seconds is not None and checkpoint is None:
-        raise ConfigError(
-            f"training may take {max_seconds:g} s and has no checkpoint, so all of it would be "
-            "lost then. Name a file for a checkpoint, or give no limit."
-        )
-    if recipe.label_smoothing and train.target.kind is TargetKind.NUMBER:
-        raise ConfigError(
-            f"label_smoothing = {recipe.label_smoothing}: of numbers there is nothing to spread "
-            f"over classes, and {train.source} is regression. Leave it at 0."
-        )

@@ -212,9 +212,6 @@ def test_a_test_set_gets_the_training_sets_flags_of_missing_numbers() -> None:
 
 
 @pytest.mark.parametrize("other", [classes, labels])
-def test_a_test_set_with_other_targets_and_smoothed_numbers_are_refused(other: object) -> None:
+def test_a_test_set_with_other_targets_is_refused(other: object) -> None:
     with pytest.raises(DataError, match="mine:data, which is trained on, has regression targets"):
         comparable(opened(other), opened(numbers))
-    smoothed = PLAIN_RECIPE.model_copy(update={"label_smoothing": 0.1})
-    with pytest.raises(ConfigError, match=r"label_smoothing = 0\.1: of numbers there is nothing"):
-        fit(nn.Linear(3, 1), opened(numbers), recipe=smoothed, device="cpu")
