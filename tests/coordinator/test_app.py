@@ -215,7 +215,7 @@ async def test_stages_are_measured_once_of_each_run_that_becomes_ready(database:
     assert totals == {"initialization": 1.0, "sharding": 0.0, "training": 20.0, "merging": 3.0}
 
 
-def test_a_lane_without_a_process_has_no_memory(tmp_path: Path) -> None:
+def test_a_queue_without_a_process_has_no_memory(tmp_path: Path) -> None:
     shown = machine_readings(FakeCompute().queue, tmp_path)
     assert shown[COMPUTE_RESIDENT] == {("dear",): 5}
     assert shown[COMPUTE_PEAK] == {("dear",): 7}

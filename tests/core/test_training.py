@@ -15,7 +15,7 @@ from lipt.common.weights.specs import Weights, copy_to_cpu
 from lipt.core.training import (
     BATCH_SIZE,
     Sgd,
-    Warmed,
+    WarmUpState,
     initialize,
     num_initialization_steps,
     warm_up,
@@ -68,7 +68,7 @@ def initialized(
 
 def warmed_up(
     epochs: float, model: nn.Module | None = None, *, seed: int = 0, **options: object
-) -> Warmed:
+) -> WarmUpState:
     return warm_up(
         model or make_model(),
         make_dataset(),
@@ -168,7 +168,7 @@ def test_initialization_depends_on_its_arguments_alone() -> None:
 
 
 def test_a_warm_up_that_goes_on_from_an_epochs_end_comes_to_the_same_weights() -> None:
-    kept: list[Warmed] = []
+    kept: list[WarmUpState] = []
     whole = warmed_up(3, on_epoch=kept.append)
     assert [warmed.step for warmed in kept] == [2, 4]
     for begun in kept:

@@ -146,7 +146,7 @@ def test_a_faulty_worker_is_named_and_the_soup_is_the_one_without_it(cluster: Cl
         faulty.submit(faulty.take())
         held = client.run(run.run_id)
         assert [learner.result for learner in held.learners] == [None, None]
-        assert held.waiting.startswith("learners.redundancy = 2 needs another worker")
+        assert held.waiting_reason.startswith("learners.redundancy = 2 needs another worker")
     # What is held back is as durable as what is in.
     coordinator.stop(signal.SIGKILL)
     coordinator = cluster.start_coordinator()

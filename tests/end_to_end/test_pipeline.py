@@ -92,8 +92,8 @@ def test_user_s_own_data_and_model_from_one_short_file(cluster: Cluster, tmp_pat
         next(view for view in client.watch(run.run_id) if view.state is RunState.TRAINING)
         stranger = cluster.start_worker("stranger", environment=paths)
         stranger.wait_for("no learner for this worker: it cannot train run run-1: .* `mine`")
-        waits = next(view for view in client.watch(run.run_id) if view.waiting)
-        assert waits.waiting.startswith("worker stranger does not allow `mine`")
+        waits = next(view for view in client.watch(run.run_id) if view.waiting_reason)
+        assert waits.waiting_reason.startswith("worker stranger does not allow `mine`")
         doctor = cluster.lipt("doctor").stdout
         assert "note   worker stranger: cpu, idle" in doctor
         assert "it cannot train run run-1: it does not allow `mine`" in doctor

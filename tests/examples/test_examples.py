@@ -43,7 +43,7 @@ def test_defaults_fit_the_data_of_the_readme(served: Cluster) -> None:
         oldest = client.runs()[-1]
     # Of 1,797 digits 200 are held out; 10 learners share the rest.
     assert oldest.config.learners.batch_size == 159
-    assert "learners.batch_size 159 in place of 256" in oldest.fitted
+    assert "learners.batch_size 159 in place of 256" in oldest.lowered_defaults
 
 
 SCORED = rf"(?s:.*){NUM_CHOSEN} examples, as the coordinator: True"

@@ -180,8 +180,8 @@ def test_rows_of_a_user_s_own_that_are_read_when_asked_for_are_read_again(
 @st.composite
 def id_mappings(draw: st.DrawFn) -> tuple[int, IdMapping]:
     size = draw(st.integers(1, 40))
-    left_out = draw(st.sets(st.integers(0, size - 1), max_size=size - 1))
-    return size, IdMapping(tuple(sorted(left_out)))
+    excluded = draw(st.sets(st.integers(0, size - 1), max_size=size - 1))
+    return size, IdMapping(tuple(sorted(excluded)))
 
 
 @given(id_mappings())

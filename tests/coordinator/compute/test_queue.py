@@ -67,13 +67,13 @@ class PlayedProcess:
 
     def __init__(self) -> None:
         self.begun: list[Any] = []
-        self.say: Callable[[News], None] = lambda _: None
+        self.on_news: Callable[[News], None] = lambda _: None
         self.stopped = False
         self._end: asyncio.Future[Any] = asyncio.Future()
 
     async def run(self, job: Any, on_news: Callable[[News], None]) -> Any:
         self.begun.append(job.job)
-        self.say = on_news
+        self.on_news = on_news
         self._end = asyncio.get_running_loop().create_future()
         return await self._end
 
@@ -189,9 +189,9 @@ async def test_who_watches_sees_what_is_computed_and_then_who_waits_in_order(
     queue.ask("third", caller=None, run="r3")
     await settled()
     queue.clock.now += 3.0
-    queue.process.say(Progressed("squaring", 1, 2))
+    queue.process.on_news(Progressed("squaring", 1, 2))
     # A part of a result is no progress.
-    queue.process.say("a part")
+    queue.process.on_news("a part")
     assert first.parts == ["a part"]
     seen = queue.computations()
     assert [(one.run, one.num_callers, one.computing) for one in seen] == [
@@ -199,7 +199,7 @@ async def test_who_watches_sees_what_is_computed_and_then_who_waits_in_order(
         ("r3", 0, False),
         ("r2", 1, False),
     ]
-    assert (seen[0].job, seen[0].lane, seen[0].seconds) == ("str", "heavy", 3.0)
+    assert (seen[0].job, seen[0].queue, seen[0].seconds) == ("str", "heavy", 3.0)
     assert [one.progress.activity for one in seen] == ["squaring", *["waiting for its turn"] * 2]
     await queue.end_all()
     assert queue.computations() == ()
@@ -224,7 +224,7 @@ async def test_who_waits_is_told_the_place_and_then_how_far_it_is(queue: PlayedQ
     assert (second.ahead, third.ahead) == ([1], [2])
     assert second.heard[0].activity == "waiting for its turn"
     await queue.process.end()
-    queue.process.say(Progressed("squaring", 1, 2))
+    queue.process.on_news(Progressed("squaring", 1, 2))
     await settled()
     assert [item.activity for item in second.heard[1:]] == ["beginning", "squaring"]
     assert second.ahead == [1, 0, 0]
@@ -244,7 +244,7 @@ async def test_job_that_nobody_waits_for_is_dropped_and_the_next_begins_when_it_
     await queue.leave(first)
     assert queue.process.begun == ["first", "dropped"]
     # Its last reports go to no caller.
-    queue.process.say(Progressed("squaring", 1, 2))
+    queue.process.on_news(Progressed("squaring", 1, 2))
     assert first.ahead == [0]
     await queue.process.end(DroppedError())
     assert queue.process.begun == ["first", "dropped", "third"]
@@ -341,7 +341,7 @@ async def test_a_scan_that_a_job_leaves_open_is_closed_for_it(queue: PlayedQueue
     queue.on_scan = news.append
     request = queue.ask("first")
     await settled()
-    queue.process.say(ScanOpened("scan-1", cast("Any", None), frozenset(), cast("Any", None)))
+    queue.process.on_news(ScanOpened("scan-1", cast("Any", None), frozenset(), cast("Any", None)))
     await queue.process.end(BudgetError("budget 0 is outside 1..10."))
     assert [type(one) for one in news] == [ScanOpened, ScanClosed]
     assert request.ahead == [0]

@@ -225,11 +225,11 @@ async def test_only_who_has_no_learner_is_idle(bench: Bench) -> None:
     mine = made_up_run(model="mine:build")
     await bench.store.add(mine)
     dispatcher = bench.dispatcher
-    assert "does not allow `mine`" in dispatcher.why_idle(dispatcher.workers.note_call(vm))
-    assert dispatcher.why_waiting(mine).startswith("worker vm does not allow")
+    assert "does not allow `mine`" in dispatcher.idle_reason(dispatcher.workers.note_call(vm))
+    assert dispatcher.waiting_reason(mine).startswith("worker vm does not allow")
     await bench.store.add(made_up_run("builtin", num_learners=1))
     await bench.take(vm)
-    assert dispatcher.why_idle(dispatcher.workers.note_call(vm)) == ""
+    assert dispatcher.idle_reason(dispatcher.workers.note_call(vm)) == ""
 
 
 async def lose(bench: Bench, name: str) -> AssignmentKey:
@@ -250,7 +250,7 @@ async def test_learner_that_ends_worker_after_worker_goes_last_and_is_said(
     assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 1
     run = bench.store.find("r")
     assert run.learners[0].failures == 0
-    assert "learner 0 is in quarantine: 3 workers" in bench.dispatcher.why_waiting(run)
+    assert "learner 0 is in quarantine: 3 workers" in bench.dispatcher.waiting_reason(run)
     assert "learner 0 is in quarantine: 3 workers in a row (last a, b, c)" in caplog.text
 
     healthy = bench.join("healthy")
@@ -270,7 +270,7 @@ async def test_learners_that_end_three_workers_are_quarantined_together(bench: B
     bench.clock.now += 31.0
     await bench.expire()
     assert bench.events.count(EventKind.LEARNER_QUARANTINED) == 1
-    assert "4 learners are in quarantine" in bench.dispatcher.why_waiting(bench.store.find("r"))
+    assert "4 learners are in quarantine" in bench.dispatcher.waiting_reason(bench.store.find("r"))
     assert await bench.acquire(bench.join("d")) is None
 
 

@@ -18,11 +18,11 @@ from lipt.coordinator.dispatch.policy import (
     choose_learner,
     consecutive_ends,
     consecutive_ends_of_run,
+    idle_reason,
     may_confirm,
     next_trial_at,
-    why_idle,
-    why_quarantined,
-    why_waiting,
+    quarantine_reason,
+    waiting_reason,
 )
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import (
@@ -115,7 +115,7 @@ def test_learner_is_in_quarantine_after_three_silent_ends_in_a_row_at_one_step(
     ends = consecutive_ends(run.learners[0], SILENT)
     assert ends == consecutive_ends_of_run(run, SILENT)
     assert (next_trial_at(ends) is not None) is suspected
-    assert (why_quarantined(waiting(run), SILENT) != "") is suspected
+    assert (quarantine_reason(waiting(run), SILENT) != "") is suspected
     # One of the last three was heard again: it was not ended.
     others = [name for name in SILENT if name != f"w{len(steps) - 1}"]
     assert next_trial_at(consecutive_ends(run.learners[0], others)) is None
@@ -162,15 +162,15 @@ def test_silent_ends_of_a_run_count_together_until_one_of_its_learners_is_in() -
     assert keys_at(127.0, run, AssignmentKey("old", 1)) == []
     tried = run.with_learner(run.learners[1].changed(state=LearnerState.LEASED))
     assert keys_at(9e9, tried) == []
-    assert "4 learners are in quarantine: 4 workers" in why_quarantined(waiting(run), SILENT)
+    assert "4 learners are in quarantine: 4 workers" in quarantine_reason(waiting(run), SILENT)
     has_result = run.with_learner(run.learners[3].changed(state=LearnerState.DONE))
     assert [*candidates([QueuedLearners(has_result, range(3))], now=0.0, silent=SILENT)]
-    assert why_quarantined(QueuedLearners(has_result, range(3)), SILENT) == ""
+    assert quarantine_reason(QueuedLearners(has_result, range(3)), SILENT) == ""
 
 
 def test_run_names_its_learner_in_quarantine_and_the_last_workers() -> None:
     run = ended(made_up_run(), (7, 1), (7, 2), (7, 3), (7, 4))
-    said = why_waiting(waiting(run), alive=[worker()], silent=SILENT)
+    said = waiting_reason(waiting(run), alive=[worker()], silent=SILENT)
     assert said.startswith(
         "3 learners are in quarantine: 4 workers in a row (last vm-1, vm-2, vm-3)"
     )
@@ -213,22 +213,26 @@ def test_idle_worker_is_told_of_the_oldest_run_that_it_may_not_train() -> None:
     expected = (
         "cannot train run name-mine: it does not allow `mine.nets` (--allow-module mine.nets)"
     )
-    assert why_idle(worker(), map(waiting, [mine, other])) == expected
-    assert why_idle(worker("w", "mine"), [waiting(mine)]) == ""
+    assert idle_reason(worker(), map(waiting, [mine, other])) == expected
+    assert idle_reason(worker("w", "mine"), [waiting(mine)]) == ""
     # It has something to do, or there is nothing for anybody.
-    assert why_idle(worker("w", "other"), map(waiting, [mine, other])) == ""
-    assert why_idle(worker(), [waiting(having(mine, *[LearnerState.LEASED] * 3))]) == ""
-    assert why_idle(worker(), []) == ""
+    assert idle_reason(worker("w", "other"), map(waiting, [mine, other])) == ""
+    assert idle_reason(worker(), [waiting(having(mine, *[LearnerState.LEASED] * 3))]) == ""
+    assert idle_reason(worker(), []) == ""
 
 
 def test_waiting_run_says_what_workers_lack() -> None:
     run = waiting(made_up_run(model="mine:build"))
     lacks = "worker a does not allow `mine` (--allow-module mine)"
     a, b = worker("a"), worker("b")
-    assert why_waiting(run, alive=[a]) == lacks
-    assert why_waiting(run, alive=[b, a]) == f"{lacks}, and 1 more cannot train it either"
+    assert waiting_reason(run, alive=[a]) == lacks
+    assert waiting_reason(run, alive=[b, a]) == f"{lacks}, and 1 more cannot train it either"
     # One able worker is enough; without workers there is no reason.
-    assert why_waiting(run, alive=[a, worker("good", "mine")]) == why_waiting(run, alive=[]) == ""
+    assert (
+        waiting_reason(run, alive=[a, worker("good", "mine")])
+        == waiting_reason(run, alive=[])
+        == ""
+    )
 
 
 def result(content: str) -> LearnerResult:
@@ -322,19 +326,19 @@ def test_a_run_says_which_worker_it_waits_for() -> None:
     a, b, c = worker("a"), worker("b"), worker("c")
     words = "with its own certificate or token if workers have any"
     wants = "learners.redundancy = 2 needs another worker for"
-    assert why_waiting(waiting(run), alive=[a]) == f"{wants} 2 learners, {words}"
-    assert why_waiting(waiting(run), alive=[a, b]) == ""
+    assert waiting_reason(waiting(run), alive=[a]) == f"{wants} 2 learners, {words}"
+    assert waiting_reason(waiting(run), alive=[a, b]) == ""
     run = with_held(with_held(run, 0, sent("a", "x")), 1, sent("a", "x"), sent("b", "y"))
     on_such = f"{wants} 1 learners, {words}, on such a device: cpu"
-    assert why_waiting(waiting(run), alive=[a, b]) == on_such
-    assert why_waiting(waiting(run), alive=[a, b, c]) == ""
-    assert why_idle(a, [waiting(run)]) == (
+    assert waiting_reason(waiting(run), alive=[a, b]) == on_such
+    assert waiting_reason(waiting(run), alive=[a, b, c]) == ""
+    assert idle_reason(a, [waiting(run)]) == (
         "has trained every queued learner of run name-r, and learners.redundancy = 2 needs "
         "another worker"
     )
-    assert why_idle(b, [waiting(run)]) == why_idle(c, [waiting(run)]) == ""
+    assert idle_reason(b, [waiting(run)]) == idle_reason(c, [waiting(run)]) == ""
     # Without redundancy one worker is enough.
-    assert why_waiting(waiting(made_up_run()), alive=[a]) == ""
+    assert waiting_reason(waiting(made_up_run()), alive=[a]) == ""
 
 
 def test_what_is_held_back_is_not_taken_for_rubbish() -> None:

@@ -431,7 +431,7 @@ async def test_demand_is_learners_queued_leased_and_to_come(bench: Bench) -> Non
     runs.append(made_up_run("d", state=RunState.MERGING))
     for each in runs:
         await bench.store.add(each)
-    assert bench.dispatcher.demand() == Demand(num_queued=4, num_leased=1, num_coming=5)
+    assert bench.dispatcher.demand() == Demand(num_queued=4, num_leased=1, num_upcoming=5)
 
 
 async def test_demand_is_told_when_it_changes_or_is_not_known(bench: Bench) -> None:

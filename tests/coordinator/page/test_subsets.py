@@ -87,7 +87,7 @@ async def test_subset_is_computed_once_and_shown(
     assert first["classes"][0] == {"name": "0", "in_data": 50, "in_subset": 50}
     assert first["weights"] == {"min": 1.0, "max": 1.0, "weighted": False}
     assert set(first["chosen"]) <= set(range(50))
-    assert set(first["left_out"]) <= set(range(50, 500))
+    assert set(first["not_chosen"]) <= set(range(50, 500))
 
 
 async def test_subsets_are_listed_newest_first_and_found_by_digest(

@@ -99,7 +99,7 @@ async def test_page_is_read_run_by_run_while_others_go_on_and_leaves_out_what_is
         await database.save_run(run, run.learners)
     store = RunStore(database)
     await store.load()
-    service = RunService(store, NOBODY, NOBODY, asyncio.Event(), why_waiting=lambda _: "")
+    service = RunService(store, NOBODY, NOBODY, asyncio.Event(), waiting_reason=lambda _: "")
     # Gone from the disk, and about to be gone from the store.
     await database.remove_run("e60")
     turns = 0

@@ -113,10 +113,10 @@ async def test_defaults_that_are_too_large_for_the_data_are_lowered(world: World
     # Of 500 examples in 10 classes, 20 of each are held out.
     run = await world.create(num_learners=18)
     assert (run.config.learners.num_learners, run.config.learners.batch_size) == (18, 16)
-    assert run.fitted == ""
+    assert run.lowered_defaults == ""
     run = await world.create(batch_size=100)
     assert (run.config.learners.num_learners, run.config.learners.batch_size) == (3, 100)
-    assert run.fitted == (
+    assert run.lowered_defaults == (
         "4 learners x 1 minibatches x 100 examples = 400 are more than the 300 of the training "
         "split, so defaults were lowered to fit: learners.num_learners 3 in place of 4"
     )

@@ -31,11 +31,11 @@ from lipt.coordinator.compute.jobs.pretraining import (
 from lipt.coordinator.compute.messages import JobOptions
 from lipt.coordinator.runs.availability import (
     find_ready,
+    hold_reason,
     hold_runs_of_other_data,
     how_far,
     restore,
     restore_inputs,
-    why_held,
 )
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.runs.transitions import (
@@ -345,7 +345,7 @@ COLUMNS = {"inputs": ColumnsFormat((ColumnFormat(COLUMN),))}
 def test_a_run_is_held_by_its_fingerprint_and_by_its_inputs(
     changed: dict[str, Any], data: DataDescription, words: str
 ) -> None:
-    reason = why_held(made_up_run().changed(**changed), data)
+    reason = hold_reason(made_up_run().changed(**changed), data)
     assert re.search(words, reason) if words else reason == ""
 
 
@@ -355,7 +355,7 @@ def test_a_run_of_other_data_is_told_both_fingerprints_both_sources_and_the_reme
         f"serves other with {'e' * 64}. Start the coordinator with the run's own data"
     )
     for or_else in ("", ", or leave the run out"):
-        reason = why_held(made_up_run().changed(source="mine:data"), OTHER, or_else=or_else)
+        reason = hold_reason(made_up_run().changed(source="mine:data"), OTHER, or_else=or_else)
         assert reason == f"{told}{or_else}."
 
 

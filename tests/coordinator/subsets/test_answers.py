@@ -81,7 +81,7 @@ async def test_what_a_warm_up_took_is_told_by_itself_and_not_as_choosing(
 ) -> None:
     told: list[float] = []
     monkeypatch.setattr(Meters, "observe", lambda _self, _of, value, *_: told.append(value))
-    hour = {"seconds": 3610.0, "warm_up_seconds": 4000.0, "warming_seconds": 3600.0}
+    hour = {"seconds": 3610.0, "warm_up_seconds": 4000.0, "spent_warm_up_seconds": 3600.0}
     world.compute.answers[SelectSubset] = lambda job: replace(world.select(job), **hour)
     costs: Any = (await world.ask()).subset.manifest["costs"]
     assert costs["selection_seconds"] == 10.0

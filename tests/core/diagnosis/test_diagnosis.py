@@ -32,7 +32,7 @@ from lipt.core.diagnosis.label_errors import (
     NoiseRates,
     find_label_errors,
     fit_of_targets,
-    label_trust,
+    label_confidence,
     noise_rates,
 )
 from lipt.core.signals.signals import Signals
@@ -165,13 +165,13 @@ def test_samples_are_halves_with_the_classes_in_their_shares() -> None:
 def test_worth_asking_for_is_the_least_size_from_which_doublings_gain_little() -> None:
     found = suggest_size((100, 200, 400, 800), (0.5, 0.6, 0.605, 0.61))
     assert found.suggested_fraction == 0.25
-    assert "from 200 examples on a doubling gains less than 1 point of" in found.why
-    assert "at most 0.5" in found.why
+    assert "from 200 examples on a doubling gains less than 1 point of" in found.reason
+    assert "at most 0.5" in found.reason
     # Gains of 8 and 4 points: 2 are next.
     found = suggest_size((100, 200, 400), (0.5, 0.58, 0.62))
     assert found.suggested_fraction == 1.0
-    assert "still gained 4.0 points" in found.why
-    assert "about 2.0 more" in found.why
+    assert "still gained 4.0 points" in found.reason
+    assert "about 2.0 more" in found.reason
 
 
 @pytest.mark.parametrize(("distance", "fraction"), [(20.0, 1 / 8), (1.0, 1.0)])
@@ -330,15 +330,15 @@ def test_the_least_trusted_of_each_class_do_not_teach_as_many_as_are_wrong() -> 
     labels_N = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])
     # Class 1 is judged worse as a whole: it keeps its teachers all the same.
     found = judged([0.9, 0.2, 0.8, 0.7, 0.1, 0.05, 0.15, 0.12], rate=0.25, low=0.1)
-    trust_N = label_trust(found, labels_N)
-    assert trust_N is not None
-    assert (trust_N < 1).nonzero().flatten().tolist() == [1, 5]
-    assert trust_N.min() > 0
+    confidence_N = label_confidence(found, labels_N)
+    assert confidence_N is not None
+    assert (confidence_N < 1).nonzero().flatten().tolist() == [1, 5]
+    assert confidence_N.min() > 0
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 def test_there_is_no_second_look_where_it_is_not_sure_that_labels_are_wrong(rate: float) -> None:
-    assert label_trust(judged([0.1, 0.9], rate=rate, low=0.01), torch.tensor([0, 1])) is None
+    assert label_confidence(judged([0.1, 0.9], rate=rate, low=0.01), torch.tensor([0, 1])) is None
 
 
 def test_both_looks_say_how_good_a_label_is_and_the_second_what_it_should_be() -> None:

@@ -25,7 +25,7 @@ def fit(
     num_classes: int = 3,
     *,
     penalty: float = 0.01,
-    trust_N: Tensor | None = None,
+    confidence_N: Tensor | None = None,
     wanted: HeadTargets | None = None,
 ) -> LeaveOneOut:
     return leave_one_out(
@@ -33,7 +33,7 @@ def fit(
         labels_N,
         num_classes,
         generator=torch.Generator().manual_seed(0),
-        trust_N=trust_N,
+        confidence_N=confidence_N,
         wanted=wanted,
         penalties=(penalty,),
     )
@@ -44,11 +44,11 @@ def refitted(
     labels_N: Tensor,
     num_classes: int,
     penalty: float,
-    trust_N: Tensor | None = None,
+    confidence_N: Tensor | None = None,
     values_NC: Tensor | None = None,
 ) -> Tensor:
     """The output for each example of a head that was fitted to all others; N x C."""
-    weights_N = class_weights(labels_N, trust_N)
+    weights_N = class_weights(labels_N, confidence_N)
     ones_N1 = torch.ones(len(labels_N), 1, dtype=torch.float64)
     scaled_ND = scaling_of(features_ND, weights_N).apply(features_ND)
     inputs_NX = torch.cat([scaled_ND, ones_N1], dim=1)
@@ -100,17 +100,17 @@ def test_whom_little_is_believed_teaches_little_and_is_judged_like_the_others(
     num_examples: int, num_features: int
 ) -> None:
     features_ND, labels_N = made_up(num_examples, num_features)
-    trust_N = torch.ones(num_examples, dtype=torch.float64)
+    confidence_N = torch.ones(num_examples, dtype=torch.float64)
     # Of every class someone is believed.
-    distrusted_I = torch.arange(3, num_examples, 3)
-    trust_N[distrusted_I] = 1e-6
-    found = fit(features_ND, labels_N, trust_N=trust_N)
-    expected_NC = refitted(features_ND, labels_N, 3, 0.01, trust_N)
+    suspected_I = torch.arange(3, num_examples, 3)
+    confidence_N[suspected_I] = 1e-6
+    found = fit(features_ND, labels_N, confidence_N=confidence_N)
+    expected_NC = refitted(features_ND, labels_N, 3, 0.01, confidence_N)
     torch.testing.assert_close(found.outputs_NC, expected_NC.float(), rtol=1e-4, atol=1e-4)
     # Another label of one who is not believed changes nothing that can be seen.
     lying_N = labels_N.clone()
-    lying_N[distrusted_I[-1]] = (labels_N[distrusted_I[-1]] + 1) % 3
-    misled = fit(features_ND, lying_N, trust_N=trust_N)
+    lying_N[suspected_I[-1]] = (labels_N[suspected_I[-1]] + 1) % 3
+    misled = fit(features_ND, lying_N, confidence_N=confidence_N)
     torch.testing.assert_close(misled.outputs_NC, found.outputs_NC, rtol=1e-3, atol=1e-3)
 
 
@@ -214,8 +214,8 @@ def test_no_sharpness_of_a_fine_grid_makes_the_labels_likelier(num_wrong: int) -
     outputs_NC, labels_N = hinting(num_wrong)
     weights_N = torch.linspace(0.5, 1.5, 100, dtype=torch.float64)
 
-    def likelihood(sharpness: float) -> float:
-        logs_NC = (outputs_NC.double() * sharpness).log_softmax(dim=-1)
+    def likelihood(inverse_temperature: float) -> float:
+        logs_NC = (outputs_NC.double() * inverse_temperature).log_softmax(dim=-1)
         return float(weights_N @ logs_NC.gather(1, labels_N[:, None]).squeeze(1))
 
     grid = [10.0 ** (power / 500) for power in range(-1500, 1500)]

@@ -76,7 +76,7 @@ every_strategy = pytest.mark.parametrize(
 # When nothing is left to gain, these say so instead of padding.
 MAY_STOP_EARLY = {"gradmatch"}
 # Equal shares of what it takes for rightly labelled and no copy: see its own tests.
-SHARES_OF_THE_TRUSTED = {"auto"}
+SHARES_OF_CONFIDENT_LABELS = {"auto"}
 # Each chosen example stands for those nearest to it, all together for all.
 CLUSTER_WEIGHTS = {"craig", "adacore"}
 # Every example alone spans the same volume: the first choice is a tie, which goes to id 0.
@@ -128,7 +128,7 @@ def require_sound(
         assert len(indices) < budget
         return
     assert len(indices) == budget
-    if balanced and strategy.name not in SHARES_OF_THE_TRUSTED:
+    if balanced and strategy.name not in SHARES_OF_CONFIDENT_LABELS:
         counts = signals.labels_N.bincount().tolist()
         found = signals.labels_N[chosen.indices_K].bincount(minlength=len(counts)).tolist()
         assert tuple(found) == class_quotas(counts, budget)

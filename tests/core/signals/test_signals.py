@@ -28,11 +28,11 @@ from lipt.core.signals.compute import (
 )
 from lipt.core.signals.signals import (
     Signals,
-    given,
     labels_only,
     moved,
     num_bytes,
     probabilities_of,
+    required,
 )
 from lipt.core.signals.stored import (
     StorageLimits,
@@ -86,8 +86,8 @@ def test_what_is_missing_is_said() -> None:
     with pytest.raises(SignalsError, match="the signals have no dynamics of the learners: compute"):
         signals.learners()
     with pytest.raises(SignalsError, match="the signals have no norms: compute them first"):
-        given(signals.gradient_norms_N, "norms")
-    assert given(signals.labels_N, "labels") is signals.labels_N
+        required(signals.gradient_norms_N, "norms")
+    assert required(signals.labels_N, "labels") is signals.labels_N
 
 
 def test_other_models_signals_are_taken_along_and_count_in_a_mean() -> None:
@@ -97,7 +97,7 @@ def test_other_models_signals_are_taken_along_and_count_in_a_mean() -> None:
     both = replace(first, others=(other,))
 
     def norms(signals: Signals) -> torch.Tensor:
-        return given(signals.gradient_norms_N, "gradient norms")
+        return required(signals.gradient_norms_N, "gradient norms")
 
     assert both.mean_over_models(norms).tolist() == [2.0, 1.0, 3.5]
     assert both.of_class(1).mean_over_models(norms).tolist() == [1.0, 3.5]
@@ -116,7 +116,7 @@ def test_every_tensor_counts_and_moves() -> None:
     meta = torch.device("meta")
     there = moved(signals, meta)
     assert there.errors_NC.device == there.learners().margins_NLT.device == meta
-    assert given(there.validation, "validation").features_ND.device == meta
+    assert required(there.validation, "validation").features_ND.device == meta
     assert there.second_errors_NC is None
     assert there.has_bias
 
@@ -137,8 +137,8 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 def test_any_floating_point_type_becomes_float32(path: Path, dtype: torch.dtype) -> None:
-    given = torch.arange(12.0).reshape(6, 2).to(dtype)
-    found = read(write(path, features=given))
+    required = torch.arange(12.0).reshape(6, 2).to(dtype)
+    found = read(write(path, features=required))
     assert found.paired_features_NP is None
     assert found.features_ND.dtype == torch.float32
     assert torch.equal(found.features_ND, torch.arange(12.0).reshape(6, 2))

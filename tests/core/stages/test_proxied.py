@@ -24,12 +24,12 @@ from lipt.common.models.models import build_torchvision
 from lipt.common.weights.encodings import encode_sparse
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import Context
-from lipt.core.diagnosis.label_errors import find_label_errors, label_trust
+from lipt.core.diagnosis.label_errors import find_label_errors, label_confidence
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.proxies.ridge import leave_one_out
 from lipt.core.proxies.untrained import draw_filters, patch_features
 from lipt.core.results import CommittedLearner, Trajectories
-from lipt.core.signals.signals import Signals, given
+from lipt.core.signals.signals import Signals, required
 from lipt.core.stages import proxy as proxying
 from lipt.core.stages.proxy import proxied_features, proxied_signals
 from lipt.core.stages.question import Sources
@@ -71,7 +71,7 @@ def ask(context: Context, weights: BlobName) -> Any:
     def asked(text: str, **question: Any) -> tuple[Signals, Mapping[str, Any]]:
         sources = replace(Sources(CONFIG, IMAGE, weights), **question)
         signals = proxied_signals(context, sources, Proxy.parse(text))
-        return signals, given(signals.facts, "facts")
+        return signals, required(signals.facts, "facts")
 
     return asked
 
@@ -89,7 +89,7 @@ def test_errors_and_features_are_the_heads(context: Context, ask: Any, patches_N
     signals, facts = ask("ridge:patches", weights=NOWHERE)
     dataset = context.dataset
     head = leave_one_out(patches_ND, dataset.labels_N, 10, generator=torch.Generator())
-    chances_NC = (head.outputs_NC * facts["sharpness"]).softmax(dim=-1)
+    chances_NC = (head.outputs_NC * facts["inverse_temperature"]).softmax(dim=-1)
     expected_NC = chances_NC - functional.one_hot(dataset.labels_N, 10)
     torch.testing.assert_close(signals.errors_NC, expected_NC, rtol=0, atol=1e-5)
     assert signals.has_bias
@@ -109,10 +109,12 @@ def test_wrong_labels_teach_no_second_head(weights: BlobName, tmp_path: Path) ->
     context = Context(digits_settings(tmp_path, "digits-mislabelled"), send=lambda _: None)
     first = proxied_signals(context, Sources(CONFIG, IMAGE, weights), PATCHES)
     labels_N = context.dataset.labels_N
-    trust_N = label_trust(find_label_errors(replace(first, second_errors_NC=None)), labels_N)
-    assert trust_N is not None
-    assert torch.equal(given(first.trust_N, "trust"), trust_N)
-    assert given(first.facts, "facts")["distrusted"] == int((trust_N < 1).sum()) > 0
+    confidence_N = label_confidence(
+        find_label_errors(replace(first, second_errors_NC=None)), labels_N
+    )
+    assert confidence_N is not None
+    assert torch.equal(required(first.confidence_N, "confidence"), confidence_N)
+    assert required(first.facts, "facts")["suspected"] == int((confidence_N < 1).sum()) > 0
     assert first.second_errors_NC is not None
     # Of examples without a say the second head knows better than their labels.
     wrong_N = labels_N != open_dataset("digits-train").labels_N
@@ -121,7 +123,7 @@ def test_wrong_labels_teach_no_second_head(weights: BlobName, tmp_path: Path) ->
     # What was kept on disk is what was computed.
     again = proxied_signals(context, Sources(CONFIG, IMAGE, weights), PATCHES)
     assert again.facts == first.facts
-    assert torch.equal(given(again.trust_N, "trust"), trust_N)
+    assert torch.equal(required(again.confidence_N, "confidence"), confidence_N)
     assert again.second_errors_NC is not None
     assert torch.equal(again.second_errors_NC, first.second_errors_NC)
 
@@ -135,8 +137,8 @@ def test_theta_star_has_the_features_it_has_as_a_soup(ask: Any, weights: BlobNam
     assert torch.equal(initial.features_ND, soup.features_ND)
     # Given weights keep their statistics; those of random ones are of the run's own data.
     began = InitializationConfig(weights_sha256="0" * 64)
-    given = CONFIG.model_copy(update={"initialization": began})
-    kept, _ = ask("ridge:initial", config=given, initial=weights)
+    required = CONFIG.model_copy(update={"initialization": began})
+    kept, _ = ask("ridge:initial", config=required, initial=weights)
     assert torch.equal(kept.features_ND, initial.features_ND)
     anew, _ = ask("ridge:initial", initial=weights)
     assert not torch.equal(anew.features_ND, initial.features_ND)
@@ -190,7 +192,7 @@ def test_mirror_images_count_where_they_help_to_tell_the_labels(
     filters = draw_filters(context.dataset.images(drawn), generator=generator)
     features_ND = patch_features(images_NCHW, filters, mirrored=mirrored)
     head = leave_one_out(features_ND, dataset.labels_N, 10, generator=torch.Generator())
-    assert given(signals.facts, "facts")["accuracy"] == pytest.approx(head.accuracy, abs=1e-3)
+    assert required(signals.facts, "facts")["accuracy"] == pytest.approx(head.accuracy, abs=1e-3)
 
 
 def test_the_users_features_are_the_requests(context: Context, ask: Any) -> None:
@@ -213,7 +215,9 @@ def test_the_backbone_is_the_operators(weights: BlobName, context: Context, tmp_
     )
     named = Context(settings, send=lambda _: None)
     backbone = Proxy.parse("ridge:backbone")
-    facts = given(proxied_signals(named, Sources(CONFIG, IMAGE, weights), backbone).facts, "facts")
+    facts = required(
+        proxied_signals(named, Sources(CONFIG, IMAGE, weights), backbone).facts, "facts"
+    )
     assert facts["num_features"] == 5 * 512
 
 
@@ -267,7 +271,7 @@ def test_features_alone_need_neither_a_head_nor_a_label(
     )
     assert signals.labels_N.tolist() == [0] * len(features_ND)
     assert signals.errors_NC.shape == (len(features_ND), 0)
-    facts = given(signals.facts, "facts")
+    facts = required(signals.facts, "facts")
     assert set(facts) == {"proxy", "features", "num_features", "drawn", "seconds"}
     assert (facts["proxy"], facts["features"]) == ("ridge:patches", "patches")
     assert facts["num_features"] == 2048

@@ -24,7 +24,7 @@ from lipt.core.results import CommittedLearner, Trajectories
 from lipt.core.selection.options import WarmUp
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
-from lipt.core.stages.warm_up import WarmedUp, dynamics_of, own_learners, warmed_up
+from lipt.core.stages.warm_up import WarmUpSignals, dynamics_of, own_learners, warm_up_signals
 from lipt.core.training import warm_up
 from tests.digits import digits_settings
 
@@ -63,8 +63,8 @@ def question(context: Context, **options: str) -> SelectSubset:
     )
 
 
-def ask(context: Context, warm_up: WarmUp, **options: str) -> WarmedUp:
-    return warmed_up(context, question(context, **options), warm_up)
+def ask(context: Context, warm_up: WarmUp, **options: str) -> WarmUpSignals:
+    return warm_up_signals(context, question(context, **options), warm_up)
 
 
 def by_hand(context: Context, index: int, epochs: float) -> Signals:

@@ -61,7 +61,9 @@ def test_the_demo_ends_with_a_verdict_over_three_seeds_of_the_whole_pipeline(dem
     identity, trials = read_trials(folder / "comparison.jsonl")
     assert identity["data_source"] == "digits-mislabelled"
     assert {(trial.seed, trial.strategy) for trial in trials} == {
-        (seed, strategy) for seed in range(3) for strategy in (*STRATEGIES, "redrawn", "everything")
+        (seed, strategy)
+        for seed in range(3)
+        for strategy in (*STRATEGIES, "resampled", "everything")
     }
     assert {trial.num_steps for trial in trials} == {150}
     # Another seed is another run: what its gradients choose differs.

@@ -48,7 +48,7 @@ def test_missing_data_fails_and_missing_silent_or_unfit_workers_are_noted() -> N
     note = check("workers", workers=())
     assert note.ok is None
     assert "lipt-worker --coordinator" in note.remedy
-    silent = replace(WORKER, seconds_since_heard=61.0)
+    silent = replace(WORKER, seconds_since_last_call=61.0)
     assert check("worker worker-1", workers=(silent,)).ok is None
     reason = "cannot train run r: it does not allow `mine` (--allow-module mine)"
     idle = replace(WORKER, assignment="", idle_reason=reason)

@@ -41,10 +41,10 @@ def waiting_run(client: Client) -> str:
 
 def test_what_a_run_waits_for_is_news_of_its_own(relay: Relay, client: Client) -> None:
     waits = run_at(1)
-    waits.waiting = "worker vm is idle"
+    waits.waiting_reason = "worker vm is idle"
     ready = run_at(2, run_pb2.RUN_STATE_READY)
     relay.next("WatchRun", shown(run_at(1), waits, waits, run_at(1), ready))
-    assert [(run.revision, run.waiting) for run in client.watch("r-1")] == [
+    assert [(run.revision, run.waiting_reason) for run in client.watch("r-1")] == [
         (1, ""),
         (1, "worker vm is idle"),
         (1, ""),

@@ -91,7 +91,7 @@ def test_there_is_no_verdict_beside_a_baseline_that_learned_nothing() -> None:
 
 
 def test_every_baseline_at_chance_is_named_at_its_fraction_alone() -> None:
-    lost = [*trials("uniform", [0.1, 0.1], 0.01), *trials("redrawn", [0.3, 0.09], 0.01)]
+    lost = [*trials("uniform", [0.1, 0.1], 0.01), *trials("resampled", [0.3, 0.09], 0.01)]
     first, second = answers(outcomes([*lost, *trials("craig", [0.1, 0.1], 0.01), *TRIALS, *WINNER]))
     assert first.better.startswith(
         "At 1% this recipe does not learn here: random (uniform) reaches 10.0% and random "
@@ -115,7 +115,7 @@ def test_training_that_was_too_short_is_named() -> None:
         for trial in trials(strategy, [0.7, 0.7], converged=False)
     ]
     # Not computed for resampled random.
-    short += trials("redrawn", [0.7, 0.7], converged=False)
+    short += trials("resampled", [0.7, 0.7], converged=False)
     assert answer(*short).better.endswith("rising with all of them: train longer.")
 
 

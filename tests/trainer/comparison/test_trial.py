@@ -100,13 +100,13 @@ def test_a_users_own_file_is_never_written_over(tmp_path: Path, content: bytes) 
 
 def test_everything_is_trained_on_once_and_the_rest_for_each_fraction() -> None:
     plan = Plan(("craig",), (0.1, 0.3), (0, 1), "resnet8", Recipe(steps=3))
-    names = ("uniform", "uniform_per_class", "redrawn", "craig")
+    names = ("uniform", "uniform_per_class", "resampled", "craig")
     cells = [Cell(0, name, fraction) for fraction in (0.1, 0.3) for name in names]
     assert list(plan.cells(0)) == [Cell(0, "everything", 1.0), *cells]
     plan = Plan(("craig",), (0.1,), (0,), "resnet8", Recipe(steps=3), soft_labels=True)
     assert [cell.strategy for cell in plan.cells(0)] == [
         *("everything", "everything+soft", "uniform", "uniform+soft"),
-        *("uniform_per_class", "uniform_per_class+soft", "redrawn", "craig", "craig+soft"),
+        *("uniform_per_class", "uniform_per_class+soft", "resampled", "craig", "craig+soft"),
     ]
     assert (Cell(0, "craig+soft", 0.1).name, Cell(0, "craig", 0.1).name) == ("craig", "craig")
     assert label("uniform+soft") == "random (uniform) +soft"

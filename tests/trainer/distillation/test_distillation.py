@@ -88,9 +88,9 @@ class KilledError(Exception):
 def test_a_killed_one_resumes_after_its_stage(digits: Dataset, tmp_path: Path, model: str) -> None:
     settings = small(per_class=3, stages=3)
 
-    def run(name: str, tell: Any = lambda _: None) -> SyntheticSet:
+    def run(name: str, report: Any = lambda _: None) -> SyntheticSet:
         return distill(
-            digits, model, settings, tmp_path / name, allowed_modules=("tests",), tell=tell
+            digits, model, settings, tmp_path / name, allowed_modules=("tests",), report=report
         )
 
     whole = run("whole")

@@ -75,7 +75,7 @@ def test_names_from_elsewhere_are_text() -> None:
     findings = made_up_findings()
     findings["class_names"] = [HOSTILE, BREAKING_OUT]
     findings["proxy"] = {"features": HOSTILE, "accuracy": 0.5, BREAKING_OUT: [HOSTILE]}
-    findings["learnability"]["why"] = HOSTILE
+    findings["learnability"]["reason"] = HOSTILE
     findings["seconds"] = {HOSTILE: 1.0}
     text = render_diagnosis(made_up_diagnosis(findings))
     page = Page(text)
@@ -93,7 +93,7 @@ def test_nothing_found_is_a_page_too() -> None:
     findings["outliers"] = {"count": 0, "ranked": []}
     findings |= {"confusion": [], "proxy": {}, "seconds": {}}
     findings["redundancy"]["per_class"] = []
-    findings["learnability"] |= {"sizes": [], "accuracies": [], "why": ""}
+    findings["learnability"] |= {"sizes": [], "accuracies": [], "reason": ""}
     columns["suspect"] = np.zeros(8, np.uint8)
     columns["duplicate_of"] = np.arange(8, dtype=np.int32)
     text = render_diagnosis(made_up_diagnosis(findings, columns))

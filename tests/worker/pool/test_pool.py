@@ -89,7 +89,7 @@ class Bench:
 def test_workers_come_with_learners_and_are_ended_when_there_have_been_none() -> None:
     bench = Bench()
     assert bench.tend(Demand()) == []
-    assert bench.tend(Demand(num_coming=3)) == [0, 1, 2]
+    assert bench.tend(Demand(num_upcoming=3)) == [0, 1, 2]
     assert bench.tend(Demand(num_queued=3, num_leased=3)) == [0, 1, 2, 3]
     bench.tend(Demand())
     assert bench.engine.stopped == []
@@ -131,7 +131,9 @@ class Fake(worker_pb2_grpc.WorkerServiceServicer):
         self.asked.append(request)
         self.when_asked()
         assert self.may_answer.wait(60.0)
-        return worker_pb2.GetDemandResponse(num_queued=1, num_leased=2, num_coming=3, num_ranges=4)
+        return worker_pb2.GetDemandResponse(
+            num_queued=1, num_leased=2, num_upcoming=3, num_ranges=4
+        )
 
 
 def test_demand_is_asked_for_with_what_is_known_until_that_is_interrupted() -> None:
@@ -140,7 +142,7 @@ def test_demand_is_asked_for_with_what_is_known_until_that_is_interrupted() -> N
         source = DemandSource(channel)
         fake.may_answer.set()
         first = source.wait(None, wait_seconds=2.0)
-        assert first == Demand(num_queued=1, num_leased=2, num_coming=3, num_ranges=4)
+        assert first == Demand(num_queued=1, num_leased=2, num_upcoming=3, num_ranges=4)
         assert source.wait(first, wait_seconds=2.0) == first
         without, having = fake.asked
         assert not without.HasField("known")
@@ -156,7 +158,7 @@ TOKEN = "lipt_0123456789abcdef_" + "A" * 43
 
 
 def open_pool(**flags: Any) -> None:
-    with open_pool_workers(settings(**flags), [], say=print):
+    with open_pool_workers(settings(**flags), [], print_line=print):
         pass
 
 
@@ -227,7 +229,7 @@ def test_workers_of_this_machine_share_its_gpus_as_they_are_told(
     [
         (Demand(), 0),
         (Demand(num_queued=3), 3),
-        (Demand(num_queued=1, num_leased=1, num_coming=1), 3),
+        (Demand(num_queued=1, num_leased=1, num_upcoming=1), 3),
         (Demand(num_queued=9), 4),
         # These workers have no data.
         (Demand(num_ranges=3), 0),

@@ -53,7 +53,7 @@ def test_where_no_gain_is_known_it_is_class_balanced_random_to_the_last_example(
     found = chosen(signals, 800)
     assert torch.equal(found.indices_K, plain.indices_K)
     assert found.findings["method"] == "random"
-    assert found.findings["left_out"]["count"] == 0
+    assert found.findings["excluded"]["count"] == 0
 
 
 @pytest.mark.parametrize("budget", [8, 200])
@@ -63,15 +63,15 @@ def test_wrong_labels_are_not_chosen_where_few_are(budget: int) -> None:
     true_K = found.indices_K // PER_CLASS
     assert torch.equal(true_K, signals.labels_N[found.indices_K])
     assert found.findings["noise"]["low"] > 0.1
-    assert found.findings["left_out"]["count"] >= 400
+    assert found.findings["excluded"]["count"] >= 400
 
 
 def test_findings_name_the_least_trusted_first_and_no_more_than_a_page_of_them() -> None:
     signals = made_up(wrong=100)
-    left_out = chosen(signals, 20).findings["left_out"]
-    ids = left_out["least_trusted_ids"]
+    excluded = chosen(signals, 20).findings["excluded"]
+    ids = excluded["lowest_quality_ids"]
     # 1% kept: half as many again as the head gets wrong.
-    assert left_out["count"] == len(ids) == 600
+    assert excluded["count"] == len(ids) == 600
     assert [row % PER_CLASS < 100 for row in ids] == [True] * 400 + [False] * 200
 
 
@@ -169,7 +169,7 @@ def test_the_plan_follows_from_the_evidence(
     plan = make_plan(replace(CLEAN, **changes))
     assert plan.method == method
     assert plan.excluded_C == pytest.approx(excluded_C)
-    assert ("no gain is known" in plan.why or "too few" in plan.why) != any(excluded_C)
+    assert ("no gain is known" in plan.reason or "too few" in plan.reason) != any(excluded_C)
 
 
 def test_only_what_is_surely_wrong_is_no_part_of_a_classs_share() -> None:
@@ -216,7 +216,7 @@ def test_of_copies_the_first_is_enough_while_others_last() -> None:
     chosen = auto_strata(signals_of(pictures), 30, balanced=True, seed=0)
     assert counts_of_strata(chosen) == [6, 14, 10]
     assert set(chosen.indices_K[chosen.indices_K < 60].tolist()) == set(range(6))
-    assert chosen.findings["left_out"] == {"count": 54}
+    assert chosen.findings["excluded"] == {"count": 54}
     # 46 are no copies.
     assert counts_of_strata(auto_strata(signals_of(pictures), 47, balanced=True, seed=0)) == [
         19,

@@ -20,8 +20,8 @@ from lipt.core.selection.strategies.greedy import (
     milo,
 )
 from lipt.core.selection.strategies.latent_classes import clip_score, clipcov, pair_terms, sas
-from lipt.core.selection.vectors import Rows, ScaledCosine, Space, in_space
-from lipt.core.signals.signals import Signals, given
+from lipt.core.selection.vectors import CosineKernel, Rows, Space, in_space
+from lipt.core.signals.signals import Signals, required
 from tests.core.selection.builders import (
     at_angles,
     random_signals,
@@ -34,7 +34,7 @@ spaces = pytest.mark.parametrize("space", ["features", "gradients"])
 
 
 def similarities(signals: Signals, space: Space) -> Tensor:
-    return ScaledCosine(Rows(in_space(signals, space))).rows(torch.arange(len(signals)))
+    return CosineKernel(Rows(in_space(signals, space))).rows(torch.arange(len(signals)))
 
 
 def greedily(num_examples: int, value: Callable[[list[int]], float]) -> list[int]:
@@ -281,7 +281,7 @@ def slow_greedy(signals: Signals, budget: int) -> list[int]:
 @pytest.mark.parametrize(("num_examples", "num_classes"), [(1, 1), (12, 1), (15, 3), (9, 9)])
 def test_equals_greedy_on_the_objective_written_out(num_examples: int, num_classes: int) -> None:
     signals = random_pairs(num_examples, num_classes, seed=num_examples)
-    assert given(pair_terms(signals).prepared_N, "terms").tolist() == pytest.approx(
+    assert required(pair_terms(signals).prepared_N, "terms").tolist() == pytest.approx(
         slow_own_terms(signals), abs=1e-5
     )
     chosen = clipcov(pair_terms(signals), num_examples).indices_K.tolist()

@@ -14,7 +14,7 @@ from lipt.trainer.comparison.outcomes import outcomes, verdict
 from lipt.trainer.comparison.trial import read_trials
 from tests.cluster import Cluster
 
-STRATEGIES = ("uniform", "uniform_per_class", "redrawn", "craig", "grand")
+STRATEGIES = ("uniform", "uniform_per_class", "resampled", "craig", "grand")
 CELLS = {
     *(
         (seed, fraction, strategy)
@@ -81,7 +81,7 @@ def test_it_goes_on_after_the_trials_that_a_kill_has_left(comparison: Comparison
     assert comparison.again.exit_code == 0, comparison.again.output
     identity, trials = read_trials(comparison.file)
     assert identity["recipe"]["steps"] == 3
-    first = ("everything", "uniform", "uniform_per_class", "redrawn", "craig")
+    first = ("everything", "uniform", "uniform_per_class", "resampled", "craig")
     assert [(t.seed, t.strategy) for t in comparison.left][:5] == [(0, name) for name in first]
     assert trials[: len(comparison.left)] == comparison.left
     done_now = comparison.again.stderr.count(" on the test set, ")

@@ -93,9 +93,9 @@ def test_training_begins_with_a_runs_weights(
         (("--strategy", "craig"), "give one of --fraction and --budget"),
         (("-s", "craig", "-f", "0.1", "--subset", "s.npy"), "--subset and --strategy were both"),
         (("--every", "5"), "--every was given without --strategy"),
-        (("--fraction", "0.1"), "--fraction was given without --strategy or --redraw"),
-        (("--redraw", "-f", "0.1", "-s", "craig"), "--strategy and --redraw were both"),
-        (("--redraw", "-f", "0.1", "--option", "a=1"), "--option was given without --strategy"),
+        (("--fraction", "0.1"), "--fraction was given without --strategy or --resample"),
+        (("--resample", "-f", "0.1", "-s", "craig"), "--strategy and --resample were both"),
+        (("--resample", "-f", "0.1", "--option", "a=1"), "--option was given without --strategy"),
     ],
     ids=str,
 )
@@ -196,7 +196,7 @@ def test_another_model_is_refused_before_it_is_trained(relay: Relay, train: Any)
 def test_every_epoch_has_other_examples_and_the_steps_are_a_fixed_subsets(
     relay: Relay, train: Any, tmp_path: Path
 ) -> None:
-    result = train("--redraw", "--budget", "40", "--epochs", "4", "--json")
+    result = train("--resample", "--budget", "40", "--epochs", "4", "--json")
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["num_steps"] == 12  # batches of 16, 16 and 8
     records = log_of(tmp_path)

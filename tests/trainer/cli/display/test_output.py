@@ -82,7 +82,7 @@ def test_slow_work_is_talked_about() -> None:
     heard = threading.Event()
     said: list[str] = []
 
-    def say(line: str) -> None:
+    def print_line(line: str) -> None:
         said.append(line)
         heard.set()
 
@@ -91,7 +91,7 @@ def test_slow_work_is_talked_about() -> None:
         assert heard.wait(30)
         return 7
 
-    assert run_with_progress(work, say, silence_seconds=0.001) == 7
+    assert run_with_progress(work, print_line, silence_seconds=0.001) == 7
     assert any(line.startswith("scoring 3/9 (") for line in said)
 
 

@@ -80,7 +80,7 @@ def test_what_a_run_waits_for_is_a_line_and_a_heartbeat_says_what_is_wrong() -> 
         "run demo: training, 0 of 1 learners done; no worker has an assignment: is a lipt-worker "
         "running?; no news for 25 s"
     )
-    waits = replace(run, waiting="worker vm is idle, but does not allow `mine`")
+    waits = replace(run, waiting_reason="worker vm is idle, but does not allow `mine`")
     line = "run demo: training, 0 of 1 learners done; worker vm is idle, but does not allow `mine`"
     assert change_lines(run, waits) == [line]
     assert change_lines(waits, waits) == []
