@@ -38,7 +38,7 @@ def drawn(num_examples: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
     return labels_N, noise_ND + 0.5 * (2.0 * labels_N[:, None] - 1)
 
 
-def test_soft_labels_are_the_chances_of_the_chosen_examples() -> None:
+def test_soft_labels_are_probabilities_of_the_chosen_examples() -> None:
     labels_N, features_ND = drawn(40)
     chances_NC = torch.rand(40, 2, generator=torch.Generator().manual_seed(1))
     chances_NC /= chances_NC.sum(dim=1, keepdim=True)
@@ -54,7 +54,7 @@ def test_soft_labels_are_the_chances_of_the_chosen_examples() -> None:
     assert found.facts["suspected"] == 0
 
 
-def test_rounding_never_leaves_the_range_of_chances() -> None:
+def test_rounded_soft_labels_stay_in_0_to_1() -> None:
     labels_N, features_ND = drawn(6)
     chances_NC = functional.one_hot(labels_N, 2) * (1 + 1e-3) - 5e-4
     found = soft_labels(
@@ -64,7 +64,7 @@ def test_rounding_never_leaves_the_range_of_chances() -> None:
     assert float(found.probabilities_KC.max()) == 1
 
 
-def test_where_labels_are_wrong_the_second_head_says_the_chances() -> None:
+def test_wrong_labels_get_soft_labels_of_the_second_head() -> None:
     true_N, features_ND = drawn(400)
     labels_N = true_N.clone()
     labels_N[:120] = 1 - labels_N[:120]
@@ -85,7 +85,7 @@ def test_where_labels_are_wrong_the_second_head_says_the_chances() -> None:
     assert found.facts["recommended_alpha"] >= found.facts["suspected"]
 
 
-def test_what_the_chosen_know_is_told_by_examples_that_they_are_not() -> None:
+def test_accuracy_of_the_chosen_is_measured_on_the_others() -> None:
     labels_N, features_ND = drawn(3000)
     chances_NC = torch.full((3000, 2), 0.5)
     signals = signals_of(chances_NC, labels_N, features_ND=features_ND)
@@ -126,7 +126,7 @@ def test_the_head_and_the_chosen_are_compared_on_the_same_examples() -> None:
         (0.66, 0.66, 1.0, 1.0),
     ],
 )
-def test_alpha_grows_with_what_the_others_know_and_with_wrong_labels(
+def test_alpha_grows_with_the_head_s_accuracy_and_wrong_labels(
     accuracy: float, alone: float, suspected: float, expected: float
 ) -> None:
     assert recommended_alpha(accuracy, alone, suspected) == pytest.approx(expected, abs=1e-9)

@@ -42,9 +42,7 @@ main()""",
 )
 
 
-def test_three_thousand_silent_connections_at_1024_descriptors_keep_nobody_out(
-    cluster: Cluster,
-) -> None:
+def test_silent_connections_do_not_block_other_callers(cluster: Cluster) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 4 * NUM_CONNECTIONS:
         pytest.skip("this process may not open as many connections")
@@ -80,7 +78,7 @@ def test_three_thousand_silent_connections_at_1024_descriptors_keep_nobody_out(
 
 
 @pytest.mark.parametrize("shows", ["", OWN], ids=["shows nothing", "shows its own secret"])
-def test_what_is_published_of_a_worker_is_of_no_use_to_others(cluster: Cluster, shows: str) -> None:
+def test_a_worker_cannot_be_impersonated(cluster: Cluster, shows: str) -> None:
     cluster.start_coordinator()
     with cluster.client() as client, open_channel(cluster.address) as channel:
         victim = cluster.play_worker("victim")
@@ -182,7 +180,7 @@ def require_harmless(text: str) -> None:
 SECRET = "0123456789abcdef" * 2
 
 
-def test_a_peers_texts_forge_no_line_and_steer_no_terminal(cluster: Cluster) -> None:
+def test_a_peer_s_text_cannot_control_logs_or_terminals(cluster: Cluster) -> None:
     coordinator = cluster.start_coordinator()
     with open_channel(cluster.address) as channel, cluster.client() as client:
         workers = worker_pb2_grpc.WorkerServiceStub(

@@ -12,7 +12,7 @@ SPACES: list[Space] = ["features", "gradients"]
 @pytest.mark.parametrize("name", SPACES)
 @pytest.mark.parametrize("has_bias", [True, False])
 @pytest.mark.parametrize("block_bytes", [1, 500, 10**6])
-def test_products_are_those_of_the_vectors(
+def test_products_equal_those_of_explicit_vectors(
     name: Space, has_bias: bool, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signals = random_signals(23, has_bias=has_bias)
@@ -39,7 +39,7 @@ def test_products_are_those_of_the_vectors(
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_scaled_cosine_is_that_of_the_vectors(name: Space) -> None:
+def test_the_cosine_kernel_equals_explicit_cosines(name: Space) -> None:
     signals = random_signals(23)
     unit = torch.nn.functional.normalize(written_out(signals, name))
     expected = (1 + unit @ unit.T) / 2
@@ -49,7 +49,7 @@ def test_scaled_cosine_is_that_of_the_vectors(name: Space) -> None:
     torch.testing.assert_close(similarity.column_sums(), expected.sum(dim=0))
 
 
-def test_a_zero_gradient_is_halfway_from_everything() -> None:
+def test_a_zero_gradient_has_similarity_one_half() -> None:
     signals = random_signals(3)
     signals.errors_NC[1] = 0
     similarity = CosineKernel(Rows(in_space(signals, "gradients")))

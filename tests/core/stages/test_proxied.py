@@ -84,7 +84,7 @@ def patches_ND(context: Context) -> Tensor:
     return patch_features(dataset.images(drawn), filters)
 
 
-def test_errors_and_features_are_the_heads(context: Context, ask: Any, patches_ND: Tensor) -> None:
+def test_errors_and_features_are_the_head_s(context: Context, ask: Any, patches_ND: Tensor) -> None:
     # No model is looked at.
     signals, facts = ask("ridge:patches", weights=NOWHERE)
     dataset = context.dataset
@@ -105,7 +105,7 @@ def test_errors_and_features_are_the_heads(context: Context, ask: Any, patches_N
     torch.testing.assert_close(spread_D[spread_D > 0].mean(), torch.tensor(1.0), rtol=0.05, atol=0)
 
 
-def test_wrong_labels_teach_no_second_head(weights: BlobName, tmp_path: Path) -> None:
+def test_the_second_head_excludes_suspected_labels(weights: BlobName, tmp_path: Path) -> None:
     context = Context(digits_settings(tmp_path, "digits-mislabelled"), send=lambda _: None)
     first = proxied_signals(context, Sources(CONFIG, IMAGE, weights), PATCHES)
     labels_N = context.dataset.labels_N
@@ -128,7 +128,7 @@ def test_wrong_labels_teach_no_second_head(weights: BlobName, tmp_path: Path) ->
     assert torch.equal(again.second_errors_NC, first.second_errors_NC)
 
 
-def test_theta_star_has_the_features_it_has_as_a_soup(ask: Any, weights: BlobName) -> None:
+def test_theta_star_s_features_equal_those_of_a_soup(ask: Any, weights: BlobName) -> None:
     as_they_came = CONFIG.model_copy(update={"soup": SoupConfig(reestimate_batch_norm=False)})
     question = {"config": as_they_came, "initial": weights}
     initial, facts = ask("ridge:initial", **question, weights=NOWHERE)
@@ -147,7 +147,7 @@ def test_theta_star_has_the_features_it_has_as_a_soup(ask: Any, weights: BlobNam
     assert tried == ["patches", "soup", "initial", "patches+soup", "patches+initial"]
 
 
-def test_learners_are_side_by_side_and_silent_about_their_own_shards(
+def test_learner_features_are_concatenated_and_zero_on_own_shards(
     context: Context, ask: Any, weights: BlobName, trajectories: Trajectories
 ) -> None:
     signals, facts = ask("ridge:learners", trajectories=trajectories)
@@ -172,7 +172,7 @@ def test_learners_are_side_by_side_and_silent_about_their_own_shards(
 
 
 @pytest.mark.parametrize(("scale", "mirrored"), [(4, False), (4, True), (3, False)])
-def test_mirror_images_count_where_they_help_to_tell_the_labels(
+def test_mirror_images_are_used_if_they_raise_accuracy(
     tmp_path: Path, weights: BlobName, scale: int, *, mirrored: bool
 ) -> None:
     context = Context(digits_settings(tmp_path, "digits-test"), send=lambda _: None)
@@ -195,7 +195,7 @@ def test_mirror_images_count_where_they_help_to_tell_the_labels(
     assert required(signals.facts, "facts")["accuracy"] == pytest.approx(head.accuracy, abs=1e-3)
 
 
-def test_the_users_features_are_the_requests(context: Context, ask: Any) -> None:
+def test_user_features_come_from_the_request(context: Context, ask: Any) -> None:
     # They give the labels away.
     onehot_NC = functional.one_hot(context.dataset.labels_N, 10).float()
     features = context.blobs.put_bytes(pack({"features": onehot_NC}))
@@ -207,7 +207,9 @@ def test_the_users_features_are_the_requests(context: Context, ask: Any) -> None
     assert [one["features"] for one in facts["tried"]] == ["user"]
 
 
-def test_the_backbone_is_the_operators(weights: BlobName, context: Context, tmp_path: Path) -> None:
+def test_the_operator_sets_the_backbone(
+    weights: BlobName, context: Context, tmp_path: Path
+) -> None:
     path = tmp_path / "resnet18.safetensors"
     save_file(build_torchvision("resnet18", num_classes=3, in_channels=3).state_dict(), path)
     settings = digits_settings(context.settings.state_dir, "digits-test").model_copy(
@@ -221,7 +223,7 @@ def test_the_backbone_is_the_operators(weights: BlobName, context: Context, tmp_
     assert facts["num_features"] == 5 * 512
 
 
-def test_a_choice_tells_what_it_tried(ask: Any, trajectories: Trajectories) -> None:
+def test_auto_reports_all_tried_proxies(ask: Any, trajectories: Trajectories) -> None:
     chosen, facts = ask("auto", trajectories=trajectories)
     tried = {one["features"]: one for one in facts["tried"]}
     # Learners, at two passes, could not halve the errors of patches for that price.
@@ -242,12 +244,12 @@ def test_a_choice_tells_what_it_tried(ask: Any, trajectories: Trajectories) -> N
         ("ridge:backbone", "a coordinator started with --backbone"),
     ],
 )
-def test_what_is_not_there_is_refused_with_a_remedy(ask: Any, text: str, remedy: str) -> None:
+def test_unavailable_features_are_refused_with_a_remedy(ask: Any, text: str, remedy: str) -> None:
     with pytest.raises(ProxyError, match=remedy):
         ask(text)
 
 
-def test_data_that_is_no_pictures_has_no_patches(context: Context) -> None:
+def test_only_images_have_patches(context: Context) -> None:
     rows = Context(context.settings, send=lambda _: None)
     vars(rows)["dataset"] = replace(context.dataset, inputs=ImageSpec(1, 1, 64))
     with pytest.raises(

@@ -22,7 +22,7 @@ def check(name: str, protocol: tuple[int, int] = (1, 0), **changes: Any) -> Chec
     return only
 
 
-def test_protocols_fail_versions_are_noted_and_else_all_is_well() -> None:
+def test_protocols_must_match_and_versions_are_noted() -> None:
     checks = coordinator_checks(INFO, protocol=(1, 0), versions={"torch": "2.15.0"})
     assert [(check.name, check.ok) for check in checks] == [
         ("protocol", True),
@@ -88,7 +88,7 @@ def test_missing_extras_and_classes_without_examples_are_noted() -> None:
     assert "its labels begin at 1, and classes are counted from 0" in told
 
 
-def test_the_doctor_is_content_with_a_coordinator(relay: Relay, lipt: Any) -> None:
+def test_the_doctor_passes_with_a_coordinator(relay: Relay, lipt: Any) -> None:
     result = lipt("doctor")
     assert result.exit_code == 0, result.stdout
     assert "data: digits-train, 1442 examples of 10 classes, 1x8x8 images" in result.stdout
@@ -99,7 +99,7 @@ def test_the_doctor_is_content_with_a_coordinator(relay: Relay, lipt: Any) -> No
     assert {"name", "ok", "detail", "remedy"} == set(report["checks"][0])
 
 
-def test_the_doctor_fails_with_a_remedy_where_nobody_or_another_server_listens(
+def test_the_doctor_fails_with_a_remedy_without_a_coordinator(
     lipt: Any, dead_address: str, stranger: str
 ) -> None:
     for address, told in (

@@ -16,7 +16,7 @@ from lipt.trainer.main_training.records import Evaluation
 from tests.trainer.made_up import made_up_trial, trials
 
 
-def test_the_interval_is_students() -> None:
+def test_the_interval_is_student_s_t() -> None:
     # Differences 1, 2, 3: mean 2, std 1, standard error 1/sqrt(3), t(0.975, 2) = 4.30265.
     found = paired_difference({0: 2, 1: 4, 2: 6, 7: 1}, {0: 1, 1: 2, 2: 3, 8: 1})
     assert found is not None

@@ -52,7 +52,7 @@ def answer(*found: Trial) -> Answers:
     return only
 
 
-def test_a_win_no_claim_and_no_win_are_said_so() -> None:
+def test_verdicts_are_win_undecided_and_loss() -> None:
     found = answer(
         *TRIALS, *trials("craig", [0.75, 0.77, 0.765]), *trials("grand", [0.4, 0.5, 0.3])
     )
@@ -77,7 +77,7 @@ def test_a_win_no_claim_and_no_win_are_said_so() -> None:
 WINNER = trials("craig", [0.75, 0.77, 0.765])
 
 
-def test_there_is_no_verdict_beside_a_baseline_that_learned_nothing() -> None:
+def test_a_baseline_at_chance_prevents_a_verdict() -> None:
     everything = trials("everything", [0.8, 0.121, 0.8], 1.0, chance=0.104)
     found = answer(*TRIALS, *WINNER, *everything)
     assert found == Answers(
@@ -177,7 +177,7 @@ def test_targets_that_some_trainings_miss_are_not_compared() -> None:
     assert found.endswith(" Random ends with 50.0%; craig reaches that in 0 of 3 trainings.")
 
 
-def test_what_choosing_cost_is_said_in_seconds_and_as_a_share() -> None:
+def test_selection_cost_is_in_seconds_and_as_a_share() -> None:
     costs = {"pretraining_seconds": 12.0, "selection_seconds": 0.25}
     (found,) = answers([made_up_outcome(training_seconds=5.0, **costs)])
     assert found.cost == (
