@@ -20,7 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
-from lipt.common.terminal import say
+from lipt.common.terminal import print_line
 from lipt.common.text import printable
 from lipt.trainer.arguments import checked
 from lipt.trainer.views import DEFAULT_FRACTION, ProgressView, StrategyView, view_of
@@ -187,7 +187,7 @@ def compare(
         test: held-out data, in the same form as `data`.
         strategies: names of strategies.
         fractions: shares of the data.
-        baselines: some of `uniform`, `uniform_per_class`, `redrawn` and `everything`; None for all.
+        baselines: of `uniform`, `uniform_per_class`, `resampled` and `everything`; None for all.
         seeds: number of repetitions of the whole pipeline.
         recipe: of every training, such as {"steps": 300}; None for the paper's, which is long.
         proxy: proxy model; None for each strategy's default.
@@ -233,7 +233,7 @@ def compare(
             out=Path(out) if out is not None else Path(folder) / "trials.jsonl",
             device=device,
             allowed_modules=(MODULE, *modules_of(plan.model)),
-            say=lambda line: show(ProgressView(line, 0, 0)),
+            print_line=lambda line: show(ProgressView(line, 0, 0)),
             pretrain=pretrain,
             choose=Pretrained.select,
         )
@@ -304,6 +304,6 @@ def _in_lines(silence_seconds: float) -> Show:
         nonlocal said
         if monotonic() - said >= silence_seconds:
             said = monotonic()
-            say(f"lipt: {_text(progress)}", err=True)
+            print_line(f"lipt: {_text(progress)}", err=True)
 
     return show

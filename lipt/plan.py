@@ -64,7 +64,7 @@ class Estimate:
     """Upper bound of the cost of a run and a subset; `seconds` by stage are empty if untimed."""
 
     subject: str
-    fitted: str
+    lowered_defaults: str
     refused: tuple[str, ...]
     stages: tuple[Stage, ...]
     bytes_to_workers: int
@@ -81,12 +81,12 @@ def estimate(
     *,
     num_workers: int = 1,
     timed: bool = True,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Estimate:
     """Estimate the cost of a run and a subset; nothing is trained.
 
     `num_workers` train in parallel, each on cores like this machine's. `timed` runs one batch of
-    each kind of work, but never for a refused run. `tell` receives lines of progress.
+    each kind of work, but never for a refused run. `report` receives lines of progress.
     """
     config, dataset, workspace = opened.config, opened.data, opened.workspace
     data = DataDescription.of(dataset)
@@ -98,7 +98,7 @@ def estimate(
     width = find_head(network)[1].in_features
     subset, signals_bytes = count_subset(question, data, figures, width, size)
     stages = (*run_stages(config, plan, num_workers, this_machine().num_cores), subset)
-    rates = time_images(opened, inputs, tell) if timed and not refused else {}
+    rates = time_images(opened, inputs, report) if timed and not refused else {}
     seconds = {
         stage.name: stage.images * rates[stage.work] / stage.at_once
         for stage in stages
@@ -112,7 +112,7 @@ def estimate(
     return Estimate(
         f"{dataset.source}: {data.num_examples:,} examples of {data.inputs}, {config.model}, "
         f"{question.budget:,} by {question.strategy}",
-        opened.fitted,
+        opened.lowered_defaults,
         tuple(map(str, refused)),
         stages,
         # A worker downloads theta* once, and a shard per learner.
@@ -184,14 +184,14 @@ def count_subset(
 
 
 def time_images(
-    opened: Pretrained, inputs: InputFormat, tell: Callable[[str], None]
+    opened: Pretrained, inputs: InputFormat, report: Callable[[str], None]
 ) -> dict[str, float]:
     """Return seconds per image of each kind of work."""
     config, workspace, dataset = opened.config, opened.workspace, opened.data
     model, clock = workspace.new_model(config), list[float]()
     some, state = _spread(dataset, workspace.batch_size), copy_to_cpu(model.state_dict())
     ids = _spread(dataset, STEP_IMAGES)
-    tell("timing a batch of training")
+    report("timing a batch of training")
     steps = {"num_minibatches": 1, "num_steps": 2, "batch_size": len(ids), "num_snapshots": 0}
     learners = config.learners.model_copy(update=steps)
     short = config.model_copy(update={"learners": learners})
@@ -199,7 +199,7 @@ def time_images(
     opened.on_progress = lambda _: clock.append(perf_counter())
     one_learner(workspace, short, inputs, state, 0, ids, config.pruning.density_max)
     training = (clock[1] - clock[0]) / len(ids)
-    tell("timing a batch of evaluation")
+    report("timing a batch of evaluation")
     evaluator = Evaluator(
         model=model,
         inputs=inputs,
@@ -213,7 +213,7 @@ def time_images(
     )
     with pinned_kernels(1):
         evaluation = _second_time(lambda: evaluator(state))
-    tell("timing a batch of scoring")
+    report("timing a batch of scoring")
     batches = workspace.batches(inputs, "timing", some=some)
     with pinned_kernels(config.evaluation_threads):
         scoring = _second_time(lambda: compute_signals(model, batches))
@@ -237,7 +237,7 @@ def lines_of(found: Estimate) -> list[str]:
         *(found.subject, ""),
         *table_lines(("stage", "process", "seconds", "memory", "images"), rows),
         "",
-        *([f"Fitted to the data: {found.fitted}"] if found.fitted else []),
+        *([f"Fitted to the data: {found.lowered_defaults}"] if found.lowered_defaults else []),
         f"To workers {to}, from workers at most {back}.",
         f"On disk at most {run} of the run, and {signals} of signals.",
         seconds if found.seconds else "Nothing was timed.",

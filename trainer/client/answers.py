@@ -86,9 +86,9 @@ def _described(
     reconnect_seconds: float,
     refusal: type[SubsetError | DiagnosisError],
 ) -> tuple[Any, dict[str, Any]]:
-    tell = on_progress or (lambda _: None)
+    report = on_progress or (lambda _: None)
     reconnection = Reconnection(
-        reconnect_seconds, on_pause=lambda why: tell(ProgressView(why, 0, 0))
+        reconnect_seconds, on_pause=lambda why: report(ProgressView(why, 0, 0))
     )
 
     def responses() -> Iterator[Any]:
@@ -100,7 +100,7 @@ def _described(
         for message in messages:
             part = message.WhichOneof("part")
             if part == "progress":
-                tell(view_of(ProgressView, message.progress))
+                report(view_of(ProgressView, message.progress))
             elif part is not None:
                 described = getattr(message, part)
                 break

@@ -53,14 +53,14 @@ def test_all_pages_of_runs_are_read(relay: Relay, client: Client) -> None:
     assert [request.page_token for request in relay.requests] == ["", "1", "2"]
 
 
-def test_a_run_that_was_cancelled_is_not_waited_for_and_named_once(client: Client) -> None:
+def test_a_cancelled_run_is_not_waited_for(client: Client) -> None:
     run = client.start_run(SMALLEST, name="cancelled")
     assert client.cancel(run.run_id).state is RunState.CANCELLED
     with pytest.raises(RunFailedError, match=r"^run cancelled is cancelled\.$"):
         client.wait(run.run_id)
 
 
-def test_nobody_at_the_address_is_said_with_what_to_check(dead_address: str) -> None:
+def test_an_unreachable_address_is_an_error_with_hints(dead_address: str) -> None:
     with Client(dead_address) as client, pytest.raises(UnreachableError) as caught:
         client.run("x")
     assert dead_address in str(caught.value)
@@ -188,7 +188,7 @@ def test_other_weights_are_refused(client: Client) -> None:
         client.weights(READY, "final")
 
 
-def test_token_lets_its_holder_in_until_it_is_revoked(relay: Relay, client: Client) -> None:
+def test_a_token_is_valid_until_it_is_revoked(relay: Relay, client: Client) -> None:
     me = client.who_am_i()
     assert (me.name, me.roles) == ("the coordinator's own user", ("admin",))
     given = client.create_token("trainer", name="ci", days=30)
@@ -239,7 +239,7 @@ def test_features_are_packed_under_their_name(features: Any) -> None:
     assert sent["features"].tolist() == ROWS
 
 
-def test_a_file_is_read_where_it_is(tmp_path: Path) -> None:
+def test_a_large_file_is_not_copied(tmp_path: Path) -> None:
     path = tmp_path / "features.safetensors"
     safetensors.torch.save_file({"features": torch.ones(3, 2)}, path)
     assert features_source(path) == features_source(str(path)) == path
@@ -254,6 +254,6 @@ def test_a_file_is_read_where_it_is(tmp_path: Path) -> None:
         ({"features": "many"}, "are no tensors"),
     ],
 )
-def test_what_is_no_features_is_refused(features: Any, words: str) -> None:
+def test_invalid_features_are_refused(features: Any, words: str) -> None:
     with pytest.raises(FeaturesError, match=words):
         features_source(features)

@@ -22,7 +22,7 @@ from lipt.trainer.main_training.records import Evaluation
 from tests.trainer.made_up import made_up_outcome, made_up_trial, trials
 
 
-def test_the_interval_is_students() -> None:
+def test_the_interval_is_student_s_t() -> None:
     # Differences 1, 2, 3: mean 2, std 1, standard error 1/sqrt(3), t(0.975, 2) = 4.30265.
     found = paired_difference({0: 2, 1: 4, 2: 6, 7: 1}, {0: 1, 1: 2, 2: 3, 8: 1})
     assert found is not None
@@ -53,10 +53,10 @@ SOON, LATE, NEVER = (0.5, 0.6), (0.4, 0.5), (0.3, 0.4)
 def reaching(
     ours: list[Trial],
     everything: tuple[tuple[float, float], ...] = (SOON, SOON),
-    redrawn: tuple[tuple[float, float], ...] = (LATE, SOON),
+    resampled: tuple[tuple[float, float], ...] = (LATE, SOON),
 ) -> Outcome:
     """The outcome of our trials where random ends with 50%."""
-    baselines = [*evaluated("everything", *everything), *evaluated("redrawn", *redrawn)]
+    baselines = [*evaluated("everything", *everything), *evaluated("resampled", *resampled)]
     return named(outcomes([*evaluated("uniform", SOON, SOON), *ours, *baselines]))["craig"]
 
 
@@ -77,7 +77,7 @@ def test_seconds_are_compared_where_all_reach_the_target() -> None:
 
 
 RANDOM = [*trials("uniform", [0.70, 0.72, 0.71]), *trials("uniform_per_class", [0.72, 0.74, 0.73])]
-RESAMPLED = trials("redrawn", [0.78, 0.80, 0.79])
+RESAMPLED = trials("resampled", [0.78, 0.80, 0.79])
 EVERYTHING = trials("everything", [0.80, 0.80, 0.80], 1.0)
 
 
@@ -96,13 +96,13 @@ def test_all_are_compared_with_the_better_random_and_everything() -> None:
     assert mean(rows[2].difference) == pytest.approx(0.02)
     assert rows[0].difference is rows[1].difference is None
     rows = named(outcomes([*RANDOM, *RESAMPLED, *EVERYTHING, *trials("craig", [0.75] * 3)]))
-    craig, redrawn = rows["craig"], rows["redrawn"]
+    craig, resampled = rows["craig"], rows["resampled"]
     assert mean(craig.everything.accuracy) == pytest.approx(-0.05)
     assert mean(craig.resampled.accuracy) == pytest.approx(-0.04)
     assert mean(rows["uniform"].everything.accuracy) == pytest.approx(-0.09)
-    assert mean(redrawn.difference) == pytest.approx(0.06)
-    assert mean(redrawn.everything.accuracy) == pytest.approx(-0.01)
-    assert redrawn.resampled.accuracy is None
+    assert mean(resampled.difference) == pytest.approx(0.06)
+    assert mean(resampled.everything.accuracy) == pytest.approx(-0.01)
+    assert resampled.resampled.accuracy is None
     everything = rows["everything"]
     assert everything.difference is everything.everything.accuracy is None
 
@@ -182,7 +182,7 @@ def answer(*found: Trial) -> Answers:
     return only
 
 
-def test_a_win_no_claim_and_no_win_are_said_so() -> None:
+def test_verdicts_are_win_undecided_and_loss() -> None:
     found = answer(
         *RANDOM, *trials("craig", [0.75, 0.77, 0.765]), *trials("grand", [0.4, 0.5, 0.3])
     )
@@ -207,7 +207,7 @@ def test_a_win_no_claim_and_no_win_are_said_so() -> None:
 WINNER = trials("craig", [0.75, 0.77, 0.765])
 
 
-def test_there_is_no_verdict_beside_a_baseline_that_learned_nothing() -> None:
+def test_a_baseline_at_chance_prevents_a_verdict() -> None:
     everything = trials("everything", [0.8, 0.121, 0.8], 1.0, chance=0.104)
     found = answer(*RANDOM, *WINNER, *everything)
     assert found == Answers(
@@ -221,7 +221,7 @@ def test_there_is_no_verdict_beside_a_baseline_that_learned_nothing() -> None:
 
 
 def test_every_baseline_at_chance_is_named_at_its_fraction_alone() -> None:
-    lost = [*trials("uniform", [0.1, 0.1], 0.01), *trials("redrawn", [0.3, 0.09], 0.01)]
+    lost = [*trials("uniform", [0.1, 0.1], 0.01), *trials("resampled", [0.3, 0.09], 0.01)]
     first, second = answers(outcomes([*lost, *trials("craig", [0.1, 0.1], 0.01), *RANDOM, *WINNER]))
     assert first.better.startswith(
         "At 1% this recipe does not learn here: random (uniform) reaches 10.0% and random "
@@ -245,7 +245,7 @@ def test_training_that_was_too_short_is_named() -> None:
         for trial in trials(strategy, [0.7, 0.7], converged=False)
     ]
     # Not computed for resampled random.
-    short += trials("redrawn", [0.7, 0.7], converged=False)
+    short += trials("resampled", [0.7, 0.7], converged=False)
     assert answer(*short).better.endswith("rising with all of them: train longer.")
 
 
@@ -307,7 +307,7 @@ def test_targets_that_some_trainings_miss_are_not_compared() -> None:
     assert found.endswith(" Random ends with 50.0%; craig reaches that in 0 of 3 trainings.")
 
 
-def test_what_choosing_cost_is_said_in_seconds_and_as_a_share() -> None:
+def test_selection_cost_is_in_seconds_and_as_a_share() -> None:
     costs = {"pretraining_seconds": 12.0, "selection_seconds": 0.25}
     (found,) = answers([made_up_outcome(training_seconds=5.0, **costs)])
     assert found.cost == (

@@ -20,7 +20,7 @@ from lipt.trainer.main_training.recipe import marks
         (True, 3, [3]),
     ],
 )
-def test_a_smaller_last_batch_joins_is_left_out_or_stays(
+def test_a_smaller_last_batch_is_merged_dropped_or_kept(
     drop_last: bool, num_examples: int, sizes: list[int]
 ) -> None:
     recipe = Recipe(epochs=3, drop_last=drop_last)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from typer import Option
 
-from lipt.common.terminal import say
+from lipt.common.terminal import print_line
 from lipt.trainer.cli.output import run_with_progress
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ def demo(
     log = directory / "lipt-up.log"
     with _serving(log, workers) as check:
         lines = _run(directory, log, check)
-        say("stopping the processes")
+        print_line("stopping the processes")
     for line in ("", *lines, f"done in {time.monotonic() - started:.1f} s"):
-        say(line)
+        print_line(line)
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def _serving(log: Path, num_workers: int) -> Iterator[Callable[[], None]]:
                 # Ctrl-C reaches this process only, which then ends the other in order.
                 start_new_session=True,
             )
-        say(f"lipt up started (process {process.pid})")
+        print_line(f"lipt up started (process {process.pid})")
 
         def check() -> None:
             if (status := process.poll()) is not None:
@@ -120,7 +120,7 @@ def _run(directory: Path, log: Path, check: Callable[[], None]) -> list[str]:
     from lipt.trainer.cli.commands.run import follow
     from lipt.trainer.client.client import Client
 
-    say(f"reading {DATA} and {_TEST}")
+    print_line(f"reading {DATA} and {_TEST}")
     # Imported late: torch takes seconds, in which the coordinator is already starting.
     from lipt.common.data import open_dataset
 
@@ -158,7 +158,7 @@ def _address(log: Path, check: Callable[[], None]) -> str:
             time.sleep(_POLL_SECONDS)
         return found[1]
 
-    return run_with_progress(wait, say, activity="waiting for the coordinator to listen")
+    return run_with_progress(wait, print_line, activity="waiting for the coordinator to listen")
 
 
 def _experiment(
@@ -193,7 +193,7 @@ def _experiment(
         f"know which, and suspects {len(suspects)} labels: {is_wrong_N[suspects].sum()} of these "
         f"are wrong, and {is_wrong_N[worst].sum()} of the first {len(worst)}."
     )
-    say(found)
+    print_line(found)
     run = finished(0)
     record = directory / "run.json"
     write_atomically(record, f"{json.dumps(to_jsonable(run), indent=2)}\n".encode())
@@ -212,7 +212,7 @@ def _experiment(
         choose=lambda run, strategy, **asked: client.subset(run.run_id, strategy, **asked),
         out=trials,
         device="cpu",
-        say=say,
+        print_line=print_line,
     )
     weights = directory / "theta_p.safetensors"
     client.save_weights(weights, run.run_id, "pretrained")
@@ -280,7 +280,7 @@ def _subsets(
     rows: list[tuple[str, ...]] = []
     for strategy in (*FIXED, *strategies):
         subset = client.subset(run.run_id, strategy, fraction=FRACTION)
-        say(f"subset by {strategy}: {len(subset)} examples, digest {subset.digest[:12]}")
+        print_line(f"subset by {strategy}: {len(subset)} examples, digest {subset.digest[:12]}")
         subset.save(directory / f"subset-{strategy}.npy")
         counts = count_classes(train, subset.indices)
         per_class = f"{min(counts)} to {max(counts)}"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from typer import Argument, Context, Exit, Option, Typer
 
 from lipt.common.access.roles import Role
-from lipt.common.terminal import say
+from lipt.common.terminal import print_line
 from lipt.common.text import empty_classes
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.output import print_json, print_result
@@ -38,7 +38,7 @@ def doctor(*, json: shared.Json = False, coordinator: shared.Coordinator) -> Non
         for check in step:
             checks.append(check)
             if not json:
-                say(str(check))
+                print_line(str(check))
     healthy = all(check.ok is not False for check in checks)
     if json:
         found = {"coordinator": coordinator.address, "versions": versions, "checks": checks}
@@ -172,10 +172,10 @@ def _dataset_check(dataset: DatasetView | None) -> Check:
 def _worker_check(worker: WorkerView) -> Check:
     name = f"worker {worker.name}"
     busy = f"at work on {worker.assignment}" if worker.assignment else "idle"
-    detail = f"{worker.device}, {busy}, heard {worker.seconds_since_heard:.0f} s ago"
+    detail = f"{worker.device}, {busy}, heard {worker.seconds_since_last_call:.0f} s ago"
     if worker.certificate_expires_at is not None:
         detail += f", certificate until {worker.certificate_expires_at:%Y-%m-%d}"
-    if worker.seconds_since_heard > 60:  # they are heard every few seconds
+    if worker.seconds_since_last_call > 60:  # they are heard every few seconds
         return Check(name, None, detail, "See its log; it may be gone.")
     if worker.idle_reason:
         remedy = "Start it with that flag where its machine may run that code, or start another."
@@ -207,7 +207,9 @@ def list_strategies(
 def _installed() -> list[StrategyView]:
     from lipt.trainer.views import StrategyView, view_of
 
-    say("strategies of this installation; --coordinator HOST:PORT lists a coordinator's", err=True)
+    print_line(
+        "strategies of this installation; --coordinator HOST:PORT lists a coordinator's", err=True
+    )
     answers: list[Any] = [entry.load()() for entry in entry_points(group=STRATEGIES_GROUP)]
     return [view_of(StrategyView, found) for answer in answers for found in answer.strategies]
 
@@ -312,7 +314,7 @@ def dashboard(
         called = client.address
     print_result(link, [link.url], as_json=json)
     if hint := tunnel_hint(link.url, called):
-        say(hint, err=True)
+        print_line(hint, err=True)
 
 
 def tunnel_hint(url: str, called: str) -> str:
