@@ -177,9 +177,20 @@ class TrainingProgress:
             self.print_line(f"step {step}/{num_steps}{self._measures and ', '}{self._measures}")
 
     def on_epoch(self, record: EpochRecord) -> None:
-        self._measures = measures_text(record, self.score_name)
+        parts = [f"epoch {record.epoch}", f"loss {record.loss:.3f}"]
+        parts.append(f"{self.score_name} {record.accuracy:.1%}")
+        if record.test_accuracy is not None:
+            parts.append(f"test {record.test_accuracy:.1%}")
+        parts.append(f"{record.images_per_second:,.0f} examples/s")
+        if record.seconds_left > 0:
+            parts.append(f"{record.seconds_left:.0f} s left")
+        self._measures = ", ".join(parts)
         if record.subset_accuracy is not None or record.step == record.num_steps:
             self.print_line(f"step {record.step}/{record.num_steps}, {self._measures}")
+
+    def on_resume(self, found: Progress) -> None:
+        where = f"step {found.step}/{found.num_steps}, epoch {found.epoch}"
+        self.print_line(f"{where}, from the checkpoint")
 
     def print_line(self, line: str) -> None:
         self._said = self._clock()
@@ -194,21 +205,3 @@ def warnings_as_lines(*kinds: type[Warning]) -> Iterator[None]:
             warnings.simplefilter("always", kind)
         warnings.showwarning = lambda message, *_, **__: print_line(f"warning: {message}", err=True)
         yield
-
-
-def measures_text(record: EpochRecord, score_name: str = "accuracy") -> str:
-    parts = [f"epoch {record.epoch}", f"loss {record.loss:.3f}"]
-    parts.append(f"{score_name} {record.accuracy:.1%}")
-    if record.test_accuracy is not None:
-        parts.append(f"test {record.test_accuracy:.1%}")
-    parts.append(f"{record.images_per_second:,.0f} examples/s")
-    if record.seconds_left > 0:
-        parts.append(f"{record.seconds_left:.0f} s left")
-    return ", ".join(parts)
-
-
-def resumed_text(found: Progress) -> str:
-    where = f"step {found.step} of {found.num_steps}, epoch {found.epoch}"
-    if found.step == found.num_steps:
-        return f"training was finished, at {where}"
-    return f"training goes on after {where}, {found.seconds:.0f} s of training in"

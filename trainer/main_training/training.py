@@ -239,10 +239,9 @@ def fit(
     """Train a model on a subset.
 
     Args:
-        model: a name such as "resnet18" or a function of `num_classes`, built with the recipe's
-            seed, or a module, which is trained in place.
-        train: data that the subset was selected from, as `lipt.open_datasetset` takes it.
-        target: as in `lipt.open_datasetset`, of `train` and `test`.
+        model: a name such as "resnet18", a function of `num_classes`, or a module to train in place.
+        train: data that the subset was selected from, as `lipt.open_dataset` takes it.
+        target: as in `lipt.open_dataset`, of `train` and `test`.
         subset: the examples; None for those of `reselect`, or all of `train`.
         test: test data for the accuracy.
         recipe: settings of training, such as {"steps": 300}.
@@ -254,20 +253,18 @@ def fit(
         reselect: source of the subset before every epoch, such as a `RepeatedRandom`. Or a function
             of the model and the first subset (or None) that makes one, such as a `Reselection`.
         on_epoch: each is called with every epoch's record.
-        on_step: called after every step with (steps done, steps in all); must not block.
         on_resume: called with the checkpoint's progress before training continues.
+        on_step: called after every step with (steps done, steps in all); must not block.
         allowed_modules: modules that `model` may be imported from.
 
     Raises:
-        SubsetError, DataError: a subset is empty or of other data; `test` has other inputs.
-        ConfigError, WeightsError: settings or `initial` do not fit the data, device or checkpoint.
+        SubsetError, DataError, ConfigError, WeightsError: an argument does not fit the others.
         TrainingPaused, TrainingDivergedError: the time limit is reached, or the loss is infinite.
     """
     ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
     if max_seconds is not None and checkpoint is None:
         raise ConfigError(
-            f"training may take {max_seconds:g} s and has no checkpoint, so all of it would be "
-            "lost then. Name a file for a checkpoint, or give no limit."
+            f"training may take {max_seconds:g} s and has no checkpoint. Name a file for one."
         )
     modules = tuple(allowed_modules)
     train = open_dataset(train, target=target, allow_modules=modules)

@@ -14,12 +14,10 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.common.terminal import print_error
 from lipt.trainer.cli import options as shared
 from lipt.trainer.cli.output import (
-    PrintLine,
     TrainingProgress,
     open_with_progress,
     print_result,
     quarantined_by,
-    resumed_text,
     run_with_progress,
     warnings_as_lines,
 )
@@ -98,19 +96,18 @@ def _reselecting(
     client: Client,
     strategy: str,
     request: SelectionOptions,
-    print_line: PrintLine,
+    progress: TrainingProgress,
     made: list[Reselection],
 ) -> MakeSubsetSource:
-    """Makes the source for a model in training, which begins with `first` or asks, into `made`."""
     from lipt.trainer.resampling.reselection import Reselection
 
     def make(model: nn.Module, first: Subset | None) -> Reselection:
         asked: SelectionOptions = {**request, "first": first}
         activity = f"waiting for the first subset by {strategy}"
         work = partial(Reselection, client, model, strategy, **asked)
-        made.append(run_with_progress(lambda _: work(), print_line, activity=activity))
+        made.append(run_with_progress(lambda _: work(), progress.print_line, activity=activity))
         if first is None and (why := made[-1].subset.stopped_early):
-            print_line(f"{strategy} stopped early: {why}")
+            progress.print_line(f"{strategy} stopped early: {why}")
         return made[-1]
 
     return make
@@ -214,9 +211,7 @@ def train(
             client = stack.enter_context(coordinator.connect())
             if choice.strategy is not None:
                 run = request["run"] = _run_of(client, run, model)
-                reselecting = _reselecting(
-                    client, choice.strategy, request, progress.print_line, made
-                )
+                reselecting = _reselecting(client, choice.strategy, request, progress, made)
                 quarantined = quarantined_by(client)
             initial = None if init == _SCRATCH else _weights(client, run, init)
         opened = partial(open_with_progress, image_size=image_size, modules=modules)
@@ -240,9 +235,7 @@ def train(
                 reselect=choice.source(train_data, recipe.seed) or reselecting,
                 on_epoch=(lines, progress.on_epoch, *loggers.started(stack, chosen)),
                 on_step=progress.on_step,
-                on_resume=lambda found: progress.print_line(
-                    f"{files.checkpoint}: {resumed_text(found)}"
-                ),
+                on_resume=progress.on_resume,
                 allowed_modules=modules,
             )
         except TrainingPaused as paused:

@@ -60,7 +60,9 @@ def test_a_training_out_of_time_has_its_own_status_and_resumes(
     assert first.exit_code == 75
     assert f"{checkpoint} holds training after step 3 of 6" in first.stderr
     assert not outs[0].exists()
-    assert train(*pieces).exit_code == 0
+    second = train(*pieces)
+    assert second.exit_code == 0
+    assert second.stderr.startswith("step 3/6, epoch 1, from the checkpoint\n")
     assert train(*arguments, "--out", str(outs[1])).exit_code == 0
     assert outs[0].read_bytes() == outs[1].read_bytes()
 
