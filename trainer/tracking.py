@@ -228,22 +228,22 @@ class Logger:
     Args:
         tracker: "tensorboard", "mlflow" or "wandb".
         target: TensorBoard's folder, MLflow's experiment, or wandb's project.
+        subset: the first subset, if it is known.
 
     Raises:
         MissingExtraError: the tracker's package is not installed.
         ConfigError: the tracker cannot be started.
     """
 
-    def __init__(self, tracker: str, target: str) -> None:
+    def __init__(self, tracker: str, target: str, subset: Subset | None = None) -> None:
         self._tracker = _TRACKERS[tracker](target)
         self._digest = ""
         self._ended = False
-
-    def describe(self, subset: Subset) -> None:
-        with self._failures_as_warnings("did not take the subset"):
-            self._digest = subset.digest
-            self._tracker.tag(subset.tags)
-            self._tracker.keep(subset, "subset.json")
+        if subset is not None:
+            with self._failures_as_warnings("did not take the subset"):
+                self._digest = subset.digest
+                self._tracker.tag(subset.tags)
+                self._tracker.keep(subset, "subset.json")
 
     def __call__(self, record: EpochRecord) -> None:
         """Log an epoch's numbers by step, except missing ones."""

@@ -377,20 +377,3 @@ def test_a_tables_file_is_opened_by_its_target(wine: str, tmp_path: Path) -> Non
     assert Subset.load(tmp_path / "s.npy").manifest["data"]["source"] == wine
     told = CliRunner().invoke(select_app, [str(tmp_path / "wine.csv"), "--target", "targt", *asked])
     assert "Did you mean target?" in str(told.exception)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (("--out", "s.npy"), "give one of --fraction and --budget"),
-        (("--fraction", "0.1", "--out", "s.txt"), ".txt"),
-        (("--fraction", "0.1", "--out", "/nowhere/s.npy"), "/nowhere is not a directory"),
-        (("--fraction", "0.1"), "--out"),
-    ],
-)
-def test_mistyped_commands_are_usage_errors(
-    wine: str, arguments: tuple[str, ...], complaint: str
-) -> None:
-    told = CliRunner().invoke(select_app, [wine, *arguments])
-    assert told.exit_code == 2
-    assert complaint in " ".join(told.stderr.split())

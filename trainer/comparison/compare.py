@@ -102,7 +102,7 @@ def compare(
     for seed in plan.seeds:
         run = None
         for cell in plan.cells(seed):
-            if trials.find(cell) is not None:
+            if any(trial.cell == cell for trial in trials.trials):
                 continue
             subset, source, measures = None, None, shared
             if cell.strategy == RESAMPLED:

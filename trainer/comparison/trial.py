@@ -127,9 +127,6 @@ class TrialFile:
         lines = [json.dumps(identity), *(json.dumps(asdict(trial)) for trial in self.trials)]
         write_atomically(path, ("\n".join(lines) + "\n").encode())
 
-    def find(self, cell: Cell) -> Trial | None:
-        return next((trial for trial in self.trials if trial.cell == cell), None)
-
     def add(self, trial: Trial) -> None:
         self.trials.append(trial)
         with self._path.open("a", encoding="utf-8") as file:

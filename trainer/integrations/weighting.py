@@ -74,10 +74,7 @@ class WeightedLosses(TorchFunctionMode):
 
 
 class Weighting:
-    """Applies a sampler's weights to the losses of training steps; logs it at the first one.
-
-    Samplers without a subset have no weights.
-    """
+    """Applies a sampler's weights to the losses of training steps; logs it at the first one."""
 
     def __init__(self, sampler: RankSampler) -> None:
         self._sampler = sampler if isinstance(sampler, SubsetSampler) else None

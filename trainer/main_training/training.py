@@ -239,7 +239,7 @@ def fit(
     """Train a model on a subset.
 
     Args:
-        model: a name such as "resnet18", a function of `num_classes`, or a module to train in place.
+        model: a name such as "resnet18", a function of num_classes, or a module to train in place.
         train: data that the subset was selected from, as `lipt.open_dataset` takes it.
         target: as in `lipt.open_dataset`, of `train` and `test`.
         subset: the examples; None for those of `reselect`, or all of `train`.

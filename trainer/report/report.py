@@ -43,13 +43,12 @@ def open_templates(needed_for: str) -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": "{:.1%}".format, "size": format_bytes, "utc": _utc}
-    environment.filters["thousands"] = "{:,}".format
+    environment.filters |= {"percent": "{:.1%}".format, "thousands": "{:,}".format}
+    environment.filters |= {
+        "size": format_bytes,
+        "utc": lambda moment: f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
+    }
     return environment
-
-
-def _utc(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _finalize(value: Any) -> Any:

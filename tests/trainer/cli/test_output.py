@@ -126,12 +126,8 @@ def test_training_progress_is_lines_without_a_terminal() -> None:
     ]
 
 
-class OwnWarning(UserWarning):
-    pass
-
-
 def test_all_warnings_of_a_kind_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with warnings_as_lines(OwnWarning):
+    with warnings_as_lines(UserWarning):
         for message in ("no subset", "no subset"):
-            warnings.warn(message, OwnWarning, stacklevel=1)
+            warnings.warn(message, UserWarning, stacklevel=1)
     assert capsys.readouterr().err == "warning: no subset\n" * 2

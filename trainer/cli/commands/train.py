@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from lipt.common.data import Dataset
-    from lipt.common.weights.specs import Weights
     from lipt.trainer.client.client import Client
     from lipt.trainer.main_training import Trained
     from lipt.trainer.main_training.records import OnEpoch
@@ -126,10 +125,8 @@ class Loggers:
         loggers: list[OnEpoch] = []
         for name, value in vars(self).items():
             if value is not None:
-                logger = Logger(name, value)
+                logger = Logger(name, value, subset)
                 stack.callback(logger.close)
-                if subset is not None:
-                    logger.describe(subset)
                 loggers.append(logger)
         return loggers
 
@@ -192,6 +189,8 @@ def train(
 
     require_trackers(name for name, target in vars(loggers).items() if target is not None)
     wait_passively()
+    from safetensors.torch import load
+
     from lipt.trainer.main_training import Schedule, TrainingPaused, fit
     from lipt.trainer.main_training.records import write_line
     from lipt.trainer.resampling.reselection import ReselectionWarning
@@ -213,7 +212,7 @@ def train(
                 run = request["run"] = _run_of(client, run, model)
                 reselecting = _reselecting(client, choice.strategy, request, progress, made)
                 quarantined = quarantined_by(client)
-            initial = None if init == _SCRATCH else _weights(client, run, init)
+            initial = None if init == _SCRATCH else load(client.weights(run, init))
         opened = partial(open_with_progress, image_size=image_size, modules=modules)
         train_data = opened(data, quarantined=quarantined)
         progress.score_name = train_data.target.kind.score_name
@@ -255,14 +254,6 @@ def _run_of(client: Client, run: str, model: str) -> str:
             f"{model}. Give --model {view.config.model}, or another --run."
         )
     return view.run_id
-
-
-def _weights(client: Client, run: str, kind: str) -> Weights:
-    from lipt.common.weights.files import read_container
-
-    content = client.weights(run, kind)
-    container = read_container(content, max_bytes=len(content), max_tensors=len(content))
-    return {name: container.tensor(name) for name in container.specs}
 
 
 def _finish(
