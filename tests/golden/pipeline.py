@@ -28,7 +28,7 @@ from lipt.common.weights.encodings import encode_weights, open_weights
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import specs_of
 from lipt.core.sharding import draw_shards, split_validation
-from lipt.trainer.cli import experiment
+from lipt.trainer.cli.commands import demo
 from lipt.trainer.client.client import Client
 from lipt.trainer.comparison.trial import FIXED, read_trials
 from lipt.trainer.diagnosis.diagnosis import Diagnosis
@@ -312,7 +312,7 @@ def _images(folder: Path) -> str:
 
 
 def run_demo(folder: Path) -> list[Stage]:
-    whole, some = experiment.PLAN, torch.arange(200)
+    whole, some = demo.make_plan(), torch.arange(200)
     plan = replace(
         whole,
         seeds=whole.seeds[:1],
@@ -329,19 +329,19 @@ def run_demo(folder: Path) -> list[Stage]:
     with (
         _own_environment(folder),
         pinned_kernels(1),
-        mock.patch.object(experiment, "PLAN", plan),
+        mock.patch.object(demo, "print_line"),
         Session(examples, plan.model, device="cpu") as session,
         worker_thread(session.client.address, folder / "worker", device="cpu", allowed_modules=()),
     ):
         client, test = session.client, open_dataset("digits-test")
-        experiment.run_experiment(
+        demo.run_experiment(
+            plan,
             session.data,
             test,
             is_wrong_N,
             client,
             finish=lambda run: client.wait(run.run_id),
             directory=folder,
-            print_line=lambda _: None,
         )
         run, suspects = client.run("demo-0"), [it.id for it in client.diagnose().label_issues()]
     stages = [

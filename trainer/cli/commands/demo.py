@@ -137,7 +137,7 @@ def _run(directory: Path, log: Path, check: Callable[[], None]) -> list[str]:
             return final
 
         try:
-            return _experiment(train, test, is_wrong_N, client, finish, directory)
+            return run_experiment(make_plan(), train, test, is_wrong_N, client, finish, directory)
         except UnreachableError:
             check()  # a dead process is the better explanation
             raise
@@ -161,7 +161,8 @@ def _address(log: Path, check: Callable[[], None]) -> str:
     return run_with_progress(wait, print_line, activity="waiting for the coordinator to listen")
 
 
-def _experiment(
+def run_experiment(
+    plan: Plan,
     train: Dataset,
     test: Dataset,
     is_wrong_N: NDArray[np.bool_],
@@ -179,9 +180,10 @@ def _experiment(
     from lipt.trainer.formatting import table_lines, to_jsonable
     from lipt.trainer.report.report import render, render_diagnosis
 
-    plan = _plan()
     # All start now: the workers train the next learners while others are merged and compared.
-    runs = [client.start_run(plan.overrides(seed), name=f"demo-{seed}") for seed in plan.seeds]
+    runs = {
+        seed: client.start_run(plan.overrides(seed), name=f"demo-{seed}") for seed in plan.seeds
+    }
     finished = functools.cache(lambda seed: finish(runs[seed]))
     diagnosis = client.diagnose()
     diagnosis_page, page = directory / "diagnosis.html", directory / "report.html"
@@ -194,7 +196,7 @@ def _experiment(
         f"are wrong, and {is_wrong_N[worst].sum()} of the first {len(worst)}."
     )
     print_line(found)
-    run = finished(0)
+    run = finished(plan.seeds[0])
     record = directory / "run.json"
     write_atomically(record, f"{json.dumps(to_jsonable(run), indent=2)}\n".encode())
     subsets = _subsets(client, run, train, is_wrong_N, plan.strategies, directory)
@@ -238,7 +240,7 @@ def _experiment(
     ]
 
 
-def _plan() -> Plan:
+def make_plan() -> Plan:
     from lipt.trainer.comparison.trial import Plan
     from lipt.trainer.main_training import Recipe
 
