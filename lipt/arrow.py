@@ -39,8 +39,6 @@ from lipt.core.signals.signals import Signals
 from lipt.core.signals.stored import STORAGE_LIMITS
 from lipt.trainer.subsets.subset import Subset
 
-__all__ = ["Scorer", "select_from"]
-
 pa, pc = (
     import_extra(module, package="pyarrow", extra="parquet", needed_for="lipt.arrow")
     for module in ("pyarrow", "pyarrow.compute")

@@ -111,8 +111,8 @@ class Pretrained:
     """A data set and a model, trained as far as needed; arguments as in `pretrain`.
 
     A strategy that needs only labels, columns or patches trains no learner. `theta_p`, `learners`
-    and `soup` train them. `config` is the run's whole configuration;
-    `lowered_defaults` lists defaults that were lowered to fit the data.
+    and `soup` train them. `config` is the run's whole configuration, and `lowered_defaults` lists
+    defaults that were lowered to fit the data.
     """
 
     @checked

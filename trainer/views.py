@@ -266,11 +266,6 @@ class StrategyView:
     works_without_labels: bool = False
     target_kinds: tuple[str, ...] = ()
 
-    @property
-    def needs_classes(self) -> bool:
-        """Whether it supports single-class targets only."""
-        return self.target_kinds == (TargetKind.CLASS,)
-
 
 @dataclass(frozen=True)
 class DatasetView:

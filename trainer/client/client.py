@@ -175,8 +175,7 @@ class Client(AbstractContextManager["Client"]):
     def watch(self, run_id: str = "latest", after_revision: int = 0) -> Iterator[RunView]:
         """Yield a run after every change until it ends; a held run has not ended.
 
-        A broken stream is reopened for `reconnect_seconds`. "latest" is resolved once, at the
-        start.
+        A broken stream is reopened for `reconnect_seconds`. "latest" is resolved once, at first.
         """
         revision, waiting = after_revision, ""
 
@@ -284,11 +283,9 @@ class Client(AbstractContextManager["Client"]):
 
         Needs neither a run nor a worker; the coordinator caches the result.
 
-        Args:
+        Arguments of `lipt.diagnose`, and:
             run: id, name, or "latest": a run whose learners improve the diagnosis; None uses the
                 data alone.
-            proxy: proxy model as HEAD:FEATURES ("ridge:patches"); None for the default.
-            features: your own features, as in `subset`.
             on_progress: called with the computation's progress.
 
         Raises:

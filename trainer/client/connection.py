@@ -144,9 +144,7 @@ CONTROL_SECONDS, CREATE_SECONDS, RESTORE_SECONDS = 30.0, 120.0, 600.0
 # gRPC's messages about peers that speak another protocol; the second for HTTP/1 before 1.76.
 _NOT_GRPC = ("Failed parsing HTTP/2", "Trying to connect an http1.x server")
 
-# Errors that are retried after a pause.
-INTERRUPTIONS = (UnreachableError, QueueFullError, TooManyCallsError)
-
+_INTERRUPTIONS = (UnreachableError, QueueFullError, TooManyCallsError)
 _BACKOFF = Backoff(first_seconds=0.2, max_seconds=5.0)
 
 MessageT = TypeVar("MessageT")
@@ -294,7 +292,7 @@ class Reconnection:
                     yield message
                 # A coordinator ends its streams normally when it shuts down.
                 raise UnreachableError("the coordinator has ended the stream.")
-            except INTERRUPTIONS as error:
+            except _INTERRUPTIONS as error:
                 self.pause(error)
 
     def pause(self, error: UnreachableError | QueueFullError | TooManyCallsError) -> None:

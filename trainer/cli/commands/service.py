@@ -222,7 +222,7 @@ def _strategy_lines(strategy: StrategyView) -> list[str]:
         f"cost {strategy.cost}" if strategy.cost else "",
         "" if strategy.default_proxy in ("", "soup") else f"proxy {strategy.default_proxy}",
         "works with --labels none" if strategy.works_without_labels else "",
-        "needs classes: not for labels or numbers" if strategy.needs_classes else "",
+        "needs classes: not for labels or numbers" if strategy.target_kinds == ("class",) else "",
     ]
     more = [", ".join(filter(None, told)), strategy.paper]
     for option in strategy.options:
