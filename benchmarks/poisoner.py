@@ -47,7 +47,7 @@ from lipt.common.inputs.specs import call_model
 from lipt.common.states import LearnerState, RunState
 from lipt.common.subsets import unpack
 from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.specs import specs_of
+from lipt.common.weights.files import specs_of
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,

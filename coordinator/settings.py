@@ -17,7 +17,7 @@ from lipt.common.config.settings import (
     TlsKey,
 )
 from lipt.common.imports import modules_of
-from lipt.common.process.machine import Machine
+from lipt.common.process import Machine
 
 
 class DatasetSettings(Section):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import remove_stale_temporaries, state_errors
+from lipt.common.blobs.files import remove_stale_temporaries, state_errors
 from lipt.common.blobs.store import BlobStore, Upload
 from lipt.common.errors import (
     ForeignBlobError,

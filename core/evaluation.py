@@ -35,7 +35,7 @@ from lipt.common.inputs.specs import ImageSpec, InputFormat, Inputs, InputSpec, 
 from lipt.common.models import find_head, forward_with_features
 from lipt.common.models.head import evaluation_mode, head_names
 from lipt.common.targets.values import Target
-from lipt.common.weights.specs import Weights, copy_to_cpu
+from lipt.common.weights.files import Weights, copy_to_cpu
 
 # Opens weights from disk, or mixes them on access. Each access makes a tensor.
 OpenWeights = Callable[[], Mapping[str, Tensor]]

@@ -31,8 +31,7 @@ from lipt.common.models.head import freeze, head_names
 from lipt.common.observability.tracing import span
 from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.encodings import encode_weights
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import Weights, specs_of
+from lipt.common.weights.files import Weights, pack, specs_of
 from lipt.core.evaluation import Evaluator, Evaluators, OpenWeights
 from lipt.core.learner.learner import train_learner
 from lipt.core.results import CommittedLearner, Outcome, divergence_message, pack_initial

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.errors import RunFailedError
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights
 from lipt.core.evaluation import OpenWeights, Scored
 from lipt.core.results import Ingredient
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Self
 
-from lipt.common.network.tls import TlsFiles
+from lipt.common.access.tls import TlsFiles
 from tests import processes
 
 

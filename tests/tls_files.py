@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trustme
 
-from lipt.common.network.tls import TlsFiles
+from lipt.common.access.tls import TlsFiles
 
 
 def write_files(folder: Path, authority: trustme.CA) -> TlsFiles:

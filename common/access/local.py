@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
 
-from lipt.common.network.tls import split_address
+from lipt.common.access.tls import split_address
 
 _PREFIX = "unix:"
 _OTHERS = 0o077

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Self
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import (
+from lipt.common.blobs.files import (
     directory_lock,
     make_directory,
     publish,

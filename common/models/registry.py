@@ -20,8 +20,7 @@ from lipt.common.models import models
 from lipt.common.models.head import require_logits
 from lipt.common.models.models import PREFIX, build_torchvision
 from lipt.common.text import did_you_mean
-from lipt.common.weights.files import read_weights
-from lipt.common.weights.specs import specs_of
+from lipt.common.weights.files import read_weights, specs_of
 
 _OF_IMAGES: Mapping[str, Callable[..., nn.Module]] = MappingProxyType(
     {

@@ -20,8 +20,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
+from lipt.common.access.tls import TlsFiles, server_context, split_address
 from lipt.common.errors import ConfigError
-from lipt.common.network.tls import TlsFiles, server_context, split_address
 from lipt.common.observability.logs import KNOWN_DETAILS, EventKind, Events
 from lipt.common.process.devices import versions
 

@@ -14,9 +14,9 @@ import grpc
 from opentelemetry.trace import SpanKind
 
 from lipt.common.access.local import LocalTarget, connection_option
+from lipt.common.access.tls import Renewal, TlsContents, TlsFiles, is_loopback, split_address
 from lipt.common.access.tokens import TokenSource
 from lipt.common.errors import from_rpc_error
-from lipt.common.network.tls import Renewal, TlsContents, TlsFiles, is_loopback, split_address
 from lipt.common.observability.tracing import (
     CALL_STATUS,
     TRACEPARENT,

@@ -27,11 +27,10 @@ from lipt.common.inputs.model_input import Stored, pinned, stored_on, to_model_i
 from lipt.common.inputs.specs import InputFormat, Inputs
 from lipt.common.models import find_head, forward_with_features
 from lipt.common.models.head import evaluation_mode
-from lipt.common.signals.blocks import row_blocks
+from lipt.common.signals import row_blocks
 from lipt.common.text import listed
 from lipt.common.weights.encodings import encode_weights, open_weights
-from lipt.common.weights.files import non_finite
-from lipt.common.weights.specs import TensorSpec, Weights
+from lipt.common.weights.files import TensorSpec, Weights, non_finite
 
 OnProgress = Callable[[int, int], None]
 # Called after every batch with the number of examples done; may raise to end the pass.

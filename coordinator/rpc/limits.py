@@ -18,7 +18,7 @@ from typing import Any
 
 import grpc
 
-from lipt.common.access.certificate import identity_of
+from lipt.common.access.tls import identity_of
 from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.errors import TooManyCallsError
 from lipt.common.observability.logs import Events

@@ -40,12 +40,11 @@ from lipt.common.planning import (
     training_bytes_per_example,
     violation,
 )
+from lipt.common.process import Machine, this_machine
 from lipt.common.process.devices import is_out_of_memory
-from lipt.common.process.machine import Machine, this_machine
 from lipt.common.text import format_bytes
 from lipt.common.weights.checkpoints import read_checkpoint
-from lipt.common.weights.files import non_finite
-from lipt.common.weights.specs import TensorSpec, specs_of
+from lipt.common.weights.files import TensorSpec, non_finite, specs_of
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.settings import LimitSettings, compute_memory_bytes, compute_threads
 from lipt.core.evaluation import num_evaluated_together, num_norm_examples

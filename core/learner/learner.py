@@ -33,8 +33,7 @@ from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import freeze, frozen_names
 from lipt.common.observability.tracing import span
-from lipt.common.weights.files import non_finite
-from lipt.common.weights.specs import Weights, check_specs, copy_to_cpu, specs_of
+from lipt.common.weights.files import Weights, check_specs, copy_to_cpu, non_finite, specs_of
 from lipt.core.learner.augmentation import augment
 from lipt.core.learner.pruning import prunable_parameters, prune
 from lipt.core.results import DIVERGED

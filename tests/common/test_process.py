@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from lipt.common.errors import ConfigError
-from lipt.common.process import notify_service_manager
+from lipt.common.process import _container_limits, notify_service_manager
 from lipt.common.process.devices import is_out_of_memory, processor_name, resolve_device, versions
-from lipt.common.process.machine import _container_limits
 
 
 @pytest.fixture

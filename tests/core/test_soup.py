@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipt.common.errors import RunFailedError
-from lipt.common.weights.specs import Weights
+from lipt.common.weights.files import Weights
 from lipt.core.evaluation import OpenWeights, Scored
 from lipt.core.results import Ingredient
 from lipt.core.soup import Mixture, Soup, greedy_soup, slice_sizes, uniform_soup

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from lipt import Client
+from lipt.common.access.tls import TlsFiles
 from lipt.common.errors import UnknownRunError
-from lipt.common.network.tls import TlsFiles
 from lipt.trainer.views import RunView
 from tests.certificates import Certificates
 from tests.cluster import SMALL_RUN, Cluster, LoggedProcess

@@ -25,8 +25,7 @@ from lipt.common.data import Dataset, open_dataset, pack_shard
 from lipt.common.determinism import pinned_kernels
 from lipt.common.errors import LiptError
 from lipt.common.weights.encodings import encode_weights, open_weights
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import specs_of
+from lipt.common.weights.files import pack, specs_of
 from lipt.core.sharding import draw_shards, split_validation
 from lipt.trainer.cli import experiment
 from lipt.trainer.client.client import Client

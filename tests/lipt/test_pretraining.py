@@ -34,7 +34,7 @@ from lipt.common.models import build_model
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.planning import PROCESS_BYTES
 from lipt.common.weights.encodings import encode_weights
-from lipt.common.weights.specs import copy_to_cpu
+from lipt.common.weights.files import copy_to_cpu
 from lipt.coordinator.compute.context import DataDescription
 from lipt.core.selection.registry import find_strategy
 from lipt.core.sharding import draw_shards, split_validation

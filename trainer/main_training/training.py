@@ -27,7 +27,7 @@ from lipt.common.determinism import (
 from lipt.common.errors import ConfigError, TrainingDivergedError
 from lipt.common.process.devices import resolve_device
 from lipt.common.targets.kinds import TargetKind
-from lipt.common.weights.specs import check_specs, copy_to_cpu, specs_of
+from lipt.common.weights.files import check_specs, copy_to_cpu, specs_of
 from lipt.core.training import ForwardPass
 from lipt.trainer.arguments import checked
 from lipt.trainer.main_training.recipe import Recipe, Schedule, marks

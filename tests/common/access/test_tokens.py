@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtensionOID, NameOID
 
-from lipt.common.access.certificate import CertificateIdentity, identity_of, role_unit, role_uri
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
+from lipt.common.access.tls import CertificateIdentity, identity_of, role_unit, role_uri
 from lipt.common.access.tokens import Token, TokenSource
 from lipt.common.errors import ConfigError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.blobs.file_cache import cache_file, cached_files, find_cached, remove_oldest
+from lipt.common.blobs.files import cache_file, cached_files, find_cached, remove_oldest
 
 
 class Texts:

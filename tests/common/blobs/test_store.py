@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.blobs.durable import directory_lock, temporary_file
+from lipt.common.blobs.files import directory_lock, temporary_file
 from lipt.common.blobs.store import BlobStore, StoredFile
 from lipt.common.errors import BlobTooLargeError, CorruptBlobError, StateError
 from tests.blob_files import file_size_limit, files_of

@@ -17,8 +17,7 @@ from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.footprint import measure_model
 from lipt.common.models.models import torchvision_weights
 from lipt.common.models.registry import build_without_values, is_users_own, load_model
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import specs_of
+from lipt.common.weights.files import pack, specs_of
 
 Write = Callable[[str, str], None]
 

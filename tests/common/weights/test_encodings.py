@@ -20,8 +20,7 @@ from lipt.common.weights.encodings import (
     encode_weights,
     open_weights,
 )
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import TensorSpec, Weights, specs_of
+from lipt.common.weights.files import TensorSpec, Weights, pack, specs_of
 
 LOSSLESS = (WeightEncoding.BITMASK, WeightEncoding.PLANES)
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

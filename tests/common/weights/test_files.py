@@ -14,8 +14,17 @@ import torch
 from lipt.common.errors import BlobTooLargeError, WeightsError
 from lipt.common.weights import require_safetensors
 from lipt.common.weights.checkpoints import read_checkpoint, read_torch_file, state_dict_in
-from lipt.common.weights.files import non_finite, pack, read_container, read_weights, write_packed
-from lipt.common.weights.specs import TensorSpec, Weights, copy_to_cpu, specs_of
+from lipt.common.weights.files import (
+    TensorSpec,
+    Weights,
+    copy_to_cpu,
+    non_finite,
+    pack,
+    read_container,
+    read_weights,
+    specs_of,
+    write_packed,
+)
 
 WEIGHTS = {
     "conv.weight": torch.arange(24.0).reshape(2, 3, 4),

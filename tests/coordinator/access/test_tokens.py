@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lipt.common.access.certificate import CertificateIdentity
-from lipt.common.access.roles import EVERY_ROLE, Role
+from lipt.common.access import EVERY_ROLE, Role
+from lipt.common.access.tls import CertificateIdentity, TlsFiles
 from lipt.common.access.tokens import Token
 from lipt.common.blobs import durable
 from lipt.common.errors import (
@@ -19,7 +19,6 @@ from lipt.common.errors import (
     UnauthenticatedError,
     UnknownTokenError,
 )
-from lipt.common.network.tls import TlsFiles
 from lipt.coordinator.access.caller import (
     ALLOWED_ROLES,
     ANYBODY,

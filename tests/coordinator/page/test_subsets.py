@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
 from lipt.common.errors import SignalsError
 from lipt.common.subsets import Examples
 from lipt.coordinator.compute.jobs.selection import (

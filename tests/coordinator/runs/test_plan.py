@@ -32,7 +32,7 @@ from lipt.common.inputs.specs import Column, ColumnsSpec, ColumnType, ImageSpec
 from lipt.common.models.footprint import ModelFigures
 from lipt.common.models.registry import build_model, build_without_values
 from lipt.common.planning import PROCESS_BYTES, THREAD_BYTES, Cost, Limit, Violation
-from lipt.common.process.machine import Machine
+from lipt.common.process import Machine
 from lipt.common.weights.files import pack
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.runs import plan as planning

@@ -19,7 +19,7 @@ from lipt.common.data import Shard
 from lipt.common.errors import ConfigError, DataError, LearnerDivergedError, LearnerStoppedError
 from lipt.common.inputs.specs import ImageFormat, spec_of
 from lipt.common.models import build_model
-from lipt.common.weights.specs import Weights, specs_of
+from lipt.common.weights.files import Weights, specs_of
 from lipt.core.learner.learner import LearnerResult, compute_mode, train_learner, train_on_shard
 from tests.image_files import encoded, files_of
 

@@ -11,14 +11,14 @@ import grpc.aio
 import pytest
 import trustme
 
-from lipt.common.errors import ConfigError
-from lipt.common.network.tls import (
+from lipt.common.access.tls import (
     Renewal,
     TlsFiles,
     require_deliberate_exposure,
     server_credentials,
     split_address,
 )
+from lipt.common.errors import ConfigError
 from tests.tls_files import write_files
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
