@@ -26,6 +26,13 @@ SCHEMES = frozenset(
 TOWERS = ("image_tower", "text_tower")
 
 
+def missing_extra(package: str, *, extra: str, needed_for: str) -> MissingExtraError:
+    return MissingExtraError(
+        f"{needed_for} needs the package {package!r}. "
+        f"Install it in LiPT's source folder: pip install '.[{extra}]'"
+    )
+
+
 def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> ModuleType:
     try:
         return importlib.import_module(module)
@@ -33,7 +40,7 @@ def import_extra(module: str, *, package: str, extra: str, needed_for: str) -> M
         # The package may lack its own dependency.
         if not _is_within(module, error.name):
             raise
-        raise MissingExtraError(package, extra=extra, needed_for=needed_for) from None
+        raise missing_extra(package, extra=extra, needed_for=needed_for) from None
 
 
 def module_of(spec: str) -> str:

@@ -25,7 +25,7 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import input_format, pack_shard
 from lipt.common.data.shard import open_shard
 from lipt.common.determinism import derive_seed, pinned_kernels
-from lipt.common.errors import LearnerDivergedError
+from lipt.common.errors import DivergedError
 from lipt.common.inputs.specs import InputFormat
 from lipt.common.models.head import freeze, head_names
 from lipt.common.observability.tracing import span
@@ -180,12 +180,12 @@ def _all_learners(
     for index, (ids, density) in enumerate(cuts):
         try:
             learners.append(one_learner(workspace, config, inputs, initial, index, ids, density))
-        except LearnerDivergedError as error:
+        except DivergedError as error:
             diverged.append(str(error))
     if diverged:
         message = divergence_message(diverged, len(cuts))
         if len(learners) < config.learners.min_learners:
-            raise LearnerDivergedError(message)
+            raise DivergedError(message)
         logger.warning("%s", message)
     return tuple(learners)
 

@@ -192,7 +192,9 @@ def cached_files(folder: Path, kind: str) -> Iterable[Path]:
     return folder.glob(f"{kind}-{'[0-9a-f]' * _DIGEST_CHARS}.*.safetensors")
 
 
-def remove_oldest(paths: Iterable[Path], most_files: int, most_bytes: float = math.inf) -> None:
+def remove_oldest(
+    paths: Iterable[Path], most_files: float = math.inf, most_bytes: float = math.inf
+) -> None:
     """Remove the files used longest ago; the newest stays, whatever its size."""
     found: list[tuple[float, Path, int]] = []
     for path in paths:

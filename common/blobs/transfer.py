@@ -12,7 +12,7 @@ from typing import TypeVar, cast
 import grpc
 
 from lipt.common.backoff import RetryPolicy, retry
-from lipt.common.blobs.blob import BlobName, blob_to_proto, chunk_data, fill_chunk
+from lipt.common.blobs.blob import BlobName, blob_to_proto, chunk_data, fill_chunk, wrong_offset
 from lipt.common.blobs.store import BlobStore
 from lipt.common.errors import (
     BlobTooLargeError,
@@ -21,7 +21,6 @@ from lipt.common.errors import (
     TooManyCallsError,
     TransferError,
     UnreachableError,
-    WrongOffsetError,
     from_rpc_error,
 )
 from lipt.common.rpc.channel import IdleWatchdog
@@ -63,16 +62,13 @@ class Transfers:
 
     def download_bytes(self, name: BlobName, *, max_bytes: int) -> bytes:
         if name.size_bytes > max_bytes:
-            raise BlobTooLargeError(
-                f"blob {name} is larger than the {max_bytes} bytes that are taken here. Raise the "
-                "limit."
-            )
+            raise BlobTooLargeError(f"blob {name} is over {max_bytes} bytes. Raise the limit.")
         content = bytearray()
 
         def attempt() -> bytes:
             self._receive(name, lambda: len(content), content.extend)
             if len(content) != name.size_bytes:
-                raise WrongOffsetError(f"blob {name} ended at byte {len(content)}.")
+                raise wrong_offset(name, f"it ends at byte {len(content)}")
             data = bytes(content)
             if BlobName.of(data) != name:
                 content.clear()

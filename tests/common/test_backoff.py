@@ -8,7 +8,6 @@ from lipt.common.errors import (
     LiptError,
     UnknownBlobError,
     UnreachableError,
-    revive,
 )
 
 AGAIN = (UnreachableError, CorruptBlobError)
@@ -54,7 +53,7 @@ def test_an_error_decides_whether_and_when_it_is_tried_again() -> None:
 
     def attempt() -> str:
         for seconds in errors:
-            raise revive(UnreachableError, "busy.", seconds)
+            raise UnreachableError("busy.", retry_after_seconds=seconds)
         return "done"
 
     policy = RetryPolicy(1.0, 4.0, lambda: 1.0, sleep=pauses.append)

@@ -24,7 +24,7 @@ from lipt.common.determinism import (
     pinned_kernels,
     seeded_generators,
 )
-from lipt.common.errors import ConfigError, TrainingDivergedError
+from lipt.common.errors import ConfigError, DivergedError
 from lipt.common.process.devices import resolve_device
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.weights.files import check_specs, copy_to_cpu, specs_of
@@ -148,7 +148,7 @@ class Training:
         num_examples = sum(map(len, batches))
         loss, accurate = (sums / num_examples).tolist()
         if not math.isfinite(loss):
-            raise TrainingDivergedError(
+            raise DivergedError(
                 f"the loss is {loss} after step {step}, with learning rate {recipe.learning_rate} "
                 f"and precision {recipe.precision}. Lower the learning rate, or train in float32."
             )
@@ -263,7 +263,7 @@ def fit(
     Raises:
         SubsetError, DataError: a subset is empty or of other data; `test` has other inputs.
         ConfigError, WeightsError: settings or `initial` do not fit the data, device or checkpoint.
-        TrainingPaused, TrainingDivergedError: the time limit is reached, or the loss is infinite.
+        TrainingPaused, DivergedError: the time limit is reached, or the loss is infinite.
     """
     ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
     modules = tuple(allowed_modules)

@@ -14,7 +14,6 @@ from lipt.common.errors import (
     error_class,
     error_classes,
     from_rpc_error,
-    revive,
 )
 from lipt.common.observability.tracing import current_traceparent, received, span
 from lipt.common.rpc.channel import open_channel
@@ -95,7 +94,7 @@ async def test_every_error_arrives_as_its_own_class(
 ) -> None:
     if cls.code is grpc.StatusCode.UNAVAILABLE:
         pytest.skip("raised by clients alone: a server that answers is reachable")
-    servicer[0].error = revive(cls, "weights of 3 tensors; give 4")
+    servicer[0].error = cls("weights of 3 tensors; give 4")
     with pytest.raises(grpc.RpcError) as caught:
         await asyncio.to_thread(call, servicer[1])
     error = from_rpc_error(caught.value)

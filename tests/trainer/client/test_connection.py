@@ -10,7 +10,6 @@ from lipt.common.errors import (
     QueueFullError,
     TooManyCallsError,
     UnreachableError,
-    revive,
 )
 from lipt.trainer.client import connection
 from lipt.trainer.client.connection import ForkAwareChannel, Reconnection
@@ -19,7 +18,7 @@ AWAY = UnreachableError("away.")
 
 
 BUSY: Any = [
-    revive(kind, "256 requests wait. Ask again in 5 s.", 5.0)
+    kind("256 requests wait. Ask again in 5 s.", retry_after_seconds=5.0)
     for kind in (QueueFullError, TooManyCallsError)
 ]
 
