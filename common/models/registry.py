@@ -115,10 +115,8 @@ def _construct(
         factory = load_factory(spec, allowed_modules=allowed_modules)
         model = call_factory(spec, factory, num_classes=num_classes)
         if not isinstance(model, nn.Module):
-            raise ConfigError(
-                f"{spec!r} returned a {type(model).__name__}, not a torch.nn.Module. "
-                "Return the model itself."
-            )
+            returned = type(model).__name__
+            raise ConfigError(f"{spec!r} returned a {returned}, not a torch.nn.Module. Return one.")
         return model
     raise UnknownNameError(
         f"there is no model {spec!r}.{did_you_mean(spec, _BUILT_IN)} There are: "

@@ -258,12 +258,12 @@ def require_none(found: Sequence[Violation]) -> None:
         if item.knob not in worst or item.times > worst[item.knob].times:
             worst[item.knob] = item
     if worst:
-        raise OverLimitError(" ".join(map(str, worst.values())))
+        raise OverLimitError(" ".join(item.sentence for item in worst.values()))
 
 
 def log_all(found: Sequence[Violation]) -> None:
     for one in found:
-        logger.warning("the default run of [run] would be refused: %s", one)
+        logger.warning("the default run of [run] would be refused: %s", one.sentence)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ def test_accepts_module_and_one_attribute(spec: str) -> None:
 @pytest.mark.parametrize("spec", ["", "m", "m:f.g", "m:f:g", "2m:f", "m:f\n"])
 def test_refuses_other_forms(spec: str) -> None:
     assert not module_of(spec)
-    with pytest.raises(ConfigError, match=r"Write package\.module:factory"):
+    with pytest.raises(ConfigError, match=r"Write it as package\.module:factory"):
         load_factory(spec, allowed_modules=("m",))
 
 

@@ -64,7 +64,7 @@ def test_what_is_no_token_is_refused_without_being_shown(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match=r"none cannot be read: No such file.*lipt token create"):
         TokenSource.from_options(tmp_path / "none", None)
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="bytes cannot be read: it is not text"):
+    with pytest.raises(ConfigError, match="bytes holds no token"):
         TokenSource.from_options(tmp_path / "bytes", None)
 
 

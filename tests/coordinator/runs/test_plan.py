@@ -425,8 +425,8 @@ def test_of_each_setting_the_worst_is_said() -> None:
 def test_a_model_that_is_too_large_is_named() -> None:
     (found, *_) = broken({"compute_memory": "1200MB"}, model="resnet18")
     assert found.knob == "model"
-    assert str(found).startswith("model = resnet18: ")
-    assert "Choose a smaller model, a lower evaluation_threads, or raise limits" in str(found)
+    assert found.sentence.startswith("model = resnet18: ")
+    assert "Choose a smaller model, a lower evaluation_threads, or raise limits" in found.sentence
 
 
 def test_a_batch_that_does_not_fit_a_worker_is_told_which_would() -> None:
@@ -436,4 +436,5 @@ def test_a_batch_that_does_not_fit_a_worker_is_told_which_would() -> None:
     # Of 40 GB the process takes 1 GiB, the weights 225 MB, a thread 8 MiB; the shard's 9000 images
     # 6144 bytes each. An image takes 5.3 MB, and 9 bytes for each of its 3072 numbers.
     left = 40 * GB - 2**30 - 225_000_000 - 2**23 - 9000 * 6144
-    assert f"Lower learners.batch_size to at most {left // (5_300_000 + 27_648)}, or" in str(found)
+    remedy = f"Lower learners.batch_size to at most {left // (5_300_000 + 27_648)}, or"
+    assert remedy in found.sentence
