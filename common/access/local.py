@@ -14,7 +14,6 @@ import os
 import socket
 import stat
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
@@ -26,11 +25,6 @@ _PREFIX = "unix:"
 _OTHERS = 0o077
 # Of a socket's path; the rest is for its own name.
 _LONGEST_PATH_BYTES, _LONGEST_NAME_BYTES = 107, 52
-
-
-def connection_option() -> tuple[str, str]:
-    """A gRPC option that tells a user's channels apart: they have no port of their own."""
-    return "grpc.primary_user_agent", f"lipt-{uuid.uuid4().hex}"
 
 
 def is_local(peer: str) -> bool:

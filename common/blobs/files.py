@@ -9,7 +9,6 @@ It is not synced: a torn or changed file does not match its digest and is comput
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import logging
@@ -34,12 +33,9 @@ def state_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "Free space there, make it writable,"
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
-            remedy = "It was removed or replaced while it was used: put it back,"
         raise StateError(
-            f"{path} cannot be used: {error.strerror or error}. {remedy} or choose another "
-            "directory."
+            f"{path} cannot be used: {error.strerror or error}. Free space there, make it "
+            "writable, put back what was removed, or choose another directory."
         ) from error
 
 
@@ -175,11 +171,7 @@ def cache_file(
             write(written)
             path = written.replace(folder / _file_name(kind, depends_on, written))
     except OSError as error:
-        logger.warning(
-            "%s is not cached in %s: %s. Free space, or name another directory "
-            "(XDG_CACHE_HOME for data)",
-            *(name, folder, error),
-        )
+        logger.warning("%s is not cached in %s: %s. Free space there", name, folder, error)
         return None
     for other in folder.glob(f"{name}.*.safetensors"):
         if other != path:

@@ -27,8 +27,6 @@ from lipt.common.rpc.channel import IdleWatchdog
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1 import blob_pb2, blob_pb2_grpc
 
-OnBytes = Callable[[int], object]
-
 ResultT = TypeVar("ResultT")
 
 _STATUS_SECONDS = 10.0
@@ -45,7 +43,7 @@ class Transfers:
     """
 
     stub: blob_pb2_grpc.BlobServiceStub
-    on_bytes: OnBytes | None = None
+    on_bytes: Callable[[int], object] | None = None
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     idle_seconds: float = 30.0
 

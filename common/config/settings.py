@@ -87,13 +87,11 @@ def read_toml(path: Path) -> dict[str, Any]:
 
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
+    # Other content raises a ValueError, for TOML and for UTF-8.
+    except (OSError, ValueError) as error:
         raise ConfigError(
-            f"--config {path} cannot be read: {error.strerror}. "
-            "lipt-coordinator --print-config and lipt-worker --print-config print one."
+            f"--config {path} is not TOML: {error}. A service's --print-config prints a file."
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {path} is not TOML: {error}") from None
 
 
 def service_app() -> typer.Typer:

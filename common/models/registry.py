@@ -39,10 +39,6 @@ _BUILT_IN = (*_OF_IMAGES, *_OF_INPUTS)
 _LARGE = 2**12
 
 
-def known_models() -> tuple[str, ...]:
-    return (*_BUILT_IN, f"{PREFIX}NAME", "package.module:factory")
-
-
 def build_model(
     spec: str,
     *,
@@ -54,8 +50,8 @@ def build_model(
     """Build a classifier with random weights, on the CPU, in training mode.
 
     The weights depend only on `seed`, in [0, 2**63): PyTorch's CPU generator is seeded, then
-    restored. `spec` is one of `known_models()`, or a factory in `allowed_modules` or their
-    submodules.
+    restored. `spec` is a built-in name, `torchvision:NAME`, or a factory in `allowed_modules` or
+    their submodules.
     """
     with seeded_generators(seed, torch.device("cpu")):
         model = _construct(spec, num_classes, inputs, allowed_modules)
@@ -120,7 +116,7 @@ def _construct(
         return model
     raise UnknownNameError(
         f"there is no model {spec!r}.{did_you_mean(spec, _BUILT_IN)} There are: "
-        f"{', '.join(known_models())}."
+        f"{', '.join(_BUILT_IN)}, {PREFIX}NAME, package.module:factory."
     )
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar
 import grpc
 from opentelemetry.trace import SpanKind
 
-from lipt.common.access.local import LocalTarget, connection_option
+from lipt.common.access.local import LocalTarget
 from lipt.common.access.tls import Renewal, TlsContents, TlsFiles, is_loopback, split_address
 from lipt.common.access.tokens import TokenSource
 from lipt.common.errors import from_rpc_error
@@ -83,7 +84,9 @@ def open_channel(
         channel = RenewingChannel(Renewal(tls).current, connect)
     elif token is None and is_loopback(host):
         # Over the coordinator's local socket, if there is one.
-        insecure = partial(grpc.insecure_channel, options=(*_OPTIONS, connection_option()))
+        # The name tells a user's channels apart: they have no port of their own.
+        own = ("grpc.primary_user_agent", f"lipt-{uuid.uuid4().hex}")
+        insecure = partial(grpc.insecure_channel, options=(*_OPTIONS, own))
         channel = RenewingChannel(LocalTarget(address).current, insecure)
     else:
         if token is not None and not is_loopback(host):

@@ -183,10 +183,8 @@ def _parts(
     end = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0])):
         if tensor.dtype not in _NAMES:
-            raise WeightsError(
-                f"{quoted(name)} is {tensor.dtype}, which cannot be stored. Convert it to one of "
-                f"{', '.join(str(dtype) for dtype in _NAMES)}."
-            )
+            known = ", ".join(map(str, _NAMES))
+            raise WeightsError(f"{quoted(name)} is {tensor.dtype}. Convert it to one of {known}.")
         values = bytes_of(tensor).data
         header[name] = {
             "dtype": _NAMES[tensor.dtype],
@@ -245,34 +243,21 @@ def read_container(
     length = start - LENGTH_BYTES
     max_length = max_tensors * _HEADER_BYTES_PER_TENSOR + max_metadata_bytes
     if length > max_length:
-        raise BlobTooLargeError(
-            f"{label} has a header of {length} bytes; at most {max_length} are read. "
-            "Give weights of this model."
-        )
+        raise _too_large(label, f"has a header of {length} bytes", max_length)
     metadata, entries = _parse(bytes(data[LENGTH_BYTES:start]), label)
     if len(entries) > max_tensors:
-        raise BlobTooLargeError(
-            f"{label} declares {len(entries)} tensors; at most {max_tensors} are read. "
-            "Give weights of this model."
-        )
+        raise _too_large(label, f"declares {len(entries)} tensors", max_tensors)
     specs: dict[str, TensorSpec] = {}
     begins: dict[str, int] = {}
     end = 0
     # By offset: a gap could hide bytes, an overlap could claim too many.
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         if entry.dtype not in DTYPES:
-            known = ", ".join(DTYPES)
-            raise malformed(
-                label, f"{quoted(name)} has dtype {entry.dtype[:20]!r}, known are {known}"
-            )
+            raise malformed(label, f"{quoted(name)} has the unknown dtype {entry.dtype[:20]!r}")
         spec = TensorSpec(tuple(entry.shape), DTYPES[entry.dtype])
         if entry.data_offsets != [end, end + spec.num_bytes]:
-            begin, after = entry.data_offsets
-            raise malformed(
-                label,
-                f"{quoted(name)} is {spec}, {spec.num_bytes} bytes from {end}, but lies at "
-                f"{begin}..{after}",
-            )
+            where = f"lies at {entry.data_offsets}, not at {[end, end + spec.num_bytes]}"
+            raise malformed(label, f"{quoted(name)} is {spec}, but {where}")
         specs[name], begins[name] = spec, end
         end += spec.num_bytes
     if end != len(data) - start:
@@ -297,11 +282,15 @@ def _open(source: bytes | Path, max_bytes: int) -> memoryview:
 
 def _check_size(size: int, max_bytes: int, label: str) -> None:
     if size > max_bytes:
-        raise BlobTooLargeError(
-            f"{label} has {size} bytes; at most {max_bytes} are read. Give weights of this model."
-        )
+        raise _too_large(label, f"has {size} bytes", max_bytes)
     if size <= LENGTH_BYTES:
         raise malformed(label, f"{size} bytes are too few")
+
+
+def _too_large(label: str, what: str, most: int) -> BlobTooLargeError:
+    return BlobTooLargeError(
+        f"{label} {what}; at most {most} are read. Give weights of this model."
+    )
 
 
 def _parse(text: bytes, label: str) -> tuple[dict[str, str], dict[str, _Entry]]:

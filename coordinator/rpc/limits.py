@@ -62,7 +62,7 @@ def peer_of(context: Context) -> str:
     caller = current_caller()
     if caller != OWN_USER:
         return caller.key
-    # The user's own channels have no port, but an agent each: see `connection_option`.
+    # The user's own channels have no port, but an agent each: see `open_channel`.
     return f"{context.peer()} {_metadata(context, 'user-agent')}"
 
 

@@ -76,7 +76,7 @@ def test_uploads_that_were_tidied_away_are_made_again_and_a_store_that_is_gone_i
     assert store.has(other)
     shutil.rmtree(store.root)
     for write in (lambda: store.put_bytes(DATA), lambda: store.open_upload(NAME, 0)):
-        with pytest.raises(StateError, match=r"No such file.*It was removed .*put it back, or"):
+        with pytest.raises(StateError, match=r"No such file.*put back what was removed, or"):
             write()
     assert not store.root.exists()
 

@@ -103,7 +103,7 @@ def test_global_generators_are_left_alone(write_module: Write) -> None:
         ("returns_pair", r"to a tuple\. Return N x C .* logits"),
         ("other_size", r"fails on 3x2x2 images with RuntimeError: .*--image-size"),
         ("no_model", r"returned a str, not a torch\.nn\.Module\. Return one"),
-        ("no_argument", r"num_classes=10 failed with TypeError: .*def factory\(\*, num_classes"),
+        ("no_argument", r"num_classes=10\) failed with TypeError: .*def factory\(\*, num_classes"),
     ],
 )
 def test_refuses_models_that_fail(write_module: Write, factory: str, sentence: str) -> None:

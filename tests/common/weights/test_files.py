@@ -94,18 +94,27 @@ MALFORMED = {
     "metadata is a number": (file_of({"__metadata__": {"a": 1}}), "'a': Input should be .* string"),
     "metadata is a list": (file_of({"__metadata__": [1]}), "should be a valid dictionary"),
     "another field": (file_of({"w": entry() | {"more": 1}}, b"1234"), "'w.more': Extra"),
-    "unknown dtype": (file_of({"w": entry("C64")}, b"1234"), "dtype 'C64', known are"),
+    "unknown dtype": (file_of({"w": entry("C64")}, b"1234"), "the unknown dtype 'C64'"),
     "negative size": (file_of({"w": entry(shape=[-1])}, b"1234"), "shape.0': .* equal to 0"),
     "size is true": (file_of({"w": entry(shape=[True])}, b"1234"), "shape.0': .* integer"),
     "17 dimensions": (file_of({"w": entry(shape=[1] * 17)}, b"1234"), "'w.shape': .* at most 16"),
-    "ends before it begins": (file_of({"w": entry(offsets=[4, 0])}, b"1234"), "but lies at 4..0"),
+    "ends before it begins": (
+        file_of({"w": entry(offsets=[4, 0])}, b"1234"),
+        r"but lies at \[4, 0\]",
+    ),
     "one offset": (file_of({"w": entry(offsets=[0])}, b"1234"), "data_offsets"),
     "2**60 elements": (
         file_of({"w": entry(shape=[2**60])}, b"1234"),
-        r"float32\[1152921504606846976\], 4611686018427387904 bytes from 0, but lies at 0..4",
+        r"float32\[1152921504606846976\], but lies at \[0, 4\]",
     ),
-    "a hole": (file_of({"w": entry(offsets=[4, 8])}, bytes(8)), "from 0, but lies at 4..8"),
-    "an overlap": (file_of({"w": entry(), "v": entry()}, b"1234"), "from 4, but lies at 0..4"),
+    "a hole": (
+        file_of({"w": entry(offsets=[4, 8])}, bytes(8)),
+        r"lies at \[4, 8\], not at \[0, 4\]",
+    ),
+    "an overlap": (
+        file_of({"w": entry(), "v": entry()}, b"1234"),
+        r"lies at \[0, 4\], not at \[4, 8\]",
+    ),
     "bytes at the end": (file_of({"w": entry()}, b"12345"), "describes 4 bytes, 5 are there"),
     "bytes missing": (file_of({"w": entry()}, b"123"), "describes 4 bytes, 3 are there"),
 }
