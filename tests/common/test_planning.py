@@ -55,6 +55,7 @@ def test_largest_part_is_blamed_and_the_remedy_is_the_largest_value_that_fits() 
 )
 def test_remedy_where_no_value_would_do(parts: tuple[Part, ...], remedy: str) -> None:
     found = violation(memory(*parts), Limit("m", 100))
+    assert found is not None
     assert found.sentence.endswith(f" {remedy}.")
 
 

@@ -2,9 +2,9 @@ import random
 import subprocess
 import sys
 from asyncio import to_thread
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -157,40 +157,23 @@ async def test_cuts_and_damage_are_mended_and_refusals_raised_at_once(
     assert blobs.num_calls == expected_calls
 
 
-class StopTransferError(Exception):
-    """What a worker raises when it is told to stop."""
-
-
-def stop_after(num_chunks: int) -> Callable[[int], None]:
-    left = [None] * num_chunks
-
-    def on_bytes(num_bytes: int) -> None:
-        left.pop()
-        if not left:
-            raise StopTransferError
-
-    return on_bytes
-
-
 async def test_callers_end_transfers(stub: BlobServiceStub, blobs: Any, cache: BlobStore) -> None:
-    with pytest.raises(StopTransferError):
-        await to_thread(Transfers(stub, on_bytes=stop_after(2)).upload, DATA)
+    # As a worker does that is told to stop.
+    stopping = Transfers(stub, on_bytes=Mock(side_effect=[None, InterruptedError] * 2))
+    with pytest.raises(InterruptedError):
+        await to_thread(stopping.upload, DATA)
     assert not blobs.store.has(NAME)
     blobs.store.put_bytes(DATA)
-    with pytest.raises(StopTransferError):
-        await to_thread(Transfers(stub, on_bytes=stop_after(2)).download, NAME, cache)
+    with pytest.raises(InterruptedError):
+        await to_thread(stopping.download, NAME, cache)
     assert cache.committed_offset(NAME) == 2 * CHUNK_BYTES
 
 
 async def test_an_upload_survives_a_network_that_is_cut_five_times(blobs: Any) -> None:
     policy = RetryPolicy(max_failures=20, first_seconds=0.05, max_seconds=0.5)
     # Connections get one to two chunks far, so that all of them are cut.
-    cuts = [
-        Fault(
-            upstream=True, offset_bytes=random.Random(seed).randrange(CHUNK_BYTES, 2 * CHUNK_BYTES)
-        )
-        for seed in range(5)
-    ]
+    offsets = random.Random(0).sample(range(CHUNK_BYTES, 2 * CHUNK_BYTES), 5)
+    cuts = [Fault(upstream=True, offset_bytes=offset) for offset in offsets]
     with Proxy(blobs.address, cuts) as proxy, open_channel(proxy.address) as channel:
         await to_thread(Transfers(BlobServiceStub(channel), policy=policy).upload, DATA)
     assert not proxy.faults
@@ -219,17 +202,13 @@ def test_any_cuts_give_the_same_blob(tmp_path: Path, cuts: list[int], data: byte
     assert store.read_bytes(name) == data
 
 
-def test_an_upload_that_changed_or_goes_on_is_not_taken(store: BlobStore) -> None:
+def test_an_upload_that_changed_is_not_taken(store: BlobStore) -> None:
     with store.open_upload(CONTENT_NAME, 0) as upload:
         upload.write(CONTENT[:-1] + b"x")
         with pytest.raises(CorruptBlobError, match="Send it again from the start"):
             upload.finish()
     assert files_of(store) == []
     assert store.committed_offset(CONTENT_NAME) == 0
-    with store.open_upload(CONTENT_NAME, 0) as upload:
-        upload.write(CONTENT)
-        upload.finish()
-    assert store.read_bytes(CONTENT_NAME) == CONTENT
 
 
 def test_an_unfinished_upload_keeps_what_it_has_for_its_user_alone(store: BlobStore) -> None:

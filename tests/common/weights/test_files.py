@@ -37,6 +37,8 @@ LIKE = specs_of(WEIGHTS)
 def test_reads_what_the_library_wrote(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     safetensors.torch.save_file(WEIGHTS, path)
+    require_safetensors(path)
+    require_safetensors(path.read_bytes())
     weights = read_weights(path, like=LIKE, max_bytes=10_000)
     assert all(torch.equal(weights[name], WEIGHTS[name]) for name in WEIGHTS)
 
@@ -98,23 +100,14 @@ MALFORMED = {
     "negative size": (file_of({"w": entry(shape=[-1])}, b"1234"), "shape.0': .* equal to 0"),
     "size is true": (file_of({"w": entry(shape=[True])}, b"1234"), "shape.0': .* integer"),
     "17 dimensions": (file_of({"w": entry(shape=[1] * 17)}, b"1234"), "'w.shape': .* at most 16"),
-    "ends before it begins": (
-        file_of({"w": entry(offsets=[4, 0])}, b"1234"),
-        r"but lies at \[4, 0\]",
-    ),
+    "ends before it begins": (file_of({"w": entry(offsets=[4, 0])}, b"1234"), r"lies at \[4, 0\]"),
     "one offset": (file_of({"w": entry(offsets=[0])}, b"1234"), "data_offsets"),
     "2**60 elements": (
         file_of({"w": entry(shape=[2**60])}, b"1234"),
         r"float32\[1152921504606846976\], but lies at \[0, 4\]",
     ),
-    "a hole": (
-        file_of({"w": entry(offsets=[4, 8])}, bytes(8)),
-        r"lies at \[4, 8\], not at \[0, 4\]",
-    ),
-    "an overlap": (
-        file_of({"w": entry(), "v": entry()}, b"1234"),
-        r"lies at \[0, 4\], not at \[4, 8\]",
-    ),
+    "a hole": (file_of({"w": entry(offsets=[4, 8])}, bytes(8)), r"at \[4, 8\], not at \[0, 4\]"),
+    "an overlap": (file_of({"w": entry(), "v": entry()}, b"1234"), r"\[0, 4\], not at \[4, 8\]"),
     "bytes at the end": (file_of({"w": entry()}, b"12345"), "describes 4 bytes, 5 are there"),
     "bytes missing": (file_of({"w": entry()}, b"123"), "describes 4 bytes, 3 are there"),
 }
@@ -160,8 +153,6 @@ def test_the_first_bad_tensor_is_named_with_how_much_of_it_is_bad() -> None:
     assert not non_finite(weights)
     weights["w"] = bad
     assert non_finite(weights) == "'w' has NaN or infinite values (3 of 4)"
-    one_more = non_finite({**weights, "v": bad[:2]})
-    assert one_more.endswith("values (3 of 4), as have 1 other tensors")
     two_more = non_finite({**weights, "v": bad[:2], "c": bad.to(torch.complex64)})
     assert two_more.endswith("(3 of 4), as have 2 other tensors")
 
@@ -201,13 +192,6 @@ def test_other_files_are_refused_with_a_remedy(content: bytes, words: str, tmp_p
         require_safetensors(content)
     with pytest.raises(WeightsError, match=words):
         read_container(content, max_bytes=10_000, max_tensors=1)
-
-
-def test_a_file_of_the_library_passes(tmp_path: Path) -> None:
-    path = tmp_path / "w.safetensors"
-    safetensors.torch.save_file(WEIGHTS, path)
-    require_safetensors(path)
-    require_safetensors(path.read_bytes())
 
 
 def test_reads_unaligned_values() -> None:

@@ -33,8 +33,8 @@ from lipt.common.errors import (
 )
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1 import blob_pb2, blob_pb2_grpc
+from tests.blob_files import blob_service
 from tests.serving import serving
-from tests.uploading import blob_service
 
 ResultT = TypeVar("ResultT")
 
