@@ -61,11 +61,7 @@ class Examples:
 
 
 def budget_from_fraction(fraction: float, num_examples: int) -> int:
-    """The budget of a fraction of the data set, half an example rounded up.
-
-    Decimal digits count: 0.145 of 100 examples is 14.5 and so 15, though the nearest double is
-    below 0.145.
-    """
+    """The budget of a fraction's decimal digits, half an example rounded up: 0.145 of 100 is 15."""
     if not 0.0 < fraction <= 1.0:
         raise BudgetError(f"fraction {fraction} is outside (0, 1]. Choose a share, such as 0.1.")
     budget = int((Decimal(str(fraction)) * num_examples).to_integral_value(ROUND_HALF_UP))

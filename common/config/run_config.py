@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Density = Annotated[float, Field(gt=0.0, le=1.0)]
-NamePattern = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class Precision(StrEnum):
@@ -166,7 +165,7 @@ class LearnersConfig(Section):
     encoding: WeightEncoding = WeightEncoding.BITMASK
     """How a learner's weights travel. `planes` is as exact as `bitmask`, a fifth smaller and slower
     to make; `bfloat16_planes` rounds, to a third of the size."""
-    frozen: tuple[NamePattern, ...] = Field(
+    frozen: tuple[Annotated[str, Field(min_length=1, max_length=200)], ...] = Field(
         default=(), max_length=100, examples=[["layer1.*", "conv1.*"]]
     )
     """Layers that stay as they are in theta*: globs over the names of parameters, such as

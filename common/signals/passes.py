@@ -42,11 +42,7 @@ _ERRORS, _FEATURES = "errors", "features"
 def results_on_cpu(
     computed: Iterable[tuple[slice, tuple[Tensor, ...]]],
 ) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
-    """The same rows and results, results on the CPU.
-
-    On CUDA, results are copied to page-locked memory and yielded after the next batch is queued, so
-    that the device stays busy.
-    """
+    """The same rows, with results on the CPU; those of CUDA once the next batch is queued."""
     last: tuple[torch.cuda.Event, slice, tuple[Tensor, ...]] | None = None
     for rows, results in computed:
         if results[0].device.type != "cuda":
