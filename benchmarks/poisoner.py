@@ -31,12 +31,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
-from lipt.common.config.run_config import (
-    LearnersConfig,
-    RunConfig,
-    SoupConfig,
-    SoupMethod,
-)
+from lipt.common.config.run_config import LearnersConfig, RunConfig, SoupConfig, SoupMethod
 from lipt.common.config.settings import load_settings
 from lipt.common.config.tasks import LearnerTask
 from lipt.common.data import open_dataset, open_shard

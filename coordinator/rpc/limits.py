@@ -23,14 +23,7 @@ from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.errors import TooManyCallsError
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import OTHER, Meters
-from lipt.common.rpc.handlers import (
-    Call,
-    Context,
-    Interceptor,
-    Step,
-    refusals,
-    tracing,
-)
+from lipt.common.rpc.handlers import Call, Context, Interceptor, Step, refusals, tracing
 from lipt.common.text import printable
 from lipt.coordinator.access.caller import (
     ANYBODY,

@@ -38,14 +38,7 @@ from lipt.core.learner.learner import LearnerResult
 from lipt.v1 import worker_pb2
 from lipt.worker import assignment as assigning
 from lipt.worker.client import Assignment, LeaseKeeper
-from lipt.worker.instruments import (
-    BLOB_BYTES,
-    EXAMPLES,
-    STEPS,
-    WAITED,
-    Metering,
-    Phase,
-)
+from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, STEPS, WAITED, Metering, Phase
 from tests.blob_files import flip_a_bit
 from tests.clock import Clock
 from tests.meters import sums

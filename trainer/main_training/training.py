@@ -44,13 +44,7 @@ from lipt.trainer.main_training.records import (
     require_same,
     restore_generators,
 )
-from lipt.trainer.main_training.steps import (
-    Examples,
-    Steps,
-    accuracy,
-    comparable,
-    place_model,
-)
+from lipt.trainer.main_training.steps import Examples, Steps, accuracy, comparable, place_model
 from lipt.trainer.resampling.repeated_random import RepeatedRandom
 from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.subsets.data import open_data

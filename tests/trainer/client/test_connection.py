@@ -5,12 +5,7 @@ from typing import Any
 
 import pytest
 
-from lipt.common.errors import (
-    ForkedError,
-    QueueFullError,
-    TooManyCallsError,
-    UnreachableError,
-)
+from lipt.common.errors import ForkedError, QueueFullError, TooManyCallsError, UnreachableError
 from lipt.trainer.client import connection
 from lipt.trainer.client.connection import ForkAwareChannel, Reconnection
 

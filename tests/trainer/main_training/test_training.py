@@ -15,12 +15,7 @@ from lipt.common.data import Dataset
 from lipt.common.data.loading import dataset_of, load
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.data.sources.user_data import rows_of_data
-from lipt.common.errors import (
-    ConfigError,
-    DataError,
-    DivergedError,
-    SubsetError,
-)
+from lipt.common.errors import ConfigError, DataError, DivergedError, SubsetError
 from lipt.common.inputs.model_input import columns_in
 from lipt.common.targets.kinds import TargetKind
 from lipt.trainer.main_training import Schedule, Trained, evenly, training
