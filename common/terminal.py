@@ -9,12 +9,12 @@ import typer
 from lipt.common.text import escaped, printable, printable_lines
 
 
-def say(line: str, *, err: bool = False) -> None:
+def print_line(line: str, *, err: bool = False) -> None:
     """Print a line for a person, to standard error if `err`."""
     typer.echo(printable(line), err=err)
 
 
-def say_document(text: str) -> None:
+def print_document(text: str) -> None:
     typer.echo(escaped(text, keep="\n"), nl=False)
 
 
@@ -29,7 +29,7 @@ def _show(asked: bool) -> None:  # noqa: FBT001 - as typer calls it
     if asked:
         from importlib.metadata import version  # noqa: PLC0415 - takes 30 ms
 
-        say(f"lipt {version('lipt')}")
+        print_line(f"lipt {version('lipt')}")
         raise typer.Exit
 
 

@@ -18,7 +18,7 @@ FAMILIES = {cls.__name__: cls for cls in error_classes() if "reason" not in vars
 REASONS = [cls for cls in error_classes() if cls not in FAMILIES.values()]
 
 
-def test_every_reason_has_one_class_whose_family_says_if_it_lasts() -> None:
+def test_every_error_reason_has_one_class_that_tells_if_it_is_retryable() -> None:
     assert [error_class(cls.reason) for cls in REASONS] == REASONS
     assert set(LiptError.__subclasses__()) == set(FAMILIES.values())
     assert {name: cls.retryable for name, cls in FAMILIES.items()} == {
@@ -31,7 +31,7 @@ def test_every_reason_has_one_class_whose_family_says_if_it_lasts() -> None:
     assert all("retryable" not in vars(cls) for cls in REASONS if cls is not LiptError)
 
 
-def test_error_keeps_its_sentence_and_when_to_ask_again_between_processes() -> None:
+def test_a_pickled_error_keeps_its_message_and_retry_time() -> None:
     again = copy.copy(QueueFullError("3 wait. Ask again.", retry_after_seconds=2.5))
     assert (type(again), str(again)) == (QueueFullError, "3 wait. Ask again.")
     assert again.retry_after_seconds == 2.5
@@ -63,18 +63,18 @@ def run(transfer: Transfer, *, max_failures: int = 3) -> tuple[str, list[float]]
     return said, pauses
 
 
-def test_pauses_double_up_to_the_longest() -> None:
+def test_pauses_double_up_to_the_maximum() -> None:
     assert run(Transfer(0, 0, 0, 0, 0), max_failures=6) == ("done", [1.0, 2.0, 4.0, 4.0, 4.0])
 
 
-def test_progress_starts_the_count_again() -> None:
+def test_progress_resets_the_pauses() -> None:
     assert run(Transfer(0, 0, 7, 7, 9, 9)) == ("done", [1.0, 2.0, 1.0, 2.0, 1.0, 2.0])
     # 8, back to 0, 8 again: no new byte since the first.
     with pytest.raises(CorruptBlobError):
         run(Transfer(8, 0, 8, error=CorruptBlobError))
 
 
-def test_an_error_decides_whether_and_when_it_is_tried_again() -> None:
+def test_an_error_decides_on_its_retry() -> None:
     with pytest.raises(UnknownBlobError):
         run(Transfer(0, error=UnknownBlobError))
     pauses, errors = list[float](), iter([5.0, 0.5, None])

@@ -25,7 +25,7 @@ def memory(*parts: Part) -> Cost:
     return Cost("memory of a worker", "bytes", parts)
 
 
-def test_largest_part_is_blamed_and_the_remedy_is_the_largest_value_that_fits() -> None:
+def test_over_limit_error_names_the_largest_part_and_the_largest_fitting_value() -> None:
     cost = memory(Part("", 1, 10 * MB, "its process"), Part("a.size", 100, MB, "a batch"))
     limit = Limit("limits.m", 50 * MB)
     found = violation(cost, limit)
@@ -53,7 +53,7 @@ def test_largest_part_is_blamed_and_the_remedy_is_the_largest_value_that_fits() 
         ((Part("", 2, 60, "x"), Part("b", 0, 50, "y")), "Raise m"),
     ],
 )
-def test_remedy_where_no_value_would_do(parts: tuple[Part, ...], remedy: str) -> None:
+def test_over_limit_error_without_a_fitting_value(parts: tuple[Part, ...], remedy: str) -> None:
     found = violation(memory(*parts), Limit("m", 100))
     assert found is not None
     assert found.sentence.endswith(f" {remedy}.")
@@ -94,7 +94,7 @@ def test_memory_and_images_of_a_learner_are_counted() -> None:
 CPU = torch.device("cpu")
 
 
-def test_threads_and_cudnn_come_back_even_after_an_error() -> None:
+def test_threads_and_cudnn_settings_are_restored_after_an_error() -> None:
     threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
     inside: list[tuple[int, bool]] = []
 
@@ -112,7 +112,7 @@ def test_threads_and_cudnn_come_back_even_after_an_error() -> None:
         assert torch.get_num_threads() == threads
 
 
-def test_global_draws_come_from_the_seed_and_the_generator_comes_back() -> None:
+def test_seeded_generators_are_restored() -> None:
     before = torch.get_rng_state()
     with seeded_generators(5, CPU):
         first = torch.rand(3)
@@ -122,7 +122,7 @@ def test_global_draws_come_from_the_seed_and_the_generator_comes_back() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_seed_is_the_digest_of_run_seed_purpose_and_index() -> None:
+def test_a_derived_seed_is_the_digest_of_run_seed_purpose_and_index() -> None:
     # What was drawn once is drawn again by every later version.
     digest = hashlib.sha256(b"7/shards/2").digest()
     assert derive_seed(7, "shards", 2) == int.from_bytes(digest[:8], "little") // 2
