@@ -167,12 +167,6 @@ class TlsContents:
             [(self.key, self.cert)], root_certificates=self.ca
         )
 
-    def channel_credentials(self) -> grpc.ChannelCredentials:
-        """The server's authority, and the client's certificate."""
-        return grpc.ssl_channel_credentials(
-            root_certificates=self.ca, private_key=self.key, certificate_chain=self.cert
-        )
-
 
 @dataclass(frozen=True)
 class TlsFiles:

@@ -78,8 +78,9 @@ def open_channel(
     channel: Any
     if tls is not None:
 
-        def connect(contents: TlsContents) -> grpc.Channel:
-            return grpc.secure_channel(address, contents.channel_credentials(), options=_OPTIONS)
+        def connect(pem: TlsContents) -> grpc.Channel:
+            credentials = grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
+            return grpc.secure_channel(address, credentials, options=_OPTIONS)
 
         channel = RenewingChannel(Renewal(tls).current, connect)
     elif token is None and is_loopback(host):

@@ -243,8 +243,9 @@ async def serving(served_files: TlsFiles) -> AsyncIterator[str]:
 def connect(address: str, served_files: TlsFiles) -> grpc.aio.Channel:
     # Each channel has a connection of its own.
     options = [("grpc.use_local_subchannel_pool", 1)]
-    contents = served_files.read(datetime.now(UTC))
-    return grpc.aio.secure_channel(address, contents.channel_credentials(), options)
+    pem = served_files.read(datetime.now(UTC))
+    credentials = grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
+    return grpc.aio.secure_channel(address, credentials, options)
 
 
 async def ask(address: str, served_files: TlsFiles) -> bytes:

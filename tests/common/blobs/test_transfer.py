@@ -24,11 +24,9 @@ from lipt.common.errors import (
     UploadInProgressError,
     WrongOffsetError,
 )
-from lipt.common.rpc.channel import open_channel
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.v1.blob_pb2_grpc import BlobServiceStub
 from tests.blob_files import file_size_limit, files_of
-from tests.faults.proxy import Fault, Proxy
 
 DATA = random.Random(0).randbytes(10 * CHUNK_BYTES + 5)
 NAME = BlobName.of(DATA)
@@ -171,19 +169,6 @@ async def test_a_caller_can_stop_a_transfer(
     with pytest.raises(InterruptedError):
         await to_thread(stopping.download, NAME, cache)
     assert cache.committed_offset(NAME) == 2 * CHUNK_BYTES
-
-
-async def test_an_upload_survives_five_interruptions(blobs: Any) -> None:
-    policy = RetryPolicy(max_failures=20, first_seconds=0.05, max_seconds=0.5)
-    # Connections get one to two chunks far, so that all of them are cut.
-    offsets = random.Random(0).sample(range(CHUNK_BYTES, 2 * CHUNK_BYTES), 5)
-    cuts = [Fault(upstream=True, offset_bytes=offset) for offset in offsets]
-    with Proxy(blobs.address, cuts) as proxy, open_channel(proxy.address) as channel:
-        await to_thread(Transfers(BlobServiceStub(channel), policy=policy).upload, DATA)
-    assert not proxy.faults
-    assert blobs.store.read_bytes(NAME) == DATA
-    # A cut costs at most the chunk that had arrived and was not yet written.
-    assert len(DATA) <= blobs.num_bytes <= len(DATA) + 5 * CHUNK_BYTES
 
 
 CONTENT = b"0123456789" * 100

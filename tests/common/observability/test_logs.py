@@ -67,8 +67,7 @@ def test_an_event_is_one_log_line_and_one_count(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["a\nevent=run_ended", 'quote"d', "tab\there", "a=b", "a b", "a\u2028b", "trailing\n"],
+    "text", ["a\nevent=run_ended", 'quote"d', "tab\there", "a=b", "a b", "a\u2028b", "trailing\n"]
 )
 def test_peer_texts_cannot_begin_a_line_or_pair(
     text: str, caplog: pytest.LogCaptureFixture
