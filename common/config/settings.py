@@ -90,7 +90,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     # Other content raises a ValueError, for TOML and for UTF-8.
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"--config {path} is not TOML: {error}. A service's --print-config prints a file."
+            f"--config {path} cannot be read as TOML: {error}. A service's "
+            "--print-config prints a file."
         ) from None
 
 

@@ -73,7 +73,7 @@ def test_flags_override_the_environment(tmp_path: Path, monkeypatch: pytest.Monk
             "[run.learners]\nnum_steps = 1\nnum_snapshots = 2",
             "Lower num_snapshots, or raise num_st",
         ),
-        ("listen = ", "is not TOML"),
+        ("listen = ", "cannot be read as TOML"),
     ],
 )
 def test_bad_file_is_refused_with_allowed_values(tmp_path: Path, text: str, words: str) -> None:
