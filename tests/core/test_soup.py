@@ -9,7 +9,7 @@ from lipt.common.errors import RunFailedError
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import OpenWeights, Scored
 from lipt.core.results import Ingredient
-from lipt.core.soup import Mixture, Soup, greedy_soup, slice_sizes, uniform_soup
+from lipt.core.soup import Mixture, Soup, greedy_soup, uniform_soup
 from tests.one_by_one import one_by_one
 from tests.properties import at_most
 
@@ -36,18 +36,7 @@ def ignore(_done: int, _total: int) -> None:
     """No progress bar."""
 
 
-class Recording:
-    """A score that keeps the weights it has seen."""
-
-    def __init__(self, score: Score) -> None:
-        self.score, self.seen = score, list[float]()
-
-    def __call__(self, weights: Mapping[str, torch.Tensor]) -> Scored:
-        self.seen.append(weights["w"][0].item())
-        return self.score(weights)
-
-
-def greedy(learners: Sequence[Weights], score: Score, num_alphas: int = 10) -> Soup:
+def greedy(learners: Sequence[Weights], score: Score, num_alphas: int | None = 10) -> Soup:
     evaluate = one_by_one(score)
     return greedy_soup(loaders(learners), evaluate, num_alphas=num_alphas, on_progress=ignore)
 
@@ -62,6 +51,19 @@ def test_two_learners_by_hand() -> None:
         (1, Ingredient(position=0, accuracy=0.9, alpha=1.0, kept=True, soup_accuracy=0.9)),
         (0, Ingredient(position=1, accuracy=0.5, alpha=0.25, kept=True, soup_accuracy=0.95)),
     ]
+
+
+def test_without_ratios_the_soup_is_the_mean_of_the_learners_that_help() -> None:
+    # 0.6 starts (accuracy 0.9); with 0.35 the mean is 0.475 (0.975). 0.8 makes it 0.583 (0.917), so
+    # it is discarded, and 0.1 makes it 0.35 (0.85). 1.0 and the first two have a mean of 0.65.
+    learners = [vector(1.0), vector(0.6), vector(0.1), vector(0.8), vector(0.35)]
+    soup = greedy(learners, closeness(0.5), num_alphas=None)
+    kept = [(index, item.alpha) for index, item in soup.ingredients.items() if item.kept]
+    assert kept == [(1, 1.0), (4, 0.5)]
+    assert soup.weights["w"].tolist() == pytest.approx([0.475])
+    third = greedy([*learners, vector(0.575)], closeness(0.5), num_alphas=None)
+    # 0.575 starts, then 0.6 (0.5875) does not help, and 0.35 does: 0.4625.
+    assert third.accuracy == pytest.approx(0.9625)
 
 
 def test_statistics_of_the_winner_replace_those_that_were_mixed() -> None:
@@ -206,65 +208,3 @@ def test_uniform_soup_has_the_mean_of_every_tensor_and_the_estimated_statistics(
     assert soup.accuracy == pytest.approx(0.3)
     assert all(part.kept and part.soup_accuracy == soup.accuracy for part in parts)
     assert told[-1] == (4, 4)
-
-
-def test_ratios_are_halved_on_slices_and_the_last_one_is_tried_on_the_whole_split() -> None:
-    # From 0.4 to 1.0: ratio k of 10 gives 0.4 + 0.06 k. Slices find other targets than the split.
-    slices = [Recording(closeness(target)) for target in (0.7, 0.58)]
-    whole = Recording(closeness(0.65))
-    soup = greedy_soup(
-        loaders([vector(1.0), vector(0.4)]),
-        one_by_one(whole),
-        num_alphas=10,
-        slices=[one_by_one(score) for score in slices],
-        on_progress=ignore,
-    )
-    mixed = [round(0.4 + 0.06 * number, 4) for number in range(10)]
-    # 5 is at 0.7; of 3 and 7, both 0.12 away, as of 4 and 6, both stay: five of nine.
-    assert [score.seen for score in slices] == [
-        pytest.approx(mixed[1:]),
-        pytest.approx(mixed[3:8]),
-    ]
-    # At 0.58 is 3, then 4 and 5; they are what is left for the whole split.
-    assert whole.seen == pytest.approx([1.0, 0.4, *mixed[3:6]])
-    assert soup.ingredients[0].alpha == pytest.approx(0.4)
-
-
-def test_of_equal_ratios_the_smallest_stay() -> None:
-    seen = Recording(lambda _weights: Scored(0.5, {}))
-    offered = loaders([vector(0.0), vector(1.0)])
-    slices = [one_by_one(Recording(lambda _weights: Scored(0.5, {}))), one_by_one(seen)]
-    greedy_soup(offered, one_by_one(seen), num_alphas=6, slices=slices, on_progress=ignore)
-    # Both alone, the smallest three of five on the second slice, two of them on the whole split.
-    assert seen.seen == pytest.approx([0.0, 1.0, 1 / 6, 2 / 6, 3 / 6, 1 / 6, 2 / 6])
-
-
-def test_a_ratio_that_wins_on_slices_but_not_on_the_whole_split_is_discarded() -> None:
-    soup = greedy_soup(
-        loaders([vector(1.0), vector(0.4)]),
-        one_by_one(closeness(0.4)),
-        num_alphas=10,
-        slices=[one_by_one(closeness(1.0))] * 4,
-        on_progress=ignore,
-    )
-    assert soup.weights["w"].tolist() == pytest.approx([0.4])
-    assert [item.kept for item in soup.ingredients.values()] == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("num_validation", "num_alphas", "sizes"),
-    [
-        # 9 ratios, then 5, 3 and 2.
-        (1600, 10, [10, 20, 40, 80]),
-        (1000, 10, [7, 14, 28, 56]),
-        (12, 10, [2, 4, 8]),
-        # 3 ratios, then 2.
-        (1600, 4, [40, 80]),
-        (1600, 2, []),
-        (1600, 1, []),
-    ],
-)
-def test_slices_double_until_one_ratio_is_left(
-    num_validation: int, num_alphas: int, sizes: list[int]
-) -> None:
-    assert slice_sizes(num_validation, num_alphas) == sizes
