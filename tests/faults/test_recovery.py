@@ -22,7 +22,7 @@ def run_of(num_learners: int = 2, **learners: Any) -> dict[str, Any]:
     return {
         "model": "resnet8",
         "learners": {"num_learners": num_learners, "num_steps": 1, "batch_size": 32, **learners},
-        "soup": {"num_alphas": 2, "batch_norm_examples": 64},
+        "soup": {"batch_norm_examples": 64},
     }
 
 
@@ -89,7 +89,10 @@ def test_leases_outlast_a_stop_of_the_coordinator_that_is_longer_than_they_are(
 
 @pytest.mark.parametrize("stage", ["initializing", "merging"])
 def test_run_goes_on_when_its_stage_loses_its_process(cluster: Cluster, stage: str) -> None:
-    run_config = {**run_of(3), "soup": {"num_alphas": 10, "batch_norm_examples": 256}}
+    run_config = {
+        **run_of(3),
+        "soup": {"method": "interpolation", "num_alphas": 10, "batch_norm_examples": 256},
+    }
     coordinator = cluster.start_coordinator()
     cluster.start_worker("worker")
     with cluster.client() as client:
