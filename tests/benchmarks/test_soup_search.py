@@ -10,7 +10,7 @@ from lipt.common.config.run_config import SoupMethod
 pytestmark = pytest.mark.slow
 
 
-def test_examples_are_counted_by_method(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluated_examples_are_counted_for_each_method(monkeypatch: pytest.MonkeyPatch) -> None:
     run: dict[str, Any] = {"learners": {"num_learners": 2, "num_steps": 1, "batch_size": 32}}
     monkeypatch.setitem(soup_search.RUNS, "digits", run)
     found = soup_search.measure("digits", 0)

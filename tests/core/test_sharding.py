@@ -85,7 +85,7 @@ def test_shards_are_disjoint_and_do_not_depend_on_their_number() -> None:
     assert draw_densities(2, pruning, seed=3) != draw_densities(2, pruning, seed=4)
 
 
-def test_the_training_split_can_be_used_and_no_more() -> None:
+def test_shards_use_at_most_the_training_split() -> None:
     draw_shards(torch.arange(60), learners(3, 2, 10), seed=0)
     with pytest.raises(
         ConfigError,
@@ -145,7 +145,7 @@ def test_defaults_shrink_to_a_small_data_set(
     assert fitted(num_train, **asked) == expected
 
 
-def test_minibatches_that_an_operator_has_set_shrink_last() -> None:
+def test_explicitly_set_minibatches_shrink_last() -> None:
     operators = LearnersConfig(num_minibatches=4, min_learners=5)
     found = fit_defaults(operators, 50, fixed=()).learners
     sizes = (found.num_learners, found.num_minibatches, found.batch_size, found.min_learners)

@@ -41,7 +41,7 @@ def greedy(learners: Sequence[Weights], score: Score, num_alphas: int | None = 1
     return greedy_soup(loaders(learners), evaluate, num_alphas=num_alphas, on_progress=ignore)
 
 
-def test_two_learners_by_hand() -> None:
+def test_soup_of_two_learners_by_hand() -> None:
     # Target 0.5: learner 1 (0.4, accuracy 0.9) starts; learner 0 (1.0, 0.5) at alpha = 1/4 gives
     # 0.55 (0.95), at 1/2 gives 0.7 (0.8): it enters with 1/4.
     soup = greedy([vector(1.0), vector(0.4)], closeness(0.5), num_alphas=4)
@@ -53,7 +53,7 @@ def test_two_learners_by_hand() -> None:
     ]
 
 
-def test_without_ratios_the_soup_is_the_mean_of_the_learners_that_help() -> None:
+def test_a_soup_without_ratios_is_the_mean_of_helpful_learners() -> None:
     # 0.6 starts (accuracy 0.9); with 0.35 the mean is 0.475 (0.975). 0.8 makes it 0.583 (0.917), so
     # it is discarded, and 0.1 makes it 0.35 (0.85). 1.0 and the first two have a mean of 0.65.
     learners = [vector(1.0), vector(0.6), vector(0.1), vector(0.8), vector(0.35)]
@@ -66,7 +66,7 @@ def test_without_ratios_the_soup_is_the_mean_of_the_learners_that_help() -> None
     assert third.accuracy == pytest.approx(0.9625)
 
 
-def test_statistics_of_the_winner_replace_those_that_were_mixed() -> None:
+def test_the_soup_has_the_winner_s_statistics() -> None:
     # The estimate says which weights it was made for.
     def evaluate(weights: Mapping[str, torch.Tensor]) -> Scored:
         value = weights["w"].item()
@@ -80,7 +80,7 @@ def test_statistics_of_the_winner_replace_those_that_were_mixed() -> None:
     assert greedy(learners[1:], evaluate).weights["mean"].item() == pytest.approx(9.0)
 
 
-def test_no_learner_is_an_error() -> None:
+def test_a_soup_without_learners_is_an_error() -> None:
     with pytest.raises(RunFailedError, match=r"0 learners arrived.*deadline_seconds"):
         greedy([], closeness(0.5))
     with pytest.raises(RunFailedError, match="0 learners arrived"):
@@ -116,7 +116,7 @@ def brute_force(
     target=st.lists(st.integers(-8, 8).map(float), min_size=3, max_size=3),
     num_alphas=st.integers(1, 6),
 )
-def test_equals_the_brute_force_search(
+def test_the_soup_equals_a_brute_force_search(
     learners: list[list[float]], target: list[float], num_alphas: int
 ) -> None:
     # Float64 weights, and accuracies coarse enough that rounding does not decide.
@@ -147,7 +147,7 @@ def test_the_ends_of_an_interpolation_are_exact(alpha: float) -> None:
     assert mixed["w"].data_ptr() != expected["w"].data_ptr()
 
 
-def test_long_tensors_of_any_layout_are_mixed_as_in_one_piece() -> None:
+def test_blockwise_mixing_equals_mixing_at_once() -> None:
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(300, 700, generator=generator).t()
     end = torch.randn(700, 300, generator=generator)
@@ -155,7 +155,7 @@ def test_long_tensors_of_any_layout_are_mixed_as_in_one_piece() -> None:
     assert torch.equal(Mixture({"w": start}, {"w": end}, 0.3)["w"], expected)
 
 
-def test_integers_are_the_soups_and_dtypes_stay() -> None:
+def test_integer_tensors_and_dtypes_are_the_soup_s() -> None:
     soup = {
         "counter": torch.tensor(3),
         "half": torch.tensor([1.0], dtype=torch.bfloat16),
