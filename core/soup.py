@@ -1,10 +1,10 @@
 """Soup: independently trained learners, merged into theta_p.
 
-Learners are tried in decreasing validation accuracy, and mixed in or discarded. The greedy soup
-keeps the plain mean of its learners (Wortsman et al. 2022, "Model soups", arXiv:2203.05482): one
-evaluation each. Greedy interpolation (Ro et al. 2023, section 3.4) tries several ratios alpha for
-each learner and takes the best. The uniform soup of Appendix C averages all. Mixtures are made
-tensor by tensor, so memory does not grow with the number of learners.
+Learners are tried in decreasing validation accuracy, and mixed in or discarded. The greedy soup is
+the mean of those that do not lower the accuracy (Wortsman et al. 2022, "Model soups",
+arXiv:2203.05482): one evaluation each. Greedy interpolation (Ro et al. 2023, section 3.4) tries
+several ratios alpha for each learner and takes the best. The uniform soup of Appendix C averages
+all. Mixtures are made tensor by tensor, so memory does not grow with the number of learners.
 """
 
 from __future__ import annotations
@@ -95,9 +95,10 @@ def greedy_soup(
     """Merge learners one after another, each only if it helps.
 
     The best learner starts the soup (ties: the lowest index). Each next one is tried as one more
-    part of the mean, at alpha = 1 / (kept + 1), and enters if the accuracy rises. With `num_alphas`
-    it is tried at alpha = 1/num_alphas, 2/num_alphas, ..., and enters with the alpha of the highest
-    accuracy (ties: the smallest). alpha = 1 never beats the best learner.
+    part of the mean, at alpha = 1 / (kept + 1), and enters unless the accuracy falls. With
+    `num_alphas` it is tried at alpha = 1/num_alphas, 2/num_alphas, ..., and enters with the alpha
+    of the highest accuracy (ties: the smallest) if that is above the soup's. alpha = 1 never beats
+    the best learner.
     RunFailedError if there is no learner.
     """
     total = 2 * len(learners) - 1
@@ -109,12 +110,14 @@ def greedy_soup(
         if position == 0:
             weights = dict(learners[index]()) | best.statistics
         else:
-            kept = sum(item.kept for item in ingredients.values())
-            alphas = [1 / (kept + 1)]
-            if num_alphas is not None:
+            if num_alphas is None:
+                kept = sum(item.kept for item in ingredients.values())
+                alphas, floor = [1 / (kept + 1)], math.nextafter(soup_accuracy, -math.inf)
+            else:
                 alphas = [number / num_alphas for number in range(1, num_alphas)]
-            offered = _offer(weights, soup_accuracy, learners[index], evaluate, alphas)
-            weights, soup_accuracy, alpha = offered
+                floor = soup_accuracy
+            weights, alpha, accuracy = _offer(weights, floor, learners[index], evaluate, alphas)
+            soup_accuracy = max(soup_accuracy, accuracy)
             on_progress(len(learners) + position, total)
         ingredients[index] = Ingredient(
             position=position,
@@ -129,7 +132,7 @@ def greedy_soup(
 
 def _offer(
     soup: Weights,
-    soup_accuracy: float,
+    floor: float,
     opened: OpenWeights,
     evaluate: Evaluate,
     alphas: Sequence[float],
@@ -138,14 +141,14 @@ def _offer(
     learner = dict(opened())
     mixtures = [partial(Mixture, soup, learner, alpha) for alpha in alphas]
     best, statistics = 0.0, Weights()
-    for alpha, scored in zip(alphas, evaluate(mixtures, soup_accuracy), strict=True):
-        if scored.accuracy > soup_accuracy:
-            best, statistics, soup_accuracy = alpha, scored.statistics, scored.accuracy
+    for alpha, scored in zip(alphas, evaluate(mixtures, floor), strict=True):
+        if scored.accuracy > floor:
+            best, statistics, floor = alpha, scored.statistics, scored.accuracy
     if best:
         # Mixed again, in place: each old tensor is freed when its mixture is made.
         for name, tensor in Mixture(soup, learner, best).items():
             soup[name] = tensor
-    return soup | statistics, soup_accuracy, best
+    return soup | statistics, best, floor
 
 
 def uniform_soup(

@@ -210,7 +210,7 @@ class SoupConfig(Section):
     """Merging of the learners, and re-estimation of batch-norm statistics."""
 
     method: SoupMethod = SoupMethod.GREEDY
-    """`greedy` averages those learners that raise the accuracy on the validation split;
+    """`greedy` averages those learners that do not lower the accuracy on the validation split;
     `interpolation`, the paper's, mixes each in at the best of several ratios; `uniform` averages
     all."""
     num_alphas: int = Field(default=10, ge=1, le=1000)

@@ -53,17 +53,26 @@ def test_soup_of_two_learners_by_hand() -> None:
     ]
 
 
-def test_a_soup_without_ratios_is_the_mean_of_helpful_learners() -> None:
-    # 0.6 starts (accuracy 0.9); with 0.35 the mean is 0.475 (0.975). 0.8 makes it 0.583 (0.917), so
-    # it is discarded, and 0.1 makes it 0.35 (0.85). 1.0 and the first two have a mean of 0.65.
-    learners = [vector(1.0), vector(0.6), vector(0.1), vector(0.8), vector(0.35)]
-    soup = greedy(learners, closeness(0.5), num_alphas=None)
+def test_a_soup_without_ratios_is_the_mean_of_learners_that_do_no_harm() -> None:
+    # 0.4 starts (accuracy 0.9). With 0.8 the mean is 0.6 (0.9), which is no loss; with 0.2 it is
+    # 0.4667 (0.9667); 1.0 would make it 0.6 again, so it is discarded.
+    soup = greedy([vector(v) for v in (1.0, 0.4, 0.8, 0.2)], closeness(0.5), num_alphas=None)
     kept = [(index, item.alpha) for index, item in soup.ingredients.items() if item.kept]
-    assert kept == [(1, 1.0), (4, 0.5)]
-    assert soup.weights["w"].tolist() == pytest.approx([0.475])
-    third = greedy([*learners, vector(0.575)], closeness(0.5), num_alphas=None)
-    # 0.575 starts, then 0.6 (0.5875) does not help, and 0.35 does: 0.4625.
-    assert third.accuracy == pytest.approx(0.9625)
+    assert kept == [(1, 1.0), (2, 1 / 2), (3, 1 / 3)]
+    assert soup.weights["w"].tolist() == pytest.approx([1.4 / 3])
+    accuracies = [item.soup_accuracy for item in soup.ingredients.values()]
+    assert accuracies == pytest.approx([0.9, 0.9, 0.9667, 0.9667])
+
+
+def test_a_learner_is_tried_at_every_ratio_below_one() -> None:
+    seen = list[float]()
+
+    def score(weights: Mapping[str, torch.Tensor]) -> Scored:
+        seen.append(weights["w"].item())
+        return Scored(0.5, {})
+
+    greedy([vector(0.0), vector(1.0)], score, num_alphas=4)
+    assert seen == [0.0, 1.0, 0.25, 0.5, 0.75]
 
 
 def test_the_soup_has_the_winner_s_statistics() -> None:
