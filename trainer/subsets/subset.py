@@ -18,13 +18,6 @@ from lipt.trainer.arguments import checked
 from lipt.trainer.files import replacing
 from lipt.trainer.formatting import as_table
 from lipt.trainer.subsets import EXAMPLES_PER_SHARD
-from lipt.trainer.subsets.data import (
-    ExampleT_co,
-    MapStyle,
-    require_same_data,
-    row_numbers,
-    rows_of,
-)
 from lipt.trainer.subsets.formats import COLUMNS, decode, reader_of, writer_of
 
 if TYPE_CHECKING:
@@ -32,6 +25,7 @@ if TYPE_CHECKING:
 
     from lipt.common.data import Dataset
     from lipt.common.data.parallel import Progress
+    from lipt.trainer.subsets.data import ExampleT_co, MapStyle
     from lipt.trainer.subsets.weighted import WeightedData
 
 # The name in messages of a subset without a file.
@@ -183,10 +177,10 @@ class Subset:
         """
         import torch  # noqa: PLC0415 - slow
 
+        from lipt.trainer.subsets.data import row_numbers, rows_for  # noqa: PLC0415
         from lipt.trainer.subsets.weighted import WeightedData, normalized_weights  # noqa: PLC0415
 
-        rows = rows_of(data, self.manifest)
-        require_same_data(rows, self, check=check)
+        rows = rows_for(self, data, check=check)
         weights_K = normalized_weights(torch.from_numpy(self.weights.copy()))
         soft_labels_KC = None
         if self.soft_labels is not None:
@@ -212,9 +206,9 @@ class Subset:
         """
         from torch.utils.data import Subset as Chosen  # noqa: PLC0415 - slow
 
-        # torch's annotation requires its own Dataset, but uses no more than this.
-        source: Any = rows_of(dataset, self.manifest)
-        require_same_data(source, self, check=check)
+        from lipt.trainer.subsets.data import row_numbers, rows_for  # noqa: PLC0415
+
+        source = rows_for(self, dataset, check=check)
         self._warn_of_weights()
         return Chosen(source, row_numbers(self.indices))
 
@@ -223,6 +217,8 @@ class Subset:
 
         Its fingerprint is that of `parquet:PATH` with the same images and labels; else as `apply`.
         """
+        from lipt.trainer.subsets.data import require_same_data  # noqa: PLC0415 - slow
+
         require_same_data(dataset, self, check=check)
         self._warn_of_weights()
         return dataset.select(self.indices.tolist())

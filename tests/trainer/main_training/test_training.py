@@ -26,7 +26,6 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.trainer.main_training import Schedule, Trained, evenly, training
 from lipt.trainer.main_training.records import write_line
 from lipt.trainer.main_training.steps import comparable
-from lipt.trainer.subsets.data import Pairs
 from lipt.trainer.subsets.subset import Subset
 from tests.in_memory import in_memory
 from tests.trainer.main_training.conftest import RECIPE, equal, net
@@ -207,7 +206,7 @@ def test_a_test_set_gets_the_training_sets_flags_of_missing_numbers() -> None:
     labels = np.arange(4) % 2
     whole = np.arange(8.0).reshape(4, 2)
     holed = np.where(whole == 3, np.nan, whole)
-    wide, narrow = dataset_of(Pairs(holed, labels)), dataset_of(Pairs(whole, labels))
+    wide, narrow = dataset_of((holed, labels)), dataset_of((whole, labels))
     every = torch.arange(4)
     found = comparable(narrow, wide)
     assert found.inputs == wide.inputs
@@ -216,7 +215,7 @@ def test_a_test_set_gets_the_training_sets_flags_of_missing_numbers() -> None:
     assert found.inputs == narrow.inputs
     assert columns_in(found.examples(every))[""][1].tolist() == [2, pytest.approx(13 / 3)]
     with pytest.raises(DataError, match="Give a test set with the same inputs"):
-        comparable(dataset_of(Pairs(whole[:, :1], labels)), wide)
+        comparable(dataset_of((whole[:, :1], labels)), wide)
 
 
 @pytest.mark.parametrize("other", [classes, labels])

@@ -16,62 +16,15 @@ from torchvision.datasets import FakeData, ImageFolder, VisionDataset
 from lipt.common.data import open_dataset
 from lipt.common.data.loading import load
 from lipt.common.data.sources.user_data import FactoryRows
-from lipt.common.errors import DataError, SubsetError
-from lipt.trainer.subsets.data import map_style, row_numbers
+from lipt.common.errors import SubsetError
+from lipt.trainer.subsets.data import row_numbers, without_transforms
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.made_up import made_up_subset
 
 
-def test_columns_may_be_arrays_tensors_lists_frames_or_a_dictionary() -> None:
-    images = np.arange(2 * 8 * 8, dtype=np.uint8).reshape(2, 8, 8)
-    rows = map_style((images, np.array([1, 0])))
-    assert (len(rows), rows[0][1]) == (2, 1)
-    assert np.array_equal(rows[1][0], images[1])
-    assert not hasattr(rows, "classes")
-    features = torch.arange(6.0).reshape(3, 2)
-    assert map_style((features, torch.tensor([0, 1, 1])))[2][0].tolist() == [4.0, 5.0]
-    assert map_style(([[1, 2], [3, 4]], [0, 1]))[1] == ([3, 4], 1)
-    counts: Any = map_style((np.array([[1, 2]]), _Series(np.array([5]))))
-    assert (counts[0][0].dtype, counts.targets.tolist()) == (np.float32, [5])
-    texts = {"input_ids": torch.tensor([[7, 8], [9, 0]]), "mask": torch.ones(2, 2)}
-    example, label = map_style((texts, [0, 1]))[1]
-    assert (example["input_ids"].tolist(), example["mask"].tolist(), label) == ([9, 0], [1, 1], 1)
-
-
-class _Series:
-    """As pandas has it."""
-
-    def __init__(self, values: np.ndarray) -> None:
-        self._values = values
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def to_numpy(self) -> np.ndarray:
-        return self._values
-
-
-def test_a_table_gives_its_image_or_all_columns_and_its_label() -> None:
-    images = [Image.new("L", (8, 8), value) for value in (10, 20)]
-    classes = datasets.ClassLabel(names=["cat", "dog"])
-    features = datasets.Features(
-        {"id": datasets.Value("int64"), "image": datasets.Image(), "label": classes}
-    )
-    columns = {"id": [7, 8], "image": images, "label": [1, 0]}
-    rows = map_style(datasets.Dataset.from_dict(columns, features=features))
-    assert (len(rows), rows.classes, rows.targets.tolist()) == (2, ("cat", "dog"), [1, 0])
-    image, label = rows[1]
-    assert (image.getpixel((0, 0)), label) == (20, 0)
-    vectors = {"a": [[1.0], [2.0]], "b": [[3.0], [4.0]], "labels": [0, 1]}
-    assert map_style(datasets.Dataset.from_dict(vectors))[1] == ({"a": [2.0], "b": [4.0]}, 1)
-    table = datasets.Dataset.from_dict({"vector": [[1.0]], "stars": [5]})
-    with pytest.raises(DataError, match="the columns vector, stars, and none of them is called"):
-        map_style(table)
-
-
 def test_transforms_are_left_out_and_the_data_stays_as_it_is() -> None:
     data = FakeData(2, (3, 8, 8), transform=lambda image: "augmented")
-    assert isinstance(map_style(data)[0][0], Image.Image)
+    assert isinstance(without_transforms(data)[0][0], Image.Image)
     assert data[0][0] == "augmented"
 
 
@@ -231,7 +184,7 @@ def test_hugging_face_s_data_set_is_the_coordinators_parquet(parquet_file: Path)
 def test_tensors_that_would_fill_the_memory_are_not_looked_through(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lipt.common.data.loading.MEMORY_BUDGET_BYTES", NUM_ROWS * 8 - 1)
+    monkeypatch.setattr("lipt.trainer.subsets.data.MEMORY_BUDGET_BYTES", NUM_ROWS * 8 - 1)
     rows = [(torch.zeros(2), row % 2) for row in range(NUM_ROWS)]
     with pytest.raises(SubsetError, match=r"cannot be computed \(its tensors are too large"):
         subset_for("f" * 64).apply(rows)

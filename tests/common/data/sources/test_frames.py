@@ -10,10 +10,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import scipy.sparse
+import torch
+from PIL import Image
 from pyarrow import parquet
 
 from lipt.common.data import open_dataset
 from lipt.common.data.loading import dataset_of
+from lipt.common.data.sources.frames import map_style
 from lipt.common.data.sources.rows import ColumnRows
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.targets.kinds import TargetKind
@@ -177,3 +180,37 @@ def test_says_what_is_wrong_with_a_table(
 ) -> None:
     with pytest.raises(error, match=words):
         dataset_of(data, target=target)
+
+
+def test_columns_may_be_arrays_tensors_lists_frames_or_a_dictionary() -> None:
+    images = np.arange(2 * 8 * 8, dtype=np.uint8).reshape(2, 8, 8)
+    rows = map_style((images, np.array([1, 0])))
+    assert (len(rows), rows[0][1]) == (2, 1)
+    assert np.array_equal(rows[1][0], images[1])
+    features = torch.arange(6.0).reshape(3, 2)
+    assert map_style((features, torch.tensor([0, 1, 1])))[2][0].tolist() == [4.0, 5.0]
+    assert map_style(([[1, 2], [3, 4]], [0, 1]))[1] == ([3, 4], 1)
+    counts: Any = map_style((np.array([[1, 2]]), pd.Series([5])))
+    assert (counts[0][0].dtype, counts.targets.tolist()) == (np.float32, [5])
+    texts = {"input_ids": torch.tensor([[7, 8], [9, 0]]), "mask": torch.ones(2, 2)}
+    example, label = map_style((texts, [0, 1]))[1]
+    assert (example["input_ids"].tolist(), example["mask"].tolist(), label) == ([9, 0], [1, 1], 1)
+
+
+def test_a_table_gives_its_image_or_all_columns_and_its_label() -> None:
+    images = [Image.new("L", (8, 8), value) for value in (10, 20)]
+    classes = datasets.ClassLabel(names=["cat", "dog"])
+    features = datasets.Features(
+        {"id": datasets.Value("int64"), "image": datasets.Image(), "label": classes}
+    )
+    columns = {"id": [7, 8], "image": images, "label": [1, 0]}
+    rows = map_style(datasets.Dataset.from_dict(columns, features=features))
+    assert (len(rows), rows.classes, rows.targets.tolist()) == (2, ("cat", "dog"), [1, 0])
+    image, label = rows[1]
+    assert (image.getpixel((0, 0)), label) == (20, 0)
+    vectors = {"a": [[1.0], [2.0]], "b": [[3.0], [4.0]], "labels": [0, 1]}
+    assert map_style(datasets.Dataset.from_dict(vectors))[1] == ({"a": [2.0], "b": [4.0]}, 1)
+    stars = datasets.Dataset.from_dict({"vector": [[1.0]], "stars": [5]})
+    with pytest.raises(DataError, match="the columns vector, stars, and none of them is called"):
+        map_style(stars)
+    assert map_style(stars, "stars")[0] == ([1.0], 5)
