@@ -1,13 +1,29 @@
-"""Subset: selected examples of a data set, with their weights."""
+"""Subset: selected examples of a data set, with their weights; its files, readable without lipt.
+
+The suffix selects the format. Every format has N indices (int64, ascending), N weights (float32),
+and optional N x C soft labels (float16). All but .csv have a metadata object {"format":
+"lipt-subset", "version": 1, "strategy", "fingerprint", "digest", "manifest"}.
+
+.npy      consecutive npy records, as `numpy.save` on an open file writes them: `<i8` N, `<f4` N,
+          `|u1` with the metadata as UTF-8 JSON, and `<f2` N x C. `numpy.load` reads the indices.
+.json     the metadata object, with the keys "indices", "weights" and "soft_labels".
+.csv      an export for other programs, without metadata, so not read back: header
+          `index,weight,soft_0,...`, one row per example.
+
+In text, a number is the shortest decimal of its float64 value, which reads back exactly.
+"""
 
 from __future__ import annotations
 
+import csv
 import io
+import json
+import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +34,6 @@ from lipt.trainer.arguments import checked
 from lipt.trainer.files import replacing
 from lipt.trainer.formatting import as_table
 from lipt.trainer.subsets import EXAMPLES_PER_SHARD
-from lipt.trainer.subsets.formats import COLUMNS, decode, reader_of, writer_of
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -30,6 +45,21 @@ if TYPE_CHECKING:
 
 # The name in messages of a subset without a file.
 _JSON = Path("subset.json")
+
+_FORMAT = {"format": "lipt-subset", "version": 1}
+_COLUMNS = {"indices": np.int64, "weights": np.float32, "soft_labels": np.float16}
+_TEXTS = ("fingerprint", "digest", "strategy")
+# The records of a .npy: their types and dimensions.
+_RECORDS = (
+    ("indices", "<i8", 1),
+    ("weights", "<f4", 1),
+    ("metadata", "|u1", 1),
+    ("soft_labels", "<f2", 2),
+)
+# Rows converted to Python numbers at a time.
+_ROWS = 16_384
+
+CodecT = TypeVar("CodecT")
 
 
 @dataclass(frozen=True)
@@ -66,7 +96,7 @@ class Subset:
 
     def __post_init__(self, no_copy: bool) -> None:
         take = np.asarray if no_copy else np.array
-        for name, dtype in COLUMNS:
+        for name, dtype in _COLUMNS.items():
             if getattr(self, name) is not None:
                 column = take(getattr(self, name), dtype=dtype)
                 column.setflags(write=False)
@@ -245,7 +275,7 @@ class Subset:
         target = Path(path)
         write = writer_of(target)  # checked before there is a file
         with replacing(target) as temporary, temporary.open("wb") as file:
-            write(vars(self), file)
+            write(self, file)
         return target
 
     @classmethod
@@ -253,21 +283,21 @@ class Subset:
     def load(cls, path: str | Path) -> Self:
         """Read a .npy or .json, equal in every field; SubsetError for a damaged file."""
         source = Path(path)
-        reader_of(source)  # checked before the file is opened
+        _codec_of(source, _READERS, "read")  # checked before the file is opened
         with source.open("rb") as file:
-            return cls(**decode(file, source), no_copy=True)
+            return cls(**_decoded(file, source), no_copy=True)
 
     def to_json(self) -> str:
         """Return the content of a .json file."""
         file = io.BytesIO()
-        writer_of(_JSON)(vars(self), file)
+        _encode_json(self, file)
         return file.getvalue().decode()
 
     @classmethod
     @checked
     def from_json(cls, text: str) -> Self:
         """Read the output of `to_json`."""
-        return cls(**decode(io.BytesIO(text.encode()), _JSON), no_copy=True)
+        return cls(**_decoded(io.BytesIO(text.encode()), _JSON), no_copy=True)
 
     def to_webdataset(
         self,
@@ -311,3 +341,109 @@ def _require_valid(
         soft_labels_NC.min(initial=0) >= 0 and soft_labels_NC.max(initial=0) <= 1
     ):
         raise SubsetError("soft labels are probabilities in [0, 1]; these are not. Get them again.")
+
+
+def writer_of(path: Path) -> Callable[[Subset, BinaryIO], None]:
+    """Return the function that writes a format; SubsetError for another suffix."""
+    return _codec_of(path, _WRITERS, "written")
+
+
+def _codec_of(path: Path, codecs: Mapping[str, CodecT], action: str) -> CodecT:
+    codec = codecs.get(path.suffix.lower())
+    if codec is None:
+        raise SubsetError(
+            f"'{path}' has the suffix {path.suffix!r}; a subset is {action} as one of "
+            f"{', '.join(codecs)}. Choose one of these suffixes."
+        )
+    return codec
+
+
+def _metadata(subset: Subset) -> dict[str, Any]:
+    return _FORMAT | {name: getattr(subset, name) for name in (*_TEXTS, "manifest")}
+
+
+def _decoded(file: BinaryIO, path: Path) -> dict[str, Any]:
+    read = _codec_of(path, _READERS, "read")
+    try:
+        fields = read(file)
+        columns = {
+            name: np.asarray(fields[name], dtype=dtype)
+            for name, dtype in _COLUMNS.items()
+            if name != "soft_labels" or name in fields
+        }
+    # numpy and json raise any error for damaged bytes, MemoryError included.
+    except Exception as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise SubsetError(
+            f"{path} does not hold a subset ({reason}). It is damaged, or not written "
+            "by Subset.save: get it again with 'lipt subset get'."
+        ) from error
+    found = fields.pop("format", None), fields.pop("version", None)
+    if found != tuple(_FORMAT.values()):
+        raise SubsetError(
+            f"{path} is of format {found[0]!r} version {found[1]!r}; this version of lipt reads "
+            "'lipt-subset' version 1. Update lipt, or get the subset again."
+        )
+    texts = all(isinstance(fields.get(name), str) for name in _TEXTS)
+    if not texts or not isinstance(fields.get("manifest"), dict):
+        raise SubsetError(
+            f"{path} lacks its fingerprint, digest, strategy or manifest. Get it again."
+        )
+    return columns | {name: fields[name] for name in (*_TEXTS, "manifest")}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True)
+
+
+def _encode_npy(subset: Subset, file: BinaryIO) -> None:
+    metadata = np.frombuffer(_json(_metadata(subset)).encode(), dtype=np.uint8)
+    records = {**vars(subset), "metadata": metadata}
+    for name, dtype, _ in _RECORDS:
+        if records[name] is not None:
+            record = records[name].astype(dtype, copy=False)
+            np.lib.format.write_array(file, record, version=(1, 0), allow_pickle=False)
+
+
+def _decode_npy(file: BinaryIO) -> dict[str, Any]:
+    records: dict[str, Any] = {}
+    for name, dtype, ndim in _RECORDS:
+        ahead = file.read(1)
+        file.seek(-len(ahead), os.SEEK_CUR)
+        if not ahead and name == "soft_labels":
+            break
+        if not ahead:
+            raise ValueError(f"there are no {name}")
+        record = np.lib.format.read_array(file, allow_pickle=False)
+        if record.dtype.str != dtype or record.ndim != ndim:
+            raise ValueError(f"{name} are {record.dtype.str} of {record.ndim} dimensions")
+        records[name] = record
+    metadata: dict[str, Any] = json.loads(records.pop("metadata").tobytes())
+    return records | metadata
+
+
+def _encode_csv(subset: Subset, file: BinaryIO) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    columns: list[NDArray[Any]] = [subset.indices, subset.weights]
+    if subset.soft_labels is not None:
+        columns += list(subset.soft_labels.T)
+    writer.writerow(["index", "weight"] + [f"soft_{number}" for number in range(len(columns) - 2)])
+    for start in range(0, len(columns[0]), _ROWS):
+        some = slice(start, start + _ROWS)
+        writer.writerows(zip(*(column[some].tolist() for column in columns), strict=True))
+    text.detach()
+
+
+def _encode_json(subset: Subset, file: BinaryIO) -> None:
+    columns = {name: getattr(subset, name) for name in _COLUMNS}
+    lists = {name: column.tolist() for name, column in columns.items() if column is not None}
+    file.write(f"{_json(_metadata(subset) | lists)}\n".encode())
+
+
+def _decode_json(file: BinaryIO) -> dict[str, Any]:
+    return dict(json.loads(file.read()))
+
+
+_WRITERS = {".npy": _encode_npy, ".json": _encode_json, ".csv": _encode_csv}
+_READERS = {".npy": _decode_npy, ".json": _decode_json}

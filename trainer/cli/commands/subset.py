@@ -69,7 +69,7 @@ def get(
 def prepare(choice: Choice, out: Path) -> dict[str, str]:
     """The strategy's options, after a check of the size and of the file to write."""
     shared.require_size(choice.fraction, choice.budget)
-    from lipt.trainer.subsets.formats import writer_of
+    from lipt.trainer.subsets.subset import writer_of
 
     with shared.usage_errors():
         writer_of(out)
