@@ -1,7 +1,6 @@
 """Data: labelled data sets by name; row n is the same example in every process."""
 
-from lipt.common.data.dataset import Dataset, without_quarantined
-from lipt.common.data.input_format import input_format, normalization
+from lipt.common.data.dataset import Dataset, input_format, without_quarantined
 from lipt.common.data.loading import dataset_of, known_sources, open_dataset
 from lipt.common.data.shard import Shard, open_shard, pack_shard
 from lipt.common.data.sources.pairs import open_pairs
@@ -16,7 +15,6 @@ __all__ = [
     "fingerprint",
     "input_format",
     "known_sources",
-    "normalization",
     "open_dataset",
     "open_pairs",
     "open_shard",

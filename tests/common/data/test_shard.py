@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data import Dataset, Shard, open_dataset, open_shard, pack_shard, shard
-from lipt.common.data.input_format import input_format
+from lipt.common.data.dataset import input_format
 from lipt.common.data.loading import load
 from lipt.common.data.shard import EncodedImages
 from lipt.common.data.sources.rows import ArrayRows
