@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows
+from lipt.common.data.sources.storage import Stamp
 from lipt.common.errors import DataError
 from lipt.common.inputs.model_input import Stored, rows_of
 from lipt.common.inputs.specs import (

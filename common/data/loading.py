@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.dataset import Dataset
+from lipt.common.data.file_cache import cached_tensors
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.sources.bundled import BUNDLED, bundled_rows
 from lipt.common.data.sources.feature_file import features_rows
@@ -32,7 +33,6 @@ from lipt.common.data.sources.image_files import (
     distilled_rows,
     imagefolder_rows,
 )
-from lipt.common.data.sources.index import cached_tensors
 from lipt.common.data.sources.pairs import pairs_rows
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows, require_labels
 from lipt.common.data.sources.storage import is_url

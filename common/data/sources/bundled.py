@@ -21,8 +21,8 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows
+from lipt.common.data.sources.storage import Stamp
 from lipt.common.data.sources.texts import hashing_tokenizer, text_columns
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import DataError, MissingExtraError

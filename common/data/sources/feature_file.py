@@ -15,9 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ColumnRows, is_texts
-from lipt.common.data.sources.storage import split_query
+from lipt.common.data.sources.storage import Stamp, split_query
 from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
 from lipt.common.inputs.specs import MAX_DIMENSIONS, Column, ColumnType
 from lipt.common.targets.values import TargetValues, label_values, number_values

@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.sources.feature_file import read_tensors
-from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ArrayRows, ImageRows, is_texts, require_labels
-from lipt.common.data.sources.storage import identity_of, open_regular, walk_once
+from lipt.common.data.sources.storage import Stamp, identity_of, open_regular, walk_once
 from lipt.common.errors import DataError
 from lipt.common.images.formats import SUFFIXES, Header, check_file, decode_file
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.parallel import map_rows
-from lipt.common.data.sources.index import Stamp
+from lipt.common.data.sources.storage import Stamp
 from lipt.common.errors import DataError
 from lipt.common.images.formats import Header, fit_pixels
 from lipt.common.inputs.specs import Column

@@ -1,4 +1,4 @@
-"""Storage: files on disk or behind fsspec URLs, and the options after a source's path.
+"""Storage: files on disk or behind fsspec URLs, their stamps, and a source's options.
 
 Options follow a question mark, as in `csv:PATH?label=grade&drop=id,name`. Values are
 percent-decoded after lists are split: a comma in a column's name is `%2C`.
@@ -6,6 +6,7 @@ percent-decoded after lists are split: a comma in a column's name is `%2C`.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 _URL = re.compile(r"(?P<kind>[A-Za-z][A-Za-z0-9+.-]*)://")
 _SECRET = re.compile(r"://[^/@]*:[^/@]*@")
+
+# Stamping this many takes 0.1 to 0.3 s on a local disk.
+MAX_FILES = 20_000
 
 # Attributes that servers use as file versions.
 _MARKS = ("etag", "mtime", "lastmodified", "last_modified", "created", "md5hash", "generation")
@@ -261,6 +265,40 @@ def versions_of(urls: Sequence[str]) -> list[tuple[str, ...]]:
         storage.files.invalidate_cache()
     with ThreadPoolExecutor(_STAT_THREADS, thread_name_prefix="stat") as executor:
         return list(executor.map(lambda url: storages[url.partition("://")[0]].version(url), urls))
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """Names, sizes, inodes, mtimes and ctimes of files at one moment; versions of URLs."""
+
+    paths: tuple[str, ...]
+    digest: str
+
+    @classmethod
+    def of(cls, files: Sequence[str | os.PathLike[str]], folders: Sequence[str] = ()) -> Stamp:
+        """The current stamp; with too many files, of evenly spaced ones and of `folders`."""
+        step = max(1, -(-len(files) // MAX_FILES))
+        paths = (*(os.fspath(file) for file in files[::step]), *(folders if step > 1 else ()))
+        return cls(paths, _digest(paths))
+
+    def holds(self) -> bool:
+        return _digest(self.paths) == self.digest
+
+
+def _digest(paths: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    urls = [path for path in paths if is_url(path)]
+    remote = dict(zip(urls, versions_of(urls), strict=True)) if urls else {}
+    for path in paths:
+        seen: tuple[object, ...] = remote.get(path, ())
+        try:
+            if not seen:
+                stat = os.stat(path)  # noqa: PTH116 - a Path for each would cost more
+                seen = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+        except OSError as error:
+            seen = (error.errno,)
+        digest.update(repr((path, seen)).encode(errors="surrogateescape"))
+    return digest.hexdigest()
 
 
 def read_exactly(storage: Storage, name: str, offset: int, size: int) -> bytes:

@@ -31,9 +31,8 @@ import numpy as np
 import torch
 
 from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import is_texts
-from lipt.common.data.sources.storage import is_url, open_regular, storage_of
+from lipt.common.data.sources.storage import Stamp, is_url, open_regular, storage_of
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra
 from lipt.common.text import did_you_mean, listed

@@ -22,9 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lipt.common.data.sources.index import Stamp
 from lipt.common.data.sources.rows import ColumnRows, Labels, impute, labels_of_names
-from lipt.common.data.sources.storage import Query, split_query
+from lipt.common.data.sources.storage import Query, Stamp, split_query
 from lipt.common.data.sources.table_files import (
     Cell,
     Table,

@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lipt.common.data.sources.index import allocate_in_cache
+from lipt.common.data.file_cache import allocate_in_cache
 from lipt.common.data.sources.table_files import Cell
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra

@@ -1,21 +1,15 @@
-import errno
 import itertools
-import logging
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from lipt.common.data import open_dataset
-from lipt.common.data.sources import index
-from lipt.common.data.sources.index import Stamp, allocate_tensor, cached_tensors
-from lipt.common.data.sources.storage import Ranges, Storage, storage_of
+from lipt.common.data.sources import storage
+from lipt.common.data.sources.storage import Ranges, Stamp, Storage, storage_of
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, MissingExtraError
 from tests.tar_shards import samples, write_shard
@@ -128,55 +122,6 @@ def test_reads_what_a_slice_has(size: int, reads: list[tuple[int, int]]) -> None
         assert ranges.read(offset, some) == file.content[offset : offset + some]
 
 
-class Made:
-    def __init__(self) -> None:
-        self.times = 0
-
-    def __call__(self) -> Mapping[str, Tensor]:
-        self.times += 1
-        return {"a": torch.arange(5), "empty": torch.empty(0)}
-
-
-def keep(made: Made, number: int = 0) -> list[int]:
-    found = cached_tensors("rows", ("x", number), made)
-    assert found["empty"].tolist() == []
-    return list(found["a"].tolist())
-
-
-def test_what_was_made_once_is_found_again_and_nothing_is_kept_of_what_failed(
-    indexes: Path,
-) -> None:
-    def fails() -> Mapping[str, Tensor]:
-        raise DataError("broken")
-
-    with pytest.raises(DataError, match="broken"):
-        cached_tensors("rows", ("x", 0), fails)
-    assert not indexes.exists()
-    made = Made()
-    assert [keep(made) for _ in range(3)] == [[0, 1, 2, 3, 4]] * 3
-    assert made.times == 1
-
-
-def test_an_unwritable_directory_is_told(indexes: Path, caplog: pytest.LogCaptureFixture) -> None:
-    indexes.parent.parent.mkdir(exist_ok=True)
-    indexes.parent.write_text("a file in its place")
-    with caplog.at_level(logging.WARNING):
-        assert keep(Made()) == [0, 1, 2, 3, 4]
-    assert "is not cached in" in caplog.text
-    assert "XDG_CACHE_HOME" in caplog.text
-
-
-def test_the_last_used_stay(indexes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Made()
-    first = cached_tensors("rows", ("x", 0), made)
-    (size,) = {path.stat().st_size for path in indexes.iterdir()}
-    monkeypatch.setattr(index, "MOST_BYTES", size)
-    keep(made, 1)
-    assert len(list(indexes.iterdir())) == 1
-    # Mapped files may go; what was mapped stays readable.
-    assert first["a"].tolist() == [0, 1, 2, 3, 4]
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
     paths = [tmp_path / f"{number}.png" for number in range(10)]
@@ -202,49 +147,10 @@ def test_changes_of_files_are_noticed(files: list[Path], monkeypatch: pytest.Mon
     other.replace(files[5])
     assert not taken.holds()
     # Of very many files some are looked at, and their folder.
-    monkeypatch.setattr(index, "MAX_FILES", 5)
+    monkeypatch.setattr(storage, "MAX_FILES", 5)
     folder = str(files[0].parent)
     taken = Stamp.of(files, [folder])
     assert taken.paths == (*map(str, files[::2]), folder)
     other = files[1].with_suffix(".new")
     other.write_bytes(b"xyz")
     assert not taken.holds()
-
-
-def mapped_files(folder: Path) -> list[str]:
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return [line for line in lines if str(folder) in line]
-
-
-linux_only = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
-
-
-@linux_only
-def test_what_is_large_is_mapped_from_a_file_without_a_name(tmp_path: Path) -> None:
-    folder = tmp_path / "made"
-    values = allocate_tensor((10, 3), torch.float16, folder, memory_bytes=59)
-    assert (values.shape, values.dtype) == ((10, 3), torch.float16)
-    assert len(mapped_files(folder)) == 1
-    assert list(folder.iterdir()) == []
-    values.fill_(2)
-    values[4] = 7
-    assert values.sum() == 2 * 27 + 7 * 3
-    row = values[4]
-    del values
-    assert row.tolist() == [7, 7, 7]
-    del row
-    assert mapped_files(folder) == []
-
-
-def test_a_full_disk_is_told_and_memory_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def full(*_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.posix_fallocate", full)
-    with caplog.at_level(logging.WARNING):
-        values = allocate_tensor((4, 2), torch.float32, tmp_path, memory_bytes=0)
-    assert values.fill_(1).sum() == 8
-    assert "held in memory" in caplog.text
-    assert "No space left" in caplog.text
