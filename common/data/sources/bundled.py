@@ -23,7 +23,7 @@ import torch
 
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows
 from lipt.common.data.sources.storage import Stamp
-from lipt.common.data.sources.texts import hashing_tokenizer, text_columns
+from lipt.common.data.sources.tables import hashing_tokenizer, text_columns
 from lipt.common.determinism import derive_generator
 from lipt.common.errors import DataError, MissingExtraError
 from lipt.common.inputs.specs import Column, ColumnType

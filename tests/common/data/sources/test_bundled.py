@@ -8,7 +8,7 @@ import pytest
 
 from lipt.common.data.sources.bundled import bundled_rows
 from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.data.sources.texts import hashing_tokenizer
+from lipt.common.data.sources.tables import hashing_tokenizer
 from lipt.common.errors import DataError
 
 datasets = pytest.importorskip("sklearn.datasets")

@@ -14,7 +14,7 @@ from torch import Tensor
 from lipt.common.data import file_cache, fingerprint, open_dataset
 from lipt.common.data.sources.image_files import FILE_NAME, read_distilled
 from lipt.common.data.sources.rows import sampled_rows
-from lipt.common.data.sources.texts import (
+from lipt.common.data.sources.tables import (
     Tokenizer,
     file_tokenizer,
     hashing_tokenizer,

@@ -26,12 +26,12 @@ from lipt.common.data.sources.table_files import (
     RowGroups,
 )
 from lipt.common.data.sources.tables import (
+    bucket_of,
     categories_tensor,
     read_labels,
     read_numbers,
     table_rows,
 )
-from lipt.common.data.sources.texts import bucket_of
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.inputs.specs import Column, ColumnType, ImageSpec
 
