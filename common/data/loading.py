@@ -25,16 +25,22 @@ from lipt.common.data.dataset import Dataset
 from lipt.common.data.file_cache import cached_tensors
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.sources.bundled import BUNDLED, bundled_rows
-from lipt.common.data.sources.feature_file import features_rows
-from lipt.common.data.sources.frames import query_of, rows_in_memory
-from lipt.common.data.sources.image_files import (
-    EncodedRows,
+from lipt.common.data.sources.files import (
     cifar_rows,
     distilled_rows,
+    features_rows,
     imagefolder_rows,
 )
+from lipt.common.data.sources.frames import query_of, rows_in_memory
 from lipt.common.data.sources.pairs import pairs_rows
-from lipt.common.data.sources.rows import ArrayRows, ColumnRows, ImageRows, Rows, require_labels
+from lipt.common.data.sources.rows import (
+    ArrayRows,
+    ColumnRows,
+    EncodedRows,
+    ImageRows,
+    Rows,
+    require_labels,
+)
 from lipt.common.data.sources.storage import is_url
 from lipt.common.data.sources.table_files import open_table, parquet_rows
 from lipt.common.data.sources.tables import table_rows

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image, UnidentifiedImageError
 
 from lipt.common.data.parallel import Progress, map_rows
-from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.rows import PixelRows
+from lipt.common.data.sources.rows import EncodedRows, PixelRows
 from lipt.common.data.sources.webdataset import CLASSES
 from lipt.common.errors import DataError, SubsetError
 from lipt.common.images.formats import FORMATS, to_image

@@ -33,8 +33,7 @@ from torch.nn import functional
 
 from lipt.common.data.file_cache import allocate_in_cache, cached_tensors
 from lipt.common.data.parallel import Progress, threads_for
-from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.rows import ColumnRows
+from lipt.common.data.sources.rows import ColumnRows, EncodedRows
 from lipt.common.data.sources.storage import (
     Query,
     Stamp,

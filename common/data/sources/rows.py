@@ -21,11 +21,13 @@ Shapes: N examples, C channels or classes, H x W pixels, T targets, P features o
 from __future__ import annotations
 
 import hashlib
+import io
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, TypeGuard
+from typing import BinaryIO, ClassVar, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -35,7 +37,7 @@ from torch import Tensor
 from lipt.common.data.parallel import map_rows
 from lipt.common.data.sources.storage import Stamp
 from lipt.common.errors import DataError
-from lipt.common.images.formats import Header, fit_pixels
+from lipt.common.images.formats import Header, check_file, decode_file, fit_pixels
 from lipt.common.inputs.specs import Column
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.targets.values import TargetValues
@@ -188,6 +190,41 @@ class ArrayRows(PixelRows):
     def pixels(self, row: int) -> NDArray[np.uint8]:
         pixels_CHW: NDArray[np.uint8] = self.images_NCHW[row]
         return pixels_CHW
+
+
+@dataclass(frozen=True)
+class EncodedRows(ImageRows):
+    """Labelled image files; `open` may run in any thread, and raises OSError or DataError."""
+
+    open: Callable[[int], BinaryIO]
+    where: Callable[[int], str]
+    encoded: ClassVar[bool] = True
+
+    def raw(self, row: int) -> bytes:
+        with self._file(row) as file:
+            return file.read()
+
+    def check(self, row: int) -> Header:
+        with self._file(row) as file:
+            return check_file(file)
+
+    def read(
+        self, row: int, channels: int, size: tuple[int, int]
+    ) -> tuple[Header, NDArray[np.uint8]]:
+        # In one read: a remote file costs a request for each part.
+        with self._file(row) as file:
+            return decode_file(io.BytesIO(file.read()), channels, size)
+
+    @contextmanager
+    def _file(self, row: int) -> Iterator[BinaryIO]:
+        try:
+            with self.open(row) as file:
+                yield file
+        except (DataError, OSError) as error:
+            raise DataError(
+                f"image {row} of {self.source} ({self.where(row)}) cannot be used: "
+                f"{error}. Replace it, or remove it and open the data again."
+            ) from error
 
 
 @dataclass(frozen=True)

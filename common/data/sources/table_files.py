@@ -30,8 +30,7 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
-from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.rows import is_texts
+from lipt.common.data.sources.rows import EncodedRows, is_texts
 from lipt.common.data.sources.storage import Stamp, is_url, open_regular, storage_of
 from lipt.common.errors import ConfigError, DataError
 from lipt.common.imports import import_extra

@@ -29,8 +29,7 @@ from torch import Tensor
 
 from lipt.common.data.file_cache import cached_tensors
 from lipt.common.data.parallel import Progress, map_rows
-from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.rows import labels_of_names
+from lipt.common.data.sources.rows import EncodedRows, labels_of_names
 from lipt.common.data.sources.storage import (
     Stamp,
     Storage,

@@ -26,8 +26,7 @@ from lipt.common.data import (
 )
 from lipt.common.data.dataset import IdMapping
 from lipt.common.data.loading import load
-from lipt.common.data.sources.image_files import EncodedRows
-from lipt.common.data.sources.rows import ArrayRows, ColumnRows
+from lipt.common.data.sources.rows import ArrayRows, ColumnRows, EncodedRows
 from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import (
     Column,

@@ -1,34 +1,52 @@
-"""Image files: encoded images, CIFAR, folders of classes, and distilled sets.
+"""Files of a data set: CIFAR, folders of images by class, features, and distilled sets.
+
+A feature file has vectors of another model, in one safetensors file with their labels:
+
+X                 N x d, or N x anything: numbers of any type
+y                 N class numbers from 0; floats for regression; N x C of 0 and 1 for labels
+paired_features   N x p, the other half of each pair, such as an image's caption; for
+                  strategies on pairs, not a model's input
+class_names       in the metadata: a JSON list of the class names
 
 `lipt distill` writes a folder with `synthetic.safetensors`: `images_NCHW`, uint8, by stage, then by
 class; `labels_N` and `stages_N`, int64 from 0; in its metadata `class_names`, a JSON list, and
 `manifest`, JSON of their creation.
 
-Shapes: N images, C channels, H x W pixels.
+Shapes: N images or vectors, C channels, H x W pixels.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from lipt.common.data.sources.feature_file import read_tensors
-from lipt.common.data.sources.rows import ArrayRows, ImageRows, is_texts, require_labels
-from lipt.common.data.sources.storage import Stamp, identity_of, open_regular, walk_once
-from lipt.common.errors import DataError
-from lipt.common.images.formats import SUFFIXES, Header, check_file, decode_file
+from lipt.common.data.sources.rows import (
+    ArrayRows,
+    ColumnRows,
+    EncodedRows,
+    is_texts,
+    require_labels,
+)
+from lipt.common.data.sources.storage import (
+    Stamp,
+    identity_of,
+    open_regular,
+    split_query,
+    walk_once,
+)
+from lipt.common.errors import BlobTooLargeError, DataError, WeightsError
+from lipt.common.images.formats import SUFFIXES
+from lipt.common.inputs.specs import MAX_DIMENSIONS, Column, ColumnType
+from lipt.common.targets.values import TargetValues, label_values, number_values
+from lipt.common.weights.files import Container, read_container
 
 FILE_NAME = "synthetic.safetensors"
 IMAGES, LABELS, STAGES = "images_NCHW", "labels_N", "stages_N"
@@ -36,42 +54,16 @@ CLASS_NAMES, MANIFEST = "class_names", "manifest"
 
 # torchvision's.
 _SUFFIXES = tuple(suffix for suffix in SUFFIXES if suffix != ".gif")
-_HOW = "It has to hold a directory for each class with at least one image in it."
+_FOLDER = "It has to hold a directory for each class with at least one image in it."
 
+_EXAMPLES, _LABELS, _PAIRED = "X", "y", "paired_features"
+_KNOWN = {_EXAMPLES, _LABELS, _PAIRED}
 
-@dataclass(frozen=True)
-class EncodedRows(ImageRows):
-    """Labelled image files; `open` may run in any thread, and raises OSError or DataError."""
-
-    open: Callable[[int], BinaryIO]
-    where: Callable[[int], str]
-    encoded: ClassVar[bool] = True
-
-    def raw(self, row: int) -> bytes:
-        with self._file(row) as file:
-            return file.read()
-
-    def check(self, row: int) -> Header:
-        with self._file(row) as file:
-            return check_file(file)
-
-    def read(
-        self, row: int, channels: int, size: tuple[int, int]
-    ) -> tuple[Header, NDArray[np.uint8]]:
-        # In one read: a remote file costs a request for each part.
-        with self._file(row) as file:
-            return decode_file(io.BytesIO(file.read()), channels, size)
-
-    @contextmanager
-    def _file(self, row: int) -> Iterator[BinaryIO]:
-        try:
-            with self.open(row) as file:
-                yield file
-        except (DataError, OSError) as error:
-            raise DataError(
-                f"image {row} of {self.source} ({self.where(row)}) cannot be used: "
-                f"{error}. Replace it, or remove it and open the data again."
-            ) from error
+# The file may have any size, its header may not.
+_MAX_BYTES = 2**50
+_MAX_TENSORS = 16
+_MAX_METADATA_BYTES = 2**22
+_HOW = "Write safetensors.torch.save_file({'X': N x d, 'y': N class numbers}, PATH)."
 
 
 def cifar_rows(source: str, path: str) -> ArrayRows:
@@ -107,14 +99,14 @@ def imagefolder_rows(source: str, path: str) -> EncodedRows:
     try:
         classes = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
     except OSError as error:
-        raise DataError(f"{source}: {path} cannot be used: {error}. {_HOW}") from error
+        raise DataError(f"{source}: {path} cannot be used: {error}. {_FOLDER}") from error
     starts = [Path(path) / name for name in classes]
     root = identity_of(path)
     by_class = [_images_in(start, {root, identity_of(start)}) for start in starts]
     empty = [name for name, files in zip(classes, by_class, strict=True) if not files]
     if empty or not classes:
         lacking = f"no image in {', '.join(empty)}" if empty else "no directory in it"
-        raise DataError(f"{source}: {path} cannot be used: there is {lacking}. {_HOW}")
+        raise DataError(f"{source}: {path} cannot be used: there is {lacking}. {_FOLDER}")
     files = [file for of_class in by_class for file in of_class]
     counts_C = torch.tensor([len(of_class) for of_class in by_class])
     labels_N = torch.arange(len(classes)).repeat_interleave(counts_C)
@@ -134,6 +126,94 @@ def _images_in(folder: Path, seen: set[tuple[int, int]]) -> list[str]:
         for name in names
         if name.lower().endswith(_SUFFIXES)
     ]
+
+
+def read_tensors(path: Path, remedy: str) -> Container:
+    """Open a user's safetensors file, with texts in its metadata."""
+    try:
+        return read_container(
+            path,
+            max_bytes=_MAX_BYTES,
+            max_tensors=_MAX_TENSORS,
+            max_metadata_bytes=_MAX_METADATA_BYTES,
+        )
+    except (WeightsError, BlobTooLargeError) as error:
+        # Its own remedy is about a model's weights.
+        raise DataError(f"{error.problem}. {remedy}") from error
+
+
+def features_rows(source: str, path: str) -> ColumnRows:
+    """A file's examples, float32, standardized unless `?standardize=no` follows its name."""
+    name, query = split_query(source, path, ("standardize",))
+    file = Path(name)
+    standardized = query.one_of("standardize", ("yes", "no")) == "yes"
+    stamp = Stamp.of([file])
+    container = read_tensors(file, _HOW)
+    if not {_EXAMPLES, _LABELS} <= container.specs.keys() <= _KNOWN:
+        found = ", ".join(map(repr, sorted(container.specs))) or "nothing"
+        raise DataError(f"{file} holds {found}. {_HOW}")
+    names = _class_names(file, container)
+    labels = container.tensor(_LABELS)
+    targets = _targets(file, labels, names)
+    labels_N = labels.to(torch.int64) if targets is None else targets.strata_N
+    examples = _floats(file, _EXAMPLES, container.tensor(_EXAMPLES), len(labels_N))
+    paired_NP = None
+    if _PAIRED in container.specs:
+        paired_NP = _floats(file, _PAIRED, container.tensor(_PAIRED), len(labels_N))
+        if paired_NP.ndim != 2 or not bool(paired_NP.isfinite().all()):
+            raise DataError(
+                f"{file}: {_PAIRED} has {paired_NP.ndim} dimensions, or values that are not "
+                "finite. Give finite numbers, N x p."
+            )
+    column = Column("", ColumnType.FLOAT32, tuple(examples.shape[1:]), standardized=standardized)
+    return ColumnRows(
+        source=source,
+        names=names or None,
+        labels_N=labels_N,
+        columns=(column,),
+        tensors={"": examples},
+        stamp=stamp,
+        targets=targets,
+        paired_NP=paired_NP,
+    )
+
+
+def _class_names(path: Path, container: Container) -> tuple[str, ...]:
+    try:
+        names: object = json.loads(container.metadata.get(CLASS_NAMES, "[]"))
+    except (ValueError, RecursionError):
+        names = None
+    if not is_texts(names):
+        raise DataError(
+            f"{path}: {CLASS_NAMES} in its metadata is not a JSON list of texts. Write "
+            f"metadata={{'{CLASS_NAMES}': json.dumps(names)}}."
+        )
+    return tuple(names)
+
+
+def _targets(path: Path, labels: Tensor, names: tuple[str, ...]) -> TargetValues | None:
+    if labels.ndim == 2:
+        binary = bool(((labels == 0) | (labels == 1)).all())
+        values_of = number_values if labels.is_floating_point() and not binary else label_values
+        return values_of(labels, names or None, str(path))
+    if labels.ndim == 1 and labels.is_floating_point():
+        return number_values(labels[:, None], None, str(path))
+    if labels.ndim != 1 or not len(labels):
+        raise DataError(
+            f"{path}: {_LABELS} is {labels.dtype} of the shape {list(labels.shape)}. Give a class "
+            "number for each example, floats (regression), or N x C of 0 and 1 (multi-label)."
+        )
+    return None
+
+
+def _floats(path: Path, name: str, values: Tensor, num_examples: int) -> Tensor:
+    shape = tuple(values.shape)
+    if not 2 <= len(shape) <= MAX_DIMENSIONS + 1 or shape[0] != num_examples or 0 in shape:
+        raise DataError(
+            f"{path}: {name} has the shape {list(shape)}, but {_LABELS} has {num_examples} labels. "
+            f"Give a row of numbers for each: [{num_examples}, d]."
+        )
+    return values.to(torch.float32).contiguous()
 
 
 @dataclass(frozen=True)
