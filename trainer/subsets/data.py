@@ -1,8 +1,8 @@
 """Data of a subset, and a check that the subset was selected from it.
 
 A data set of `lipt.common.data` has its fingerprint. For others, the check computes the
-coordinator's: of labels and encoded bytes (`datasets.Dataset`, ImageFolder's `samples`), or of
-labels and pixels. An image folder can have both.
+coordinator's: of labels and the bytes of image files, or of labels and pixels. Torchvision's
+ImageFolder can have both.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from lipt.common.data import Dataset, dataset_of, open_dataset
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES, name_with_target
 from lipt.common.data.sources import frames
 from lipt.common.data.sources.rows import fingerprint, numbered_classes
-from lipt.common.data.sources.table_files import IMAGE_COLUMNS, LABEL_COLUMNS
 from lipt.common.data.sources.user_data import bytes_of_first
 from lipt.common.errors import ConfigError, LiptError, SubsetError
 from lipt.common.imports import modules_of
@@ -156,9 +155,7 @@ def _candidates(dataset: Any, target: str | None) -> Iterator[Callable[[], str]]
         return
     samples = getattr(dataset, "samples", None)
     first = samples[0] if isinstance(samples, list) and samples else None
-    if frames.is_hugging_face(dataset):
-        yield partial(_of_table, dataset)
-    elif isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str):
+    if isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str):
         yield partial(_of_files, dataset)
     plain = without_transforms(dataset)
     yield partial(_of_rows, plain, target)
@@ -180,34 +177,6 @@ def _of_rows(dataset: Any, target: str | None) -> str:
 
 def _of_files(dataset: Any) -> str:
     samples: list[tuple[str, int]] = dataset.samples
-    labels = [label for _, label in samples]
-    names = getattr(dataset, "classes", None)
-    return _of_bytes(labels, names, lambda row: Path(samples[row][0]).read_bytes())
-
-
-def _of_table(table: Any) -> str:
-    """Compute the fingerprint from a `datasets.Dataset`'s storage, without decoding."""
-    features = table.features
-    images = [name for name in IMAGE_COLUMNS if name in features]
-    labels = [name for name in LABEL_COLUMNS if name in features]
-    if not images or not labels:
-        raise SubsetError(
-            f"it has the columns {', '.join(features)}, none called image or none called label"
-        )
-    storage = table.with_format("arrow")
-
-    def raw(row: int) -> bytes:
-        image = storage[row][images[0]][0].as_py()
-        content = image.get("bytes") if isinstance(image, dict) else None
-        if not isinstance(content, bytes):
-            raise SubsetError(f"its column {images[0]} does not hold the images' bytes")
-        return content
-
-    names = getattr(features[labels[0]], "names", None)
-    return _of_bytes(storage[:][labels[0]].to_numpy(), names, raw)
-
-
-def _of_bytes(labels: Any, names: Any, raw: Callable[[int], bytes]) -> str:
-    labels_N = torch.from_numpy(np.array(labels, dtype=np.int64))
-    classes = names or numbered_classes(labels_N, "reading it")
-    return fingerprint(labels_N, len(classes), raw)
+    labels_N = torch.tensor([label for _, label in samples], dtype=torch.int64)
+    names = getattr(dataset, "classes", None) or numbered_classes(labels_N, "reading it")
+    return fingerprint(labels_N, len(names), lambda row: Path(samples[row][0]).read_bytes())

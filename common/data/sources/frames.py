@@ -13,7 +13,7 @@ Tables and texts:
 Other data is read row by row, as `lipt.common.data.sources.user_data` does:
 
     (X, y)                            arrays, tensors, lists; also in dictionaries, by name
-    datasets.Dataset                  its image, else all columns but the label
+    datasets.Dataset                  the file of its image, else all columns but the label
     a map-style data set              unchanged
 
 Columns of texts are recognized: all columns besides the target, or one called text or the like, if
@@ -24,11 +24,12 @@ numbers than `csv:` takes for classes, is a number to predict; another one is a 
 from __future__ import annotations
 
 import copy
+import io
 import logging
 import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import numpy as np
@@ -36,8 +37,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lipt.common.data.parallel import Progress
-from lipt.common.data.sources.rows import ColumnRows
-from lipt.common.data.sources.storage import Query
+from lipt.common.data.sources.rows import ColumnRows, EncodedRows
+from lipt.common.data.sources.storage import Query, open_regular
 from lipt.common.data.sources.table_files import Cell, Table, cell_of, require_columns
 from lipt.common.data.sources.tables import are_too_many, read_numbers, rows_of_table
 from lipt.common.data.sources.user_data import NUMBER, FactoryRows, labels_of_rows, rows_of_data
@@ -92,11 +93,39 @@ class FrameTable(Table):
 
 def rows_in_memory(
     source: str, data: Any, progress: Progress | None = None, *, target: str | None = None
-) -> FactoryRows | ColumnRows:
+) -> EncodedRows | FactoryRows | ColumnRows:
     """The rows of a user's data: a table's, or those of a map-style data set."""
     if is_table(data):
         return _table_rows(source, data, target)
-    return rows_of_data(source, map_style(data, target), progress)
+    rows = map_style(data, target)
+    image = _image_column(data) if is_hugging_face(data) else ""
+    if image:
+        return _image_rows(source, data.select_columns([image]), rows)
+    return rows_of_data(source, rows, progress)
+
+
+def _image_column(table: Any) -> str:
+    """The first column of images, as `datasets.Image` stores them; "" without any."""
+    for name, feature in table.features.items():
+        if type(feature).__name__ == "Image" or (isinstance(feature, dict) and "bytes" in feature):
+            return str(name)
+    return ""
+
+
+def _image_rows(source: str, images: Any, rows: Pairs) -> EncodedRows:
+    labels = labels_of_rows(list(rows.targets), rows, source)
+    stored, (name,) = images.with_format("arrow"), images.features
+
+    def open_row(row: int) -> BinaryIO:
+        image = stored[row][name][0].as_py()
+        return open_regular(image["path"]) if image["bytes"] is None else io.BytesIO(image["bytes"])
+
+    return EncodedRows(
+        *(source, labels.names, labels.labels_N),
+        open=open_row,
+        where=lambda row: f"row {row} of the column {name}",
+        targets=labels.targets,
+    )
 
 
 def map_style(data: Any, target: str | None = None) -> Any:
@@ -170,8 +199,8 @@ class _TableExamples:
     """The examples of a Hugging Face `datasets.Dataset`: its image, else all but the label."""
 
     def __init__(self, table: Any, label: str) -> None:
-        images = [name for name, kind in table.features.items() if type(kind).__name__ == "Image"]
-        self._columns = images[:1] or [name for name in table.features if name != label]
+        image = _image_column(table)
+        self._columns = [image] if image else [name for name in table.features if name != label]
         self._table = table
 
     def __len__(self) -> int:

@@ -45,8 +45,8 @@ MOST_COLUMNS = 16_384
 # In characters. A quote that is never closed would take the rest of the file.
 _LONGEST_CELL = 2**24
 
-IMAGE_COLUMNS = ("img", "image")
-LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
+_IMAGE_COLUMNS = ("img", "image")
+_LABEL_COLUMNS = ("label", "labels", "fine_label", "fine_labels")
 _CACHE_BYTES = 2**30
 _LARGEST = np.iinfo(np.int64).max
 
@@ -383,7 +383,7 @@ def _image_and_label(table: ParquetTable) -> tuple[str, str]:
     listed = ", ".join(f"{field.name} ({field.type})" for field in schema)
     struct = re.compile(r"struct<(.*, )?bytes: (large_)?binary\b")
     images = [str(field.name) for field in schema if struct.match(str(field.type))]
-    image = next((candidate for candidate in IMAGE_COLUMNS if candidate in images), None)
+    image = next((candidate for candidate in _IMAGE_COLUMNS if candidate in images), None)
     if image is None and len(images) == 1:
         image = images[0]
     if image is None:
@@ -392,10 +392,10 @@ def _image_and_label(table: ParquetTable) -> tuple[str, str]:
             f"among {listed}. Call the images' column image."
         )
     integers = {field.name for field in schema if re.fullmatch(r"u?int\d+", str(field.type))}
-    label = next((candidate for candidate in LABEL_COLUMNS if candidate in integers), None)
+    label = next((candidate for candidate in _LABEL_COLUMNS if candidate in integers), None)
     if label is None:
         raise DataError(
-            f"{name} has no integer column called {', '.join(LABEL_COLUMNS)} among {listed}. "
+            f"{name} has no integer column called {', '.join(_LABEL_COLUMNS)} among {listed}. "
             "Call the class numbers' column label."
         )
     return image, label
