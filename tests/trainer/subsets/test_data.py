@@ -3,7 +3,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -11,29 +10,14 @@ from PIL import Image
 from pyarrow import parquet
 from torch.utils.data import Dataset
 from torchvision import transforms
-from torchvision.datasets import FakeData, ImageFolder, VisionDataset
+from torchvision.datasets import ImageFolder, VisionDataset
 
 from lipt.common.data import open_dataset
 from lipt.common.data.loading import load
 from lipt.common.data.sources.user_data import FactoryRows
 from lipt.common.errors import SubsetError
-from lipt.trainer.subsets.data import row_numbers, without_transforms
 from lipt.trainer.subsets.subset import Subset
 from tests.trainer.made_up import made_up_subset
-
-
-def test_transforms_are_left_out_and_the_data_stays_as_it_is() -> None:
-    data = FakeData(2, (3, 8, 8), transform=lambda image: "augmented")
-    assert isinstance(without_transforms(data)[0][0], Image.Image)
-    assert data[0][0] == "augmented"
-
-
-def test_row_numbers_are_pythons_own_ints() -> None:
-    rows = row_numbers(np.array([2, 5, 2**40]))
-    assert [type(rows[0]), rows[0], rows[-1]] == [int, 2, 2**40]
-    with pytest.raises(IndexError):
-        rows[3]
-
 
 NUM_ROWS = 70  # more than the rows that a fingerprint samples
 
@@ -83,20 +67,15 @@ def served(data: Any) -> str:
     return load(FactoryRows("m:f", data), memory_budget_bytes=2**20).fingerprint
 
 
-def test_a_set_of_ours_is_known_by_its_fingerprint() -> None:
-    digits = open_dataset("digits")
-    chosen = subset_for(digits.fingerprint, len(digits)).apply(digits)
-    assert len(chosen) == 3
-    assert torch.equal(chosen[1]["image"], digits[5]["image"])  # type: ignore[arg-type]
-
-
-def test_other_data_and_lengths_are_refused() -> None:
+def test_a_set_of_ours_is_known_by_its_fingerprint_and_others_refused() -> None:
     train, test = open_dataset("digits-train"), open_dataset("digits-test")
     subset = subset_for(train.fingerprint, num_examples=None)
     with pytest.raises(SubsetError, match=f"{train.fingerprint}.*{test.fingerprint}.*check=False"):
         subset.apply(test)
     assert len(subset.apply(test, check=False)) == 3
     digits = open_dataset("digits")
+    chosen = subset_for(digits.fingerprint, len(digits)).apply(digits)
+    assert torch.equal(chosen[1]["image"], digits[5]["image"])  # type: ignore[arg-type]
     for check in (True, False):
         with pytest.raises(SubsetError, match="from 1796 examples and this data set has 1797"):
             subset_for(digits.fingerprint, 1796).apply(digits, check=check)
