@@ -31,7 +31,7 @@ from lipt.common.data.sources.files import (
     features_rows,
     imagefolder_rows,
 )
-from lipt.common.data.sources.frames import query_of, rows_in_memory
+from lipt.common.data.sources.frames import query_of, rows_in_memory, without_transforms
 from lipt.common.data.sources.pairs import pairs_rows
 from lipt.common.data.sources.rows import (
     ArrayRows,
@@ -47,7 +47,7 @@ from lipt.common.data.sources.tables import table_rows
 from lipt.common.data.sources.webdataset import webdataset_rows
 from lipt.common.errors import ConfigError, DataError, UnknownNameError
 from lipt.common.images.formats import Header
-from lipt.common.imports import call_factory, load_factory, module_of
+from lipt.common.imports import call_factory, load_factory, module_of, modules_of
 from lipt.common.inputs.specs import Column, ColumnsSpec, ImageSpec
 from lipt.common.text import did_you_mean, format_bytes, listed
 
@@ -204,9 +204,26 @@ def open_dataset(
     )
 
 
-def dataset_of(data: Any, *, target: str | None = None, image_size: int | None = None) -> Dataset:
-    """A program's own table or map-style data set, as `open_dataset` opens a factory's."""
-    again = partial(rows_in_memory, "data", data, target=target)
+def open_data(
+    data: Any,
+    *,
+    target: str | None = None,
+    image_size: int | None = None,
+    allow_modules: Sequence[str] = (),
+) -> Dataset:
+    """Open data by its name, or a program's own data; see `lipt.open_dataset`."""
+    if isinstance(data, str | Path):
+        name = str(data) if target is None else name_with_target(str(data), target)
+        modules = (*allow_modules, *modules_of(name))
+        return open_dataset(name, image_size=image_size, allowed_modules=modules)
+    if isinstance(data, Dataset):
+        if target is not None:
+            raise ConfigError(
+                f"target={target!r} was given together with {data.source}, which is open already. "
+                "Give it where the data is opened."
+            )
+        return data
+    again = partial(rows_in_memory, "data", without_transforms(data), target=target)
     return load(again(), image_size=image_size, again=again)
 
 

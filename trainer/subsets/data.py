@@ -7,9 +7,8 @@ ImageFolder can have both.
 
 from __future__ import annotations
 
-import copy
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -18,15 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lipt.common.data import Dataset, dataset_of, open_dataset
-from lipt.common.data.loading import MEMORY_BUDGET_BYTES, name_with_target
+from lipt.common.data.loading import MEMORY_BUDGET_BYTES, open_data
 from lipt.common.data.sources import frames
 from lipt.common.data.sources.rows import fingerprint, numbered_classes
 from lipt.common.data.sources.user_data import bytes_of_first
-from lipt.common.errors import ConfigError, LiptError, SubsetError
-from lipt.common.imports import modules_of
-
-_TRANSFORMS = ("transform", "target_transform", "transforms")
+from lipt.common.errors import LiptError, SubsetError
 
 # Errors of reading a data set of an unexpected form.
 _UNREADABLE = (LiptError, OSError, TypeError, ValueError, LookupError, AttributeError)
@@ -45,28 +40,6 @@ class MapStyle(Protocol[ExampleT_co]):
 def row_numbers(indices_N: NDArray[np.int64]) -> array[int]:
     """Return a copy as a sequence of Python ints, of 8 bytes each; DataLoaders pickle it."""
     return array("q", indices_N.tobytes())
-
-
-def open_data(
-    data: Any,
-    *,
-    target: str | None = None,
-    image_size: int | None = None,
-    allow_modules: Sequence[str] = (),
-) -> Dataset:
-    """Open data by its name or in any form; a `Dataset` unchanged. As `lipt.open_dataset`."""
-    if isinstance(data, str | Path):
-        name = str(data) if target is None else name_with_target(str(data), target)
-        modules = (*allow_modules, *modules_of(name))
-        return open_dataset(name, image_size=image_size, allowed_modules=modules)
-    if isinstance(data, Dataset):
-        if target is not None:
-            raise ConfigError(
-                f"target={target!r} was given together with {data.source}, which is open already. "
-                "Give it where the data is opened."
-            )
-        return data
-    return dataset_of(without_transforms(data), target=target, image_size=image_size)
 
 
 def rows_for(subset: Any, data: Any, *, check: bool) -> Any:
@@ -89,20 +62,6 @@ def _target_of(manifest: Mapping[str, Any]) -> str | None:
     described = manifest.get("data")
     found = described.get("target") if isinstance(described, Mapping) else None
     return found if isinstance(found, str) else None
-
-
-def without_transforms(dataset: Any) -> Any:
-    """Return a data set without torchvision transforms, as a shallow copy if it has any."""
-    given = [name for name in _TRANSFORMS if getattr(dataset, name, None) is not None]
-    if not given:
-        return dataset
-    plain = copy.copy(dataset)
-    for name in given:
-        try:
-            setattr(plain, name, None)
-        except AttributeError:  # a property, unlike torchvision's attribute
-            return dataset
-    return plain
 
 
 def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
@@ -157,7 +116,7 @@ def _candidates(dataset: Any, target: str | None) -> Iterator[Callable[[], str]]
     first = samples[0] if isinstance(samples, list) and samples else None
     if isinstance(first, tuple) and len(first) == 2 and isinstance(first[0], str):
         yield partial(_of_files, dataset)
-    plain = without_transforms(dataset)
+    plain = frames.without_transforms(dataset)
     yield partial(_of_rows, plain, target)
     if plain is not dataset:
         # The user's data set may not work without its transform.

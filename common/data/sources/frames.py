@@ -48,6 +48,8 @@ from lipt.common.text import did_you_mean
 
 logger = logging.getLogger(__name__)
 
+_TRANSFORMS = ("transform", "target_transform", "transforms")
+
 # Names of targets where none is given, the likeliest first.
 TARGETS = ("label", "labels", "fine_label", "target", "class", "y")
 _TEXTS = ("text", "sentence", "review", "content")
@@ -153,6 +155,20 @@ def map_style(data: Any, target: str | None = None) -> Any:
             'with the attribute target = "number".'
         ) from None
     return found
+
+
+def without_transforms(dataset: Any) -> Any:
+    """Return a data set without torchvision transforms, as a shallow copy if it has any."""
+    given = [name for name in _TRANSFORMS if getattr(dataset, name, None) is not None]
+    if not given:
+        return dataset
+    plain = copy.copy(dataset)
+    for name in given:
+        try:
+            setattr(plain, name, None)
+        except AttributeError:  # a property, unlike torchvision's attribute
+            return dataset
+    return plain
 
 
 class Pairs:

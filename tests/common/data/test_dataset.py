@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from lipt.common.data import (
     Dataset,
-    decode_image,
     input_format,
     open_dataset,
     without_quarantined,
@@ -27,6 +26,7 @@ from lipt.common.data import (
 from lipt.common.data.dataset import IdMapping
 from lipt.common.data.loading import load
 from lipt.common.data.sources.rows import ArrayRows, ColumnRows, EncodedRows
+from lipt.common.images.formats import decode_image
 from lipt.common.inputs.model_input import to_model_input
 from lipt.common.inputs.specs import (
     Column,

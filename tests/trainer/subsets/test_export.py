@@ -9,8 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lipt.common.data import Dataset, open_dataset
-from lipt.common.data.loading import dataset_of
+from lipt.common.data import Dataset, open_data, open_dataset
 from lipt.common.errors import DataError, SubsetError
 from lipt.trainer import files
 from lipt.trainer.subsets.export import ChosenImage
@@ -130,7 +129,7 @@ def test_what_fails_leaves_nothing_behind(pets: Path, tmp_path: Path) -> None:
 
 
 def test_few_images_lie_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = dataset_of([(np.zeros((8, 8), np.uint8), row % 2) for row in range(1000)])
+    data = open_data([(np.zeros((8, 8), np.uint8), row % 2) for row in range(1000)])
     read: list[int] = []
     pixels = type(data.source_rows).pixels  # type: ignore[attr-defined]
     monkeypatch.setattr(
