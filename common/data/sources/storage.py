@@ -302,18 +302,15 @@ def _digest(paths: tuple[str, ...]) -> str:
 
 
 def read_exactly(storage: Storage, name: str, offset: int, size: int) -> bytes:
-    content = b""
-    while len(content) < size:
-        try:
-            part = storage.read(name, offset + len(content), size - len(content))
-        except OSError as error:
-            raise DataError(f"{name} cannot be read: {error}") from error
-        if not part:
-            raise DataError(
-                f"{name} ends {size - len(content)} bytes too early at {offset}: it has changed "
-                "since it was opened"
-            )
-        content += part
+    try:
+        content = storage.read(name, offset, size)
+    except OSError as error:
+        raise DataError(f"{name} cannot be read: {error}") from error
+    if len(content) < size:
+        raise DataError(
+            f"{name} ends {size - len(content)} bytes too early at {offset}: it has changed since "
+            "it was opened"
+        )
     return content
 
 
