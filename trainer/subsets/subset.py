@@ -321,7 +321,7 @@ class Subset:
         Raises:
             SubsetError, DataError: other data, an empty subset, or data without readable images.
         """
-        from lipt.trainer.subsets.export import export_shards  # noqa: PLC0415 - Pillow
+        from lipt.trainer.subsets.data import export_shards  # noqa: PLC0415 - Pillow
 
         return export_shards(self, dataset, Path(folder), examples_per_shard, on_progress)
 
