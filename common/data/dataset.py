@@ -93,7 +93,6 @@ class Dataset:
 
     @property
     def encoded(self) -> bool:
-        """Whether examples are image files rather than pixels."""
         return self.rows.encoded
 
     @property
@@ -109,7 +108,6 @@ class Dataset:
 
     @cached_property
     def id_mapping(self) -> IdMapping:
-        """The id mapping, where unusable images are excluded."""
         return IdMapping(self.quarantined)
 
     @property
@@ -190,11 +188,9 @@ class IdMapping:
     excluded: tuple[int, ...] = ()
 
     def ids(self, positions: Tensor) -> Tensor:
-        """The ids of positions, int64 of any shape."""
         return positions + torch.searchsorted(self._before, positions.contiguous(), right=True)
 
     def positions(self, ids: Tensor) -> Tensor:
-        """The positions of ids that are not excluded, int64 of any shape."""
         return ids - torch.searchsorted(self._excluded, ids.contiguous())
 
     def by_id(self, values_N: Tensor, otherwise: Tensor | float) -> Tensor:

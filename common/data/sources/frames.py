@@ -254,7 +254,6 @@ def is_table(data: Any) -> bool:
 
 
 def are_texts(examples: Any) -> bool:
-    """Whether the X of (X, y) is texts."""
     return isinstance(_first(examples), str)
 
 
@@ -373,7 +372,6 @@ def _table_rows(source: str, data: Any, target: str | None) -> ColumnRows:
 
 
 def _class_names(data: Any) -> dict[str, tuple[str, ...]]:
-    """The classes that a Hugging Face table names, by column."""
     features = dict(getattr(data, "features", {}))
     named = {name: getattr(feature, "names", None) for name, feature in features.items()}
     return {name: tuple(names) for name, names in named.items() if names}

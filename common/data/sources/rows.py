@@ -285,7 +285,6 @@ def is_texts(names: object) -> TypeGuard[list[str]]:
 
 
 def numbered_classes(labels_N: Tensor, source: str) -> tuple[str, ...]:
-    """Names "0", "1", ... up to the largest label."""
     largest = int(labels_N.max())
     if largest >= _MAX_CLASSES:
         raise DataError(

@@ -55,7 +55,6 @@ class Window(io.RawIOBase):
         self._read, self._offset, self._size, self._place = read, offset, size, 0
 
     def buffered(self) -> io.BufferedReader:
-        """Add a small buffer, for cheap short reads."""
         return io.BufferedReader(self, _BUFFER_BYTES)
 
     def readable(self) -> bool:
@@ -204,7 +203,6 @@ class Storage:
         return Window(lambda at, size: self.fetch(name, at, at + size), 0, self.size(name))
 
     def version(self, name: str) -> tuple[str, ...]:
-        """A file's size and version, for comparison."""
         try:
             info = self._info(name)
         except OSError as error:
@@ -259,7 +257,6 @@ def storage_of(source: str, name: str) -> Storage:
 
 
 def versions_of(urls: Sequence[str]) -> list[tuple[str, ...]]:
-    """Current sizes and versions of remote files, many at once."""
     storages = {url.partition("://")[0]: storage_of(url, url) for url in urls}
     for storage in storages.values():
         storage.files.invalidate_cache()

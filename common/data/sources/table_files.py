@@ -72,8 +72,7 @@ class Table(ABC):
             yield [list(column) for column in zip(*chunk, strict=True)]
 
     @abstractmethod
-    def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]:
-        """The cells of some columns, row by row."""
+    def _rows(self, names: Sequence[str]) -> Iterator[Sequence[Cell]]: ...
 
 
 def is_missing(cell: Cell) -> bool:
@@ -255,7 +254,6 @@ class RowGroups:
         self._lock = threading.Lock()
 
     def read(self, row: int) -> bytes:
-        """The bytes of a row, from any thread."""
         group = bisect_right(self._starts, row) - 1
         with self._lock:
             value = self._values(group)[row - self._starts[group]]
@@ -402,7 +400,6 @@ def _image_and_label(table: ParquetTable) -> tuple[str, str]:
 
 
 def _class_names(schema: Any, label_column: str) -> tuple[str, ...]:
-    """The class names in Hugging Face's metadata, or none."""
     try:
         described = json.loads((schema.metadata or {})[b"huggingface"])
         names = described["info"]["features"][label_column]["names"]

@@ -275,7 +275,6 @@ def categories_tensor(table: Table, columns: Sequence[str], buckets: int) -> Ten
 def token_columns(
     query: Query, table: Table, num_texts: int
 ) -> tuple[tuple[Column, ...], dict[str, Tensor]]:
-    """The tokens of the columns that the option `text` names."""
     texts = query.names("text")
     require_columns(table, texts, "text")
     length = query.number("max_length", _DEFAULT_LENGTH, minimum=1, maximum=2**16)
