@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from lipt.common.data.dataset import Dataset
-from lipt.common.data.file_cache import cached_tensors
 from lipt.common.data.parallel import Progress, map_rows, threads_for
 from lipt.common.data.sources.bundled import BUNDLED, bundled_rows
 from lipt.common.data.sources.files import (
@@ -41,7 +40,7 @@ from lipt.common.data.sources.rows import (
     Rows,
     require_labels,
 )
-from lipt.common.data.sources.storage import is_url
+from lipt.common.data.sources.storage import cached_tensors, is_url
 from lipt.common.data.sources.table_files import open_table, parquet_rows
 from lipt.common.data.sources.tables import table_rows
 from lipt.common.data.sources.webdataset import webdataset_rows

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import make_directory, write_durably
+from lipt.common.blobs.file_cache import cache_file, cached_files, find_cached, remove_oldest
 from lipt.common.blobs.store import BlobStore
 from lipt.common.config.run_config import RunConfig
 from lipt.common.data import Dataset, open_dataset, without_quarantined
-from lipt.common.data.file_cache import cache_file, cached_files, find_cached, remove_oldest
 from lipt.common.data.sources.rows import Rows
 from lipt.common.errors import DataError, LiptError, OtherDataError, StateError
 from lipt.common.inputs.specs import InputSpec

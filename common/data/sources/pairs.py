@@ -31,12 +31,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipt.common.data.file_cache import allocate_in_cache, cached_tensors
 from lipt.common.data.parallel import Progress, threads_for
 from lipt.common.data.sources.rows import ColumnRows, EncodedRows
 from lipt.common.data.sources.storage import (
     Query,
     Stamp,
+    allocate_in_cache,
+    cached_tensors,
     identity_of,
     open_regular,
     read_lines,

@@ -32,9 +32,8 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lipt.common.data.file_cache import allocate_in_cache
 from lipt.common.data.sources.rows import ColumnRows, Labels, impute, labels_of_names
-from lipt.common.data.sources.storage import Query, Stamp, split_query
+from lipt.common.data.sources.storage import Query, Stamp, allocate_in_cache, split_query
 from lipt.common.data.sources.table_files import (
     Cell,
     Table,

@@ -27,13 +27,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipt.common.data.file_cache import cached_tensors
 from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources.rows import EncodedRows, labels_of_names
 from lipt.common.data.sources.storage import (
     Stamp,
     Storage,
     Window,
+    cached_tensors,
     read_exactly,
     read_lines,
     split_query,

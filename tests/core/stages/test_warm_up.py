@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 
 from lipt.common.blobs.blob import BlobName
+from lipt.common.blobs.file_cache import cache_file
 from lipt.common.config.run_config import LearnersConfig, RunConfig
-from lipt.common.data.file_cache import cache_file
 from lipt.common.data.shard import Shard, open_shard
 from lipt.common.determinism import derive_seed
 from lipt.common.inputs.specs import ImageFormat

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from lipt.common.data import file_cache, fingerprint, open_dataset
-from lipt.common.data.sources.rows import sampled_rows
+from lipt.common.data import open_dataset
+from lipt.common.data.sources import storage
+from lipt.common.data.sources.rows import fingerprint, sampled_rows
 from lipt.common.data.sources.tables import (
     Tokenizer,
     file_tokenizer,
@@ -110,7 +111,7 @@ def tokens(*, huggingface: bool = False) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("memory_bytes", [2**28, 0])
 def test_chunks_follow_each_other(monkeypatch: pytest.MonkeyPatch, memory_bytes: int) -> None:
-    monkeypatch.setattr(file_cache, "MEMORY_BYTES", memory_bytes)
+    monkeypatch.setattr(storage, "MEMORY_BYTES", memory_bytes)
     one, two, three = (
         next(hashing_tokenizer(1, 1000).encode([word]))[0][0] for word in ("one", "two", "three")
     )

@@ -1,25 +1,12 @@
 import errno
-import logging
 import os
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
-from torch import Tensor
 
-from lipt.common.data import file_cache
-from lipt.common.data.file_cache import (
-    allocate_tensor,
-    cache_file,
-    cached_files,
-    cached_tensors,
-    find_cached,
-    remove_oldest,
-)
-from lipt.common.errors import DataError
+from lipt.common.blobs.file_cache import cache_file, cached_files, find_cached, remove_oldest
 
 
 class Texts:
@@ -105,70 +92,3 @@ def test_larger_files_are_ignored(texts: Texts) -> None:
     texts.text("a")
     assert find_cached(texts.folder, "kind", ("a",), max_bytes=3) is None
     assert find_cached(texts.folder, "kind", ("a",), max_bytes=4) is not None
-
-
-def test_tensors_are_made_once_and_the_last_used_stay(
-    indexes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[int] = []
-
-    def make(number: int) -> Mapping[str, Tensor]:
-        if number < 0:
-            raise DataError("broken")
-        made.append(number)
-        return {"a": torch.arange(5), "empty": torch.empty(0)}
-
-    def kept(number: int) -> Mapping[str, Tensor]:
-        return cached_tensors("rows", ("x", number), partial(make, number))
-
-    with pytest.raises(DataError, match="broken"):
-        kept(-1)
-    assert not indexes.exists()
-    for found in (kept(0), kept(0), kept(0)):
-        assert (found["a"].tolist(), found["empty"].tolist()) == ([0, 1, 2, 3, 4], [])
-    assert made == [0]
-    (size,) = {path.stat().st_size for path in indexes.iterdir()}
-    monkeypatch.setattr(file_cache, "MOST_BYTES", size)
-    kept(1)
-    assert len(list(indexes.iterdir())) == 1
-    # Mapped files may go; what was mapped stays readable.
-    assert found["a"].tolist() == [0, 1, 2, 3, 4]
-
-
-def mapped_files(folder: Path) -> list[str]:
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return [line for line in lines if str(folder) in line]
-
-
-linux_only = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
-
-
-@linux_only
-def test_what_is_large_is_mapped_from_a_file_without_a_name(tmp_path: Path) -> None:
-    folder = tmp_path / "made"
-    values = allocate_tensor((10, 3), torch.float16, folder, memory_bytes=59)
-    assert (values.shape, values.dtype) == ((10, 3), torch.float16)
-    assert len(mapped_files(folder)) == 1
-    assert list(folder.iterdir()) == []
-    values.fill_(2)
-    values[4] = 7
-    assert values.sum() == 2 * 27 + 7 * 3
-    row = values[4]
-    del values
-    assert row.tolist() == [7, 7, 7]
-    del row
-    assert mapped_files(folder) == []
-
-
-def test_a_full_disk_is_told_and_memory_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def full(*_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("os.posix_fallocate", full)
-    with caplog.at_level(logging.WARNING):
-        values = allocate_tensor((4, 2), torch.float32, tmp_path, memory_bytes=0)
-    assert values.fill_(1).sum() == 8
-    assert "held in memory" in caplog.text
-    assert "No space left" in caplog.text
