@@ -51,7 +51,7 @@ def pets(request: pytest.FixtureRequest, image_folder: Path) -> Dataset:
     return open_dataset(f"imagefolder:{image_folder}", memory_budget_bytes=request.param)
 
 
-def test_small_sets_are_pixels_and_large_ones_files(image_folder: Path) -> None:
+def test_small_sets_are_kept_as_pixels_and_large_sets_as_files(image_folder: Path) -> None:
     source = f"imagefolder:{image_folder}"
     needed = 5 * 3 * 12 * 10
     memory = open_dataset(source, memory_budget_bytes=needed)
@@ -67,7 +67,7 @@ def test_small_sets_are_pixels_and_large_ones_files(image_folder: Path) -> None:
     assert torch.equal(memory.labels_N, files.labels_N)
 
 
-def test_images_come_in_the_order_asked_for(pets: Dataset, image_folder: Path) -> None:
+def test_images_have_the_requested_order(pets: Dataset, image_folder: Path) -> None:
     files = [*sorted((image_folder / "cat").iterdir()), *sorted((image_folder / "dog").iterdir())]
     ids = [4, 0, 0, 3, 1]
     images_BCHW = pets.images(torch.tensor(ids))
@@ -100,7 +100,7 @@ budgets = pytest.mark.parametrize("budget", [IN_MEMORY, ON_DISK])
         ([(20, 30), (30, 20)], 16, (16, 16)),
     ],
 )
-def test_size_seen_by_the_model(
+def test_images_have_the_model_s_size(
     tmp_path: Path,
     encode: Encode,
     sizes: list[tuple[int, int]],
@@ -124,7 +124,7 @@ def normalization(data: Dataset, seed: int) -> ImageFormat:
     return found
 
 
-def test_normalization_agrees_with_a_slow_oracle_and_samples_by_seed() -> None:
+def test_normalization_equals_a_slow_oracle_and_samples_by_seed() -> None:
     images = np.random.default_rng(1).integers(0, 256, (250, 3, 4, 5), np.uint8)
     found = normalization(array_set(images), seed=0)
     for channel in range(3):
@@ -143,7 +143,7 @@ def test_normalization_agrees_with_a_slow_oracle_and_samples_by_seed() -> None:
     assert total == pytest.approx(round(total), abs=1e-6)
 
 
-def test_figures_are_of_chosen_examples_by_place_or_channel() -> None:
+def test_statistics_are_per_entry_or_channel_of_the_training_examples() -> None:
     data = load(column_rows())
     found = input_format(data, torch.tensor([2, 0]), seed=0)
     # Of 1 and 6: the mean is 3.5, the population's deviation 2.5.
@@ -161,7 +161,7 @@ def test_figures_are_of_chosen_examples_by_place_or_channel() -> None:
     assert found.columns[0].std == pytest.approx((math.sqrt(squares - mean**2), 1.0))
 
 
-def test_a_wrong_value_neither_hides_the_others_nor_reaches_a_model() -> None:
+def test_an_extreme_value_is_clipped_and_leaves_the_statistics_usable() -> None:
     values_N = torch.tensor([*map(float, range(9)), 1e12])
     rows = ColumnRows("made", None, torch.arange(10) % 2, (SIZES,), {"sizes": values_N})
     found = input_format(load(rows), torch.arange(10), seed=0)
@@ -186,7 +186,7 @@ def test_a_column_that_is_mostly_zero_keeps_its_rare_values() -> None:
 
 
 @budgets
-def test_files_that_are_replaced_are_noticed(image_folder: Path, budget: int) -> None:
+def test_replaced_files_are_detected(image_folder: Path, budget: int) -> None:
     dataset = open_dataset(f"imagefolder:{image_folder}", memory_budget_bytes=budget)
     assert not dataset.has_changed()
     path = image_folder / "cat" / "1.png"
@@ -219,7 +219,7 @@ def data():
 """
 
 
-def test_rows_of_a_user_s_own_that_are_read_when_asked_for_are_read_again(
+def test_lazily_read_user_rows_are_read_again(
     write_module: Callable[[str, str], None],
 ) -> None:
     write_module("lazy", FACTORY)
@@ -236,12 +236,12 @@ def test_rows_of_a_user_s_own_that_are_read_when_asked_for_are_read_again(
 @st.composite
 def id_mappings(draw: st.DrawFn) -> tuple[int, IdMapping]:
     size = draw(st.integers(1, 40))
-    left_out = draw(st.sets(st.integers(0, size - 1), max_size=size - 1))
-    return size, IdMapping(tuple(sorted(left_out)))
+    excluded = draw(st.sets(st.integers(0, size - 1), max_size=size - 1))
+    return size, IdMapping(tuple(sorted(excluded)))
 
 
 @given(id_mappings())
-def test_places_count_the_ids_that_are_not_excluded(drawn: tuple[int, IdMapping]) -> None:
+def test_positions_count_only_ids_that_are_not_excluded(drawn: tuple[int, IdMapping]) -> None:
     size, id_mapping = drawn
     ids = [row for row in range(size) if row not in id_mapping.excluded]
     places = torch.arange(len(ids))
@@ -278,7 +278,7 @@ def folder(tmp_path: Path, encode: Encode) -> Path:
 
 
 @budgets
-def test_broken_images_are_named_and_left_out(
+def test_broken_images_are_named_and_excluded(
     folder: Path, budget: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     def opening() -> Dataset:
@@ -312,7 +312,7 @@ def test_broken_images_are_named_and_left_out(
         ("read", {"max_corrupt": 3}, list(range(10))),
     ],
 )
-def test_images_are_looked_at_once(
+def test_every_image_is_validated_once(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     method: str,

@@ -137,7 +137,7 @@ def test_a_folder_is_recognized_as_files_and_as_pixels(folder: Path) -> None:
         assert len(subset_for(fingerprint, 10).apply(mine)) == 3
 
 
-def test_what_has_no_images_is_selected_from_on_ones_own_word() -> None:
+def test_data_without_images_is_used_unchecked_with_a_flag() -> None:
     columns = {"text": list(map(str, range(NUM_ROWS))), "label": [0] * NUM_ROWS}
     subset, table = subset_for("f" * 64), datasets.Dataset.from_dict(columns)
     with pytest.raises(SubsetError, match=r"but this Dataset has.*check=False"):
@@ -157,7 +157,7 @@ def parquet_file(folder: Path) -> Path:
     return path
 
 
-def test_hugging_face_s_data_set_is_the_coordinators_parquet(parquet_file: Path) -> None:
+def test_a_hugging_face_data_set_equals_its_parquet_file(parquet_file: Path) -> None:
     images = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
     table = datasets.Dataset.from_parquet(
         str(parquet_file), features=images, cache_dir=str(parquet_file.parent / "cache")
@@ -170,7 +170,7 @@ def test_hugging_face_s_data_set_is_the_coordinators_parquet(parquet_file: Path)
         subset.hf_select(table.select(list(reversed(range(10)))))
 
 
-def test_tensors_that_would_fill_the_memory_are_not_looked_through(
+def test_tensors_above_memory_are_not_fingerprinted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("lipt.trainer.subsets.data.MEMORY_BUDGET_BYTES", NUM_ROWS * 8 - 1)
@@ -219,7 +219,7 @@ def members(shard: Path) -> dict[str, bytes]:
         return found
 
 
-def test_files_stay_byte_for_byte_and_say_what_they_are(pets: Path, tmp_path: Path) -> None:
+def test_exported_files_are_unchanged_with_their_type(pets: Path, tmp_path: Path) -> None:
     data = open_dataset(f"imagefolder:{pets}")
     subset = made_up_subset([2, 7], [1.0, 2.5], fingerprint=data.fingerprint)
     (shard,) = subset.to_webdataset(data, tmp_path / "out")
@@ -253,7 +253,7 @@ def test_pixels_and_class_names_are_written_without_loss(pets: Path, tmp_path: P
     assert open_dataset(f"webdataset:{shard}").class_names == ("cat", "dog or wolf")
 
 
-def test_what_was_written_is_written_again_as_it_is(pets: Path, tmp_path: Path) -> None:
+def test_repeated_exports_are_identical(pets: Path, tmp_path: Path) -> None:
     data = open_dataset(f"imagefolder:{pets}")
     all_of(data).to_webdataset(data, tmp_path / "once")
     once = open_dataset(f"webdataset:{tmp_path / 'once'}")
@@ -267,7 +267,9 @@ def test_what_was_written_is_written_again_as_it_is(pets: Path, tmp_path: Path) 
     assert again.class_names == ("cat", "dog")
 
 
-def test_folder_is_durable(pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exported_folder_is_durable(
+    pets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data, synced = open_dataset(f"imagefolder:{pets}"), list[tuple[str, bool]]()
     out = tmp_path / "out"
     monkeypatch.setattr(files, "sync", lambda path: synced.append((path.name, out.exists())))
@@ -279,7 +281,7 @@ def test_folder_is_durable(pets: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert (folder[1], parent) == (False, (tmp_path.name, True))
 
 
-def test_what_fails_leaves_nothing_behind(pets: Path, tmp_path: Path) -> None:
+def test_a_failed_export_leaves_nothing(pets: Path, tmp_path: Path) -> None:
     data = open_dataset(f"imagefolder:{pets}")
     with pytest.raises(SubsetError, match="the subset is empty"):
         some_of(data, []).to_webdataset(data, tmp_path / "out")
@@ -291,7 +293,7 @@ def test_what_fails_leaves_nothing_behind(pets: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["pets"]
 
 
-def test_few_images_lie_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exports_keep_few_images_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = open_data([(np.zeros((8, 8), np.uint8), row % 2) for row in range(1000)])
     read: list[int] = []
     pixels = type(data.source_rows).pixels  # type: ignore[attr-defined]
