@@ -23,8 +23,9 @@ from torch import Tensor
 
 from lipt.common.data.dataset import Dataset
 from lipt.common.data.parallel import Progress, map_rows, threads_for
-from lipt.common.data.sources.bundled import BUNDLED, bundled_rows
 from lipt.common.data.sources.files import (
+    BUNDLED,
+    bundled_rows,
     cifar_rows,
     distilled_rows,
     features_rows,
