@@ -1,4 +1,4 @@
-"""Data of a subset: the check that it was selected from it, and the export of its images.
+"""Data of a subset: the check that it was selected from it, its weights in training, its export.
 
 A data set of `lipt.common.data` has its fingerprint. For others, the check computes the
 coordinator's: of labels and the bytes of image files, or of labels and pixels. Torchvision's
@@ -12,6 +12,8 @@ strategy's}. ID is the row number in twelve digits. Multi-label and regression e
 
 Source: Aizman, Maltby & Breuel 2019, "High Performance I/O For Large Scale Deep Learning"
 (arXiv:2001.01858).
+
+Shapes: K examples of the subset, B of a batch, C classes.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import io
 import json
 import tarfile
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -30,20 +32,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils import data as torch_data
 
 from lipt.common.data import Dataset
 from lipt.common.data.loading import MEMORY_BUDGET_BYTES, open_data
 from lipt.common.data.parallel import Progress, map_rows
 from lipt.common.data.sources import frames
 from lipt.common.data.sources.rows import EncodedRows, PixelRows, fingerprint, numbered_classes
-from lipt.common.data.sources.user_data import bytes_of_first
+from lipt.common.data.sources.user_data import NUMBER, bytes_of_first
 from lipt.common.data.sources.webdataset import CLASSES
-from lipt.common.errors import DataError, LiptError, SubsetError
+from lipt.common.errors import ConfigError, DataError, LiptError, SubsetError
 from lipt.common.images.formats import FORMATS, to_image
 from lipt.trainer.files import new_folder
 
 # Errors of reading a data set of an unexpected form.
 _UNREADABLE = (LiptError, OSError, TypeError, ValueError, LookupError, AttributeError)
+
+# The keys of an example's weight and soft label, where examples are dictionaries.
+WEIGHT, SOFT_LABEL = "weight", "soft_label"
 
 # Suffixes of formats whose name is not their suffix.
 _SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}
@@ -72,7 +80,7 @@ def rows_for(subset: Any, data: Any, *, check: bool) -> Any:
     if frames.is_pair(data) and (frames.are_texts(data[0]) or not frames.is_table(data)):
         rows = frames.Pairs(*data)
     elif frames.is_pair(data) or (frames.is_frame(data) and not _has_rows(data)):
-        rows = open_data(data, target=_target_of(subset.manifest))
+        rows = open_data(data, target=_target_of(subset))
     require_same_data(rows, subset, check=check)
     return rows
 
@@ -81,10 +89,9 @@ def _has_rows(table: Any) -> bool:
     return isinstance(table, list) or frames.is_hugging_face(table)
 
 
-def _target_of(manifest: Mapping[str, Any]) -> str | None:
+def _target_of(subset: Any) -> str | None:
     """The column that the subset's labels are in, where one was named."""
-    described = manifest.get("data")
-    found = described.get("target") if isinstance(described, Mapping) else None
+    found = subset.recorded("data", "target")
     return found if isinstance(found, str) else None
 
 
@@ -98,8 +105,7 @@ def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
             f"a {type(dataset).__name__} has no rows. Give the data that the subset was chosen "
             "from."
         )
-    data, num_rows = subset.manifest.get("data"), len(dataset)
-    chosen_from = data.get("num_examples") if isinstance(data, Mapping) else None
+    chosen_from, num_rows = subset.recorded("data", "num_examples"), len(dataset)
     if isinstance(chosen_from, int) and num_rows != chosen_from:
         raise SubsetError(
             f"the subset was chosen from {chosen_from} examples and this data set has {num_rows}. "
@@ -113,7 +119,7 @@ def require_same_data(dataset: Any, subset: Any, *, check: bool) -> None:
     if not check:
         return
     expected, kind, found, problem = subset.fingerprint, type(dataset).__name__, list[str](), ""
-    for candidate in _candidates(dataset, _target_of(subset.manifest)):
+    for candidate in _candidates(dataset, _target_of(subset)):
         try:
             computed = candidate()
         except _UNREADABLE as error:
@@ -142,6 +148,8 @@ def _candidates(dataset: Any, target: str | None) -> Iterator[Callable[[], str]]
         yield partial(_of_files, dataset)
     plain = frames.without_transforms(dataset)
     yield partial(_of_rows, plain, target)
+    if isinstance(plain, frames.Pairs):
+        yield partial(_of_rows, plain, NUMBER)
     if plain is not dataset:
         # The user's data set may not work without its transform.
         yield partial(_of_rows, dataset, target)
@@ -163,6 +171,137 @@ def _of_files(dataset: Any) -> str:
     labels_N = torch.tensor([label for _, label in samples], dtype=torch.int64)
     names = getattr(dataset, "classes", None) or numbered_classes(labels_N, "reading it")
     return fingerprint(labels_N, len(names), lambda row: Path(samples[row][0]).read_bytes())
+
+
+def example_losses(
+    logits_BC: Tensor,
+    labels_B: Tensor,
+    soft_labels_BC: Tensor | None = None,
+    alpha: float = 0.0,
+    *,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Return each example's unweighted cross-entropy, float32; `alpha` as in `SoftTargetLoss`."""
+    targets = labels_B
+    if soft_labels_BC is not None:
+        targets = soft_targets(labels_B, soft_labels_BC, alpha)
+    return functional.cross_entropy(
+        logits_BC.float(), targets, reduction="none", label_smoothing=label_smoothing
+    )
+
+
+def soft_targets(labels_B: Tensor, soft_labels_BC: Tensor, alpha: float) -> Tensor:
+    """Return (1 - alpha) onehot + alpha soft label; B x C float32."""
+    hard_BC = functional.one_hot(labels_B, soft_labels_BC.shape[1])
+    return torch.lerp(hard_BC.float(), soft_labels_BC.float(), alpha)
+
+
+def normalized_weights(weights_N: Tensor) -> Tensor:
+    """Scale a subset's weights to mean 1, float32; all ones where they sum to 0."""
+    mean = weights_N.double().mean()
+    return (weights_N / mean).float() if mean > 0 else weights_N.new_ones(len(weights_N))
+
+
+class WeightedSubsetLoss(nn.Module):
+    """A loss that multiplies each example by its weight in the subset.
+
+        loss_of = WeightedSubsetLoss()
+        for images, labels, weights in DataLoader(subset.dataset(data), batch_size=64):
+            loss = loss_of(model(images), labels, weights)
+
+    `criterion` returns one loss per example; None for `nn.CrossEntropyLoss(reduction="none")`.
+    """
+
+    def __init__(self, criterion: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        self._criterion = criterion or example_losses
+
+    def forward(self, outputs: Tensor, targets: Tensor, weights_B: Tensor) -> Tensor:
+        """Return the mean of loss times weight, 0-d; ConfigError unless one loss per example."""
+        losses_B = self._criterion(outputs, targets)
+        if losses_B.shape != weights_B.shape:
+            raise ConfigError(
+                f"the criterion gave losses of shape {list(losses_B.shape)} for weights of shape "
+                f"{list(weights_B.shape)}. Let it give one loss for each example: "
+                'reduction="none", and a mean over what an example has several of.'
+            )
+        return (losses_B * weights_B).mean()
+
+
+class SoftTargetLoss(nn.Module):
+    """Cross-entropy with targets between an example's label and its soft label.
+
+        loss_of = SoftTargetLoss(subset.recommended_alpha)
+        for images, labels, weights, soft_labels in DataLoader(subset.dataset(data)):
+            loss = loss_of(model(images), labels, weights, soft_labels)
+
+    `alpha` is the soft label's share of the target; ConfigError outside [0, 1].
+    """
+
+    def __init__(self, alpha: float = 0.5) -> None:
+        super().__init__()
+        if not 0 <= alpha <= 1:
+            raise ConfigError(f"alpha {alpha} is outside [0, 1]. Try subset.recommended_alpha.")
+        self.alpha = alpha
+
+    def forward(
+        self, logits_BC: Tensor, labels_B: Tensor, weights_B: Tensor, soft_labels_BC: Tensor
+    ) -> Tensor:
+        """Return the mean over the batch of each example's loss times its weight, 0-d."""
+        losses_B = example_losses(logits_BC, labels_B, soft_labels_BC, self.alpha)
+        return (losses_B * weights_B).mean()
+
+
+class UnweightedWarning(UserWarning):
+    """A weighted subset's examples are used without their weights."""
+
+
+class WeightedData(torch_data.Dataset[Any]):
+    """Selected examples, each with its weight and soft label last, or under their own keys."""
+
+    def __init__(self, rows: MapStyle[Any], subset: Any) -> None:
+        self._rows, self._indices = rows, row_numbers(subset.indices)
+        self._columns = {WEIGHT: normalized_weights(torch.from_numpy(subset.weights.copy()))}
+        if subset.soft_labels is not None:
+            self._columns[SOFT_LABEL] = torch.from_numpy(subset.soft_labels.astype(np.float32))
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, place: int) -> Any:
+        row = self._rows[self._indices[place]]
+        more = {key: column[place] for key, column in self._columns.items()}
+        if isinstance(row, Mapping):
+            return {**row, **more}
+        return (*(row if isinstance(row, tuple | list) else (row,)), *more.values())
+
+
+class WeightedCollate:
+    """Adds weights and soft labels to the batches of your own collate function.
+
+        loader = DataLoader(subset.dataset(data), collate_fn=WeightedCollate(pad))
+
+    They come last in a batch's tuple, or under "weight" and "soft_label" in a dictionary. The
+    DataLoader's default collate needs no such wrapper. `collate` batches the data's own examples.
+    """
+
+    def __init__(self, collate: Callable[[list[Any]], Any] = torch_data.default_collate) -> None:
+        self._collate = collate
+
+    def __call__(self, examples: Sequence[Any]) -> Any:
+        """Return a batch with its B weights, and B x C soft labels if any."""
+        if isinstance(examples[0], Mapping):
+            plain = [dict(example) for example in examples]
+            keys = [key for key in (WEIGHT, SOFT_LABEL) if key in plain[0]]
+            more = {key: torch.stack([example.pop(key) for example in plain]) for key in keys}
+            batch = self._collate(plain)
+            batch.update(more)
+            return batch
+        # A weight is one number, a soft label a row of numbers.
+        last = 2 if examples[0][-1].ndim else 1
+        batch = self._collate([tuple(example[:-last]) for example in examples])
+        columns = zip(*(example[-last:] for example in examples), strict=True)
+        return (*batch, *map(torch.stack, columns))
 
 
 class ChosenImage(NamedTuple):

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
     from lipt.common.data import Dataset
     from lipt.common.data.parallel import Progress
-    from lipt.trainer.subsets.data import ExampleT_co, MapStyle
-    from lipt.trainer.subsets.weighted import WeightedData
+    from lipt.trainer.subsets.data import ExampleT_co, MapStyle, WeightedData
 
 # The name in messages of a subset without a file.
 _JSON = Path("subset.json")
@@ -125,7 +124,7 @@ class Subset:
     def facts(self) -> list[tuple[str, str]]:
         """Summary as (name, text) pairs."""
         num_examples, costs = (
-            self._manifest_value("data", "num_examples"),
+            self.recorded("data", "num_examples"),
             self.manifest.get("costs"),
         )
         share = f" of {num_examples:,} ({len(self) / num_examples:.1%})" if num_examples else ""
@@ -147,13 +146,13 @@ class Subset:
     @property
     def findings(self) -> tuple[str, ...]:
         """Sentences on the selection, such as the proxy model and the number of learners."""
-        words = self._manifest_value("findings", "words")
+        words = self.recorded("findings", "words")
         return tuple(map(str, words)) if isinstance(words, list) else ()
 
     @property
     def recommended_alpha(self) -> float:
         """Recommended share of the soft label in a training target, in [0, 1]."""
-        alpha = self._manifest_value("soft_labels", "recommended_alpha")
+        alpha = self.recorded("soft_labels", "recommended_alpha")
         return float(alpha) if isinstance(alpha, int | float) and 0 <= alpha <= 1 else 0.0
 
     @property
@@ -164,11 +163,12 @@ class Subset:
     @property
     def quarantined(self) -> tuple[int, ...]:
         """Ids of broken images that the coordinator excluded, ascending."""
-        ids = self._manifest_value("data", "quarantined")
+        ids = self.recorded("data", "quarantined")
         numbers = isinstance(ids, list) and all(isinstance(one, int) for one in ids)
         return tuple(ids) if numbers else ()
 
-    def _manifest_value(self, section: str, name: str) -> Any:
+    def recorded(self, section: str, name: str) -> Any:
+        """Return a value of a section of the manifest; None without it."""
         found = self.manifest.get(section)
         return found.get(name) if isinstance(found, Mapping) else None
 
@@ -205,17 +205,9 @@ class Subset:
             data: the data that the subset was selected from, in any form that `lipt.select` takes.
             check: as in `apply`; raises the same errors.
         """
-        import torch  # noqa: PLC0415 - slow
+        from lipt.trainer.subsets.data import WeightedData, rows_for  # noqa: PLC0415 - torch
 
-        from lipt.trainer.subsets.data import row_numbers, rows_for  # noqa: PLC0415
-        from lipt.trainer.subsets.weighted import WeightedData, normalized_weights  # noqa: PLC0415
-
-        rows = rows_for(self, data, check=check)
-        weights_K = normalized_weights(torch.from_numpy(self.weights.copy()))
-        soft_labels_KC = None
-        if self.soft_labels is not None:
-            soft_labels_KC = torch.from_numpy(self.soft_labels.astype(np.float32))
-        return WeightedData(rows, row_numbers(self.indices), weights_K, soft_labels_KC)
+        return WeightedData(rows_for(self, data, check=check), self)
 
     def apply(
         self, dataset: MapStyle[ExampleT_co], *, check: bool = True
@@ -255,7 +247,7 @@ class Subset:
 
     def _warn_of_weights(self) -> None:
         if self.is_weighted:
-            from lipt.trainer.subsets.weighted import UnweightedWarning  # noqa: PLC0415
+            from lipt.trainer.subsets.data import UnweightedWarning  # noqa: PLC0415
 
             warnings.warn(
                 f"{self.strategy} gives weights to its examples, from {self.weights.min():.3g} to "

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from lipt.common.errors import ConfigError, SubsetError
-from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.subsets.weighted import (
+from lipt.trainer.subsets.data import (
     SoftTargetLoss,
     UnweightedWarning,
     WeightedCollate,
     WeightedSubsetLoss,
     normalized_weights,
 )
+from lipt.trainer.subsets.subset import Subset
 from tests.trainer.made_up import made_up_subset
 
 SUFFIXES = (".npy", ".json")
