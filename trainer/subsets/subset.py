@@ -123,10 +123,8 @@ class Subset:
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Summary as (name, text) pairs."""
-        num_examples, costs = (
-            self.recorded("data", "num_examples"),
-            self.manifest.get("costs"),
-        )
+        num_examples = self.recorded("data", "num_examples")
+        costs = self.manifest.get("costs")
         share = f" of {num_examples:,} ({len(self) / num_examples:.1%})" if num_examples else ""
         facts = [("examples", f"{len(self):,}{share}"), ("strategy", self.strategy)]
         if self.findings:

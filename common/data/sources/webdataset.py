@@ -278,14 +278,17 @@ class _Shard:
             )
             while (info := archive.next()) is not None:
                 behind = _called(info)
-                _require_inside(info, last, size)
+                end = info.offset_data + info.size
+                # Offsets must rise: a negative size would loop forever.
+                if info.size < 0 or info.offset_data <= last or end > size:
+                    raise ValueError(f"this member ends at byte {end} of {size}")  # noqa: TRY301
                 last = info.offset_data
                 # tarfile would otherwise keep all members.
                 archive.members.clear()  # type: ignore[attr-defined]
                 if info.isreg() and not info.issparse():
                     yield info
-            end = self.storage.read(self.name, archive.offset, tarfile.BLOCKSIZE)
-            if len(end) < tarfile.BLOCKSIZE or any(end):
+            tail = self.storage.read(self.name, archive.offset, tarfile.BLOCKSIZE)
+            if len(tail) < tarfile.BLOCKSIZE or any(tail):
                 raise ValueError(f"at byte {archive.offset} there is no header and no end")  # noqa: TRY301
         # tarfile can raise nearly anything on a broken file.
         except Exception as error:
@@ -301,13 +304,6 @@ class _Shard:
 
     def _refused(self, what: str) -> DataError:
         return DataError(f"{self.name}: {what}")
-
-
-def _require_inside(info: tarfile.TarInfo, last: int, size: int) -> None:
-    end = info.offset_data + info.size
-    # Offsets must rise: a negative size would loop forever.
-    if info.size < 0 or info.offset_data <= last or end > size:
-        raise ValueError(f"this member ends at byte {end} of {size}")
 
 
 def _called(member: tarfile.TarInfo) -> str:
