@@ -24,7 +24,7 @@ import tarfile
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -55,6 +55,7 @@ WEIGHT, SOFT_LABEL = "weight", "soft_label"
 
 # Suffixes of formats whose name is not their suffix.
 _SUFFIXES = {"JPEG": "jpg", "MPO": "jpg", "TIFF": "tif"}
+EXAMPLES_PER_SHARD = 10_000
 # Concurrent reads from a disk or a network.
 _NUM_READERS = 8
 
@@ -315,28 +316,18 @@ class ChosenImage(NamedTuple):
 
 
 def export_shards(
-    subset: Any,
-    dataset: Dataset,
-    folder: Path,
-    examples_per_shard: int,
-    on_progress: Progress | None,
+    subset: Any, dataset: Dataset, folder: Path, on_progress: Progress | None
 ) -> list[Path]:
     """Write a `Subset`'s images as shards; see `Subset.to_webdataset`."""
-    if examples_per_shard < 1:
-        raise SubsetError(
-            f"examples_per_shard = {examples_per_shard}: a shard holds at least one example."
-        )
     if not len(subset.indices):
         raise SubsetError("the subset is empty, so there is nothing to write. Get another.")
     require_same_data(dataset, subset, check=True)
-    count = -(-len(subset.indices) // examples_per_shard)
-    names = [f"shard-{number:06d}.tar" for number in range(count)]
+    starts = range(0, len(subset.indices), EXAMPLES_PER_SHARD)
+    names = [f"shard-{number:06d}.tar" for number, _ in enumerate(starts)]
     with new_folder(folder) as unfinished:
         images = _chosen_images(subset, dataset, on_progress)
         for name in names:
-            # The first image is read before the shard's file is made.
-            own = islice(images, examples_per_shard)
-            _write_tar(unfinished / name, chain([next(own)], own))
+            _write_tar(unfinished / name, islice(images, EXAMPLES_PER_SHARD))
         if dataset.rows.targets is None:
             # Line breaks in a name become spaces, so that line numbers stay class numbers.
             lines = (" ".join(name.splitlines()) + "\n" for name in dataset.class_names)

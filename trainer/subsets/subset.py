@@ -33,7 +33,6 @@ from lipt.common.subsets import subset_digest
 from lipt.trainer.arguments import checked
 from lipt.trainer.files import replacing
 from lipt.trainer.formatting import as_table
-from lipt.trainer.subsets import EXAMPLES_PER_SHARD
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -294,7 +293,6 @@ class Subset:
         dataset: Dataset,
         folder: str | Path,
         *,
-        examples_per_shard: int = EXAMPLES_PER_SHARD,
         on_progress: Progress | None = None,
     ) -> list[Path]:
         """Write the selected images as tar shards in WebDataset's convention, atomically.
@@ -305,7 +303,6 @@ class Subset:
         Args:
             dataset: the one that the subset was selected from, of `lipt.open_dataset`.
             folder: a new or empty one, else FileExistsError.
-            examples_per_shard: maximum size of a shard.
             on_progress: called with (examples done, examples in all).
 
         Raises:
@@ -313,7 +310,7 @@ class Subset:
         """
         from lipt.trainer.subsets.data import export_shards  # noqa: PLC0415 - Pillow
 
-        return export_shards(self, dataset, Path(folder), examples_per_shard, on_progress)
+        return export_shards(self, dataset, Path(folder), on_progress)
 
 
 def _require_valid(

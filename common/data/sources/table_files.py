@@ -361,13 +361,8 @@ def _find_files(source: str, path: str) -> list[str]:
             f"{source}: {path} is no file, and there is no *.parquet below it. Name a Parquet "
             "file, or a directory that holds some."
         )
-    folders = {name: name.rpartition("/")[0] for name in found}
-    train = [
-        name
-        for name, folder in folders.items()
-        if name.rpartition("/")[2].startswith("train") or folder.rpartition("/")[2] == "train"
-    ]
-    directories = sorted({folders[name] for name in train})
+    train = [name for name in found if re.search(r"/train([^/]*|/[^/]*)$", name)]
+    directories = sorted({name.rpartition("/")[0] for name in train})
     if len(directories) > 1:
         raise DataError(
             f"{source}: {path} holds training files in {len(directories)} directories: "
