@@ -447,14 +447,8 @@ def _load_columns(
     for column in rows.columns:
         _require_values(rows.tensors[column.name], column, rows.source)
     require_labels(rows.labels_N, len(rows.class_names), rows.source)
-    return Dataset(
-        rows,
-        rows.fingerprint(),
-        ColumnsSpec(rows.columns),
-        stamp=rows.stamp,
-        again=again,
-        note=rows.note,
-    )
+    spec = ColumnsSpec(rows.columns)
+    return Dataset(rows, rows.fingerprint(), spec, stamp=rows.stamp, again=again, note=rows.note)
 
 
 def _require_values(values_N: Tensor, column: Column, source: str) -> None:

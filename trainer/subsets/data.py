@@ -77,17 +77,13 @@ def row_numbers(indices_N: NDArray[np.int64]) -> array[int]:
 
 def rows_for(subset: Any, data: Any, *, check: bool) -> Any:
     """Return a subset's data as rows, checked: a table is opened, (X, y) becomes pairs."""
-    rows = data
+    rows, by_row = data, isinstance(data, list) or frames.is_hugging_face(data)
     if frames.is_pair(data) and (frames.are_texts(data[0]) or not frames.is_table(data)):
         rows = frames.Pairs(*data)
-    elif frames.is_pair(data) or (frames.is_frame(data) and not _has_rows(data)):
+    elif frames.is_pair(data) or (frames.is_frame(data) and not by_row):
         rows = open_data(data, target=_target_of(subset))
     require_same_data(rows, subset, check=check)
     return rows
-
-
-def _has_rows(table: Any) -> bool:
-    return isinstance(table, list) or frames.is_hugging_face(table)
 
 
 def _target_of(subset: Any) -> str | None:

@@ -103,7 +103,7 @@ class Subset:
             found = subset_digest(self.indices, self.weights, self.soft_labels)
         except InvalidRequestError as error:
             raise SubsetError(str(error)) from None
-        _require_valid(self.indices, self.weights, self.soft_labels)
+        _require_valid(self)
         if found != self.digest:
             raise SubsetError(
                 f"the subset's {len(self.indices)} examples have the digest {found}, but "
@@ -313,14 +313,11 @@ class Subset:
         return export_shards(self, dataset, Path(folder), on_progress)
 
 
-def _require_valid(
-    indices_N: NDArray[np.int64],
-    weights_N: NDArray[np.float32],
-    soft_labels_NC: NDArray[np.float16] | None,
-) -> None:
+def _require_valid(subset: Subset) -> None:
+    weights_N, soft_labels_NC = subset.weights, subset.soft_labels
     # A NaN or infinity shows in the minimum or maximum, which need no temporary array.
     finite = np.isfinite([weights_N.min(initial=0), weights_N.max(initial=0)]).all()
-    if not finite or indices_N.min(initial=0) < 0:
+    if not finite or subset.indices.min(initial=0) < 0:
         raise SubsetError(
             "a subset has row numbers from 0 and finite weights; these are not. Get it again."
         )

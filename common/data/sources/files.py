@@ -313,14 +313,9 @@ def features_rows(source: str, path: str) -> ColumnRows:
             )
     column = Column("", ColumnType.FLOAT32, tuple(examples.shape[1:]), standardized=standardized)
     return ColumnRows(
-        source=source,
-        names=names or None,
-        labels_N=labels_N,
-        columns=(column,),
-        tensors={"": examples},
+        *(source, names or None, labels_N, (column,), {"": examples}, paired_NP),
         stamp=stamp,
         targets=targets,
-        paired_NP=paired_NP,
     )
 
 

@@ -341,9 +341,7 @@ def parquet_rows(source: str, path: str) -> EncodedRows:
     labels_N = torch.tensor(labels, dtype=torch.int64)
     groups = RowGroups(table.readers, image_column)
     return EncodedRows(
-        source=source,
-        names=table.class_names[label_column] or None,
-        labels_N=labels_N,
+        *(source, table.class_names[label_column] or None, labels_N),
         open=lambda row: io.BytesIO(groups.read(row)),
         where=groups.where,
         stamp=stamp,

@@ -101,9 +101,7 @@ def webdataset_rows(source: str, path: str, progress: Progress | None = None) ->
         return Window(read, int(index["offsets"][row]), int(index["sizes"][row])).buffered()
 
     return EncodedRows(
-        source=source,
-        names=names or classes or None,
-        labels_N=labels_N,
+        *(source, names or classes or None, labels_N),
         open=open_row,
         where=lambda row: f"{shard_of(row)}, member {_text(index['members'][row])}",
         stamp=Stamp.of([*shards, named]) if named else of_shards,
