@@ -121,20 +121,11 @@ def test_pairs_without_targets_are_read_for_their_labels() -> None:
     assert len(subset_for(served(Pairs())).apply(Stubborn())) == 3
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    for label in ("cat", "dog"):
-        (tmp_path / label).mkdir()
-        for number in range(5):
-            Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / label / f"{number}.png")
-    return tmp_path
-
-
-def test_a_folder_is_recognized_as_files_and_as_pixels(folder: Path) -> None:
-    mine = ImageFolder(str(folder), transform=transforms.ToTensor())
-    as_files = open_dataset(f"imagefolder:{folder}").fingerprint
-    for fingerprint in (as_files, served(ImageFolder(str(folder)))):
-        assert len(subset_for(fingerprint, 10).apply(mine)) == 3
+def test_a_folder_is_recognized_as_files_and_as_pixels(pets: Path) -> None:
+    mine = ImageFolder(str(pets), transform=transforms.ToTensor())
+    as_files = open_dataset(f"imagefolder:{pets}").fingerprint
+    for fingerprint in (as_files, served(ImageFolder(str(pets)))):
+        assert len(subset_for(fingerprint, 12).apply(mine)) == 3
 
 
 def test_data_without_images_is_used_unchecked_with_a_flag() -> None:
@@ -147,27 +138,24 @@ def test_data_without_images_is_used_unchecked_with_a_flag() -> None:
         subset.hf_select(table.select(range(3)), check=False)
 
 
-@pytest.fixture
-def parquet_file(folder: Path) -> Path:
-    files = sorted(folder.glob("*/*.png"))
+def test_a_hugging_face_data_set_equals_its_parquet_file(pets: Path, tmp_path: Path) -> None:
+    files, labels = sorted(pets.glob("*/*")), [0] * 6 + [1] * 6
     records = [{"bytes": file.read_bytes(), "path": file.name} for file in files]
-    table = pa.table({"image": records, "label": [0] * 5 + [1] * 5})
-    path = folder / "train.parquet"
-    parquet.write_table(table, path)
-    return path
-
-
-def test_a_hugging_face_data_set_equals_its_parquet_file(parquet_file: Path) -> None:
+    path = tmp_path / "train.parquet"
+    parquet.write_table(pa.table({"image": records, "label": labels}), path)
     images = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
-    table = datasets.Dataset.from_parquet(
-        str(parquet_file), features=images, cache_dir=str(parquet_file.parent / "cache")
+    cache = str(tmp_path / "cache")
+    table = datasets.Dataset.from_parquet(str(path), features=images, cache_dir=cache)
+    by_path = datasets.Dataset.from_dict(
+        {"image": list(map(str, files)), "label": labels}, features=images
     )
-    served = open_dataset(f"parquet:{parquet_file}")
-    subset = subset_for(served.fingerprint, 10)
-    assert subset.hf_select(table)["label"][:] == [0, 1, 1]
+    fingerprint = open_dataset(f"parquet:{path}").fingerprint
+    assert open_data(table).fingerprint == open_data(by_path).fingerprint == fingerprint
+    subset = subset_for(fingerprint, 12)
+    assert subset.hf_select(table)["label"][:] == [0, 0, 1]
     assert len(subset.apply(table)) == 3
     with pytest.raises(SubsetError, match="but this Dataset has"):
-        subset.hf_select(table.select(list(reversed(range(10)))))
+        subset.hf_select(table.select(list(reversed(range(12)))))
 
 
 def test_tensors_above_memory_are_not_fingerprinted(

@@ -55,20 +55,14 @@ def subsets(draw: st.DrawFn) -> Subset:
     return made_up_subset(indices, weights, soft_labels=soft, **manifest)
 
 
-def bytes_of(subset: Subset) -> tuple[bytes, ...]:
-    soft = () if subset.soft_labels is None else (subset.soft_labels.tobytes(),)
-    return (subset.indices.tobytes(), subset.weights.tobytes(), *soft)
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @given(subset=subsets())
 def test_every_format_restores_the_subset(
     subset: Subset, suffix: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.mktemp("round") / f"subset{suffix}"
-    loaded = Subset.load(subset.save(path))
-    assert loaded == subset
-    assert bytes_of(loaded) == bytes_of(subset)
+    # Equal digests imply equal columns.
+    assert Subset.load(subset.save(path)) == subset
     assert [item.name for item in path.parent.iterdir()] == [path.name]
 
 
@@ -129,21 +123,6 @@ def test_other_npy_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        ({"quarantined": [3, 5]}, (3, 5)),
-        ({"num_examples": 9}, ()),
-        ("digits", ()),
-        ({"quarantined": "35"}, ()),
-        ({"quarantined": [3, None]}, ()),
-        ({"quarantined": 3}, ()),
-    ],
-)
-def test_the_manifest_lists_excluded_examples(data: object, expected: tuple[int, ...]) -> None:
-    assert made_up_subset([1], data=data).quarantined == expected
-
-
-@pytest.mark.parametrize(
     ("before", "after", "complaint"),
     [
         ('"version": 1', '"version": 2', "of format 'lipt-subset' version 2"),
@@ -185,15 +164,17 @@ def test_invalid_columns_are_refused(
         Subset(rows, column, "f" * 64, "0" * 64, "made-up", soft_labels=soft)
 
 
-@pytest.mark.parametrize(
-    ("told", "alpha"),
-    [({"recommended_alpha": 0.25}, 0.25), ({"recommended_alpha": 7}, 0.0), ("x", 0.0), (None, 0.0)],
-)
-def test_the_recommended_alpha_is_in_the_manifest(told: Any, alpha: float) -> None:
-    soft = [[0.5, 0.5], [1, 0]]
-    subset = replace(made_up_subset([1, 4], soft_labels=soft), manifest={"soft_labels": told})
-    assert subset.recommended_alpha == alpha
-    assert ("soft labels", f"recommended alpha {alpha:.2g}") in subset.facts
+def test_the_manifest_has_excluded_examples_and_the_recommended_alpha() -> None:
+    assert made_up_subset([1], data={"quarantined": [3, 5]}).quarantined == (3, 5)
+    for ids in ("35", [3, None], 3, None):
+        assert made_up_subset([1], data={"quarantined": ids}).quarantined == ()
+    assert made_up_subset([1], data="digits").quarantined == ()
+    soft = made_up_subset([1, 4], soft_labels=[[0.5, 0.5], [1, 0]])
+    cases: Any = (({"recommended_alpha": 0.25}, 0.25), ({"recommended_alpha": 7}, 0), ("", 0))
+    for told, alpha in cases:
+        subset = replace(soft, manifest={"soft_labels": told})
+        assert subset.recommended_alpha == alpha
+        assert ("soft labels", f"recommended alpha {alpha:.2g}") in subset.facts
 
 
 def test_subsets_are_equal_by_value() -> None:

@@ -182,10 +182,6 @@ def test_errors_describe_the_problem_of_a_table(
 
 
 def test_columns_may_be_arrays_tensors_lists_frames_or_a_dictionary() -> None:
-    images = np.arange(2 * 8 * 8, dtype=np.uint8).reshape(2, 8, 8)
-    rows = map_style((images, np.array([1, 0])))
-    assert (len(rows), rows[0][1]) == (2, 1)
-    assert np.array_equal(rows[1][0], images[1])
     features = torch.arange(6.0).reshape(3, 2)
     assert map_style((features, torch.tensor([0, 1, 1])))[2][0].tolist() == [4.0, 5.0]
     assert map_style(([[1, 2], [3, 4]], [0, 1]))[1] == ([3, 4], 1)
