@@ -170,11 +170,6 @@ def test_tensors_above_memory_are_not_fingerprinted(
 SUFFIXES = {"cat": "JPEG", "dog": "PNG"}
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def pets(tmp_path: Path) -> Path:
     """Twelve small images, of two classes and two kinds."""
