@@ -35,7 +35,7 @@ from lipt.core.proxies.features import MAX_WIDTH
 from lipt.core.proxies.proxy import MAX_PASSES, SOUP, FeatureKind, Proxy, passes_of
 from lipt.core.proxies.untrained import NUM_FILTERS
 from lipt.core.results import Outcome
-from lipt.core.selection.registry import find_strategy
+from lipt.core.selection.select import find_strategy
 from lipt.core.selection.solvers.representatives import MATRIX_BYTES
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import compute_signals

@@ -20,11 +20,9 @@ from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
 from lipt.common.subsets import Examples
 from lipt.core.proxies.proxy import MAX_SAMPLE, FeatureKind, Proxy
-from lipt.core.selection.options import WarmUp
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
+from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
-from lipt.core.selection.strategy import Need
+from lipt.core.selection.strategy import Need, WarmUp
 from lipt.core.signals.signals import Signals, given, place, unlabelled
 from lipt.core.signals.stored import UserFeatures, features_of_pairs
 from lipt.core.soft_labels import SoftLabels, soft_labels
@@ -114,7 +112,7 @@ def choose(
             question.budget,
             balanced=question.balanced,
             seed=derive_seed(question.config.seed, "selection"),
-            options=strategy.parse_options(dict(question.options)),
+            options=dict(question.options),
         )
     if not len(chosen.indices_K):
         raise SignalsError(

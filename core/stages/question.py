@@ -27,9 +27,16 @@ from lipt.common.subsets import resolve_budget
 from lipt.common.targets.kinds import TargetKind, kinds_in_words
 from lipt.core.proxies.proxy import SOUP, FeatureKind, Proxy
 from lipt.core.results import Outcome, Trajectories
-from lipt.core.selection.options import LIPT, PRETRAINING, WarmUp
-from lipt.core.selection.registry import STRATEGIES, find_strategy
-from lipt.core.selection.strategy import MODEL_NEEDS, Balance, Need, Strategy
+from lipt.core.selection.select import STRATEGIES, find_strategy
+from lipt.core.selection.strategy import (
+    LIPT,
+    MODEL_NEEDS,
+    PRETRAINING,
+    Balance,
+    Need,
+    Strategy,
+    WarmUp,
+)
 
 # Needs that a model's forward pass or a proxy provides.
 PROXY_NEEDS = MODEL_NEEDS - {Need.GRADIENT_NORMS}
@@ -285,22 +292,18 @@ def require_kind(strategy: Strategy, options: Mapping[str, str], kind: TargetKin
     )
 
 
-def _asks_for_warm_up(options: Mapping[str, str]) -> bool:
-    return options.get(PRETRAINING, LIPT) != LIPT
-
-
 def _canonical(strategy: Strategy, options: Mapping[str, str]) -> dict[str, str]:
     """The options with the warm-up's canonical text; StrategyOptionError if it is invalid."""
     given = dict(options)
-    if _asks_for_warm_up(given):
+    if given.get(PRETRAINING) == LIPT:
+        del given[PRETRAINING]
+    elif PRETRAINING in given:
         if not strategy.can_be_warmed_up:
             raise StrategyOptionError(
                 f"strategy {strategy.name!r} looks at no model that a warm-up could train: leave "
                 f"{PRETRAINING!r} out. {_choose(lambda other: other.can_be_warmed_up)}"
             )
         given[PRETRAINING] = strategy.parse_options({PRETRAINING: given[PRETRAINING]})[PRETRAINING]
-    if not _asks_for_warm_up(given):
-        given.pop(PRETRAINING, None)
     return given
 
 
@@ -380,7 +383,7 @@ def training_for(query: SubsetQuery, num_examples: int) -> Training:
     strategy = find_strategy(query.strategy)
     given = query.options_of(strategy, num_examples)
     needs = strategy.needs_of(given)
-    if _asks_for_warm_up(given):
+    if PRETRAINING in given:
         return Training.INITIAL_WEIGHTS
     if Labels.parse(query.labels) is Labels.NONE:
         return Training.NOTHING

@@ -21,8 +21,7 @@ from lipt.common.inputs.specs import InputFormat
 from lipt.common.models.head import freeze
 from lipt.common.weights.specs import Weights
 from lipt.core.results import Trajectories
-from lipt.core.selection.options import WarmUp
-from lipt.core.selection.strategy import Need
+from lipt.core.selection.strategy import Need, WarmUp
 from lipt.core.sharding import draw_shards
 from lipt.core.signals.compute import compute_signals, default_chunk_size, full_gradient_norms
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics

@@ -18,7 +18,7 @@ from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import Evaluator, Evaluators
 from lipt.core.learner.learner import LearnerResult, compute_mode, train_learner
-from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.strategy import Strategy
 from lipt.core.signals.signals import moved
 from lipt.core.soup import Soup, greedy_soup, uniform_soup

@@ -17,7 +17,7 @@ from lipt.common.targets.kinds import TargetKind
 from lipt.coordinator.compute.jobs.selection import SelectSubset
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import CommittedLearner, Outcome
-from lipt.core.selection.registry import STRATEGIES, find_strategy
+from lipt.core.selection.select import STRATEGIES, find_strategy
 from lipt.core.stages.question import (
     Labels,
     Question,

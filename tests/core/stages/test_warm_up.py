@@ -21,7 +21,7 @@ from lipt.coordinator.compute.jobs.selection import Selected, SelectSubset
 from lipt.coordinator.compute.messages import News, Progressed
 from lipt.coordinator.state.records import LearnerRecord
 from lipt.core.results import CommittedLearner, Trajectories
-from lipt.core.selection.options import WarmUp
+from lipt.core.selection.strategy import WarmUp
 from lipt.core.signals.compute import compute_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.stages.warm_up import WarmedUp, dynamics_of, own_learners, warmed_up

@@ -30,7 +30,7 @@ from lipt.coordinator.compute.jobs.selection import (
 )
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
-from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, SIGNALS, Need, Strategy
 from lipt.core.signals.signals import Signals

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
+from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.solvers.representatives import StoredLevels
 from lipt.core.selection.strategies import facility_location as module
 from lipt.core.selection.strategies.facility_location import (
@@ -165,7 +164,7 @@ def test_is_craig_on_gradients_over_the_factors() -> None:
         scaled.errors_NC[:, :, None] * scaled.features_ND[:, None, :], expected
     )
     signals = random_predictions(60, 3, 5)
-    chosen = select(ADACORE, signals, 9, balanced=False, seed=4, options=ADACORE.parse_options({}))
+    chosen = select(ADACORE, signals, 9, balanced=False, seed=4)
     expected = craig(precondition(signals), 9, seed=4)
     assert chosen.indices_K.tolist() == sorted(expected.indices_K.tolist())
     assert chosen.indices_K.tolist() != sorted(craig(signals, 9, seed=4).indices_K.tolist())
