@@ -74,7 +74,7 @@ def measure(name: str, seed: int) -> dict[SoupSearch, Measured]:
     inputs, model = model_inputs(workspace, config), workspace.new_model(config)
     learners = [partial(dict[str, Tensor], weights) for weights in trained.learners]
     examples_N = test.examples(torch.arange(len(test)))
-    tested = Evaluator(model, inputs, "cpu", examples_N, test.target, test.targets_N, None)
+    tested = Evaluator([model], inputs, "cpu", examples_N, test.target, test.targets_N, None)
     found, add = {search: Measured() for search in SoupSearch}, Tally.add
     for search, counted in found.items():
         soup = config.soup.model_copy(update={"method": SoupMethod.GREEDY, "search": search})
@@ -86,7 +86,7 @@ def measure(name: str, seed: int) -> dict[SoupSearch, Measured]:
 
         with mock.patch.object(Tally, "add", added):
             merged = merge_learners(workspace, searched, inputs, trained.theta_star, learners)
-        counted.accuracy = tested(merged.soup.weights).accuracy
+        counted.accuracy = tested.score(merged.soup.weights).accuracy
     return found
 
 

@@ -142,13 +142,14 @@ class Evaluator:
 
     Features are cached while they fit where only the head differs between weights.
 
-    model: on `device`; loads the weights of each call, its training flags are restored.
+    models: on `device`, a thread each, as shared threads change last bits. They load the weights of
+    each call, and their training flags are restored.
     targets_N: as `target` takes them.
     batch_norm_examples_M: None uses the weights' own statistics.
     frozen: names in the state dict that are the same in all weights.
     """
 
-    model: nn.Module
+    models: Sequence[nn.Module]
     inputs: InputFormat
     device: torch.device | str
     examples_N: Stored
@@ -160,17 +161,34 @@ class Evaluator:
     # Of batches, by number: threads that compute one twice get the same features.
     _features: dict[int, Tensor] = field(default_factory=dict, init=False)
 
-    def __call__(
+    def __call__(self, weights: Sequence[OpenWeights], floor: float) -> Iterator[Scored]:
+        """Scores in the order of the weights; `floor` as for `score`."""
+        free: SimpleQueue[nn.Module] = SimpleQueue()
+        for model in self.models:
+            free.put(model)
+
+        def score(opened: OpenWeights) -> Scored:
+            model = free.get()
+            try:
+                return self.score(opened(), floor, model)
+            finally:
+                free.put(model)
+
+        if len(self.models) == 1:
+            yield from map(score, weights)
+            return
+        # A thread uses the pinned number of threads from its first computation on.
+        with pinned_kernels(1), ThreadPoolExecutor(len(self.models)) as pool:
+            yield from pool.map(score, weights)
+
+    def score(
         self,
         weights: Mapping[str, Tensor],
         floor: float = -math.inf,
         model: nn.Module | None = None,
     ) -> Scored:
-        """Score weights; stops early if they cannot exceed the floor.
-
-        Concurrent calls need a model each, like `model`.
-        """
-        model = self.model if model is None else model
+        """Score weights by a model, the first by default; stops if they cannot exceed the floor."""
+        model = self.models[0] if model is None else model
         for name, tensor in model.state_dict().items():
             tensor.copy_(weights[name])
         statistics, examples_M = Weights(), self.batch_norm_examples_M
@@ -179,7 +197,7 @@ class Evaluator:
             batches = batch_norm_inputs(examples_M, self.inputs, self.device, batch_size=size)
             with pinned_kernels():
                 statistics = reestimate_batch_norm(model, batches, self.frozen)
-        return Scored(self._score(model, floor), statistics)
+        return Scored(self._accuracy(model, floor), statistics)
 
     def of_slice(self, rows_K: Tensor) -> Self:
         """An evaluator on some validation examples, and about as many for batch norm."""
@@ -192,7 +210,7 @@ class Evaluator:
         )
 
     @torch.inference_mode()
-    def _score(self, model: nn.Module, floor: float) -> float:
+    def _accuracy(self, model: nn.Module, floor: float) -> float:
         num_left = len(self.targets_N)
         if not num_left:
             raise ConfigError(
@@ -237,44 +255,3 @@ def num_evaluated_together(config: RunConfig) -> int:
     """Number of weights that a CPU scores at a time for a run's soup."""
     asked = max(config.learners.num_learners, config.soup.num_alphas - 1)
     return min(config.evaluation_threads, asked)
-
-
-@dataclass(frozen=True)
-class Evaluators:
-    """Scores weights for a soup, one model and thread each; shared threads change last bits."""
-
-    evaluator: Evaluator
-    models: Sequence[nn.Module]
-
-    @classmethod
-    def of(
-        cls, evaluator: Evaluator, config: RunConfig, new_model: Callable[[], nn.Module]
-    ) -> Self:
-        """Several models on a CPU, a thread each; one on an accelerator."""
-        on_cpu = torch.device(evaluator.device).type == "cpu"
-        number = num_evaluated_together(config) if on_cpu else 1
-        return cls(evaluator, [evaluator.model, *(new_model() for _ in range(1, number))])
-
-    def of_slice(self, rows_K: Tensor) -> Self:
-        """The same models on some validation examples."""
-        return replace(self, evaluator=self.evaluator.of_slice(rows_K))
-
-    def __call__(self, weights: Sequence[OpenWeights], floor: float) -> Iterator[Scored]:
-        """Scores in the order of the weights; `floor` as for `Evaluator`."""
-        if len(self.models) == 1:
-            yield from (self.evaluator(opened(), floor, self.models[0]) for opened in weights)
-            return
-        free: SimpleQueue[nn.Module] = SimpleQueue()
-        for model in self.models:
-            free.put(model)
-
-        def score(opened: OpenWeights) -> Scored:
-            model = free.get()
-            try:
-                return self.evaluator(opened(), floor, model)
-            finally:
-                free.put(model)
-
-        # A thread uses the pinned number of threads from its first computation on.
-        with pinned_kernels(1), ThreadPoolExecutor(len(self.models)) as pool:
-            yield from pool.map(score, weights)

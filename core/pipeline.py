@@ -33,7 +33,7 @@ from lipt.common.weights.checkpoints import read_checkpoint
 from lipt.common.weights.encodings import encode_weights
 from lipt.common.weights.files import pack
 from lipt.common.weights.specs import Weights, specs_of
-from lipt.core.evaluation import Evaluator, Evaluators, OpenWeights
+from lipt.core.evaluation import Evaluator, OpenWeights, num_evaluated_together
 from lipt.core.learner.learner import train_learner
 from lipt.core.results import CommittedLearner, Outcome, divergence_message, pack_initial
 from lipt.core.sharding import draw_densities, draw_shards, stratified_order
@@ -243,34 +243,34 @@ def merge_learners(
     order_V = stratified_order(labels_V, seed=config.seed)
     halving = soup.search is not SoupSearch.GRID
     sizes = slice_sizes(len(order_V), soup.num_alphas) if halving else ()
-    evaluate = Evaluators.of(evaluator, config, lambda: workspace.new_model(config))
     report = workspace.progress("merging learners")
-    # Several weights are scored at a time, on a thread each.
     with (
         pinned_kernels(1),
         span("soup", method=soup.method.value, num_learners=len(learners)) as merging,
     ):
-        initial_accuracy = evaluator(initial).accuracy
+        initial_accuracy = evaluator.score(initial).accuracy
         if soup.method is SoupMethod.GREEDY:
             made = greedy_soup(
                 learners,
-                evaluate,
+                evaluator,
                 num_alphas=soup.num_alphas,
-                slices=[evaluate.of_slice(order_V[:size]) for size in sizes],
+                slices=[evaluator.of_slice(order_V[:size]) for size in sizes],
                 on_progress=report,
                 on_ingredient=on_ingredient,
             )
         else:
-            made = uniform_soup(learners, evaluate, on_progress=report)
+            made = uniform_soup(learners, evaluator, on_progress=report)
         merging.note(accuracy=made.accuracy)
     return Merged(made, initial_accuracy, len(evaluator.targets_N))
 
 
 def _evaluator(workspace: Workspace, config: RunConfig, inputs: InputFormat) -> Evaluator:
-    dataset = workspace.dataset
-    model, ids = workspace.new_model(config), workspace.split(config).validation_ids
+    dataset, ids = workspace.dataset, workspace.split(config).validation_ids
+    # On a CPU several weights are scored at a time.
+    number = num_evaluated_together(config) if workspace.device.type == "cpu" else 1
+    models = [workspace.new_model(config) for _ in range(number)]
     return Evaluator(
-        model=model,
+        models,
         inputs=inputs,
         device=workspace.device,
         examples_N=dataset.examples(ids),
@@ -278,5 +278,5 @@ def _evaluator(workspace: Workspace, config: RunConfig, inputs: InputFormat) -> 
         targets_N=dataset.targets_N[ids],
         batch_norm_examples_M=workspace.batch_norm_examples(config),
         batch_size=workspace.batch_size,
-        frozen=workspace.frozen(config, model),
+        frozen=workspace.frozen(config, models[0]),
     )

@@ -214,7 +214,7 @@ def time_images(
     training = (clock[1] - clock[0]) / len(ids)
     tell("timing a batch of evaluation")
     evaluator = Evaluator(
-        model=model,
+        [model],
         inputs=inputs,
         device=workspace.device,
         examples_N=dataset.examples(some),
@@ -225,7 +225,7 @@ def time_images(
         frozen=workspace.frozen(config, model),
     )
     with pinned_kernels(1):
-        evaluation = _second_time(lambda: evaluator(state))
+        evaluation = _second_time(lambda: evaluator.score(state))
     tell("timing a batch of scoring")
     batches = workspace.batches(inputs, "timing", some=some)
     with pinned_kernels(config.evaluation_threads):
