@@ -99,7 +99,7 @@ def batch_norm_inputs(
 
 def load_with_statistics(
     model: nn.Module,
-    weights: Weights,
+    weights: Mapping[str, Tensor],
     known: Weights | None,
     inputs: Callable[[], Iterable[Inputs]] | None,
     frozen: Collection[str] = (),

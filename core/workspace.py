@@ -9,7 +9,7 @@ Shapes: N examples.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -120,12 +120,15 @@ class Workspace(ABC):
 
     def read_learners(
         self, config: RunConfig, initial: BlobName, model: nn.Module
-    ) -> Callable[[BlobName], Weights]:
-        """A reader of learners' states, completed by the frozen tensors of theta*."""
+    ) -> Callable[[BlobName], Mapping[str, Tensor]]:
+        """Opens learners' states, completed by the frozen tensors of theta*, decoded on access.
+
+        Each file is verified again, as the disk may change it between two openings.
+        """
         specs, names = specs_of(model.state_dict()), self.frozen(config, model)
         weights = self.read_weights(initial, model) if names else {}
         frozen = {name: weights[name] for name in names}
-        return lambda name: dict(open_learner(self.read(name), specs, frozen))
+        return lambda name: open_learner(self.read(name), specs, frozen)
 
     def progress(self, activity: str) -> Callable[[int, int], None]:
         """A callback for (done, total) that reports under one name."""

@@ -136,7 +136,7 @@ class Pretrained:
         initial = trained.outcome.initial_weights
         assert initial is not None  # noqa: S101 - it was trained
         read = workspace.read_learners(self.config, initial, workspace.new_model(self.config))
-        return tuple(read(learner.result) for learner in trained.outcome.learners)
+        return tuple(dict(read(learner.result)) for learner in trained.outcome.learners)
 
     @property
     def soup(self) -> Mapping[int, Ingredient]:

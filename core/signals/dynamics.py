@@ -10,7 +10,7 @@ Shapes: N examples, B of a batch, C classes, L learners, T moments of each (thet
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -26,14 +26,12 @@ from lipt.common.signals.blocks import row_blocks
 from lipt.common.signals.passes import Batches, Read, require_finite_rows, results_on_cpu
 from lipt.common.weights.files import KeptValue
 from lipt.common.weights.specs import Weights
-from lipt.core.evaluation import batch_norm_inputs, load_with_statistics
+from lipt.core.evaluation import OpenWeights, batch_norm_inputs, load_with_statistics
 
 # Bytes of examples kept in memory while all states process them.
 _BLOCK_BYTES = 512 * 1024**2
 # Minimum number of learners for a variance.
 _NUM_TO_DISAGREE = 2
-
-Loader = Callable[[], Weights]
 
 
 @dataclass(frozen=True)
@@ -114,13 +112,13 @@ def _mean(parts: Iterator[tuple[Tensor, Tensor]]) -> Tensor:
 
 @dataclass(frozen=True)
 class States:
-    """Loaders of theta* and of each learner's states in the order of training, equally many."""
+    """theta* and each learner's states in the order of training, equally many."""
 
-    initial: Loader
-    learners: tuple[tuple[Loader, ...], ...]
+    initial: OpenWeights
+    learners: tuple[tuple[OpenWeights, ...], ...]
 
-    def __iter__(self) -> Iterator[tuple[slice, int, Loader, str]]:
-        """Each state's learners (all for theta*), moment, loader, and description."""
+    def __iter__(self) -> Iterator[tuple[slice, int, OpenWeights, str]]:
+        """Each state's learners (all for theta*), moment, weights, and description."""
         yield slice(None), 0, self.initial, "outputs with the initial weights"
         for learner, loaders in enumerate(self.learners):
             for moment, load in enumerate(loaders, start=1):
@@ -207,7 +205,7 @@ class _StateRunner:
     # By the state's description, reused by the next block.
     statistics: dict[str, Weights] = field(default_factory=dict)
 
-    def load_state(self, load: Loader, words: str) -> None:
+    def load_state(self, load: OpenWeights, words: str) -> None:
         examples_M = self.batch_norm_examples_M
         inputs = None if examples_M is None else partial(self._batch_norm_inputs, examples_M)
         known = self.statistics.get(words)

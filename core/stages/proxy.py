@@ -29,7 +29,8 @@ from lipt.common.inputs.specs import ColumnsSpec, ImageSpec, InputFormat
 from lipt.common.signals.blocks import row_blocks
 from lipt.core.diagnosis.duplicates import are_pictures
 from lipt.core.diagnosis.label_errors import find_label_errors, label_trust
-from lipt.core.proxies.features import Extractor, Loader, concatenated_features, model_bank
+from lipt.core.evaluation import OpenWeights
+from lipt.core.proxies.features import Extractor, concatenated_features, model_bank
 from lipt.core.proxies.proxy import (
     MAX_SAMPLE,
     FeatureKind,
@@ -437,7 +438,7 @@ class _Features:
         return of_others
 
     def _bank(
-        self, model: nn.Module, loaders: Sequence[Loader], batch_norm_examples_M: Stored | None
+        self, model: nn.Module, loaders: Sequence[OpenWeights], batch_norm_examples_M: Stored | None
     ) -> Extractor:
         config, workspace = self.sources.config, self.workspace
         inputs: InputFormat | None = self.sources.inputs
