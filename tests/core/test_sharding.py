@@ -159,7 +159,7 @@ def test_minibatches_that_an_operator_has_set_shrink_last() -> None:
     )
 
 
-@given(counts=st.lists(st.integers(1, 12), min_size=1, max_size=4), seed=st.integers(0, 5))
+@given(counts=st.lists(st.integers(1, 60), min_size=1, max_size=4), seed=st.integers(0, 5))
 def test_every_prefix_of_a_stratified_order_has_each_classes_share(
     counts: list[int], seed: int
 ) -> None:
