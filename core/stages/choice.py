@@ -28,7 +28,7 @@ from lipt.core.signals.stored import UserFeatures, features_of_pairs
 from lipt.core.soft_labels import SoftLabels, soft_labels
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.proxy import proxied_features, proxied_signals
-from lipt.core.stages.question import PROXY_NEEDS, TRAINED_FEATURES, Labels, Question
+from lipt.core.stages.question import PROXY_NEEDS, TRAINED_FEATURES, Question
 from lipt.core.stages.warm_up import (
     ComputeSignals,
     WarmedUp,
@@ -74,7 +74,7 @@ def manifest_of(question: Question, chosen: Chosen) -> dict[str, Any]:
         "strategy": question.strategy,
         "preset": question.preset,
         "options": dict(question.options),
-        "labels": str(question.labels or Labels.GIVEN),
+        "labels": "none" if question.unlabelled else "given",
         "proxy": {
             "proxy": question.proxy_name,
             **({"backbone": question.backbone} if question.backbone else {}),
@@ -97,7 +97,7 @@ def choose(
     """Compute the inputs and select; SignalsError for outputs not finite, or an empty selection."""
     strategy, needs = find_strategy(question.strategy), question.needs
     with span("signals", strategy=question.strategy):
-        signals, warmed = _signals(workspace, question, needs, compute)
+        signals, warmed = _signals(workspace, question, compute)
     workspace.report(f"selecting by {question.strategy}", 0, 1)
     # Draws from labels alone are the same on any device: no accelerator is needed.
     alone = not needs and question.features is None
@@ -152,7 +152,7 @@ def _input_sentences(
     own = question.features is not None or Need.PAIRED_FEATURES in needs
     looks = needs & ({Need.SIGNALS, Need.VALIDATION} if own else PROXY_NEEDS)
     of_model = needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}
-    if proxy is None and question.labels is None:
+    if proxy is None and not question.unlabelled:
         of_model |= looks
     used = {kind for head in heads for kind in _kinds_of(head)}
     tried = {kind for head in heads for one in head.get("tried", ()) for kind in _kinds_of(one)}
@@ -217,18 +217,18 @@ def _learners_sentence(
 
 
 def _signals(
-    workspace: Workspace, question: Question, needs: frozenset[Need], compute: ComputeSignals
+    workspace: Workspace, question: Question, compute: ComputeSignals
 ) -> tuple[Signals, WarmedUp | None]:
-    dataset, config, warmed = workspace.dataset, question.config, None
+    dataset, config, needs, warmed = workspace.dataset, question.config, question.needs, None
     proxy = None if question.proxy is None else Proxy.parse(question.proxy)
     warm_up = WarmUp.among(dict(question.options))
     if warm_up is not None:
         warmed = warmed_up(workspace, question, warm_up)
     # Validate them before the model's expensive pass over the data.
-    own = _own_features(workspace, question, needs)
+    own = _own_features(workspace, question)
     if warmed is not None:
         signals = warmed.signals
-    elif question.labels is not None:
+    elif question.unlabelled:
         signals = unlabelled(len(dataset))
         if proxy is not None:
             signals = proxied_features(workspace, question, proxy)
@@ -248,31 +248,25 @@ def _signals(
         if proxy is not None and needs & PROXY_NEEDS:
             proxied = proxied_signals(workspace, question, proxy)
             signals = replace(proxied, gradient_norms_N=signals.gradient_norms_N)
-    return _with_more(workspace, question, needs, signals, own), warmed
+    return _with_more(workspace, question, signals, own), warmed
 
 
-def _own_features(
-    workspace: Workspace, question: Question, needs: frozenset[Need]
-) -> UserFeatures | None:
+def _own_features(workspace: Workspace, question: Question) -> UserFeatures | None:
     """The user's features, or the data set's own pairs."""
     if question.features is not None:
         workspace.report("reading the features", 0, 1)
         return workspace.user_features(question.features)
-    paired = Need.PAIRED_FEATURES in needs and question.labels is None
+    paired = Need.PAIRED_FEATURES in question.needs and not question.unlabelled
     return features_of_pairs(workspace.dataset) if paired else None
 
 
 def _with_more(
-    workspace: Workspace,
-    question: Question,
-    needs: frozenset[Need],
-    signals: Signals,
-    own: UserFeatures | None,
+    workspace: Workspace, question: Question, signals: Signals, own: UserFeatures | None
 ) -> Signals:
     """The signals with the user's features, and with inputs that need no model."""
-    config = question.config
+    config, needs = question.config, question.needs
     if own is not None:
-        if question.labels is None:
+        if not question.unlabelled:
             signals = replace(signals, paired_features_NP=own.paired_features_NP)
         # A proxy's features are the requested ones; pairs come from one file.
         if signals.facts is None or Need.PAIRED_FEATURES in needs:

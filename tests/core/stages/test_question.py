@@ -19,7 +19,6 @@ from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import CommittedLearner, Outcome
 from lipt.core.selection.select import STRATEGIES, find_strategy
 from lipt.core.stages.question import (
-    Labels,
     Question,
     SubsetQuery,
     Training,
@@ -53,10 +52,10 @@ def ask(
 
 
 def test_labels_are_given_unless_a_request_says_none() -> None:
-    meant = [Labels.parse(text) for text in ("", "given", "none")]
-    assert meant == [Labels.GIVEN, Labels.GIVEN, Labels.NONE]
+    meant = [query("uniform", labels=text).unlabelled for text in ("", "given", "none")]
+    assert meant == [False, False, True]
     with pytest.raises(InvalidRequestError, match=r"labels = 'some': choose one of given, none\."):
-        Labels.parse("some")
+        asked_for("uniform", labels="some")
 
 
 def test_those_that_look_at_features_or_nothing_can() -> None:

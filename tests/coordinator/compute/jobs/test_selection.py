@@ -36,7 +36,6 @@ from lipt.core.selection.strategy import FEATURES, SIGNALS, Need, Strategy
 from lipt.core.signals.signals import Signals
 from lipt.core.stages import choice, question
 from lipt.core.stages.question import (
-    Labels,
     Sources,
     SubsetQuery,
     without_labels,
@@ -200,7 +199,7 @@ def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
     context: Context, select: Any
 ) -> None:
     probe = Probe(FEATURES | {Need.DUPLICATES})
-    selected = select(probe, weights=NOWHERE, labels=Labels.NONE, proxy="ridge:patches")
+    selected = select(probe, weights=NOWHERE, unlabelled=True, proxy="ridge:patches")
     assert probe.seen.labels_N.tolist() == [0] * NUM_EXAMPLES
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
     assert probe.seen.features_ND.shape == (NUM_EXAMPLES, 2048)
@@ -215,7 +214,7 @@ def test_without_labels_a_strategy_sees_features_of_one_class_and_copies(
 @pytest.mark.parametrize("need", [Need.SIGNALS, Need.GRADIENT_NORMS, Need.VALIDATION])
 def test_without_labels_there_is_nothing_that_is_made_of_them(select: Any, need: Need) -> None:
     with pytest.raises(SignalsError, match="'probe' needs"):
-        select(Probe(frozenset({need})), labels=Labels.NONE, proxy="ridge:patches")
+        select(Probe(frozenset({need})), unlabelled=True, proxy="ridge:patches")
 
 
 @pytest.fixture(scope="module")
@@ -263,7 +262,7 @@ def unlabelled(name: str, **others: Any) -> SelectSubset:
     options, proxy = without_labels(STRATEGIES[name], {}, query)
     named = None if proxy.is_own_head else str(proxy)
     given = tuple(options.items())
-    return job_of(name, options=given, proxy=named, labels=Labels.NONE, **others)
+    return job_of(name, options=given, proxy=named, unlabelled=True, **others)
 
 
 @pytest.mark.parametrize(
