@@ -34,7 +34,7 @@ from lipt.core.evaluation import batch_size_for
 from lipt.core.proxies.features import Backbone
 from lipt.core.results import open_learner
 from lipt.core.sharding import Split, split_validation
-from lipt.core.signals.stored import UserFeatures
+from lipt.core.signals.signals import UserFeatures
 
 # Called with an activity, the amount done, and the total.
 OnProgress = Callable[[str, int, int], None]

@@ -34,8 +34,7 @@ from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.strategies.scores import error_norms, last_layer_norms
 from lipt.core.sharding import split_validation
 from lipt.core.signals.compute import compute_signals
-from lipt.core.signals.signals import Signals
-from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.core.signals.signals import STORAGE_LIMITS, Signals
 from lipt.trainer.subsets.subset import Subset
 
 __all__ = ["Scorer", "select_from"]

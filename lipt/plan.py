@@ -39,7 +39,7 @@ from lipt.core.selection.select import find_strategy
 from lipt.core.selection.solvers.representatives import MATRIX_BYTES
 from lipt.core.selection.strategy import Need
 from lipt.core.signals.compute import compute_signals
-from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.core.signals.signals import STORAGE_LIMITS
 from lipt.core.stages.question import Question, SubsetQuery, question_of
 from lipt.core.workspace import InMemory
 from lipt.pretraining import Pretrained

@@ -36,7 +36,7 @@ from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import Ingredient
 from lipt.core.sharding import fit_defaults, split_validation
-from lipt.core.signals.stored import read_user_features
+from lipt.core.signals.signals import read_user_features
 from lipt.core.stages.choice import manifest_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.question import Sources, SubsetQuery, Training, training_for

@@ -30,7 +30,7 @@ from lipt.common.targets.values import OtherTarget, SingleLabel, Target
 from lipt.coordinator.compute.messages import MAX_LIGHT_BYTES, HeavyJobError, News, Progressed
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.core.proxies.features import Backbone, load_backbone
-from lipt.core.signals.stored import UserFeatures, read_user_features
+from lipt.core.signals.signals import UserFeatures, read_user_features
 from lipt.core.workspace import KeptT, Key, Workspace
 
 logger = logging.getLogger(__name__)

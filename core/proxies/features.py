@@ -39,7 +39,7 @@ from lipt.common.signals.passes import require_finite_rows
 from lipt.common.weights.checkpoints import hub_file, hub_folder, read_torch_file
 from lipt.common.weights.specs import Weights
 from lipt.core.evaluation import OpenWeights, batch_norm_inputs, load_with_statistics
-from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.core.signals.signals import STORAGE_LIMITS
 
 # For all models of a bank together: a ridge head's time grows with its square.
 MAX_WIDTH = 4096

@@ -23,8 +23,14 @@ from lipt.core.proxies.proxy import MAX_SAMPLE, FeatureKind, Proxy
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
 from lipt.core.selection.strategy import Need, WarmUp
-from lipt.core.signals.signals import Signals, given, place, unlabelled
-from lipt.core.signals.stored import UserFeatures, features_of_pairs
+from lipt.core.signals.signals import (
+    Signals,
+    UserFeatures,
+    features_of_pairs,
+    given,
+    place,
+    unlabelled,
+)
 from lipt.core.soft_labels import SoftLabels, soft_labels
 from lipt.core.stages.diagnosis import matches_of
 from lipt.core.stages.proxy import proxied_features, proxied_signals

@@ -51,8 +51,7 @@ from lipt.core.proxies.ridge import (
 )
 from lipt.core.proxies.untrained import column_values, draw_filters, is_projected, patch_features
 from lipt.core.signals.compute import errors_of
-from lipt.core.signals.signals import Signals, given, unlabelled
-from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.core.signals.signals import STORAGE_LIMITS, Signals, given, unlabelled
 from lipt.core.stages.question import Sources
 from lipt.core.stages.warm_up import own_learners
 from lipt.core.workspace import Key, Workspace

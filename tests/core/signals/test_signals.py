@@ -18,7 +18,8 @@ from lipt.common.signals.passes import Batches
 from lipt.common.targets.values import SingleLabel
 from lipt.common.weights.files import pack
 from lipt.core.selection.strategies.scores import last_layer_norms
-from lipt.core.signals import compute, stored
+from lipt.core.signals import compute
+from lipt.core.signals import signals as stored
 from lipt.core.signals.compute import (
     compute_signals,
     default_chunk_size,
@@ -28,16 +29,14 @@ from lipt.core.signals.compute import (
 )
 from lipt.core.signals.signals import (
     Signals,
+    StorageLimits,
+    UserFeatures,
+    features_of_pairs,
     given,
     labels_only,
     moved,
     num_bytes,
     probabilities_of,
-)
-from lipt.core.signals.stored import (
-    StorageLimits,
-    UserFeatures,
-    features_of_pairs,
     read_user_features,
 )
 from tests.core.selection.builders import full_signals, half

@@ -19,8 +19,7 @@ from lipt.common.inputs.specs import Column, ColumnType
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.targets.values import SingleLabel
 from lipt.core.selection.select import find_strategy, select
-from lipt.core.signals.signals import Signals
-from lipt.core.signals.stored import features_of_pairs
+from lipt.core.signals.signals import Signals, features_of_pairs
 from tests.coloured_shapes import (
     COLOURS,
     IMAGE_TOWER,
