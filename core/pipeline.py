@@ -238,9 +238,22 @@ def merge_learners(
     on_ingredient: OnIngredient = lambda _index, _ingredient: None,
 ) -> Merged:
     """Merge learners, reopened at every call, by their validation scores."""
-    soup, evaluator = config.soup, _evaluator(workspace, config, inputs)
-    labels_V = workspace.dataset.labels_N[workspace.split(config).validation_ids]
-    order_V = stratified_order(labels_V, seed=config.seed)
+    soup, dataset, ids = config.soup, workspace.dataset, workspace.split(config).validation_ids
+    # On a CPU several weights are scored at a time.
+    number = num_evaluated_together(config) if workspace.device.type == "cpu" else 1
+    models = [workspace.new_model(config) for _ in range(number)]
+    evaluator = Evaluator(
+        models,
+        inputs=inputs,
+        device=workspace.device,
+        examples_N=dataset.examples(ids),
+        target=dataset.target,
+        targets_N=dataset.targets_N[ids],
+        batch_norm_examples_M=workspace.batch_norm_examples(config),
+        batch_size=workspace.batch_size,
+        frozen=workspace.frozen(config, models[0]),
+    )
+    order_V = stratified_order(dataset.labels_N[ids], seed=config.seed)
     halving = soup.search is not SoupSearch.GRID
     sizes = slice_sizes(len(order_V), soup.num_alphas) if halving else ()
     report = workspace.progress("merging learners")
@@ -262,21 +275,3 @@ def merge_learners(
             made = uniform_soup(learners, evaluator, on_progress=report)
         merging.note(accuracy=made.accuracy)
     return Merged(made, initial_accuracy, len(evaluator.targets_N))
-
-
-def _evaluator(workspace: Workspace, config: RunConfig, inputs: InputFormat) -> Evaluator:
-    dataset, ids = workspace.dataset, workspace.split(config).validation_ids
-    # On a CPU several weights are scored at a time.
-    number = num_evaluated_together(config) if workspace.device.type == "cpu" else 1
-    models = [workspace.new_model(config) for _ in range(number)]
-    return Evaluator(
-        models,
-        inputs=inputs,
-        device=workspace.device,
-        examples_N=dataset.examples(ids),
-        target=dataset.target,
-        targets_N=dataset.targets_N[ids],
-        batch_norm_examples_M=workspace.batch_norm_examples(config),
-        batch_size=workspace.batch_size,
-        frozen=workspace.frozen(config, models[0]),
-    )

@@ -342,5 +342,5 @@ def _fitted(data: Dataset, settings: Mapping[str, Any]) -> tuple[RunConfig, str]
     config = validate(RunConfig, merge(dump(RunConfig()), settings))
     num_train = len(split_validation(data.labels_N, config.validation, seed=config.seed).train_ids)
     asked = settings.get("learners", {}).keys()
-    found = fit_defaults(config.learners, num_train, fixed=asked)
-    return config.model_copy(update={"learners": found.learners}), found.changes
+    learners, changes = fit_defaults(config.learners, num_train, fixed=asked)
+    return config.model_copy(update={"learners": learners}), changes

@@ -27,7 +27,7 @@ from lipt.core.signals.compute import compute_signals, default_chunk_size, full_
 from lipt.core.signals.dynamics import Dynamics, States, compute_dynamics
 from lipt.core.signals.signals import Signals, labels_only
 from lipt.core.stages.question import PROXY_NEEDS, Question
-from lipt.core.training import Warmed, num_warm_up_steps, warm_up
+from lipt.core.training import Warmed, num_steps_of, warm_up
 from lipt.core.workspace import Key, Workspace
 
 # Signals of a run's model with some weights, on the workspace's device, over all examples.
@@ -183,7 +183,7 @@ def _warm_up(
 ) -> tuple[Warmed, float]:
     config, train_ids = question.config, workspace.split(question.config).train_ids
     begun = workspace.find(key)
-    if begun is not None and begun.step >= num_warm_up_steps(wanted.epochs, len(train_ids)):
+    if begun is not None and begun.step >= num_steps_of(wanted.epochs, len(train_ids)):
         return begun, 0.0
     if index == 0:
         model = workspace.loaded_model(config, question.weights)
