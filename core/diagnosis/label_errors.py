@@ -83,7 +83,7 @@ class LabelErrors:
 
 
 def find_label_errors(signals: Signals) -> LabelErrors:
-    """Find the labels that look wrong; SignalsError without errors, or for other targets.
+    """Find the labels that look wrong; SignalsError for other targets than classes.
 
     A second head suggests the classes, both give the quality, and the first alone the noise.
     """
@@ -102,11 +102,6 @@ def find_label_errors(signals: Signals) -> LabelErrors:
 
 def _find(errors_NC: Tensor, labels_N: Tensor) -> LabelErrors:
     num_examples, num_classes = errors_NC.shape
-    if not num_examples or not num_classes:
-        raise SignalsError(
-            f"label errors cannot be looked for: the signals have errors of {num_examples} "
-            f"examples in {num_classes} classes. Compute them with a head first."
-        )
     counts_C = labels_N.bincount(minlength=num_classes)
     own_N, other_N, best_N = (torch.empty(num_examples, device=labels_N.device) for _ in range(3))
     suggested_N = torch.empty_like(labels_N)

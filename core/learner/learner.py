@@ -31,8 +31,8 @@ from lipt.common.config.tasks import LearnerTask
 from lipt.common.data.parallel import prefetched
 from lipt.common.data.shard import EncodedImages, Shard
 from lipt.common.determinism import derive_generator, derive_seed, pinned_kernels, seeded_generators
-from lipt.common.errors import ConfigError, DataError, LearnerDivergedError, LearnerStoppedError
-from lipt.common.inputs.model_input import Stored, num_stored, pinned, rows_of, stored_on
+from lipt.common.errors import ConfigError, LearnerDivergedError, LearnerStoppedError
+from lipt.common.inputs.model_input import Stored, pinned, rows_of, stored_on
 from lipt.common.inputs.specs import spec_of
 from lipt.common.models import build_model, lay_out, memory_format
 from lipt.common.models.head import freeze, frozen_names
@@ -79,11 +79,11 @@ def train_learner(
     each minibatch.
 
     Raises:
-        DataError, WeightsError: the shard or the initial weights are not the task's.
+        DataError: an image of the shard, as `open_shard` checked it, cannot be decoded.
+        WeightsError: the initial weights are not the task's.
         LearnerDivergedError: the loss or the weights are not finite.
         LearnerStoppedError: `should_stop` returned true.
     """
-    _check_shard(task, shard)
     model = build_model(
         task.model,
         num_classes=task.num_classes,
@@ -254,27 +254,6 @@ def _diverged(task: LearnerTask, what: str) -> LearnerDivergedError:
         f"{learners.learning_rate} and precision {learners.precision}. "
         "Lower learners.learning_rate, or set learners.precision to float32."
     )
-
-
-def _check_shard(task: LearnerTask, shard: Shard) -> None:
-    targets_N, learners = shard.targets_N, task.learners
-    found = shard.examples
-    num_found = len(found) if isinstance(found, EncodedImages) else num_stored(found)
-    if not len(targets_N) == num_found == learners.num_minibatches * learners.batch_size:
-        raise DataError(
-            f"the shard has {num_found} examples and {len(targets_N)} targets, but the learner "
-            f"trains on {learners.num_minibatches} minibatches of {learners.batch_size} examples. "
-            "Have the shard made again with the run's configuration."
-        )
-    if task.other_target is not None:
-        return
-    lowest, highest = int(targets_N.min()), int(targets_N.max())
-    if lowest < 0 or highest >= task.num_classes:
-        raise DataError(
-            f"the shard's labels are {lowest}..{highest}, but the model has the "
-            f"{task.num_classes} classes 0..{task.num_classes - 1}. "
-            "Have the shard made again from the run's data set."
-        )
 
 
 def _pruned(
