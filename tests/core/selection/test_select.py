@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 import lipt
-from lipt.common.errors import BudgetError, StrategyOptionError, UnknownNameError
+from lipt.common.errors import StrategyOptionError, UnknownNameError
 from lipt.core.selection import select as registry
 from lipt.core.selection.select import STRATEGIES, find_strategy, select
 from lipt.core.selection.selection import (
@@ -345,12 +345,6 @@ def test_equals_sharing_one_seat_at_a_time(data: st.DataObject) -> None:
     assert all(quota <= count for quota, count in zip(quotas, counts, strict=True))
     present = [quota for quota, count in zip(quotas, counts, strict=True) if count]
     assert budget < len(present) or all(present)
-
-
-@pytest.mark.parametrize("budget", [-1, 6])
-def test_a_budget_that_the_classes_cannot_give_is_refused(budget: int) -> None:
-    with pytest.raises(BudgetError, match=rf"budget {budget} .* 5 examples.*Choose one in 0\.\.5"):
-        class_quotas([2, 3], budget)
 
 
 @pytest.mark.parametrize(
