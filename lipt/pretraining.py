@@ -36,7 +36,6 @@ from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import Ingredient
 from lipt.core.sharding import fit_defaults, split_validation
-from lipt.core.signals.signals import read_user_features
 from lipt.core.stages.choice import manifest_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.question import Sources, SubsetQuery, Training, training_for
@@ -266,8 +265,10 @@ class Pretrained:
             return None
         source = features_source(features)
         content = source.read_bytes() if isinstance(source, Path) else source
-        read = read_user_features(content, num_examples=self.data.num_ids, max_bytes=len(content))
-        return self._workspace.put_features(read, content)
+        name = self._workspace.put(content)
+        # Other files are refused before anything is trained.
+        self._workspace.user_features(name)
+        return name
 
     def _weights(self, name: BlobName | None) -> Weights:
         assert name is not None  # noqa: S101 - it was trained
