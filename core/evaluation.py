@@ -48,43 +48,37 @@ def reestimate_batch_norm(
 
     Returns copies of those that are not frozen, on the CPU, by all names in the state dict.
     """
-    layers, num_seen = _tracking(model, frozen), 0
-    if not layers:
+    found = [
+        (prefix, layer)
+        for prefix, layer in model.named_modules(remove_duplicate=False)
+        if isinstance(layer, _BatchNorm) and layer.running_mean is not None
+    ]
+    momentum = {
+        layer: layer.momentum
+        for prefix, layer in found
+        if f"{prefix}.running_mean".removeprefix(".") not in frozen
+    }
+    if not momentum:
         return {}
-    momentum = {layer: layer.momentum for layer in layers}
+    num_seen = 0
     with evaluation_mode(model):
-        for layer in layers:
+        for layer in momentum:
             layer.reset_running_stats()
             layer.train()
         try:
             for batch in batches:
                 size = num_stored(batch)
                 num_seen += size
-                for layer in layers:
+                for layer in momentum:
                     layer.momentum = size / num_seen
                 call_model(model, batch)
         finally:
-            for layer in layers:
-                layer.momentum = momentum[layer]
-    return copy_to_cpu(
-        {
-            name: buffer
-            for prefix, layer in model.named_modules(remove_duplicate=False)
-            if isinstance(layer, _BatchNorm)
-            for name, buffer in layer.named_buffers(prefix, recurse=False)
-            if name not in frozen
-        }
+            for layer, own in momentum.items():
+                layer.momentum = own
+    buffers = (
+        part for prefix, layer in found for part in layer.named_buffers(prefix, recurse=False)
     )
-
-
-def _tracking(model: nn.Module, frozen: Collection[str]) -> list[_BatchNorm]:
-    return [
-        module
-        for prefix, module in model.named_modules()
-        if isinstance(module, _BatchNorm)
-        and module.running_mean is not None
-        and (f"{prefix}.running_mean" if prefix else "running_mean") not in frozen
-    ]
+    return copy_to_cpu({name: buffer for name, buffer in buffers if name not in frozen})
 
 
 def batch_norm_inputs(
