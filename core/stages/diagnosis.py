@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from time import monotonic
 
 from lipt.common.data.parallel import map_rows
 from lipt.common.determinism import derive_generator, pinned_kernels
@@ -68,47 +65,34 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
             f"the proxy {proxy} cannot diagnose: its head has learned from the "
             "labels in question. Choose auto or ridge:..., such as ridge:patches."
         )
-    config, dataset, seconds = sources.config, workspace.dataset, dict[str, float]()
+    config, dataset = sources.config, workspace.dataset
     num_classes, generator = len(dataset.class_names), partial(derive_generator, config.seed)
-
-    @contextmanager
-    def timed(part: str) -> Iterator[None]:
-        started = monotonic()
-        yield
-        seconds[part] = monotonic() - started
-
-    with timed("signals"):
-        signals = proxied_signals(workspace, sources, proxy)
+    signals = proxied_signals(workspace, sources, proxy)
     labels_N, features_ND, facts = signals.labels_N, signals.features_ND, signals.facts or {}
     with pinned_kernels(config.evaluation_threads):
-        with timed("label_errors"):
-            if signals.kind is TargetKind.CLASS:
-                errors = find_label_errors(signals)
-            else:
-                errors = fit_of_targets(signals, num_classes)
-        with timed("duplicates"):
-            copies = matches_of(workspace, config.evaluation_threads)
-            duplicates = find_duplicates(labels_N, errors.quality_N, copies)
-        with timed("outliers"):
-            outliers = find_outliers(features_ND, generator=generator("diagnosis: outliers"))
-        with timed("redundancy"):
-            redundant = redundancy(
-                features_ND,
-                labels_N,
-                num_classes,
-                generator=generator("diagnosis: redundancy"),
-                on_progress=workspace.progress("measuring redundancy"),
-            )
-        with timed("learnability"):
-            curve = learning_curve(
-                features_ND,
-                labels_N,
-                num_classes,
-                float(facts["accuracy"]),
-                wanted=HeadTargets.of(dataset),
-                generator=generator("diagnosis: learning curve"),
-                on_progress=workspace.progress("measuring a learning curve"),
-            )
+        if signals.kind is TargetKind.CLASS:
+            errors = find_label_errors(signals)
+        else:
+            errors = fit_of_targets(signals, num_classes)
+        copies = matches_of(workspace, config.evaluation_threads)
+        duplicates = find_duplicates(labels_N, errors.quality_N, copies)
+        outliers = find_outliers(features_ND, generator=generator("diagnosis: outliers"))
+        redundant = redundancy(
+            features_ND,
+            labels_N,
+            num_classes,
+            generator=generator("diagnosis: redundancy"),
+            on_progress=workspace.progress("measuring redundancy"),
+        )
+        curve = learning_curve(
+            features_ND,
+            labels_N,
+            num_classes,
+            float(facts["accuracy"]),
+            wanted=HeadTargets.of(dataset),
+            generator=generator("diagnosis: learning curve"),
+            on_progress=workspace.progress("measuring a learning curve"),
+        )
     every_N = dataset.rows.labels_N
     findings = Findings(errors, duplicates, outliers, curve)
     return diagnosis_of(
@@ -118,5 +102,4 @@ def diagnose(workspace: Workspace, sources: Sources, proxy: Proxy) -> Diagnosis:
         kind=signals.kind,
         proxy=facts,
         redundancy=redundant,
-        seconds=seconds,
     )

@@ -70,7 +70,6 @@ def put_together(findings: Findings, labels_N: Tensor) -> Diagnosis:
         class_names=["cat", "dog"],
         proxy={"proxy": "ridge:patches", "accuracy": 0.6},
         redundancy={"share_for_90": 0.5},
-        seconds={"signals": 1.5},
     )
 
 
@@ -89,7 +88,6 @@ def test_summary_has_every_finding(diagnosis: Diagnosis) -> None:
     assert summary["imbalance"]["ratio"] == 1.0
     assert summary["outliers"] == {"count": 2, "ranked": [2, 5]}
     assert summary["learnability"]["sizes"] == [3, 6]
-    assert summary["seconds"] == {"signals": 1.5}
 
 
 def test_a_file_has_columns_and_the_summary(diagnosis: Diagnosis, tmp_path: Path) -> None:
@@ -140,14 +138,7 @@ def test_confusions_and_imbalance_by_hand() -> None:
         {"given": 0, "suggested": 1, "count": 4, "share": 4 / 60},
         {"given": 1, "suggested": 2, "count": 4, "share": 0.08},
     ]
-    # Entropy of (1/2, 1/4, 1/4) is 1.5 bits: 2^1.5 classes.
-    found = imbalance([20, 10, 0, 10])
-    assert found == {
-        "ratio": 2.0,
-        "smallest": 1,
-        "largest": 0,
-        "effective_classes": pytest.approx(2**1.5),
-    }
+    assert imbalance([20, 10, 0, 10]) == {"ratio": 2.0, "smallest": 1, "largest": 0}
 
 
 def test_samples_are_halves_with_the_classes_in_their_shares() -> None:

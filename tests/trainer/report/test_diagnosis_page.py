@@ -76,7 +76,6 @@ def test_names_from_elsewhere_are_text() -> None:
     findings["class_names"] = [HOSTILE, BREAKING_OUT]
     findings["proxy"] = {"features": HOSTILE, "accuracy": 0.5, BREAKING_OUT: [HOSTILE]}
     findings["learnability"]["why"] = HOSTILE
-    findings["seconds"] = {HOSTILE: 1.0}
     text = render_diagnosis(made_up_diagnosis(findings))
     page = Page(text)
     assert not page.open

@@ -337,13 +337,11 @@ def test_flipped_labels_and_copies_are_found_without_a_run(flipped: Context) -> 
     assert diagnosis.columns["duplicate_of"][[1, COPY]].unique().numel() == 1
     assert summary["learnability"]["sizes"] == [150, 300]
     assert summary["redundancy"]["sampled"] == 300
-    stages = ["signals", "label_errors", "duplicates", "outliers", "redundancy", "learnability"]
-    assert list(summary["seconds"]) == stages
     # One question has one answer.
     again = diagnosed(flipped)
     for name, column in diagnosis.columns.items():
         assert torch.equal(column, again.columns[name]), name
-    assert {**summary, "seconds": {}} == {**again.summary, "seconds": {}}
+    assert summary == again.summary
 
 
 @pytest.mark.parametrize(
