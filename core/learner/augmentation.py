@@ -195,15 +195,13 @@ def randaugment(
 
 
 def augment(stored: Stored, config: AugmentationConfig, generator: torch.Generator) -> Stored:
-    """Augment a batch of images; other examples are unchanged."""
-    return augment_images(stored, config, generator) if isinstance(stored, Tensor) else stored
+    """Augment images by the run's method; other examples are unchanged.
 
-
-def augment_images(
-    images_BCHW: Tensor, config: AugmentationConfig, generator: torch.Generator
-) -> Tensor:
-    """Augment uint8 images by the run's method; DataError if not uint8 of 1 or 3 channels."""
-    dtype, shape = images_BCHW.dtype, images_BCHW.shape
+    DataError if images are not uint8 of 1 or 3 channels.
+    """
+    if not isinstance(stored, Tensor):
+        return stored
+    dtype, shape = stored.dtype, stored.shape
     if dtype != torch.uint8 or len(shape) != 4 or shape[1] not in {1, 3}:
         raise DataError(
             f"images are {dtype} of shape {tuple(shape)}, but augmentation takes torch.uint8 of "
@@ -212,8 +210,8 @@ def augment_images(
     match config.method:
         case AugmentationMethod.RANDAUGMENT:
             strength = {"num_ops": config.num_ops, "magnitude": config.magnitude}
-            return randaugment(images_BCHW, **strength, generator=generator)
+            return randaugment(stored, **strength, generator=generator)
         case AugmentationMethod.CROP_FLIP:
-            return crop_flip(images_BCHW, generator=generator)
+            return crop_flip(stored, generator=generator)
         case AugmentationMethod.NONE:
-            return images_BCHW
+            return stored

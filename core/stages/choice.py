@@ -178,8 +178,9 @@ def _input_sentences(
     of_model = needs & {Need.DYNAMICS, Need.GRADIENT_NORMS}
     if proxy is None and not question.unlabelled:
         of_model |= looks
-    used = {kind for head in heads for kind in _kinds_of(head)}
-    tried = {kind for head in heads for one in head.get("tried", ()) for kind in _kinds_of(one)}
+    used = {kind for head in heads for kind in head["features"].split("+")}
+    others = [one for head in heads for one in head.get("tried", ())]
+    tried = {kind for one in others for kind in one["features"].split("+")}
     learners = _learners_sentence(question, used, tried, of_model)
     draws = "seed" in signature(strategy.function).parameters
     if "method" in findings:
@@ -219,11 +220,6 @@ def _alpha(soft: Facts) -> str:
     )
     doubted = soft["distrusted"]
     return f"{text}; {doubted:.1%} of the chosen labels look wrong" if doubted else text
-
-
-def _kinds_of(facts: Facts) -> list[str]:
-    kinds: list[str] = facts["features"].split("+")
-    return kinds
 
 
 def _learners_sentence(

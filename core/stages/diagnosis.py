@@ -39,13 +39,9 @@ def matches_of(workspace: Workspace, cpu_threads: int) -> Matches:
 
     def compute() -> Matches:
         looking, num_examples = workspace.progress("looking at all examples"), len(dataset)
-
-        def digest(row: int) -> bytes:
-            return hashlib.sha256(dataset.raw_bytes(row)).digest()
-
         if not isinstance(dataset.inputs, ImageSpec):
-            rows = map_rows(digest, range(num_examples), num_threads=1, progress=looking)
-            return find_matches(list(rows), None)
+            rows = map_rows(dataset.raw_bytes, range(num_examples), num_threads=1, progress=looking)
+            return find_matches([hashlib.sha256(row).digest() for row in rows], None)
         pictures = Pictures.of(dataset.images, num_examples, on_progress=looking)
         return find_matches(
             pictures.digests,
