@@ -69,11 +69,6 @@ def by_hand(task: LearnerTask, images_NCHW: Tensor) -> list[tuple[Tensor, list[i
     return made
 
 
-def reading_threads() -> list[str]:
-    names = [one.name for one in threading.enumerate()]
-    return [name for name in names if name.startswith("decode")]
-
-
 @pytest.mark.parametrize("as_files", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 def test_they_are_those_of_the_plain_loop(method: AugmentationMethod, *, as_files: bool) -> None:

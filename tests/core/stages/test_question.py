@@ -206,6 +206,10 @@ ALL = {"options": {"parameters": "all"}}
     [
         ("uniform_per_class", {}, Training.NOTHING),
         ("uniform", {"proxy": "auto"}, Training.NOTHING),
+        # Soft labels need the training of their own proxy.
+        ("uniform", {"soft_labels": True}, Training.LEARNERS),
+        ("uniform", {"soft_labels": True, "proxy": "ridge:patches"}, Training.NOTHING),
+        ("uniform", {"soft_labels": True, "proxy": "ridge:initial"}, Training.INITIAL_WEIGHTS),
         ("auto", {}, Training.LEARNERS),
         ("auto", {"proxy": "ridge:patches"}, Training.NOTHING),
         ("auto", {"proxy": "ridge:columns+user+backbone"}, Training.NOTHING),
@@ -226,19 +230,6 @@ def test_a_query_needs_learners_only_where_it_looks_at_them(
     strategy: str, asked: dict[str, Any], expected: Training
 ) -> None:
     assert training_for(query(strategy, **asked), 1000) is expected
-
-
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        ({}, Training.NOTHING),
-        ({"soft_labels": True}, Training.LEARNERS),
-        ({"soft_labels": True, "proxy": "ridge:patches"}, Training.NOTHING),
-        ({"soft_labels": True, "proxy": "ridge:initial"}, Training.INITIAL_WEIGHTS),
-    ],
-)
-def test_soft_labels_train_what_they_need(asked: dict[str, Any], expected: Training) -> None:
-    assert training_for(query("uniform", **asked), 1000) is expected
 
 
 @pytest.mark.parametrize(
