@@ -85,8 +85,8 @@ def measure(name: str, seed: int) -> dict[SoupSearch, Measured]:
             add(tally, outputs_BT, targets_B)
 
         with mock.patch.object(Tally, "add", added):
-            merged = merge_learners(workspace, searched, inputs, trained.theta_star, learners)
-        counted.accuracy = tested.score(merged.soup.weights).accuracy
+            made, _ = merge_learners(workspace, searched, inputs, trained.theta_star, learners)
+        counted.accuracy = tested.score(made.weights).accuracy
     return found
 
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from queue import SimpleQueue
 from typing import Self
 
@@ -222,9 +223,7 @@ class Evaluator:
     def _outputs(
         self, model: nn.Module, head: nn.Linear | None, number: int, examples_B: Stored
     ) -> Tensor:
-        def inputs() -> Inputs:
-            return to_model_input(examples_B, self.inputs, self.device)
-
+        inputs = partial(to_model_input, examples_B, self.inputs, self.device)
         if head is None:
             return call_model(model, inputs())
         features_BD = self._features.get(number)

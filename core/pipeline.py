@@ -51,22 +51,13 @@ _NAME = "in this process"
 
 
 @dataclass(frozen=True)
-class Merged:
-    """The soup, and theta*'s accuracy on as many validation examples."""
-
-    soup: Soup
-    initial_accuracy: float
-    num_validation_examples: int
-
-
-@dataclass(frozen=True)
 class Pretrained:
     """The outcome of pre-training in a workspace, with seconds by stage."""
 
     workspace: InMemory
     outcome: Outcome
     seconds: Mapping[str, float]
-    merged: Merged | None = None
+    soup: Soup | None = None
 
 
 def pretrain(
@@ -88,8 +79,8 @@ def pretrain(
     # 3.4 The greedy soup theta_p.
     read = workspace.read_learners(config, initial_name, workspace.new_model(config))
     opened = [partial(read, learner.result) for learner in learners]
-    merged = merge_learners(workspace, config, inputs, initial, opened)
-    theta_p = workspace.put(pack(merged.soup.weights))
+    soup, _ = merge_learners(workspace, config, inputs, initial, opened)
+    theta_p = workspace.put(pack(soup.weights))
     outcome = replace(begun.outcome, pretrained_weights=theta_p, learners=learners)
     seconds = {
         **begun.seconds,
@@ -97,7 +88,7 @@ def pretrain(
         "training_seconds": trained - cut,
         "merging_seconds": monotonic() - trained,
     }
-    return Pretrained(workspace, outcome, seconds, merged)
+    return Pretrained(workspace, outcome, seconds, soup)
 
 
 def begin(workspace: InMemory, config: RunConfig, given: bytes | Path | None = None) -> Pretrained:
@@ -236,8 +227,11 @@ def merge_learners(
     initial: Weights,
     learners: Sequence[OpenWeights],
     on_ingredient: OnIngredient = lambda _index, _ingredient: None,
-) -> Merged:
-    """Merge learners, reopened at every call, by their validation scores."""
+) -> tuple[Soup, float]:
+    """Merge learners, reopened at every call, by their validation scores.
+
+    Returns theta*'s accuracy, too.
+    """
     soup, dataset, ids = config.soup, workspace.dataset, workspace.split(config).validation_ids
     # On a CPU several weights are scored at a time.
     number = num_evaluated_together(config) if workspace.device.type == "cpu" else 1
@@ -274,4 +268,4 @@ def merge_learners(
         else:
             made = uniform_soup(learners, evaluator, on_progress=report)
         merging.note(accuracy=made.accuracy)
-    return Merged(made, initial_accuracy, len(evaluator.targets_N))
+    return made, initial_accuracy

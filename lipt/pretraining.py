@@ -140,9 +140,9 @@ class Pretrained:
     @property
     def soup(self) -> Mapping[int, Ingredient]:
         """Each learner's part in the soup by index, in the order of the greedy soup."""
-        merged = self._all.merged
-        assert merged is not None  # noqa: S101 - it was trained
-        return dict(merged.soup.ingredients)
+        soup = self._all.soup
+        assert soup is not None  # noqa: S101 - it was trained
+        return dict(soup.ingredients)
 
     @property
     def seconds(self) -> Mapping[str, float]:

@@ -28,7 +28,7 @@ from lipt.common.observability.tracing import span
 from lipt.common.process.devices import device_name, versions
 from lipt.common.signals.blocks import row_blocks
 from lipt.common.subsets import Examples
-from lipt.core.proxies.proxy import MAX_SAMPLE, FeatureKind, Proxy
+from lipt.core.proxies.proxy import MAX_SAMPLE, SOUP, FeatureKind, Proxy
 from lipt.core.proxies.ridge import class_weights, leave_one_out, weighted_accuracy
 from lipt.core.selection.select import find_strategy, select
 from lipt.core.selection.selection import Selection
@@ -100,7 +100,8 @@ def manifest_of(question: Question, chosen: Chosen) -> dict[str, Any]:
         "options": dict(question.options),
         "labels": "none" if question.unlabelled else "given",
         "proxy": {
-            "proxy": question.proxy_name,
+            # None if neither a head nor a soup is used.
+            "proxy": question.proxy or (None if question.unlabelled else str(SOUP)),
             **({"backbone": question.backbone} if question.backbone else {}),
             **(chosen.proxy or {}),
         },

@@ -95,11 +95,6 @@ class Question(Sources):
     teacher: str | None = None
 
     @property
-    def proxy_name(self) -> str | None:
-        """The proxy; None if neither a head nor a soup is used."""
-        return self.proxy or (None if self.unlabelled else str(SOUP))
-
-    @property
     def needs(self) -> frozenset[Need]:
         """The inputs of the strategy with these options."""
         return find_strategy(self.strategy).needs_of(dict(self.options))

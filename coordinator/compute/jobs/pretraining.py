@@ -121,7 +121,7 @@ class MakeSoup:
         model = context.new_model(self.config)
         initial = context.read_weights(self.initial_weights, model)
         read = context.read_learners(self.config, self.initial_weights, model)
-        merged = merge_learners(
+        made, initial_accuracy = merge_learners(
             context,
             self.config,
             self.inputs,
@@ -129,15 +129,14 @@ class MakeSoup:
             [partial(read, name) for _, name in self.learners],
             lambda at, part: context.send(LearnerOffered(self.learners[at][0], part)),
         )
-        made = merged.soup
         accuracies = [part.accuracy for part in made.ingredients.values()]
         record = SoupRecord(
-            initial_accuracy=merged.initial_accuracy,
+            initial_accuracy=initial_accuracy,
             mean_learner_accuracy=sum(accuracies) / len(accuracies),
             best_learner_accuracy=max(accuracies),
             soup_accuracy=made.accuracy,
             num_kept=sum(part.kept for part in made.ingredients.values()),
-            num_validation_examples=merged.num_validation_examples,
+            num_validation_examples=len(context.split(self.config).validation_ids),
         )
         return SoupResult(
             weights=context.blobs.put_bytes(pack(made.weights)),

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipt.common.data.dataset import IdMapping
-from lipt.common.errors import SignalsError
 from lipt.common.targets.kinds import TargetKind
 from lipt.core.diagnosis.diagnosis import (
     Diagnosis,
@@ -305,8 +304,6 @@ def test_a_target_fits_the_less_the_further_off_it_is() -> None:
     assert found.suggested_N.tolist() == SIGNALS.labels_N.tolist()
     assert found.noise.overall.rate == 0.0
     assert len(found.noise.per_class) == 3
-    with pytest.raises(SignalsError, match="label errors cannot be looked for in regression data"):
-        find_label_errors(SIGNALS)
 
 
 def judged(quality: list[float], *, rate: float, low: float, num_classes: int = 2) -> LabelErrors:
