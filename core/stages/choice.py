@@ -37,9 +37,9 @@ from lipt.core.signals.signals import (
     Signals,
     UserFeatures,
     features_of_pairs,
-    given,
-    place,
+    moved_if_it_fits,
     probabilities_of,
+    required,
     unlabelled,
 )
 from lipt.core.stages.diagnosis import matches_of
@@ -47,11 +47,11 @@ from lipt.core.stages.proxy import proxied_features, proxied_signals
 from lipt.core.stages.question import PROXY_NEEDS, TRAINED_FEATURES, Question
 from lipt.core.stages.warm_up import (
     ComputeSignals,
-    WarmedUp,
+    WarmUpSignals,
     dynamics_of,
     model_signals,
     signals_of,
-    warmed_up,
+    warm_up_signals,
 )
 from lipt.core.workspace import Workspace
 
@@ -71,14 +71,14 @@ class Chosen:
     """The answer to a question.
 
     selection: ids, ascending, and their weights. device: that the strategy ran on.
-    proxy: facts of the proxy, for a manifest. warmed: the ordinary warm-up's costs.
+    proxy: facts of the proxy, for a manifest. warm_up: the ordinary warm-up's costs.
     soft: soft labels of the chosen examples. scored_by: credentials that scored for the signals.
     """
 
     selection: Selection
     device: str
     proxy: Mapping[str, Any] | None = None
-    warmed: WarmedUp | None = None
+    warm_up: WarmUpSignals | None = None
     soft: SoftLabels | None = None
     scored_by: Mapping[str, Any] | None = None
 
@@ -122,7 +122,7 @@ def choose(
     """Compute the inputs and select; SignalsError for outputs not finite, or an empty selection."""
     strategy, needs = find_strategy(question.strategy), question.needs
     with span("signals", strategy=question.strategy):
-        signals, warmed = _signals(workspace, question, compute)
+        signals, warm_up = _signals(workspace, question, compute)
     workspace.report(f"selecting by {question.strategy}", 0, 1)
     # Draws from labels alone are the same on any device: no accelerator is needed.
     alone = not needs and question.features is None
@@ -133,7 +133,7 @@ def choose(
     ):
         chosen = select(
             strategy,
-            place(signals, device),
+            moved_if_it_fits(signals, device),
             question.budget,
             balanced=question.balanced,
             seed=derive_seed(question.config.seed, "selection"),
@@ -148,7 +148,7 @@ def choose(
     soft, heads = None, [signals.facts] if signals.facts else []
     if question.teacher is not None:
         taught = proxied_signals(workspace, question, Proxy.parse(question.teacher))
-        heads.append(given(taught.facts, "head"))
+        heads.append(required(taught.facts, "head"))
         with pinned_kernels(question.config.evaluation_threads):
             soft = soft_labels(taught, chosen.indices_K.cpu(), seed=question.config.seed)
     own_words = chosen.findings.get("words", ())
@@ -158,7 +158,7 @@ def choose(
     alpha = [_alpha(soft.facts)] if soft else []
     chosen = replace(chosen, findings={**chosen.findings, "words": [*words, *alpha, *own_words]})
     selection = _by_id(chosen, workspace.dataset.id_mapping)
-    facts = (signals.facts, warmed, soft, signals.scored_by)
+    facts = (signals.facts, warm_up, soft, signals.scored_by)
     return Chosen(selection, device_name(device), *facts)
 
 
@@ -219,7 +219,7 @@ def _alpha(soft: Facts) -> str:
         f"all ({soft['features']}) is right on {soft['accuracy_on_others']:.1%}, one of the chosen "
         f"alone on {soft['accuracy_of_chosen_alone']:.1%}"
     )
-    doubted = soft["distrusted"]
+    doubted = soft["suspected"]
     return f"{text}; {doubted:.1%} of the chosen labels look wrong" if doubted else text
 
 
@@ -239,12 +239,12 @@ def _learners_sentence(
 
 def _signals(
     workspace: Workspace, question: Question, compute: ComputeSignals
-) -> tuple[Signals, WarmedUp | None]:
+) -> tuple[Signals, WarmUpSignals | None]:
     dataset, config, needs, warmed = workspace.dataset, question.config, question.needs, None
     proxy = None if question.proxy is None else Proxy.parse(question.proxy)
     warm_up = WarmUp.among(dict(question.options))
     if warm_up is not None:
-        warmed = warmed_up(workspace, question, warm_up)
+        warmed = warm_up_signals(workspace, question, warm_up)
     # Validate them before the model's expensive pass over the data.
     own = _own_features(workspace, question)
     if warmed is not None:
@@ -305,11 +305,11 @@ def _with_more(
 
 
 def _by_id(chosen: Selection, id_mapping: IdMapping) -> Selection:
-    findings, left_out = chosen.findings, chosen.findings.get("left_out", {})
-    if "least_trusted_ids" in left_out:
-        rows = torch.tensor(left_out["least_trusted_ids"], dtype=torch.int64)
-        named = {**left_out, "least_trusted_ids": id_mapping.ids(rows).tolist()}
-        findings = {**findings, "left_out": named}
+    findings, excluded = chosen.findings, chosen.findings.get("excluded", {})
+    if "lowest_quality_ids" in excluded:
+        rows = torch.tensor(excluded["lowest_quality_ids"], dtype=torch.int64)
+        named = {**excluded, "lowest_quality_ids": id_mapping.ids(rows).tolist()}
+        findings = {**findings, "excluded": named}
     return replace(chosen, indices_K=id_mapping.ids(chosen.indices_K), findings=findings)
 
 
@@ -323,23 +323,23 @@ _NO_WEIGHT = 1e-9
 
 def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
     """Soft labels of the examples at `places_K`, by a proxy's second head or its only one."""
-    labels_N, errors_NC, head = signals.labels_N, signals.errors_NC, given(signals.facts, "head")
-    trust_N = signals.trust_N
-    if trust_N is None:
-        trust_N = torch.ones_like(labels_N, dtype=torch.float64)
+    labels_N, errors_NC, head = signals.labels_N, signals.errors_NC, required(signals.facts, "head")
+    confidence_N = signals.confidence_N
+    if confidence_N is None:
+        confidence_N = torch.ones_like(labels_N, dtype=torch.float64)
     if signals.second_errors_NC is not None:
         errors_NC, head = signals.second_errors_NC, {**head, **head["second"]}
-    on_others, alone = _accuracies_on_others(signals, errors_NC, places_K, trust_N, seed)
-    distrusted = float((trust_N[places_K] < 1).double().mean())
+    on_others, alone = _accuracies_on_others(signals, errors_NC, places_K, confidence_N, seed)
+    suspected = float((confidence_N[places_K] < 1).double().mean())
     facts = {
         "features": head["features"],
         "tried": head["tried"],
         "accuracy": head["accuracy"],
-        "temperature": 1 / head["sharpness"],
+        "temperature": 1 / head["inverse_temperature"],
         "accuracy_on_others": on_others,
         "accuracy_of_chosen_alone": alone,
-        "distrusted": distrusted,
-        "recommended_alpha": recommended_alpha(on_others, alone, distrusted),
+        "suspected": suspected,
+        "recommended_alpha": recommended_alpha(on_others, alone, suspected),
     }
     probabilities_KC = torch.empty(len(places_K), errors_NC.shape[1], dtype=torch.float16)
     for rows in row_blocks(len(places_K), 8 * errors_NC.shape[1]):
@@ -350,7 +350,7 @@ def soft_labels(signals: Signals, places_K: Tensor, *, seed: int) -> SoftLabels:
 
 
 def _accuracies_on_others(
-    signals: Signals, errors_NC: Tensor, places_K: Tensor, trust_N: Tensor, seed: int
+    signals: Signals, errors_NC: Tensor, places_K: Tensor, confidence_N: Tensor, seed: int
 ) -> tuple[float, float]:
     """Accuracies on a sample of the others: of the head, and of one of the chosen alone."""
     labels_N, generator = signals.labels_N, derive_generator(seed, "soft labels")
@@ -362,24 +362,24 @@ def _accuracies_on_others(
     others_M = others_M[torch.randperm(len(others_M), generator=generator)[:_MAX_SAMPLE]]
     rows, num_chosen = torch.cat([places_K, others_M]), len(places_K)
     # The others are scored, and have no weight in the fit.
-    teach = trust_N[rows]
+    teach = confidence_N[rows]
     teach[num_chosen:] = _NO_WEIGHT
     head = leave_one_out(
         signals.features_ND[rows].float(),
         labels_N[rows],
         signals.errors_NC.shape[1],
         generator=generator,
-        trust_N=teach,
+        confidence_N=teach,
     )
     labels_M = labels_N[others_M]
-    weights_M = class_weights(labels_M, trust_N[others_M])
+    weights_M = class_weights(labels_M, confidence_N[others_M])
     known_MC = probabilities_of(errors_NC[others_M], labels_M)
     on_others = weighted_accuracy(known_MC, labels_M, weights_M)
     return on_others, weighted_accuracy(head.outputs_NC[num_chosen:], labels_M, weights_M)
 
 
-def recommended_alpha(accuracy: float, alone: float, distrusted: float) -> float:
+def recommended_alpha(accuracy: float, alone: float, suspected: float) -> float:
     """Share of the head's probabilities in targets, by its gain and the doubtful labels' share."""
     alpha = _MOST * -math.expm1(-max(accuracy - alone, 0.0) / _POINTS)
     # The head is right about as often as labels are wrong.
-    return alpha + (1 - alpha) * min(distrusted, 1.0)
+    return alpha + (1 - alpha) * min(suspected, 1.0)

@@ -61,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             scratch.fill()
         runner = Runner(scratches)
         runner.run(fitting)
-    wrong = _say_summary(fitting, runner.verdicts)
-    _say(f"{len(mutants) - len(fitting)} stale rows")
+    wrong = _print_summary(fitting, runner.verdicts)
+    _print_line(f"{len(mutants) - len(fitting)} stale rows")
     return int(wrong or len(fitting) < len(mutants))
 
 
@@ -74,12 +74,12 @@ def _fits(mutant: Mutant) -> bool:
     try:
         mutated_files(mutant, ROOT)
     except StaleError as error:
-        _say(f"{Verdict.STALE:9} {mutant.name}: {error}")
+        _print_line(f"{Verdict.STALE:9} {mutant.name}: {error}")
         return False
     return True
 
 
-def _say_summary(mutants: Sequence[Mutant], verdicts: Mapping[str, Verdict]) -> bool:
+def _print_summary(mutants: Sequence[Mutant], verdicts: Mapping[str, Verdict]) -> bool:
     """Names the mutants that were not caught; whether a verdict is not the expected one."""
     wrong, counts = False, dict[str, Counter[str]]()
     for mutant in mutants:
@@ -89,10 +89,10 @@ def _say_summary(mutants: Sequence[Mutant], verdicts: Mapping[str, Verdict]) -> 
         wrong |= not expected
         if not expected or mutant.survives:
             known = f" ({mutant.survives})" if mutant.survives else ""
-            _say(f"{verdict:9} {mutant.name}{known}")
+            _print_line(f"{verdict:9} {mutant.name}{known}")
     for group, counted in counts.items():
         parts = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counted.items()))
-        _say(f"{group}: {counted.total()} mutants: {parts}")
+        _print_line(f"{group}: {counted.total()} mutants: {parts}")
     return wrong
 
 
@@ -149,19 +149,19 @@ class Runner:
                 self._report(subject, verdict, seconds=trial.seconds, failed=trial.failed)
                 continue
             self._unmutated[subject] = trial
-            _say(f"{trial.outcome:9} {trial.seconds:6.1f} s  {' '.join(subject)}")
+            _print_line(f"{trial.outcome:9} {trial.seconds:6.1f} s  {' '.join(subject)}")
             if trial.outcome is not Outcome.PASSED:
-                _say(scratch.log.read_text("utf-8", errors="replace"))
+                _print_line(scratch.log.read_text("utf-8", errors="replace"))
         time.sleep(0.02)
 
     def _report(
         self, mutant: Mutant, verdict: Verdict, *, seconds: float = 0.0, failed: str = ""
     ) -> None:
         self.verdicts[mutant.name] = verdict
-        _say(f"{verdict:9} {seconds:6.1f} s  {mutant.name}  {failed}")
+        _print_line(f"{verdict:9} {seconds:6.1f} s  {mutant.name}  {failed}")
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, flush=True)  # noqa: T201 - the command's output
 
 
