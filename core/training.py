@@ -98,18 +98,11 @@ class Sgd:
 def num_steps_of(epochs: float, num_train: int, batch_size: int = BATCH_SIZE) -> int:
     """Optimizer steps on full batches, of a warm-up's size by default."""
     # Rounded up, so that any positive number trains; 0.7 x 10 is 7.000000000000001.
-    return math.ceil(epochs * _batches_per_epoch(num_train, batch_size) - 1e-9)
-
-
-def _batches_per_epoch(num_train: int, batch_size: int) -> int:
-    # A set smaller than one batch is one batch.
-    return max(1, num_train // batch_size)
+    return math.ceil(epochs * max(1, num_train // batch_size) - 1e-9)
 
 
 @dataclass(frozen=True)
 class _Epochs:
-    """Losses of a model on full batches, shuffled anew in every epoch."""
-
     model: nn.Module
     dataset: Dataset
     train_ids: Tensor
@@ -123,7 +116,8 @@ class _Epochs:
 
     @property
     def num_batches(self) -> int:
-        return _batches_per_epoch(len(self.train_ids), self.batch_size)
+        # A set smaller than one batch is one batch.
+        return max(1, len(self.train_ids) // self.batch_size)
 
     def losses(self, epoch: int) -> Iterator[Tensor]:
         generator = derive_generator(self.seed, f"{self.purpose}-order", epoch)

@@ -325,8 +325,4 @@ def imbalance(counts: Sequence[int]) -> Facts:
     present = [label for label, count in enumerate(counts) if count]
     smallest = min(present, key=lambda label: counts[label])
     largest = max(present, key=lambda label: counts[label])
-    return {
-        "ratio": counts[largest] / counts[smallest],
-        "smallest": smallest,
-        "largest": largest,
-    }
+    return {"ratio": counts[largest] / counts[smallest], "smallest": smallest, "largest": largest}

@@ -6,9 +6,8 @@ threads are pinned, global generators are restored, and every draw comes from th
 A *step* is one pass over the shard's M minibatches (the authors' code calls K selection epochs).
 With M = 1 (the paper's CIFAR-10 setting) it is one minibatch.
 
-A trained learner is pruned once, to a density: the share of weights KEPT. That regularizes the
-learners and makes them differ; smaller uploads are a side effect. One threshold is shared by all
-tensors (global pruning), and exactly the density's number of weights is kept.
+A trained learner is pruned once, to a density: the share of weights KEPT. All tensors share one
+threshold (global pruning), and exactly the density's number of weights is kept.
 
 Shapes: N examples of the shard, B of a minibatch, C classes, T values of all tensors.
 Source: LiPT (Ro et al. 2023), section 3.3 and Appendix D.

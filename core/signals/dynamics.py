@@ -59,9 +59,6 @@ class Dynamics(KeptValue):
     def counted_NL(self) -> Tensor:
         return counted_learners(self.own_learner_N, self.error_norms_NL.shape[1])
 
-    def __len__(self) -> int:
-        return len(self.disagreement_N)
-
     def take(self, positions_K: Tensor) -> Dynamics:
         return Dynamics(**{name: values[positions_K] for name, values in vars(self).items()})
 
@@ -176,8 +173,6 @@ def margins_of(logits_NC: Tensor, labels_N: Tensor) -> Tensor:
 
 @dataclass
 class _StateRunner:
-    """A model that loads one state after another."""
-
     model: nn.Module
     states: States
     batches: Batches

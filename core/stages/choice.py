@@ -169,10 +169,7 @@ def _input_sentences(
     findings: Facts,
     num_examples: int,
 ) -> list[str]:
-    """Sentences on the head, on the learners, and on whether seed and model can matter.
-
-    proxy: facts of the strategy's head. heads: of all heads, soft labels' included.
-    """
+    """Sentences on the head, on the learners, and on whether seed and model can matter."""
     strategy, needs = find_strategy(question.strategy), question.needs
     own = question.features is not None or Need.PAIRED_FEATURES in needs
     looks = needs & ({Need.SIGNALS, Need.VALIDATION} if own else PROXY_NEEDS)

@@ -106,7 +106,7 @@ def dynamics_of(
         states = States(
             initial=partial(workspace.read_weights, trajectories.initial_weights, model),
             learners=tuple(
-                tuple(partial(read, name) for name in learner.states)
+                tuple(partial(read, name) for name in learner.snapshots or (learner.result,))
                 for learner in trajectories.learners
             ),
         )

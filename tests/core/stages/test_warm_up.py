@@ -225,9 +225,3 @@ def test_dynamics_use_the_shards_and_are_cached_on_disk(
     again = dynamics_of(shared, OF_THREE, IMAGE, trajectories)
     assert torch.equal(again.own_learner_N, expected_N)
     assert torch.equal(again.margins_NLT, dynamics.margins_NLT)
-
-
-def test_dynamics_use_snapshots_or_else_pruned_results() -> None:
-    early, end, pruned = (BlobName.of(part) for part in (b"early", b"end", b"pruned"))
-    assert CommittedLearner(0, (early, end), pruned).states == (early, end)
-    assert CommittedLearner(0, (), pruned).states == (pruned,)

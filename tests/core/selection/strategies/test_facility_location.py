@@ -200,5 +200,6 @@ def test_curvatures_are_means_of_autograd_s_diagonal(
     by_class_C, by_feature_F = mean_curvatures(
         Signals(errors_NC, features_ND, labels_N, has_bias=has_bias)
     )
-    torch.testing.assert_close(by_class_C, diagonal_CF.mean(dim=1), rtol=1e-5, atol=1e-8)
-    torch.testing.assert_close(by_feature_F, diagonal_CF.mean(dim=0), rtol=1e-5, atol=1e-8)
+    # Of an error near 1, float32 leaves few digits of the difference from 1.
+    torch.testing.assert_close(by_class_C, diagonal_CF.mean(dim=1), rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(by_feature_F, diagonal_CF.mean(dim=0), rtol=1e-4, atol=1e-7)
