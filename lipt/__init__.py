@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lipt.common.config.run_config import PRESETS as PRESETS
     from lipt.common.data.sources.pairs import open_pairs as open_pairs
     from lipt.common.states import RunState as RunState
-    from lipt.core.selection.registry import strategy as strategy
+    from lipt.core.selection.select import strategy as strategy
     from lipt.core.selection.selection import Selection as Selection
     from lipt.core.selection.strategy import Strategy as Strategy
     from lipt.core.signals.signals import Signals as Signals
@@ -56,7 +56,7 @@ _MODULES = {
     "lipt.common.config.run_config": "PRESETS",
     "lipt.common.data.sources.pairs": "open_pairs",
     "lipt.common.states": "RunState",
-    "lipt.core.selection.registry": "strategy",
+    "lipt.core.selection.select": "strategy",
     "lipt.core.selection.selection": "Selection",
     "lipt.core.selection.strategy": "Strategy",
     "lipt.core.signals.signals": "Signals",

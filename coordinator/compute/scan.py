@@ -40,8 +40,7 @@ from lipt.coordinator.compute.messages import ScanClosed, ScanNews
 from lipt.coordinator.compute.verification import Verification, account, scorers_of
 from lipt.coordinator.settings import ScoringWorkers
 from lipt.core.signals.compute import empty_signals
-from lipt.core.signals.signals import Signals
-from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.core.signals.signals import STORAGE_LIMITS, Signals
 from lipt.core.stages.warm_up import model_signals
 from lipt.core.workspace import model_seed
 

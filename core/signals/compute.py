@@ -28,8 +28,7 @@ from lipt.common.models import find_head
 from lipt.common.models.head import evaluation_mode
 from lipt.common.signals.passes import Batches, pass_over, require_finite_rows
 from lipt.common.targets.values import SingleLabel, Target
-from lipt.core.signals.signals import Signals
-from lipt.core.signals.stored import STORAGE_LIMITS
+from lipt.core.signals.signals import STORAGE_LIMITS, Signals
 
 
 def compute_signals(model: nn.Module, batches: Batches, *, scratch: Path | None = None) -> Signals:

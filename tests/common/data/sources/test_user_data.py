@@ -18,10 +18,8 @@ from lipt.common.errors import ConfigError, DataError, FactoryNotAllowedError
 from lipt.common.inputs.specs import Column, ColumnType
 from lipt.common.targets.kinds import TargetKind
 from lipt.common.targets.values import SingleLabel
-from lipt.core.selection.registry import find_strategy
-from lipt.core.selection.select import select
-from lipt.core.signals.signals import Signals
-from lipt.core.signals.stored import features_of_pairs
+from lipt.core.selection.select import find_strategy, select
+from lipt.core.signals.signals import Signals, features_of_pairs
 from tests.coloured_shapes import (
     COLOURS,
     IMAGE_TOWER,
@@ -309,7 +307,7 @@ def test_the_filter_drops_exactly_the_swapped_captions(folder: Path, options: st
         torch.empty(60, 0), own.features_ND, dataset.labels_N, paired_features_NP=paired
     )
     strategy = find_strategy("clip_score")
-    kept = select(strategy, signals, 54, balanced=False, seed=0, options={}).indices_K.tolist()
+    kept = select(strategy, signals, 54, balanced=False, seed=0).indices_K.tolist()
     assert sorted(set(range(60)) - set(kept)) == WRONG
 
 

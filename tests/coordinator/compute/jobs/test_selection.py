@@ -32,13 +32,12 @@ from lipt.coordinator.compute.jobs.selection import (
 )
 from lipt.core.diagnosis.diagnosis import Diagnosis
 from lipt.core.proxies.proxy import Proxy
-from lipt.core.selection.registry import STRATEGIES
+from lipt.core.selection.select import STRATEGIES
 from lipt.core.selection.selection import Selection, unweighted
 from lipt.core.selection.strategy import FEATURES, SIGNALS, Need, Strategy
 from lipt.core.signals.signals import Signals
 from lipt.core.stages import choice, question
 from lipt.core.stages.question import (
-    Labels,
     Sources,
     SubsetQuery,
     without_labels,
@@ -198,7 +197,7 @@ def test_missing_paired_features_are_an_error(context: Context, select: Any) -> 
 
 def test_without_labels_all_examples_have_one_class(context: Context, select: Any) -> None:
     probe = Probe(FEATURES | {Need.DUPLICATES})
-    selected = select(probe, weights=NOWHERE, labels=Labels.NONE, proxy="ridge:patches")
+    selected = select(probe, weights=NOWHERE, unlabelled=True, proxy="ridge:patches")
     assert probe.seen.labels_N.tolist() == [0] * NUM_EXAMPLES
     assert probe.seen.errors_NC.shape == (NUM_EXAMPLES, 0)
     assert probe.seen.features_ND.shape == (NUM_EXAMPLES, 2048)
@@ -213,7 +212,7 @@ def test_without_labels_all_examples_have_one_class(context: Context, select: An
 @pytest.mark.parametrize("need", [Need.SIGNALS, Need.GRADIENT_NORMS, Need.VALIDATION])
 def test_without_labels_label_signals_are_refused(select: Any, need: Need) -> None:
     with pytest.raises(SignalsError, match="'probe' needs"):
-        select(Probe(frozenset({need})), labels=Labels.NONE, proxy="ridge:patches")
+        select(Probe(frozenset({need})), unlabelled=True, proxy="ridge:patches")
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +260,7 @@ def unlabelled(name: str, **others: Any) -> SelectSubset:
     options, proxy = without_labels(STRATEGIES[name], {}, query)
     named = None if proxy.is_own_head else str(proxy)
     given = tuple(options.items())
-    return job_of(name, options=given, proxy=named, labels=Labels.NONE, **others)
+    return job_of(name, options=given, proxy=named, unlabelled=True, **others)
 
 
 @pytest.mark.parametrize(
@@ -336,13 +335,11 @@ def test_wrong_labels_and_duplicates_are_found_without_a_run(flipped: Context) -
     assert diagnosis.columns["duplicate_of"][[1, COPY]].unique().numel() == 1
     assert summary["learnability"]["sizes"] == [150, 300]
     assert summary["redundancy"]["sampled"] == 300
-    stages = ["signals", "label_errors", "duplicates", "outliers", "redundancy", "learnability"]
-    assert list(summary["seconds"]) == stages
     # One question has one answer.
     again = diagnosed(flipped)
     for name, column in diagnosis.columns.items():
         assert torch.equal(column, again.columns[name]), name
-    assert {**summary, "seconds": {}} == {**again.summary, "seconds": {}}
+    assert summary == again.summary
 
 
 @pytest.mark.parametrize(
