@@ -150,7 +150,7 @@ class App:
             settings.state_dir,
             self.blobs,
             settings.storage,
-            is_live=lambda lease: self.dispatcher.leases.has(*lease),
+            is_live=self.dispatcher.leases.has,
             clock=monotonic,
         )
         self.storage = Storage(

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.durable import remove_stale_temporaries, state_errors
@@ -31,7 +30,7 @@ from lipt.common.observability.metrics import Readings
 from lipt.coordinator.access.caller import Evidence
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.dispatch.leases import LeaseId, RunLearner
 from lipt.coordinator.instruments import STORAGE, UNFINISHED_UPLOADS
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.settings import StorageSettings
@@ -54,8 +53,6 @@ _TIMES_COMPUTED = 2
 # A learner has theta*'s tensors: some of the values, a mask bit for each, and a header.
 _TIMES_INITIAL_BYTES, _MORE_BYTES = 2, 2**20
 
-LeaseId: TypeAlias = tuple[AssignmentKey, int]
-
 
 @dataclass(frozen=True)
 class Allowance:
@@ -66,10 +63,11 @@ class Allowance:
     max_file_bytes: int
 
     @classmethod
-    def of_learner(cls, lease: LeaseId, run: RunRecord) -> Allowance:
+    def of_learner(cls, held: RunLearner) -> Allowance:
+        run = held.run
         initial_bytes = run.initial_weights.size_bytes if run.initial_weights else 0
         return cls(
-            lease,
+            held.lease,
             max_files=_TIMES_COMPUTED * (run.config.learners.num_snapshots + 1),
             max_file_bytes=_TIMES_INITIAL_BYTES * initial_bytes + _MORE_BYTES,
         )
@@ -178,9 +176,9 @@ class Accounts:
         num_files = len(sent | {name.sha256})
         if name.size_bytes > allowance.max_file_bytes or num_files > allowance.max_files:
             raise ForeignBlobError(
-                f"{name} would be file number {num_files} under the lease of {allowance.lease[0]}, "
-                f"which allows {allowance.max_files} files of at most {allowance.max_file_bytes} "
-                "bytes. Send this assignment's files."
+                f"{name} would be file number {num_files} under the lease of "
+                f"{allowance.lease.key}, which allows {allowance.max_files} files of at most "
+                f"{allowance.max_file_bytes} bytes. Send this assignment's files."
             )
 
     def _left_too_much(self, peer: str) -> bool:
@@ -319,11 +317,9 @@ class WorkerBlobs:
         if worker_id is None:
             return None
         if held := self._dispatcher.held_by(worker_id):
-            run, learner = held
-            key = AssignmentKey(run.run_id, learner.index)
-            return Allowance.of_learner((key, learner.epoch), run)
+            return Allowance.of_learner(held)
         if grant := self._dispatcher.scans.held_by(worker_id):
-            return Allowance((grant.key, grant.epoch), _TIMES_COMPUTED, grant.scan.max_file_bytes)
+            return Allowance(grant.lease, _TIMES_COMPUTED, grant.scan.max_file_bytes)
         raise _without_lease("sends", name)
 
 

@@ -137,7 +137,8 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
     def _worker(self, worker: WorkerRecord) -> pb.WorkerInfo:
         held = self.dispatcher.leases.held_by(worker.worker_id)
         scored = self.dispatcher.scans.held_by(worker.worker_id)
-        learner = f"{self.store.find(held.run_id).name}/{held.learner}" if held else ""
+        key = held.key if held else None
+        learner = f"{self.store.find(key.run_id).name}/{key.learner}" if key else ""
         joined_at = self.wall_clock() - self.dispatcher.workers.seconds_since_joined(worker)
         return message_of(
             pb.WorkerInfo,

@@ -91,10 +91,10 @@ async def test_run_goes_on_where_the_last_process_left_it(tmp_path: Path) -> Non
         assert app.store.find("mine") == before
         assert await app.requests.create("q", "mine", NOTHING) == before
         # Its worker did not notice the restart, and keeps its lease.
-        assert app.dispatcher.leases.held_by(worker.worker_id) == second[0]
+        assert app.dispatcher.leases.held_by(worker.worker_id) == second
         with pytest.raises(UnknownWorkerError):
             await app.dispatcher.next_work(worker.worker_id, wait_seconds=0.0)
-        await app.dispatcher.commit(worker.worker_id, *second, FakeWorker.RESULT)
+        await app.dispatcher.commit(second, FakeWorker.RESULT)
         final = await until(app, run.run_id, lambda run: run.state.ended)
     assert final.state is RunState.READY, final.message
     assert [learner.epoch for learner in final.learners] == [1, 1]

@@ -11,7 +11,7 @@ from lipt.common.errors import StaleLeaseError
 from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState
 from lipt.coordinator.access.caller import Binding, Caller
-from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId
 from lipt.coordinator.dispatch.policy import (
     QueuedLearners,
     candidates,
@@ -349,16 +349,10 @@ def test_what_is_held_back_is_not_taken_for_rubbish() -> None:
     assert not set(held.files) & needed(run.with_learner(taken))
 
 
-async def take(bench: Bench, name: str) -> tuple[AssignmentKey, int] | None:
-    granted = await bench.acquire(bench.join(name))
-    return granted and (AssignmentKey("r", granted[1].index), granted[1].epoch)
-
-
-async def train(bench: Bench, name: str, content: str) -> int:
-    taken = await take(bench, name)
-    assert taken is not None
-    await bench.dispatcher.commit(bench.join(name), *taken, result(content))
-    return taken[1]
+async def train(bench: Bench, name: str, content: str) -> LeaseId:
+    lease = await bench.take(bench.join(name))
+    await bench.dispatcher.commit(lease, result(content))
+    return lease
 
 
 def learner_of(bench: Bench) -> LearnerRecord:
@@ -381,19 +375,18 @@ async def test_a_learner_is_in_once_another_hands_in_the_same(
     if restarting:
         await bench.restart()
     # Its answer was lost, so it says it again; and there is nothing more for it.
-    key = AssignmentKey("r", 0)
-    await bench.dispatcher.commit(bench.join("a"), key, first, result("x"))
-    assert await take(bench, "a") is None
-    taken = await take(bench, "b")
-    assert taken is not None
-    assert taken == (key, first + 1)
+    bench.join("a")
+    await bench.dispatcher.commit(first, result("x"))
+    assert await bench.acquire(first.worker_id) is None
+    second = await bench.take(bench.join("b"))
+    assert (second.key, second.epoch) == (first.key, first.epoch + 1)
     # Nor does saying it again end the lease of another.
-    await bench.dispatcher.commit(bench.join("a"), key, first, result("x"))
+    await bench.dispatcher.commit(first, result("x"))
     with pytest.raises(StaleLeaseError):
-        await bench.dispatcher.commit(bench.join("a"), key, first, result("z"))
+        await bench.dispatcher.commit(first, result("z"))
     if restarting:
         await bench.restart()
-    await bench.dispatcher.commit(bench.join("b"), *taken, result("x"))
+    await bench.dispatcher.commit(second, result("x"))
     assert (learner_of(bench).state, learner_of(bench).result) == (
         LearnerState.DONE,
         result("x").blob,
@@ -413,7 +406,7 @@ async def test_a_third_worker_settles_it_and_the_other_is_named(bench: Bench, li
     assert ", b handed in" in learner_of(bench).account
     await bench.restart()
     for name in "ab":
-        assert await take(bench, name) is None
+        assert await bench.acquire(bench.join(name)) is None
     await train(bench, "c", "truth")
     assert (learner_of(bench).state, learner_of(bench).result) == (
         LearnerState.DONE,

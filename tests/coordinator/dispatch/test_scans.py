@@ -33,7 +33,7 @@ from lipt.coordinator.compute.scan import (
 )
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
-from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseTable, RangeGrant, Scans
+from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId, LeaseTable, RangeGrant, Scans
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.instruments import SCORED_EXAMPLES
 from lipt.coordinator.runs.store import RunStore
@@ -110,7 +110,7 @@ def grant(scans: Scans, name: str) -> RangeGrant:
 
 
 def index(scans: Scans, name: str) -> int:
-    return grant(scans, name).key.learner
+    return grant(scans, name).lease.key.learner
 
 
 def test_a_worker_that_asks_again_has_the_same_range(scans: Scans) -> None:
@@ -156,22 +156,22 @@ def test_a_range_that_is_done_or_not_wanted_stops_whoever_still_has_it(
     scans: Scans, meters: Meters, news: ScanNews
 ) -> None:
     held = grant(scans, "a")
-    assert not scans.heartbeat("a", held.key, held.epoch)
+    assert not scans.heartbeat(held.lease)
     scans.note(news)
-    assert scans.heartbeat("a", held.key, held.epoch)
+    assert scans.heartbeat(held.lease)
     if news is not CLOSED:
         assert sums(meters, SCORED_EXAMPLES) == {("coordinator",): 4, ("workers",): 0}
         return
     assert scans.take(seeing_worker("a")) is None
     with pytest.raises(StaleLeaseError, match="it is not needed any more"):
-        scans.require("a", held.key, held.epoch)
+        scans.require(held.lease)
 
 
 def test_another_worker_s_lease_is_nobody_else_s(scans: Scans) -> None:
-    held = grant(scans, "a")
-    for worker, epoch in (("b", held.epoch), ("a", 77)):
-        with pytest.raises(StaleLeaseError, match=f"with epoch {epoch} is over"):
-            scans.heartbeat(worker, held.key, epoch)
+    key, epoch, _ = grant(scans, "a").lease
+    for other in (LeaseId(key, epoch, "b"), LeaseId(key, 77, "a")):
+        with pytest.raises(StaleLeaseError, match=f"with epoch {other.epoch} is over"):
+            scans.heartbeat(other)
 
 
 def test_what_a_liar_has_done_is_wanted_again_from_other_credentials(scans: Scans) -> None:
@@ -203,19 +203,18 @@ def test_a_credential_is_a_certificate_a_token_or_a_host() -> None:
 
 def test_a_worker_with_other_data_is_given_none_and_another_is(scans: Scans) -> None:
     held = grant(scans, "a")
-    scans.give_back(held.key, "a", held.epoch, declined=True)
+    scans.give_back(held.lease, declined=True)
     assert scans.take(seeing_worker("a")) is None
-    assert grant(scans, "b").key == held.key
+    assert grant(scans, "b").lease.key == held.lease.key
 
 
 def test_a_range_that_was_given_back_is_free_and_one_that_failed_is_not(scans: Scans) -> None:
-    failed = grant(scans, "a")
-    scans.give_back(failed.key, "a", failed.epoch, failed=True)
+    scans.give_back(grant(scans, "a").lease, failed=True)
     held = grant(scans, "b")
-    scans.give_back(held.key, "b", held.epoch)
+    scans.give_back(held.lease)
     assert [index(scans, name) for name in "cd"] == [1, 2]
-    scans.give_back(held.key, "b", held.epoch)  # late: it is another's by now
-    assert index(scans, "c") == held.key.learner
+    scans.give_back(held.lease)  # late: it is another's by now
+    assert index(scans, "c") == held.lease.key.learner
     assert scans.take(seeing_worker("e")) is None
 
 
@@ -223,9 +222,9 @@ def test_a_scan_that_is_opened_once_more_has_no_leases(scans: Scans) -> None:
     first = grant(scans, "a")
     scans.note(OPENED)
     assert scans.held_by("a") is None
-    assert grant(scans, "b").key == first.key
+    assert grant(scans, "b").lease.key == first.lease.key
     with pytest.raises(StaleLeaseError):
-        scans.require("a", first.key, first.epoch)
+        scans.require(first.lease)
 
 
 def test_max_file_bytes_hold_any_range_s_file(scans: Scans) -> None:
@@ -251,7 +250,7 @@ def test_every_range_is_done_in_the_end(num_ranges: int, turns: list[tuple[str, 
         elif held is not None and turn == "finish":
             scans.finish(held)
         elif held is not None:
-            scans.give_back(held.key, worker, held.epoch)
+            scans.give_back(held.lease)
     for worker in "abc":
         while (taken := scans.take(seeing_worker(worker))) is not None:
             scans.finish(taken)
@@ -296,7 +295,7 @@ def granted_to(intake: Intake, name: str) -> RangeGrant:
 
 
 async def take_range(intake: Intake, held: RangeGrant, name: BlobName, proof: str = PROOF) -> None:
-    await intake.take_range(held.worker_id, held.key, held.epoch, name, proof)
+    await intake.take_range(held.lease, name, proof)
 
 
 async def test_a_result_lies_in_the_scan_s_folder_and_its_blob_is_gone(
@@ -334,7 +333,7 @@ async def test_who_cannot_prove_that_it_has_the_data_gets_no_more(
     assert not [*folder.path.iterdir()]
     # Nor does another worker of that credential.
     assert intake.dispatcher.scans.take(registered(intake, "b")) is None
-    assert grant(intake.dispatcher.scans, "of another token").key.learner == 1
+    assert grant(intake.dispatcher.scans, "of another token").lease.key.learner == 1
 
 
 async def test_a_permission_ends_with_the_token_that_had_it(intake: Intake) -> None:
@@ -363,7 +362,7 @@ async def test_what_is_no_range_is_refused_and_left_to_the_job(
         await take_range(intake, held, blobs.put_bytes(contents[0]))
     for number, content in enumerate(contents[1:], start=1):
         again = granted_to(intake, "a")
-        assert again.key.learner == number
+        assert again.lease.key.learner == number
         with pytest.raises(LearnerRejectedError):
             await take_range(intake, again, blobs.put_bytes(content))
     assert folder.files() == {}
@@ -417,9 +416,9 @@ async def test_a_silent_worker_s_range_is_another_s_from_then_on(bench: Bench) -
     expiry = asyncio.create_task(bench.dispatcher.expire_leases())
     again = cast("RangeGrant", await waits)
     expiry.cancel()
-    assert (again.key, again.worker_id) == (held.key, heir)
+    assert (again.lease.key, again.lease.worker_id) == (held.lease.key, heir)
     with pytest.raises(StaleLeaseError):
-        bench.dispatcher.scans.require(gone, held.key, held.epoch)
+        bench.dispatcher.scans.require(held.lease)
     assert not bench.dispatcher.leases.num_learners()
 
 

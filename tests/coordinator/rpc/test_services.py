@@ -18,7 +18,7 @@ from lipt.coordinator.access.caller import Caller, Evidence
 from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import Computation
-from lipt.coordinator.dispatch.leases import AssignmentKey
+from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId
 from lipt.coordinator.rpc import subsets as module
 from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.info import InfoService
@@ -204,17 +204,17 @@ async def test_learner_is_shown_with_its_times_and_what_its_worker_does(bench: W
     await bench.store.add(made_up_run("r", num_learners=1))
     worker_id = bench.join("i" * 32)
     await bench.dispatcher.next_work(worker_id, wait_seconds=0.0)
-    key = AssignmentKey("r", 0)
+    lease = LeaseId(AssignmentKey("r", 0), 1, worker_id)
     said = LearnerProgress(LearnerPhase.TRAINING, step=2, loss=0.5)
     answers = bench.watch(num_runs=1)
     await anext(answers)
-    bench.dispatcher.heartbeat(worker_id, key, 1, said)
+    bench.dispatcher.heartbeat(lease, said)
     (out,) = (await anext(answers)).runs[0].learners
     assert (out.phase, out.step, out.num_steps) == (worker_pb2.LEARNER_PHASE_TRAINING, 2, 10)
     assert out.leased_at.ToSeconds() == 1000
     assert not out.HasField("committed_at")
     bench.clock.now += 7.0
-    await bench.dispatcher.commit(worker_id, key, 1, LEARNER)
+    await bench.dispatcher.commit(lease, LEARNER)
     (done,) = (await anext(answers)).runs[0].learners
     assert (done.committed_at.ToSeconds(), done.phase) == (1007, 0)
 

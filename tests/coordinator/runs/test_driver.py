@@ -16,7 +16,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
     SoupResult,
 )
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
-from lipt.coordinator.dispatch.leases import AssignmentKey, steady_clock
+from lipt.coordinator.dispatch.leases import LeaseId, RunLearner, steady_clock
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
@@ -97,14 +97,13 @@ class Bench:
         await task
         return self.store.find("r")
 
-    async def take(self, name: str) -> tuple[str, AssignmentKey, int]:
+    async def take(self, name: str) -> LeaseId:
         worker_id = self.dispatcher.workers.register(
             name, name=name, device="cpu", versions={}, allowed_modules=()
         ).worker_id
         granted = await self.dispatcher.next_work(worker_id, wait_seconds=0.0)
-        assert isinstance(granted, tuple)
-        run, learner = granted
-        return worker_id, AssignmentKey(run.run_id, learner.index), learner.epoch
+        assert isinstance(granted, RunLearner)
+        return granted.lease
 
 
 @pytest.fixture
@@ -130,8 +129,8 @@ async def straggling(bench: Bench, run: RunRecord) -> None:
     quick = await bench.take("quick")
     await bench.take("dead")
     slow = await bench.take("slow")
-    await bench.dispatcher.commit(*quick, LEARNER)
-    bench.dispatcher.heartbeat(*slow, LearnerProgress(phase=LearnerPhase.TRAINING, step=3))
+    await bench.dispatcher.commit(quick, LEARNER)
+    bench.dispatcher.heartbeat(slow, LearnerProgress(phase=LearnerPhase.TRAINING, step=3))
 
 
 async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(bench: Bench) -> None:
@@ -153,9 +152,9 @@ async def test_run_closes_at_its_deadline_with_the_learners_that_are_in(bench: B
 async def test_run_with_too_few_fails_at_its_deadline_and_says_why(bench: Bench) -> None:
     await straggling(bench, made_up_run(deadline_seconds=40.0, min_learners=2))
     bench.store.monotonic = 30.0
-    bench.dispatcher.heartbeat(*(await bench.take("slow")), LearnerProgress())
-    ((key, lease),) = [item for item in bench.dispatcher.leases.expired() if item[0] == ("r", 1)]
-    await bench.dispatcher._expire(key, lease)
+    bench.dispatcher.heartbeat(await bench.take("slow"), LearnerProgress())
+    (silent,) = [it for it in bench.dispatcher.leases.expired() if it.key == ("r", 1)]
+    await bench.dispatcher._expire(silent)
     run = await bench.drive()
     assert run.state is RunState.FAILED
     assert bench.store.waits == [10.0]
@@ -199,15 +198,15 @@ async def test_result_that_the_disk_has_damaged_is_asked_for_again(
 ) -> None:
     monkeypatch.setattr(TimedBook, "wait_for_update", RunStore.wait_for_update)
     await bench.store.add(made_up_run(num_learners=1))
-    await bench.dispatcher.commit(*await bench.take("first"), LEARNER)
+    await bench.dispatcher.commit(await bench.take("first"), LEARNER)
     bench.answers = [DamagedLearners((0,)), SOUP]
     driving = asyncio.ensure_future(bench.drive())
     while bench.store.find("r").learners[0].state is not LearnerState.QUEUED:
         revision = bench.store.revision("r")
         await bench.store.wait_for_change("r", revision, timeout_seconds=60.0)
     again = await bench.take("second")
-    assert again[1:] == (("r", 0), 2)
-    await bench.dispatcher.commit(*again, LEARNER)
+    assert (again.key, again.epoch) == (("r", 0), 2)
+    await bench.dispatcher.commit(again, LEARNER)
     run = await driving
     assert run.state is RunState.READY
     assert run.learners[0].failures == 0
@@ -220,9 +219,9 @@ async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the
     monkeypatch.setattr(TimedBook, "wait_for_update", RunStore.wait_for_update)
     await bench.store.add(made_up_run(num_learners=1))
     driving = asyncio.ensure_future(bench.drive())
-    await bench.dispatcher.fail(*await bench.take("first"), "theta* arrived damaged")
+    await bench.dispatcher.fail(await bench.take("first"), "theta* arrived damaged")
     await bench.looked_after.wait()
-    await bench.dispatcher.commit(*await bench.take("second"), LEARNER)
+    await bench.dispatcher.commit(await bench.take("second"), LEARNER)
     await driving
     assert bench.restored == [RunState.TRAINING, RunState.MERGING]
 
