@@ -365,8 +365,8 @@ class Scans:
         scan = opened.scan
         return (
             worker.has_data
-            and worker.binding.caller.may_score
-            and worker.binding.caller.scorer not in self._distrusted
+            and worker.caller.may_score
+            and worker.caller.scorer not in self._distrusted
             and worker.worker_id not in opened.excluded
             and not worker.refusal_of_model(scan.whole.model)
             and worker.versions.get("lipt", "") == scan.lipt

@@ -9,14 +9,7 @@ from dataclasses import dataclass, replace
 from lipt.common.errors import ForeignWorkerError, UnknownWorkerError
 from lipt.common.models.registry import is_users_own
 from lipt.common.process.devices import kind_of
-from lipt.coordinator.access.caller import (
-    NO_EVIDENCE,
-    UNBOUND,
-    Binding,
-    Evidence,
-    credential_of,
-    worker_id_of,
-)
+from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence, credential_of, worker_id_of
 from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
@@ -42,8 +35,8 @@ class WorkerRecord:
     idle_reason: str = ""
     # Runs whose learners it has declined as too large.
     declined: frozenset[str] = frozenset()
-    # The credentials that its calls must show.
-    binding: Binding = UNBOUND
+    # Whose credentials it showed last.
+    caller: Caller = ANYBODY
     # On the clock of `heard_at`.
     joined_at: float = 0.0
     # It can read the data, and so score ranges.
@@ -51,7 +44,7 @@ class WorkerRecord:
 
     @property
     def credential(self) -> str:
-        return credential_of(self.binding.caller, self.worker_id)
+        return credential_of(self.caller, self.worker_id)
 
     @property
     def kind(self) -> str:
@@ -96,7 +89,7 @@ class WorkerRegistry:
         device: str,
         versions: Mapping[str, str],
         allowed_modules: tuple[str, ...],
-        shown: Evidence = NO_EVIDENCE,
+        caller: Caller = ANYBODY,
         has_data: bool = False,
     ) -> WorkerRecord:
         """Register a worker; a known `instance_id` is the same worker, also after a restart."""
@@ -104,15 +97,15 @@ class WorkerRegistry:
         now = self._clock()
         joined_at = now
         if worker_id in self._workers:
-            self.require(worker_id, shown)
+            self.require(worker_id, Evidence(caller, instance_id))
             joined_at = self._workers[worker_id].joined_at
         else:
             logger.info("worker %s (%s) joined on %s", name, worker_id, device)
-            if has_data and not shown.caller.may_score:
+            if has_data and not caller.may_score:
                 logger.warning(
                     "worker %s has the data, and scores none of it: %s may not (lipt token create "
                     "--role worker --scores, or lipt certs worker --scores)",
-                    *(name, shown.caller.name),
+                    *(name, caller.name),
                 )
         worker = WorkerRecord(
             worker_id,
@@ -121,7 +114,7 @@ class WorkerRegistry:
             dict(sorted(versions.items())),
             allowed_modules,
             now,
-            binding=Binding.of(shown),
+            caller=caller,
             joined_at=joined_at,
             has_data=has_data,
         )
@@ -135,15 +128,14 @@ class WorkerRegistry:
         if worker is None:
             if not shown.proves(worker_id):
                 raise _unknown(worker_id)
-        elif objection := worker.binding.objection(shown):
+        elif objection := shown.objection(worker_id, worker.caller):
             raise ForeignWorkerError(
                 f"the call under worker id {worker_id} {objection}. Register, and use your own id "
                 "and secret."
             )
-        elif shown.caller != worker.binding.caller:
+        elif shown.caller != worker.caller:
             # What it may do follows from the credentials that it shows now.
-            binding = replace(worker.binding, caller=shown.caller)
-            self._workers[worker_id] = replace(worker, binding=binding)
+            self._workers[worker_id] = replace(worker, caller=shown.caller)
 
     def behind(self, shown: Evidence) -> str | None:
         """The id of the worker whose secret is shown; empty without one, None if it is wrong."""
@@ -185,7 +177,7 @@ class WorkerRegistry:
 
     def scorer(self, worker_id: str) -> str:
         """The credential of a registered worker's scores."""
-        return self.note_call(worker_id).binding.caller.scorer
+        return self.note_call(worker_id).caller.scorer
 
     def alive(self, present: Collection[str]) -> tuple[WorkerRecord, ...]:
         since = self._clock() - _ALIVE_SECONDS

@@ -147,7 +147,7 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
             seconds_since_heard=self.dispatcher.seconds_since_heard(worker),
             idle_reason=self.dispatcher.why_idle(worker),
             joined_at=joined_at,
-            certificate_expires_at=worker.binding.caller.expires_at,
+            certificate_expires_at=worker.caller.expires_at,
         )
 
 

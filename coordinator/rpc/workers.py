@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -23,7 +23,7 @@ from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import TRACEPARENT
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value, fill_message
 from lipt.common.states import LearnerPhase
-from lipt.coordinator.access.caller import require_unguessable
+from lipt.coordinator.access.caller import current_caller, require_unguessable
 from lipt.coordinator.dispatch.dispatcher import Demand, Dispatcher
 from lipt.coordinator.dispatch.intake import Intake
 from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId, RangeGrant, RunLearner
@@ -59,14 +59,13 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
                 "Install the same lipt on both."
             )
         require_unguessable(request.instance_id)
-        shown = replace(shown_by(context), secret=request.instance_id)
         worker = self.dispatcher.workers.register(
             request.instance_id,
             name=request.name,
             device=request.device,
             versions=request.versions,
             allowed_modules=tuple(request.allowed_modules),
-            shown=shown,
+            caller=current_caller(),
             has_data=request.has_data,
         )
         return pb.RegisterResponse(worker_id=worker.worker_id, protocol=protocol_version())

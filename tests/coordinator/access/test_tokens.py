@@ -23,7 +23,6 @@ from lipt.common.network.tls import TlsFiles
 from lipt.coordinator.access.caller import (
     ALLOWED_ROLES,
     ANYBODY,
-    Binding,
     Caller,
     Evidence,
     credential_of,
@@ -93,32 +92,32 @@ NAMESAKE = Caller("token-1", "box", WORKER)
 
 def test_the_id_is_a_hash_of_the_secret_and_shows_nothing_of_it() -> None:
     # printf '5%.0s' {1..32} | sha256sum
-    assert worker_id_of(SECRET) == "w-b235d9133396f6aa"
+    assert worker_id_of(SECRET) == "w-b235d9133396f6aa4f6e6a6d6c6cc16b"
     shown = Evidence(ANYBODY, SECRET)
     assert shown.proves(worker_id_of(SECRET))
     assert not shown.proves(worker_id_of("other"))
     assert not Evidence().proves(worker_id_of(""))
-    assert SECRET not in repr(shown) + repr(Binding.of(shown))
+    assert SECRET not in repr(shown)
 
 
 @pytest.mark.parametrize("now", [ANYBODY, BOX, OTHER, NAMESAKE])
 def test_a_worker_bound_by_its_secret_is_whoever_shows_it(now: Caller) -> None:
-    binding = Binding.of(Evidence(ANYBODY, SECRET))
-    assert binding.objection(Evidence(now, SECRET)) == ""
+    worker_id = worker_id_of(SECRET)
+    assert Evidence(now, SECRET).objection(worker_id, ANYBODY) == ""
     for secret in ("", SECRET[1:], SECRET.replace("5", "6")):
         expected = "does not show the secret of the worker that registered under it"
-        assert binding.objection(Evidence(now, secret)) == expected
+        assert Evidence(now, secret).objection(worker_id, ANYBODY) == expected
 
 
 def test_a_certificate_has_to_be_shown_again_or_a_renewed_one_of_its_name() -> None:
-    binding = Binding.of(Evidence(BOX, SECRET))
-    for caller in (BOX, RENEWED):
-        assert binding.objection(Evidence(caller, SECRET)) == ""
+    def objection(caller: Caller, secret: str = SECRET) -> str:
+        return Evidence(caller, secret).objection(worker_id_of(SECRET), BOX)
+
+    assert objection(BOX) == objection(RENEWED) == ""
     for caller in (NAMESAKE, ANYBODY, replace(BOX, certificate="", name="x")):
-        assert binding.objection(Evidence(caller, SECRET)) != ""
-    words = "is of other, and the worker registered as box"
-    assert binding.objection(Evidence(OTHER, SECRET)) == words
-    assert binding.objection(Evidence(BOX)) != ""
+        assert objection(caller) != ""
+    assert objection(OTHER) == "is of other, and the worker registered as box"
+    assert objection(BOX, "") != ""
 
 
 def test_whoever_was_let_in_is_one_credential_and_of_others_each_process_is() -> None:

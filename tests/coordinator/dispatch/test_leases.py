@@ -12,7 +12,7 @@ from lipt.common.errors import (
     UnknownWorkerError,
 )
 from lipt.common.states import LearnerState, RunState
-from lipt.coordinator.access.caller import NO_EVIDENCE, Caller, Evidence
+from lipt.coordinator.access.caller import ANYBODY, Caller
 from lipt.coordinator.dispatch import workers as worker_registry
 from lipt.coordinator.dispatch.leases import (
     AssignmentKey,
@@ -195,7 +195,7 @@ def registry(clock: Clock) -> WorkerRegistry:
 
 
 def join(
-    registry: WorkerRegistry, instance_id: str, *, shown: Evidence = NO_EVIDENCE, **said: str
+    registry: WorkerRegistry, instance_id: str, *, caller: Caller = ANYBODY, **said: str
 ) -> WorkerRecord:
     return registry.register(
         instance_id,
@@ -203,7 +203,7 @@ def join(
         device=said.get("device", "cpu"),
         versions={"lipt": "1.0"},
         allowed_modules=(),
-        shown=shown,
+        caller=caller,
     )
 
 
@@ -215,12 +215,12 @@ def test_the_same_instance_is_the_same_worker(registry: WorkerRegistry) -> None:
 
 def test_a_stranger_cannot_register_under_the_id_of_a_worker(registry: WorkerRegistry) -> None:
     owner, stranger = (
-        Evidence(Caller(name, name, frozenset({Role.WORKER}), certificate=name))
+        Caller(name, name, frozenset({Role.WORKER}), certificate=name)
         for name in ("owner", "stranger")
     )
-    worker = join(registry, "a", shown=owner)
+    worker = join(registry, "a", caller=owner)
     with pytest.raises(ForeignWorkerError, match="is of stranger"):
-        join(registry, "a", shown=stranger)
+        join(registry, "a", caller=stranger)
     assert registry.find(worker.worker_id) == worker
 
 

@@ -10,7 +10,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StaleLeaseError
 from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState
-from lipt.coordinator.access.caller import Binding, Caller
+from lipt.coordinator.access.caller import ANYBODY, Caller
 from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId
 from lipt.coordinator.dispatch.policy import (
     QueuedLearners,
@@ -43,10 +43,9 @@ NOW = 1000.0
 
 
 def worker(
-    name: str = "w", *modules: str, kind: str = "cpu", caller: Caller | None = None
+    name: str = "w", *modules: str, kind: str = "cpu", caller: Caller = ANYBODY
 ) -> WorkerRecord:
-    binding = Binding(caller) if caller else Binding()
-    return WorkerRecord(name, name, kind, {}, modules, heard_at=0.0, binding=binding)
+    return WorkerRecord(name, name, kind, {}, modules, heard_at=0.0, caller=caller)
 
 
 def waiting(run: RunRecord) -> QueuedLearners:

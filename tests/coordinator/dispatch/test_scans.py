@@ -21,7 +21,7 @@ from lipt.common.observability.metrics import Meters
 from lipt.common.signals.passes import encode_range, range_specs
 from lipt.common.states import RunState
 from lipt.common.weights.specs import Weights
-from lipt.coordinator.access.caller import ANYBODY, Binding, Caller, Evidence
+from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence
 from lipt.coordinator.compute.messages import ScanClosed, ScanNews
 from lipt.coordinator.compute.scan import (
     Challenge,
@@ -74,9 +74,8 @@ def worker(key: str, *, scores: bool = True) -> Caller:
 
 def seeing_worker(name: str, *, has_data: bool = True, **facts: Any) -> WorkerRecord:
     """A worker of the scan's kind, with the data before it; `facts` are what differs."""
-    binding = Binding(worker(f"token:{name}"))
-    record = WorkerRecord(name, name, "cpu", VERSIONS, (), heard_at=0.0, has_data=has_data)
-    record = replace(record, binding=binding)
+    caller = worker(f"token:{name}")
+    record = WorkerRecord(name, name, "cpu", VERSIONS, (), 0.0, has_data=has_data, caller=caller)
     return replace(record, **facts)
 
 
@@ -131,7 +130,7 @@ def test_the_first_range_that_is_missing_goes_first() -> None:
     "other",
     [
         seeing_worker("a", has_data=False),
-        seeing_worker("a", binding=Binding(worker("token:a", scores=False))),
+        seeing_worker("a", caller=worker("token:a", scores=False)),
         seeing_worker("a", device="NVIDIA"),
         seeing_worker("a", versions=VERSIONS | {"torch": "3"}),
         seeing_worker("a", versions=VERSIONS | {"lipt": "0.2.0"}),
@@ -177,7 +176,7 @@ def test_another_worker_s_lease_is_nobody_else_s(scans: Scans) -> None:
 def test_what_a_liar_has_done_is_wanted_again_from_other_credentials(scans: Scans) -> None:
     scans.finish(grant(scans, "liar"))
     liar = seeing_worker("liar")
-    lie = CredentialDistrusted(SCAN.scan_id, liar.binding.caller.scorer, frozenset({0}))
+    lie = CredentialDistrusted(SCAN.scan_id, liar.caller.scorer, frozenset({0}))
     scans.note(lie)
     # Another id of the same token is the same credential.
     assert scans.take(replace(liar, worker_id="w-of-the-liar")) is None
@@ -342,7 +341,7 @@ async def test_a_permission_ends_with_the_token_that_had_it(intake: Intake) -> N
     scoring, training = (
         Evidence(worker(f"token:{scores}", scores=scores), secret) for scores in (True, False)
     )
-    joined = workers.register(secret, name="a", has_data=True, shown=scoring, **facts)
+    joined = workers.register(secret, name="a", has_data=True, caller=scoring.caller, **facts)
     workers.require(joined.worker_id, training)
     assert intake.dispatcher.scans.take(workers.note_call(joined.worker_id)) is None
     workers.require(joined.worker_id, scoring)

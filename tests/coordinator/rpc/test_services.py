@@ -14,7 +14,7 @@ from lipt.common.config.run_config import RunConfig
 from lipt.common.errors import InvalidRequestError
 from lipt.common.rpc.messages import enum_value
 from lipt.common.states import LearnerPhase, RunState
-from lipt.coordinator.access.caller import Caller, Evidence
+from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import Computation
@@ -228,7 +228,7 @@ async def test_worker_is_shown_with_when_it_joined_and_its_certificate_s_end(
         bench.clock.now += 50.0
         bench.join("j" * 32)
 
-    bench.join("i" * 32, shown=Evidence(caller, secret="i" * 32))
+    bench.join("i" * 32, caller=caller)
     first, second = await bench.next_two(later)
     (worker,) = first.workers
     assert worker.certificate_expires_at.ToSeconds() == 5000

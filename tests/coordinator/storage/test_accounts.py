@@ -253,7 +253,7 @@ class Blobs(WorkerBlobs):
 
     async def leased(self, shown: Evidence) -> RunLearner:
         """The learner of a worker that registers with this secret."""
-        granted = await self.bench.acquire(self.bench.join(shown.secret, shown=shown))
+        granted = await self.bench.acquire(self.bench.join(shown.secret, caller=shown.caller))
         assert granted is not None
         return granted
 
@@ -298,7 +298,7 @@ async def test_a_worker_s_blobs_follow_its_lease(blobs: Blobs) -> None:
 
 async def test_a_worker_with_a_range_reads_its_weights_and_sends_two_files(bench: Bench) -> None:
     shown = Evidence(ANYBODY, SECRET)
-    worker = bench.join(SECRET, versions=VERSIONS, has_data=True, shown=shown)
+    worker = bench.join(SECRET, versions=VERSIONS, has_data=True)
     bench.dispatcher.scans.note(OPENED)
     grant = await bench.dispatcher.next_work(worker, wait_seconds=0.0)
     assert isinstance(grant, RangeGrant)
@@ -310,7 +310,7 @@ async def test_a_worker_with_a_range_reads_its_weights_and_sends_two_files(bench
     assert blobs.allowance(OTHER, shown) == allowed
     # Who may not score has no range, and so reads no weights either.
     trains = Evidence(Caller("token:1", "the token 1", frozenset({Role.WORKER})), "6" * 32)
-    worker = bench.join(trains.secret, versions=VERSIONS, has_data=True, shown=trains)
+    worker = bench.join(trains.secret, versions=VERSIONS, has_data=True, caller=trains.caller)
     assert await bench.dispatcher.next_work(worker, wait_seconds=0.0) is None
     with pytest.raises(ForeignBlobError):
         blobs.require_readable(THETA_P, trains)
