@@ -59,8 +59,7 @@ from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.coordinator.rpc.info import InfoService, answering_probes, bind, connection_options
 from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits
-from lipt.coordinator.rpc.runs import RunService
-from lipt.coordinator.rpc.subsets import DiagnosisService, SubsetService
+from lipt.coordinator.rpc.trainers import DiagnosisService, RunService, SubsetService
 from lipt.coordinator.rpc.workers import WorkerService, unless
 from lipt.coordinator.settings import CoordinatorSettings
 from lipt.coordinator.storage import WorkerBlobs

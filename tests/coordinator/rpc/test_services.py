@@ -19,12 +19,16 @@ from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import Computation
 from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId
-from lipt.coordinator.rpc import subsets as module
+from lipt.coordinator.rpc import trainers as module
 from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.info import InfoService
 from lipt.coordinator.rpc.messages import run_view
-from lipt.coordinator.rpc.runs import RunService
-from lipt.coordinator.rpc.subsets import Answering, DiagnosisService, SubsetService
+from lipt.coordinator.rpc.trainers import (
+    Answering,
+    DiagnosisService,
+    RunService,
+    SubsetService,
+)
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database
