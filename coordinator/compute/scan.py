@@ -1,9 +1,9 @@
 """Scan: a pass over all examples in ranges, computed here and by workers that have the data.
 
 The job starts at the last range, workers at the first, so nothing waits for a worker. Done ranges
-survive a restart. Results equal those of a single pass to the bit, unless `compute.scoring_workers`
-is `any`. A worker's ranges count for its credential: the certificate, token or host that it calls
-with. After one wrong example in `verification` nothing that a credential sent is used any more.
+survive a restart. Results equal those of a single pass to the bit. A worker's ranges count for its
+credential: the certificate, token or host that it calls with. After one wrong example in
+`verification` nothing that a credential sent is used any more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from lipt.common.targets.values import MultiLabel, Regression
 from lipt.coordinator.compute.context import Context
 from lipt.coordinator.compute.messages import ScanClosed, ScanNews
 from lipt.coordinator.compute.verification import Verification, account, scorers_of
-from lipt.coordinator.settings import ScoringWorkers
 from lipt.core.signals.compute import empty_signals
 from lipt.core.signals.signals import Signals
 from lipt.core.signals.stored import STORAGE_LIMITS
@@ -112,7 +111,7 @@ class RangeFolder:
 
 @dataclass(frozen=True)
 class Scan:
-    """A pass in ranges of whole batches; `kind` names machines with equal bits (empty: any)."""
+    """A pass in ranges of whole batches; `kind` names machines with equal bits."""
 
     whole: ScoringTask
     weights: BlobName
@@ -180,8 +179,7 @@ def scanned_signals(
 ) -> Signals:
     """Errors and features as of `model_signals`; `weights` is the model's stored blob."""
     scan = scan_of(context, config, inputs, model, weights)
-    alone = context.settings.compute.scoring_workers is ScoringWorkers.NONE
-    if scan.num_ranges < 2 or alone:
+    if scan.num_ranges < 2 or not context.settings.compute.scoring_workers:
         return model_signals(context, config, inputs, model)
     return _SharedPass(context, scan, model).run()
 
@@ -210,7 +208,6 @@ def scan_of(
         quarantined=dataset.quarantined,
         seed=model_seed(config),
     )
-    same = compute.scoring_workers is ScoringWorkers.SAME
     versions = versions_on(context.device)
     return Scan(
         whole,
@@ -218,7 +215,7 @@ def scan_of(
         num_features=head.in_features,
         # Rounded up to whole batches.
         range_examples=-(-compute.scoring_range // context.batch_size) * context.batch_size,
-        kind=kind_of(device_name(context.device), versions) if same else "",
+        kind=kind_of(device_name(context.device), versions),
         lipt=versions["lipt"],
     )
 
@@ -234,7 +231,6 @@ class _SharedPass:
             scan.whole,
             lambda ids: tuple(self._score(scan.whole, some=ids).values()),
             share=context.settings.compute.verified_share,
-            exact=bool(scan.kind),
         )
         dataset = context.dataset
         every = torch.arange(len(dataset))

@@ -30,8 +30,8 @@ from lipt.common.config.tasks import ScoringTask
 # Score the examples with these ids: errors and features.
 ScoreIds = Callable[[Tensor], Sequence[Tensor]]
 
-# Values from another kind of machine, or from another place in a batch, may differ by this much.
-OTHER_KIND, OTHER_PLACE = 2e-3, 1e-4
+# Values from another place in a batch may differ by this much.
+OTHER_PLACE = 1e-4
 # The manifest states the probability for this fraction of a credential's examples.
 STATED_FRACTION = 0.01
 # Examples of a pass that are drawn at least, and how much of this process's work may wait.
@@ -55,15 +55,13 @@ class _Drawn:
 class Verification:
     """The drawn examples of one pass, compared with what this process computes."""
 
-    def __init__(self, whole: ScoringTask, score: ScoreIds, *, share: float, exact: bool) -> None:
-        """`exact` says that workers compute the same bits as this process."""
+    def __init__(self, whole: ScoringTask, score: ScoreIds, *, share: float) -> None:
         self._whole, self._score, self._share = whole, score, share
         self._floor = min(share, _FEWEST_DRAWN / len(whole))
         self.least_share = share
         # Examples that this process has scored, for verification or for itself.
         self.num_here = 0
-        self._exact = exact
-        self._tolerance = 0.0 if exact else OTHER_KIND
+        self._tolerance = 0.0
         self._random = torch.Generator().manual_seed(secrets.randbits(63))
         self._waiting: list[_Drawn] = []
         self.num_verified: Counter[str] = Counter()
@@ -102,7 +100,7 @@ class Verification:
             mine = [value[place] for value in here]
             if drawn.credential in wrong or _agree(mine, drawn.sent, self._tolerance):
                 continue
-            if self._exact and self._is_of_its_batch(drawn):
+            if self._is_of_its_batch(drawn):
                 self._tolerance = OTHER_PLACE
             else:
                 wrong.add(drawn.credential)

@@ -370,7 +370,7 @@ class Scans:
             and worker.worker_id not in opened.excluded
             and not worker.refusal_of_model(scan.whole.model)
             and worker.versions.get("lipt", "") == scan.lipt
-            and (not scan.kind or worker.kind == scan.kind)
+            and worker.kind == scan.kind
         )
 
     def _finish(self, opened: _Open, index: int, by: str) -> None:

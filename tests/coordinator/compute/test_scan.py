@@ -244,43 +244,11 @@ def test_a_proof_needs_each_example_and_target_and_the_nonce(world: World) -> No
     assert asked.proof not in [*proofs, data_proof(relabelled, asked.nonce, asked.ids)]
 
 
-def test_an_honest_mix_of_kinds_differs_in_last_digits_and_a_coarse_kind_is_not_taken(
-    world: World,
-) -> None:
-    near, coarse = linear(num_classes=10), linear(num_classes=10)
-    near.load_state_dict({name: value * (1 + 1e-6) for name, value in _state(world.model)})
-    rounded = {name: (value * 16).round() / 16 for name, value in _state(world.model)}
-    coarse.load_state_dict(rounded)
-    any_kind = world.computing(scoring_workers=world.settings.compute.scoring_workers.ANY)
-    world.context = world.started(any_kind)
-    scan = scan_of(world.context, CONFIG, IMAGE, world.model, WEIGHTS)
-    assert (scan.kind, scan.scan_id != world.scan.scan_id) == ("", True)
-    world.scan = scan
-    world.folder = RangeFolder(scans_dir(world.settings.state_dir), scan.scan_id)
-
-    def send(_: Scan) -> None:
-        world.sent("near", 0, near)
-        world.sent("coarse", 1, coarse)
-
-    world.when_opened = send
-    signals, alone = world.signals(), world.alone()
-    assert not same(signals, alone)
-    assert torch.allclose(signals.errors_NC, alone.errors_NC, atol=1e-4)
-    assert 0 not in world.done_here()
-    assert world.distrusted() == {"coarse": {1}}
-    chosen = [it.errors_NC.norm(dim=1).argsort(stable=True)[-180:] for it in (signals, alone)]
-    assert set(chosen[0].tolist()) == set(chosen[1].tolist())
-
-
 def test_a_range_that_was_computed_here_and_sent_as_well_is_taken_from_here(world: World) -> None:
     world.folder.open()
     for credential in ("a", HERE, "z"):
         world.folder.keep(0, credential, credential.encode())
     assert [file.credential for file in world.folder.files().values()] == [HERE]
-
-
-def _state(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return list(model.state_dict().items())
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the end", "all"])
