@@ -19,7 +19,7 @@ from time import monotonic, time
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from lipt.common.access.local import forget_dead, local_sockets
@@ -57,7 +57,13 @@ from lipt.coordinator.page.serving import PageServer, open_page, require_dashboa
 from lipt.coordinator.page.sessions import Sessions
 from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.blobs import BlobService
-from lipt.coordinator.rpc.info import InfoService, answering_probes, bind, connection_options
+from lipt.coordinator.rpc.info import (
+    READINESS,
+    InfoService,
+    answering_probes,
+    bind,
+    connection_options,
+)
 from lipt.coordinator.rpc.limits import CallInterceptor, PeerLimits
 from lipt.coordinator.rpc.trainers import DiagnosisService, RunService, SubsetService
 from lipt.coordinator.rpc.workers import WorkerService, unless
@@ -123,8 +129,9 @@ async def serve(
         else:
             stack.enter_context(_metrics(app, tls))
             async with serving(app, tls):
-                with probes.ready():
-                    await asked.wait()
+                await probes.set(READINESS, health_pb2.HealthCheckResponse.SERVING)
+                await asked.wait()
+                await probes.set(READINESS, health_pb2.HealthCheckResponse.NOT_SERVING)
     logger.info("stopped")
 
 

@@ -33,7 +33,6 @@ from lipt.coordinator.dispatch.workers import WorkerRecord, WorkerRegistry
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import (
     LearnerResult,
-    Verdict,
     Verification,
     after_failure,
     has_result,
@@ -295,7 +294,7 @@ class Dispatcher:
 
     async def commit(self, lease: LeaseId, result: LearnerResult) -> None:
         """Commit a checked result, confirmed by `redundancy`; a repeat changes nothing."""
-        verified = Verification(Verdict.TAKE)
+        verified = Verification(taken=True)
 
         def change(run: RunRecord) -> RunRecord:
             nonlocal verified
@@ -307,16 +306,18 @@ class Dispatcher:
             learner, verified = with_result(
                 learner, result, redundancy=learners.redundancy, max_attempts=learners.max_attempts
             )
-            if verified.verdict is Verdict.TAKE:
+            if verified.taken:
                 learner = learner.changed(committed_at=self._wall_clock())
             return run.with_learner(learner)
 
         await self._store.update(lease.key.run_id, change)
-        taken = verified.verdict is Verdict.TAKE
         if verified.suspects:
-            detail = "settled" if taken else ""
+            detail = "settled" if verified.taken else ""
             self._record(EventKind.LEARNER_DISPUTED, lease, verified.reason, detail=detail)
-        name, what = self.workers.name(lease.worker_id), "is in" if taken else "is held back"
+        name, what = (
+            self.workers.name(lease.worker_id),
+            "is in" if verified.taken else "is held back",
+        )
         logger.info("learner %s of worker %s %s", lease.key, name, what)
 
     def check_commit(self, lease: LeaseId, result: BlobName) -> tuple[RunRecord, bool]:

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import math
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import run_config_to_proto
@@ -173,48 +173,26 @@ LIVENESS, READINESS = "liveness", ""
 _MOST_PROBES = 64
 
 
-class Probes(health_pb2_grpc.HealthServicer):
+class Probes(health.aio.HealthServicer):
     """Answers `Check`, but not `Watch`, whose streams would need limits."""
 
-    def __init__(self) -> None:
-        self.address = ""
-        self._ready = False
-
-    @contextmanager
-    def ready(self) -> Iterator[None]:
-        """Be ready during the block."""
-        self._ready = True
-        try:
-            yield
-        finally:
-            self._ready = False
-
-    async def Check(
-        self, request: health_pb2.HealthCheckRequest, context: Context
-    ) -> health_pb2.HealthCheckResponse:
-        if request.service not in {LIVENESS, READINESS}:
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND,
-                f"there is no health of {request.service!r}: ask for {LIVENESS!r}, or for "
-                f"{READINESS!r}, which is readiness.",
-            )
-        serves = request.service == LIVENESS or self._ready
-        answer = health_pb2.HealthCheckResponse
-        return answer(status=answer.SERVING if serves else answer.NOT_SERVING)
+    Watch = health_pb2_grpc.HealthServicer.Watch
 
 
 @asynccontextmanager
 async def answering_probes(listen: str | None) -> AsyncIterator[Probes]:
     """Answer probes at an address until the block ends; without one, do nothing."""
-    probes = Probes()
+    probes, states = Probes(), health_pb2.HealthCheckResponse
+    await probes.set(LIVENESS, states.SERVING)
+    await probes.set(READINESS, states.NOT_SERVING)
     if listen is None:
         yield probes
         return
     server = grpc.aio.server(options=connection_options(_MOST_PROBES))
     health_pb2_grpc.add_HealthServicer_to_server(probes, server)
-    probes.address = bind(server, listen, None, flag="--health-listen")
+    address = bind(server, listen, None, flag="--health-listen")
     await server.start()
-    logger.info("health on %s", probes.address)
+    logger.info("health on %s", address)
     try:
         yield probes
     finally:

@@ -243,7 +243,7 @@ async def test_probes_without_a_certificate_hear_how_a_coordinator_with_mtls_sta
 
         # The data is still being opened.
         assert await heard() == [SERVING, NOT_SERVING]
-        with pytest.raises(grpc.aio.AioRpcError, match="ask for 'liveness'") as unknown:
+        with pytest.raises(grpc.aio.AioRpcError) as unknown:
             await health.Check(health_pb2.HealthCheckRequest(service="lipt.v1.RunService"))
         assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
         with pytest.raises(grpc.aio.AioRpcError) as watched:

@@ -27,7 +27,6 @@ from lipt.coordinator.dispatch.policy import (
 from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.runs.transitions import (
     LearnerResult,
-    Verdict,
     Verification,
     after_failure,
     requeued,
@@ -257,39 +256,39 @@ def with_held(run: RunRecord, index: int, *results: UnconfirmedResult) -> RunRec
 
 def test_the_first_is_held_back_and_the_second_that_agrees_is_taken() -> None:
     held = verify((), sent("a", "x"), redundancy=2)
-    assert (held.verdict, held.suspects) == (Verdict.HOLD, ())
+    assert (held.taken, held.suspects) == (False, ())
     assert held.reason.startswith("worker a has handed it in; it waits for another worker")
-    assert verify([sent("a", "x")], sent("b", "x"), redundancy=2) == Verification(Verdict.TAKE)
+    assert verify([sent("a", "x")], sent("b", "x"), redundancy=2) == Verification(taken=True)
     # One credential does not confirm itself, and snapshots have to agree, too.
-    assert verify([sent("a", "x")], sent("a", "x"), redundancy=2).verdict is Verdict.HOLD
+    assert not verify([sent("a", "x")], sent("a", "x"), redundancy=2).taken
     earlier = [sent("a", "x", snapshot="s")]
-    assert verify(earlier, sent("b", "x", snapshot="s"), redundancy=2).verdict is Verdict.TAKE
-    assert verify(earlier, sent("b", "x", snapshot="t"), redundancy=2).verdict is Verdict.DISAGREE
+    assert verify(earlier, sent("b", "x", snapshot="s"), redundancy=2).taken
+    assert verify(earlier, sent("b", "x", snapshot="t"), redundancy=2).suspects == ("a", "b")
 
 
 def test_two_that_disagree_are_both_named_and_a_third_decides() -> None:
     earlier = [sent("a", "x")]
     disputed = verify(earlier, sent("b", "y"), redundancy=2)
-    assert (disputed.verdict, disputed.suspects) == (Verdict.DISAGREE, ("a", "b"))
+    assert (disputed.taken, disputed.suspects) == (False, ("a", "b"))
     x, y = (result(content).blob.sha256[:12] for content in "xy")
     assert f"workers a handed in {x}, b handed in {y}" in disputed.reason
     earlier.append(sent("b", "y"))
     settled = verify(earlier, sent("c", "y"), redundancy=2)
-    assert (settled.verdict, settled.suspects) == (Verdict.TAKE, ("a",))
+    assert (settled.taken, settled.suspects) == (True, ("a",))
     assert settled.reason.startswith(f"workers b and c agree on it, and worker a handed in {x}")
     again = verify(earlier, sent("c", "z"), redundancy=2)
-    assert (again.verdict, again.suspects) == (Verdict.DISAGREE, ("a", "b", "c"))
+    assert (again.taken, again.suspects) == (False, ("a", "b", "c"))
 
 
 def test_on_two_kinds_of_devices_workers_may_differ_and_are_not_blamed() -> None:
     earlier = [sent("a", "x", kind="cpu")]
     held = verify(earlier, sent("b", "y", kind="H100"), redundancy=2)
-    assert (held.verdict, held.suspects) == (Verdict.HOLD, ())
+    assert (held.taken, held.suspects) == (False, ())
     # Equal bits from other devices confirm a result, too.
-    assert verify(earlier, sent("b", "x", kind="H100"), redundancy=2).verdict is Verdict.TAKE
+    assert verify(earlier, sent("b", "x", kind="H100"), redundancy=2).taken
     earlier.append(sent("b", "y", kind="H100"))
     settled = verify(earlier, sent("c", "y", kind="H100"), redundancy=2)
-    assert (settled.verdict, settled.suspects) == (Verdict.TAKE, ("a",))
+    assert (settled.taken, settled.suspects) == (True, ("a",))
 
 
 def test_never_the_same_party_twice_and_first_the_same_kind_of_device() -> None:
