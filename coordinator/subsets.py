@@ -33,7 +33,7 @@ from lipt.coordinator.compute.jobs.selection import (
 )
 from lipt.coordinator.compute.messages import JobOptions, OnProgress, Progressed
 from lipt.coordinator.compute.queue import ComputeQueue
-from lipt.coordinator.compute.verification import scorers_of
+from lipt.coordinator.compute.scan import scorers_of
 from lipt.coordinator.instruments import SELECTION
 from lipt.coordinator.runs.availability import find_named, find_ready, not_ready, restore
 from lipt.coordinator.runs.store import RunStore
