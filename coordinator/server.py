@@ -55,10 +55,10 @@ from lipt.coordinator.metrics import (
 from lipt.coordinator.page.serving import FLAG as DASHBOARD_FLAG
 from lipt.coordinator.page.serving import PageServer, open_page, require_dashboard
 from lipt.coordinator.page.sessions import Sessions
-from lipt.coordinator.rpc.access import AccessService
 from lipt.coordinator.rpc.blobs import BlobService
 from lipt.coordinator.rpc.info import (
     READINESS,
+    AccessService,
     InfoService,
     answering_probes,
     bind,

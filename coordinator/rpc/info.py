@@ -1,4 +1,4 @@
-"""Service information, the watched service state, and health probes at a separate address."""
+"""Servicers about the coordinator: tokens and callers, information, and health probes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from lipt.common.access.roles import Role
 from lipt.common.config.run_config import RunConfig
 from lipt.common.config.values import run_config_to_proto
 from lipt.common.errors import ConfigError, InvalidRequestError, UnknownRunError
 from lipt.common.network.tls import split_address
 from lipt.common.process.devices import versions
+from lipt.common.rpc.messages import enum_to_proto, enum_value
+from lipt.coordinator.access.caller import Caller, current_caller
+from lipt.coordinator.access.tokens import Tokens
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.compute.queue import ComputeQueue
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
@@ -32,8 +36,8 @@ from lipt.coordinator.rpc.messages import (
     timestamp,
 )
 from lipt.coordinator.runs.store import RunStore
+from lipt.v1 import access_pb2, access_pb2_grpc, info_pb2_grpc, run_pb2
 from lipt.v1 import info_pb2 as pb
-from lipt.v1 import info_pb2_grpc, run_pb2
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +49,66 @@ _MIN_INTERVAL_SECONDS, _MAX_INTERVAL_SECONDS = 0.2, 60.0
 _MAX_NUM_RUNS = 200
 _MAX_WORKERS = 500
 _SIGN_OF_LIFE_SECONDS = 5.0
+
+
+# A link that signs a browser in as a caller, and its expiry (wall clock).
+PageLink = Callable[[Caller], tuple[str, float]]
+
+
+@dataclass(eq=False)
+class AccessService(access_pb2_grpc.AccessServiceServicer):
+    """Tokens for admins, and the identity of a caller."""
+
+    tokens: Tokens
+    link: PageLink
+
+    async def CreateToken(
+        self, request: access_pb2.CreateTokenRequest, context: Context
+    ) -> access_pb2.CreateTokenResponse:
+        try:
+            role = Role(enum_value(access_pb2.Role.DESCRIPTOR, request.role))
+        except ValueError:
+            raise InvalidRequestError(
+                f"a token needs one of the roles {', '.join(Role)}. Set `role` to one of them."
+            ) from None
+        record, secret = await self.tokens.create(
+            role,
+            name=request.name,
+            days=request.days,
+            created_by=current_caller().name,
+            scores=request.scores,
+        )
+        return access_pb2.CreateTokenResponse(
+            token=message_of(access_pb2.Token, record), secret=secret
+        )
+
+    async def ListTokens(
+        self, request: access_pb2.ListTokensRequest, context: Context
+    ) -> access_pb2.ListTokensResponse:
+        return access_pb2.ListTokensResponse(
+            tokens=[message_of(access_pb2.Token, one) for one in self.tokens.listed()]
+        )
+
+    async def RevokeToken(
+        self, request: access_pb2.RevokeTokenRequest, context: Context
+    ) -> access_pb2.RevokeTokenResponse:
+        record = await self.tokens.revoke(request.token_id)
+        return access_pb2.RevokeTokenResponse(token=message_of(access_pb2.Token, record))
+
+    async def WhoAmI(
+        self, request: access_pb2.WhoAmIRequest, context: Context
+    ) -> access_pb2.WhoAmIResponse:
+        caller = current_caller()
+        roles = [
+            enum_to_proto(access_pb2.Role.DESCRIPTOR, role) for role in Role if role in caller.roles
+        ]
+        return access_pb2.WhoAmIResponse(name=caller.name, roles=roles)
+
+    async def OpenPage(
+        self, request: access_pb2.OpenPageRequest, context: Context
+    ) -> access_pb2.OpenPageResponse:
+        url, expires_at = self.link(current_caller())
+        return access_pb2.OpenPageResponse(url=url, expires_at=timestamp(expires_at))
 
 
 @dataclass(eq=False)

@@ -20,8 +20,7 @@ from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.compute.queue import Computation
 from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId
 from lipt.coordinator.rpc import trainers as module
-from lipt.coordinator.rpc.access import AccessService
-from lipt.coordinator.rpc.info import InfoService
+from lipt.coordinator.rpc.info import AccessService, InfoService
 from lipt.coordinator.rpc.messages import run_view
 from lipt.coordinator.rpc.trainers import (
     Answering,
