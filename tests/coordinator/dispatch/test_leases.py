@@ -207,12 +207,6 @@ def join(
     )
 
 
-def test_the_same_instance_is_the_same_worker(registry: WorkerRegistry) -> None:
-    first, again, other = (join(registry, instance) for instance in ("a", "a", "b"))
-    assert first.worker_id == again.worker_id != other.worker_id
-    assert registry.name(other.worker_id) == "b"
-
-
 def test_a_stranger_cannot_register_under_the_id_of_a_worker(registry: WorkerRegistry) -> None:
     owner, stranger = (
         Caller(name, name, frozenset({Role.WORKER}), certificate=name)

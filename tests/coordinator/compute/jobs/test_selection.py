@@ -284,12 +284,6 @@ def test_with_labels_they_give_another_one(small: Context, permuted: Context, na
     assert job.run(small).blob != job.run(permuted).blob
 
 
-def test_a_single_class_is_enough(small: Context) -> None:
-    alone = with_labels(small, torch.zeros_like(small.dataset.labels_N))
-    job = unlabelled("kcenter")
-    assert job.run(alone).blob == job.run(small).blob
-
-
 def test_own_features_are_taken_as_they_are(small: Context, permuted: Context) -> None:
     # Of two columns one counts, unless each is divided by its deviation.
     drawn_N2 = torch.rand(len(small.dataset), 2, generator=torch.Generator().manual_seed(0))
