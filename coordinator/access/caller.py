@@ -161,13 +161,6 @@ def worker_id_of(instance_id: str) -> str:
     return f"w-{_digest(instance_id)[:32]}"
 
 
-def credential_of(caller: Caller, worker_id: str) -> str:
-    """Owner of a worker: its certificate, token, or else its id. It cannot confirm itself."""
-    if caller.certificate:
-        return caller.name
-    return caller.key if caller.only_works else worker_id
-
-
 def require_unguessable(instance_id: str) -> None:
     """Refuse an instance id that is too weak a secret, without showing it."""
     if len(instance_id) < MIN_SECRET_CHARACTERS:

@@ -329,6 +329,10 @@ class Dispatcher:
         return run, False
 
     async def fail(self, lease: LeaseId, reason: str) -> None:
+        if lease.key.is_range:
+            self._take_range_back(lease, reason, failed=True)
+            return
+
         def failed(run: RunRecord, learner: LearnerRecord) -> LearnerRecord:
             most = run.config.learners.max_attempts
             return after_failure(
@@ -338,14 +342,25 @@ class Dispatcher:
         await self._take_back(lease, EventKind.LEARNER_FAILED, reason, failed)
 
     async def give_back(self, lease: LeaseId, *, too_large: str = "") -> None:
-        """Requeue an untrained learner; after `too_large` the worker gets no more of its run."""
-        why, message = EventKind.LEARNER_RETURNED, "its worker gave it back"
+        """Requeue a learner or range; after `too_large` the worker gets no more of its run."""
         if too_large:
             self.workers.decline(lease.worker_id, lease.key.run_id)
+        if lease.key.is_range:
+            self._take_range_back(lease, too_large)
+            return
+        why, message = EventKind.LEARNER_RETURNED, "its worker gave it back"
+        if too_large:
             why = EventKind.LEARNER_DECLINED
             message = f"worker {self.workers.name(lease.worker_id)} gave it back: {too_large}"
         with contextlib.suppress(StaleLeaseError):
             await self._take_back(lease, why, message, lambda _, it: requeued(it, message))
+
+    def _take_range_back(self, lease: LeaseId, reason: str, *, failed: bool = False) -> None:
+        with contextlib.suppress(StaleLeaseError):
+            grant, name = self.scans.require(lease), self.workers.name(lease.worker_id)
+            if reason:
+                logger.warning("worker %s gave %s back: %s", name, grant, reason)
+            self.scans.give_back(lease, failed=failed)
 
     async def expire_leases(self) -> None:
         while True:

@@ -242,7 +242,6 @@ class _Open:
     num_wanted: int
     # Ranges that failed on a worker: the job computes them.
     failed: set[int] = field(default_factory=set)
-    excluded: set[str] = field(default_factory=set)
     last_epoch: int = 0
 
     def set_free(self, index: int) -> None:
@@ -347,14 +346,12 @@ class Scans:
             self._finish(opened, key.learner, "workers")
             self._on_change()
 
-    def give_back(self, lease: LeaseId, *, failed: bool = False, declined: bool = False) -> None:
-        """End a worker's lease of a range; after `declined` it gets no more of this scan."""
+    def give_back(self, lease: LeaseId, *, failed: bool = False) -> None:
+        """End a worker's lease of a range."""
         key, held = lease.key, self._leases.has(lease)
         if held:
             self._leases.end(key)
         if opened := self._open.get(key.run_id):
-            if declined:
-                opened.excluded.add(lease.worker_id)
             if failed:
                 opened.failed.add(key.learner)
             if held:
@@ -367,7 +364,7 @@ class Scans:
             worker.has_data
             and worker.caller.may_score
             and worker.caller.scorer not in self._distrusted
-            and worker.worker_id not in opened.excluded
+            and scan.scan_id not in worker.declined
             and not worker.refusal_of_model(scan.whole.model)
             and worker.versions.get("lipt", "") == scan.lipt
             and worker.kind == scan.kind

@@ -9,16 +9,14 @@ from dataclasses import dataclass, replace
 from lipt.common.errors import ForeignWorkerError, UnknownWorkerError
 from lipt.common.models.registry import is_users_own
 from lipt.common.process.devices import kind_of
-from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence, credential_of, worker_id_of
+from lipt.coordinator.access.caller import ANYBODY, Caller, Evidence, worker_id_of
 from lipt.coordinator.state.records import RunRecord
 
 logger = logging.getLogger(__name__)
 
 # Longer than the longest poll: a worker that is silent for this long is gone.
 _ALIVE_SECONDS = 90.0
-# Forgotten after this time; a worker that returns registers again.
-_REMEMBERED_SECONDS = 3600.0
-_SWEEP_SECONDS = 60.0
+# Beyond that the longest silent one is forgotten; if it returns, it registers again.
 _MAX_WORKERS = 10_000
 
 
@@ -33,7 +31,7 @@ class WorkerRecord:
     allowed_modules: tuple[str, ...]
     heard_at: float
     idle_reason: str = ""
-    # Runs whose learners it has declined as too large.
+    # Runs whose learners, and scans whose ranges, it has declined.
     declined: frozenset[str] = frozenset()
     # Whose credentials it showed last.
     caller: Caller = ANYBODY
@@ -44,7 +42,10 @@ class WorkerRecord:
 
     @property
     def credential(self) -> str:
-        return credential_of(self.caller, self.worker_id)
+        """Its owner: a certificate, a token, or else its id. No owner confirms itself."""
+        if self.caller.certificate:
+            return self.caller.name
+        return self.caller.key if self.caller.only_works else self.worker_id
 
     @property
     def kind(self) -> str:
@@ -79,7 +80,6 @@ class WorkerRegistry:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._workers: dict[str, WorkerRecord] = {}
-        self._swept_at = clock()
 
     def register(
         self,
@@ -118,7 +118,8 @@ class WorkerRegistry:
             joined_at=joined_at,
             has_data=has_data,
         )
-        self._forget()
+        while len(self._workers) >= _MAX_WORKERS:
+            del self._workers[min(self._workers, key=lambda key: self._workers[key].heard_at)]
         self._workers[worker_id] = worker
         return worker
 
@@ -163,6 +164,7 @@ class WorkerRegistry:
         return bool(reason)
 
     def decline(self, worker_id: str, run_id: str) -> None:
+        """Give a worker no more learners of a run, or ranges of a scan."""
         worker = self._workers.get(worker_id)
         if worker is not None:
             declined = worker.declined | {run_id}
@@ -192,17 +194,6 @@ class WorkerRegistry:
 
     def seconds_since_joined(self, worker: WorkerRecord) -> float:
         return self._clock() - worker.joined_at
-
-    def _forget(self) -> None:
-        now = self._clock()
-        if now - self._swept_at >= _SWEEP_SECONDS:
-            self._swept_at = now
-            since = now - _REMEMBERED_SECONDS
-            self._workers = {
-                key: worker for key, worker in self._workers.items() if worker.heard_at >= since
-            }
-        while len(self._workers) >= _MAX_WORKERS:
-            del self._workers[min(self._workers, key=lambda key: self._workers[key].heard_at)]
 
 
 def _unknown(worker_id: str) -> UnknownWorkerError:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Coroutine
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
@@ -17,7 +16,6 @@ from lipt.common.config.values import dump
 from lipt.common.errors import (
     IncompatibleProtocolError,
     InvalidRequestError,
-    StaleLeaseError,
 )
 from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import TRACEPARENT
@@ -126,9 +124,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self, request: pb.ReleaseAssignmentRequest, context: Context
     ) -> pb.ReleaseAssignmentResponse:
         lease = self._leased(request, context)
-        if lease.key.is_range:
-            self._take_back(lease, request)
-        elif request.over_limits:
+        if request.over_limits:
             too_large = request.error[:1000] or "it is over its limits"
             await self.dispatcher.give_back(lease, too_large=too_large)
         elif request.error:
@@ -149,16 +145,6 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
             self.stopping, dispatcher.wait_for_demand(known, wait_seconds=wait_seconds)
         )
         return pb.GetDemandResponse(**asdict(found or dispatcher.demand()))
-
-    def _take_back(self, lease: LeaseId, request: pb.ReleaseAssignmentRequest) -> None:
-        scans = self.dispatcher.scans
-        with suppress(StaleLeaseError):
-            grant = scans.require(lease)
-            if request.error:
-                name = self.dispatcher.workers.name(lease.worker_id)
-                logger.warning("worker %s gave %s back: %s", name, grant, request.error[:1000])
-            failed = bool(request.error) and not request.over_limits
-            scans.give_back(lease, failed=failed, declined=request.over_limits)
 
     def _require_worker(self, worker_id: str, context: Context) -> None:
         self.dispatcher.workers.require(worker_id, shown_by(context))

@@ -25,7 +25,6 @@ from lipt.coordinator.access.caller import (
     ANYBODY,
     Caller,
     Evidence,
-    credential_of,
     is_open,
     require_role,
     worker_id_of,
@@ -41,6 +40,7 @@ from lipt.coordinator.access.tokens import (
     describe_exposure,
     identify,
 )
+from lipt.coordinator.dispatch.workers import WorkerRecord
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.state.records import TokenRecord
 from tests.clock import Clock
@@ -118,6 +118,10 @@ def test_a_certificate_has_to_be_shown_again_or_a_renewed_one_of_its_name() -> N
         assert objection(caller) != ""
     assert objection(OTHER) == "is of other, and the worker registered as box"
     assert objection(BOX, "") != ""
+
+
+def credential_of(caller: Caller, worker_id: str) -> str:
+    return WorkerRecord(worker_id, "", "cpu", {}, (), 0.0, caller=caller).credential
 
 
 def test_whoever_was_let_in_is_one_credential_and_of_others_each_process_is() -> None:

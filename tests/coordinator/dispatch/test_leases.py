@@ -231,22 +231,6 @@ def test_a_worker_is_there_while_it_is_heard_or_has_a_reason_to_be_silent(
     assert [it.worker_id for it in registry.alive(())] == [worker.worker_id]
 
 
-def test_a_worker_that_was_silent_for_an_hour_is_forgotten_and_may_join_again(
-    registry: WorkerRegistry, clock: Clock
-) -> None:
-    silent, heard = join(registry, "silent"), join(registry, "heard")
-    clock.now += 3000.0
-    registry.note_call(heard.worker_id)
-    clock.now += 601.0
-    join(registry, "next")
-    assert registry.find(heard.worker_id)
-    assert not registry.find(silent.worker_id)
-    assert registry.name(silent.worker_id) == silent.worker_id
-    with pytest.raises(UnknownWorkerError, match="Register again"):
-        registry.note_call(silent.worker_id)
-    assert join(registry, "silent").worker_id == silent.worker_id
-
-
 def test_of_too_many_workers_those_that_were_silent_for_longest_are_forgotten(
     registry: WorkerRegistry, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,3 +243,8 @@ def test_of_too_many_workers_those_that_were_silent_for_longest_are_forgotten(
     join(registry, "d")
     known = [registry.find(worker.worker_id) is not None for worker in workers]
     assert known == [True, False, True]
+    silent = workers[1].worker_id
+    assert registry.name(silent) == silent
+    with pytest.raises(UnknownWorkerError, match="Register again"):
+        registry.note_call(silent)
+    assert join(registry, "b").worker_id == silent

@@ -197,13 +197,6 @@ def test_a_credential_is_a_certificate_a_token_or_a_host() -> None:
     assert not {"/", "."} & set(odd)
 
 
-def test_a_worker_with_other_data_is_given_none_and_another_is(scans: Scans) -> None:
-    held = grant(scans, "a")
-    scans.give_back(held.lease, declined=True)
-    assert scans.take(seeing_worker("a")) is None
-    assert grant(scans, "b").lease.key == held.lease.key
-
-
 def test_a_range_that_was_given_back_is_free_and_one_that_failed_is_not(scans: Scans) -> None:
     scans.give_back(grant(scans, "a").lease, failed=True)
     held = grant(scans, "b")
@@ -386,6 +379,18 @@ async def test_a_range_goes_before_a_learner_to_a_worker_with_the_data(bench: Be
     assert await next_work(bench, busy) == learner
     assert isinstance(await next_work(bench, seeing), RangeGrant)
     assert isinstance(await next_work(bench, blind), tuple)
+
+
+async def test_a_worker_with_other_data_is_given_none_and_another_is(bench: Bench) -> None:
+    bench.dispatcher.scans.note(OPENED)
+    other, next_ = join(bench, "a"), join(bench, "b")
+    held = cast("RangeGrant", await next_work(bench, other))
+    await bench.dispatcher.give_back(held.lease, too_large="the worker's data is another.")
+    assert await bench.acquire(other) is None
+    again = cast("RangeGrant", await next_work(bench, next_))
+    assert again.lease.key == held.lease.key
+    await bench.dispatcher.fail(again.lease, "it cannot be read.")
+    assert cast("RangeGrant", await next_work(bench, next_)).lease.key.learner == 1
 
 
 async def test_a_worker_that_waits_gets_whichever_comes_first(bench: Bench) -> None:
