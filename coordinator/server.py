@@ -46,12 +46,7 @@ from lipt.coordinator.access.tokens import (
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.instruments import COORDINATOR
-from lipt.coordinator.metrics import (
-    in_event_loop,
-    machine_readings,
-    measure_stages,
-    state_readings,
-)
+from lipt.coordinator.metrics import in_event_loop, machine_readings, measure_stages, state_readings
 from lipt.coordinator.page.serving import FLAG as DASHBOARD_FLAG
 from lipt.coordinator.page.serving import PageServer, open_page, require_dashboard
 from lipt.coordinator.page.sessions import Sessions

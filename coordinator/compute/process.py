@@ -30,14 +30,7 @@ from lipt.common.process.devices import is_out_of_memory, limit_memory, prefer_a
 from lipt.common.text import format_bytes
 from lipt.coordinator.compute.children import IGNORED_SIGNALS, start_child
 from lipt.coordinator.compute.context import Context, Report
-from lipt.coordinator.compute.messages import (
-    DroppedError,
-    Ended,
-    HeavyJobError,
-    Job,
-    News,
-    name_of,
-)
+from lipt.coordinator.compute.messages import DroppedError, Ended, HeavyJobError, Job, News, name_of
 
 logger = logging.getLogger(__name__)
 

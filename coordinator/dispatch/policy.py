@@ -148,9 +148,7 @@ def why_quarantined(waiting: QueuedLearners, silent: Collection[str]) -> str:
 def new_quarantine(run: RunRecord, index: int, silent: Collection[str]) -> str:
     """A clause on a learner whose latest silent end began its quarantine; else empty."""
     ends = max(
-        consecutive_ends(run.learners[index], silent),
-        consecutive_ends_of_run(run, silent),
-        key=len,
+        consecutive_ends(run.learners[index], silent), consecutive_ends_of_run(run, silent), key=len
     )
     begins = len(ends) == MAX_SILENT_ENDS
     return why_quarantined(QueuedLearners(run, [index]), silent) if begins else ""

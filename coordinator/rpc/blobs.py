@@ -76,9 +76,7 @@ class BlobService(blob_pb2_grpc.BlobServiceServicer):
             asyncio.get_running_loop().run_in_executor(None, file.close)
 
     async def WriteBlob(
-        self,
-        request_iterator: AsyncIterator[blob_pb2.WriteBlobRequest],
-        context: Context,
+        self, request_iterator: AsyncIterator[blob_pb2.WriteBlobRequest], context: Context
     ) -> blob_pb2.WriteBlobResponse:
         """Store a blob; it is durable when this returns."""
         first = await self._next(request_iterator)

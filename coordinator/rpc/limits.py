@@ -23,14 +23,7 @@ from lipt.common.access.tokens import WORKER_SECRET
 from lipt.common.errors import TooManyCallsError
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import OTHER, Meters
-from lipt.common.rpc.handlers import (
-    Call,
-    Context,
-    Interceptor,
-    Step,
-    refusals,
-    tracing,
-)
+from lipt.common.rpc.handlers import Call, Context, Interceptor, Step, refusals, tracing
 from lipt.common.text import printable
 from lipt.coordinator.access.caller import (
     ANYBODY,
@@ -136,10 +129,7 @@ class PeerLimits:
             what = f"this peer registers workers more than {most} times a minute"
             raise _too_many(what, "per_peer.registrations_per_minute", waits)
         calls_until, waits = used(
-            peer.calls_until,
-            now,
-            per_second=limits.calls_per_second,
-            burst_seconds=_BURST_SECONDS,
+            peer.calls_until, now, per_second=limits.calls_per_second, burst_seconds=_BURST_SECONDS
         )
         if waits > _MAX_WAIT_SECONDS:
             rate = limits.calls_per_second

@@ -13,10 +13,7 @@ import grpc.aio
 
 from lipt.common.blobs.blob import blob_from_proto, blob_to_proto
 from lipt.common.config.values import dump
-from lipt.common.errors import (
-    IncompatibleProtocolError,
-    InvalidRequestError,
-)
+from lipt.common.errors import IncompatibleProtocolError, InvalidRequestError
 from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import TRACEPARENT
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value, fill_message
@@ -74,8 +71,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         self._require_worker(request.worker_id, context)
         wait_seconds = _wait_seconds(request.wait_seconds)
         granted = await unless(
-            self.stopping,
-            self.dispatcher.next_work(request.worker_id, wait_seconds=wait_seconds),
+            self.stopping, self.dispatcher.next_work(request.worker_id, wait_seconds=wait_seconds)
         )
         if granted is None:
             worker = self.dispatcher.workers.note_call(request.worker_id)
@@ -172,9 +168,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
     def _lease(self, epoch: int) -> pb.Lease:
         seconds = self.dispatcher.leases.duration_seconds
         return pb.Lease(
-            epoch=epoch,
-            duration_seconds=seconds,
-            heartbeat_seconds=seconds / _HEARTBEATS_PER_LEASE,
+            epoch=epoch, duration_seconds=seconds, heartbeat_seconds=seconds / _HEARTBEATS_PER_LEASE
         )
 
     def _assignment(self, granted: RunLearner) -> pb.Assignment:

@@ -412,9 +412,7 @@ def test_certificate_comes_after_a_token_and_needs_a_role(tokens: Tokens, own: T
         assert words in str(error)
 
 
-def test_local_socket_makes_the_own_user_and_counts_only_where_it_is_served(
-    tokens: Tokens,
-) -> None:
+def test_local_socket_makes_the_own_user_and_counts_only_where_it_is_served(tokens: Tokens) -> None:
     mine = replace(NOTHING, peer="unix:")
     assert identify(mine, Admission.OWN_USER, tokens) is OWN_USER
     assert isinstance(refusal(mine, Admission.TOKEN, tokens), UnauthenticatedError)

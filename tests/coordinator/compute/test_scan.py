@@ -167,10 +167,7 @@ def test_wrong_values_are_found_and_all_ranges_of_that_credential_computed_again
         credential["credential"],
         credential["num_examples"],
         signals.scored_by["num_here"],
-    ) == (
-        *("honest", 256),
-        1797 - 256,
-    )
+    ) == (*("honest", 256), 1797 - 256)
     assert 64 < credential["num_verified"] < 192
 
 

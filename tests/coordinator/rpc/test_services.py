@@ -22,12 +22,7 @@ from lipt.coordinator.dispatch.leases import AssignmentKey, LeaseId
 from lipt.coordinator.rpc import trainers as module
 from lipt.coordinator.rpc.info import AccessService, InfoService
 from lipt.coordinator.rpc.messages import run_view
-from lipt.coordinator.rpc.trainers import (
-    Answering,
-    DiagnosisService,
-    RunService,
-    SubsetService,
-)
+from lipt.coordinator.rpc.trainers import Answering, DiagnosisService, RunService, SubsetService
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
 from lipt.coordinator.state.database import Database

@@ -51,12 +51,7 @@ from lipt.coordinator.runs.transitions import (
     without_results,
 )
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import (
-    LearnerRecord,
-    RunRecord,
-    SilentEnd,
-    UnconfirmedResult,
-)
+from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd, UnconfirmedResult
 from tests.coordinator.fakes import DATA, SOUP_RECORD, FakeCompute
 from tests.coordinator.made_up_runs import having, leased, made_up_run
 

@@ -343,10 +343,7 @@ def test_flipped_labels_and_copies_are_found_without_a_run(flipped: Context) -> 
 
 @pytest.mark.parametrize(
     ("proxy", "words"),
-    [
-        ("soup", "has learned from the labels in question"),
-        ("ridge:soup", "`soup` needs a run"),
-    ],
+    [("soup", "has learned from the labels in question"), ("ridge:soup", "`soup` needs a run")],
 )
 def test_proxies_that_cannot_diagnose_are_refused(flipped: Context, proxy: str, words: str) -> None:
     with pytest.raises(ProxyError, match=words):
