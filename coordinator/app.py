@@ -103,6 +103,7 @@ class App:
             wall_clock=time,
             deadline_clock=deadline_clock,
             events=self.events,
+            meters=self.meters,
         )
         stack.push_async_callback(driver.stop)
         admission = RunAdmission(

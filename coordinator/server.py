@@ -46,7 +46,7 @@ from lipt.coordinator.access.tokens import (
 from lipt.coordinator.app import App, open_app
 from lipt.coordinator.compute.context import DataDescription
 from lipt.coordinator.instruments import COORDINATOR
-from lipt.coordinator.metrics import in_event_loop, machine_readings, measure_stages, state_readings
+from lipt.coordinator.metrics import in_event_loop, machine_readings, state_readings
 from lipt.coordinator.page.serving import FLAG as DASHBOARD_FLAG
 from lipt.coordinator.page.serving import PageServer, open_page, require_dashboard
 from lipt.coordinator.page.sessions import Sessions
@@ -173,7 +173,6 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
 
 @contextmanager
 def _metrics(app: App, tls: TlsFiles | None) -> Iterator[None]:
-    measure_stages(app.store, app.meters)
     listen, directory = app.settings.metrics_listen, app.settings.state_dir
     if listen is None:
         yield

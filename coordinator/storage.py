@@ -13,7 +13,7 @@ import math
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 
 from lipt.common.blobs.blob import BlobName
@@ -107,19 +107,18 @@ class _Entry:
     heard_at: float = 0.0
 
 
+@dataclass(eq=False)
 class Accounts:
     """Uploads by digest; used from one thread."""
 
-    def __init__(
-        self, quota: Quota, *, clock: Callable[[], float], is_live: Callable[[LeaseId], bool]
-    ) -> None:
-        self.quota = quota
-        self._clock = clock
-        self._is_live = is_live
-        self._entries: dict[str, _Entry] = {}
+    quota: Quota
+    _: KW_ONLY
+    clock: Callable[[], float]
+    is_live: Callable[[LeaseId], bool]
+    _entries: dict[str, _Entry] = field(default_factory=dict, init=False)
 
     def restore(self, finished: Mapping[str, int], unfinished: Mapping[str, int]) -> None:
-        now = self._clock()
+        now = self.clock()
         for sizes, whole in ((finished, True), (unfinished, False)):
             for sha256, size_bytes in sizes.items():
                 self._entries[sha256] = _Entry(NOBODY, size_bytes, finished=whole, heard_at=now)
@@ -145,7 +144,7 @@ class Accounts:
         entry = self._entries[name.sha256]
         if finished or kept:
             self._entries[name.sha256] = replace(
-                entry, sending=False, finished=finished, heard_at=self._clock()
+                entry, sending=False, finished=finished, heard_at=self.clock()
             )
         else:
             del self._entries[name.sha256]
@@ -178,7 +177,7 @@ class Accounts:
 
     def _left_too_much(self, peer: str) -> bool:
         """Whether files of ended leases exceed the quota of the peer, or of all."""
-        left = [it for it in self._entries.values() if it.lease and not self._is_live(it.lease)]
+        left = [it for it in self._entries.values() if it.lease and not self.is_live(it.lease)]
         own = [entry for entry in left if entry.peer == peer]
         return _bytes(own) > self.quota.max_bytes_per_peer or _bytes(left) > self.quota.max_bytes
 
@@ -211,7 +210,7 @@ class Accounts:
         silent = sorted(
             (entry.heard_at, sha256)
             for sha256, entry in unfinished.items()
-            if not entry.sending and entry.heard_at <= self._clock() - _GRACE_SECONDS
+            if not entry.sending and entry.heard_at <= self.clock() - _GRACE_SECONDS
         )
         leaving = []
         for _, sha256 in silent:
@@ -281,18 +280,18 @@ class Uploads:
         return self.store.has(name), self.store.part(name).exists()
 
 
+@dataclass(eq=False)
 class WorkerBlobs:
     """Decides which blobs a worker may read and upload; other callers are not limited."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    dispatcher: Dispatcher
 
     def require_readable(self, name: BlobName, shown: Evidence) -> None:
-        worker_id = self._dispatcher.workers.behind(shown)
+        worker_id = self.dispatcher.workers.behind(shown)
         if worker_id is None:
             return
-        run, learner = self._dispatcher.held_by(worker_id) or (None, None)
-        grant = self._dispatcher.scans.held_by(worker_id)
+        run, learner = self.dispatcher.held_by(worker_id) or (None, None)
+        grant = self.dispatcher.scans.held_by(worker_id)
         if grant is None and run is None:
             raise _without_lease("reads", name)
         readable = {
@@ -308,12 +307,12 @@ class WorkerBlobs:
 
     def allowance(self, name: BlobName, shown: Evidence) -> Allowance | None:
         """The worker's allowance (ForeignBlobError without a lease); None for other callers."""
-        worker_id = self._dispatcher.workers.behind(shown)
+        worker_id = self.dispatcher.workers.behind(shown)
         if worker_id is None:
             return None
-        if held := self._dispatcher.held_by(worker_id):
+        if held := self.dispatcher.held_by(worker_id):
             return Allowance.of_learner(held)
-        if grant := self._dispatcher.scans.held_by(worker_id):
+        if grant := self.dispatcher.scans.held_by(worker_id):
             return Allowance(grant.lease, _TIMES_COMPUTED, grant.scan.max_file_bytes)
         raise _without_lease("sends", name)
 
@@ -342,19 +341,15 @@ class Storage:
     compute: ComputeQueue
     _: KW_ONLY
     wall_clock: Callable[[], float]
-    # Without it runs age by the wall clock alone.
-    steady_clock: Callable[[], float] | None = None
+    steady_clock: Callable[[], float]
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     def __post_init__(self) -> None:
         self.uploads = Uploads(self.blobs, self.accounts)
         self.latest = Collected()
         self.store.listen(self.forget_named)
-        self._aging = self.wall_clock
-        if self.steady_clock is not None:
-            times = (run.ended_at or run.created_at for run in self.store.runs())
-            newest = max(times, default=None)
-            self._aging = aging_clock(newest, self.wall_clock, self.steady_clock)
+        newest = max((run.ended_at or run.created_at for run in self.store.runs()), default=None)
+        self._aging = aging_clock(newest, self.wall_clock, self.steady_clock)
 
     def forget_named(self, run: RunRecord, learners: Sequence[LearnerRecord]) -> None:
         blobs = [run.initial_weights, run.pretrained_weights]

@@ -16,7 +16,7 @@ from lipt.common.errors import (
     UnknownNameError,
     UnknownWorkerError,
 )
-from lipt.common.observability.metrics import Gauge, Meters
+from lipt.common.observability.metrics import Gauge
 from lipt.common.states import LearnerState, RunState
 from lipt.coordinator.app import logging_progress
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
@@ -31,14 +31,12 @@ from lipt.coordinator.instruments import (
     RUNS,
     SOUP_ACCURACY,
     SOUP_KEPT,
-    STAGES,
     STORAGE_FREE,
     WORKERS_WAITING,
 )
-from lipt.coordinator.metrics import machine_readings, measure_stages, state_readings
+from lipt.coordinator.metrics import machine_readings, state_readings
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
-from lipt.coordinator.state.records import CostRecord
 from lipt.coordinator.subsets import DiagnosisQuery
 from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import config_pb2
@@ -55,7 +53,6 @@ from tests.coordinator.fakes import (
     until,
 )
 from tests.coordinator.made_up_runs import made_up_run
-from tests.meters import observed
 
 NOTHING = config_pb2.RunConfig()
 
@@ -200,19 +197,6 @@ async def test_the_soup_is_the_newest_ready_run_s(database: Database) -> None:
     assert shown[SOUP_ACCURACY][("soup",)] == 0.9
     assert shown[SOUP_ACCURACY][("best_learner",)] == 0.3
     assert shown[SOUP_KEPT] == {(): 2}
-
-
-async def test_stages_are_measured_once_of_each_run_that_becomes_ready(database: Database) -> None:
-    store, meters = RunStore(database), Meters()
-    await store.add(made_up_run("before", state=RunState.READY))
-    await store.add(made_up_run("now", state=RunState.MERGING))
-    measure_stages(store, meters)
-    await store.update("before", lambda run: run.changed(message="is shown anew"))
-    costs = CostRecord(initialization_seconds=1.0, training_seconds=20.0, merging_seconds=3.0)
-    await store.update("now", lambda run: run.changed(state=RunState.READY, costs=costs))
-    await store.update("now", lambda run: run.changed(message="is shown anew"))
-    totals = {stage: total for (stage,), (_, total) in observed(meters, STAGES).items()}
-    assert totals == {"initialization": 1.0, "sharding": 0.0, "training": 20.0, "merging": 3.0}
 
 
 def test_a_lane_without_a_process_has_no_memory(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import ComputeError, OtherDataError, StateError
 from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.metrics import Meters
 from lipt.common.states import LearnerPhase, LearnerState, RunState
 from lipt.coordinator.compute.jobs.pretraining import (
     CutShards,
@@ -17,6 +18,7 @@ from lipt.coordinator.compute.jobs.pretraining import (
 )
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.dispatch.leases import LeaseId, RunLearner, steady_clock
+from lipt.coordinator.instruments import STAGES
 from lipt.coordinator.runs.driver import RunDriver
 from lipt.coordinator.runs.store import LearnerProgress, RunStore
 from lipt.coordinator.runs.transitions import LearnerResult
@@ -25,6 +27,7 @@ from lipt.coordinator.state.records import RunRecord
 from lipt.core.results import Ingredient
 from tests.coordinator.fakes import SOUP_RECORD, FakeCompute
 from tests.coordinator.made_up_runs import made_up_run
+from tests.meters import observed
 
 CHANGED = OtherDataError("the data has changed.")
 FULL = StateError("/state cannot be used: No space left on device.")
@@ -52,7 +55,7 @@ class TimedBook(RunStore):
 class Bench:
     def __init__(self, database: Database) -> None:
         self.wall = 1000.0
-        self.events = Events()
+        self.events, self.meters = Events(), Meters()
         self.pauses: list[float] = []
         self.restored: list[RunState] = []
         self.looked_after = asyncio.Event()
@@ -87,6 +90,7 @@ class Bench:
             wall_clock=lambda: self.wall,
             deadline_clock=self.deadline_clock,
             events=self.events,
+            meters=self.meters,
             sleep=sleep or self.pause,
         )
 
@@ -211,6 +215,9 @@ async def test_result_that_the_disk_has_damaged_is_asked_for_again(
     assert run.state is RunState.READY
     assert run.learners[0].failures == 0
     assert bench.events.count(EventKind.LEARNER_DAMAGED) == 1
+    # Training and merging took time twice; the run became ready once.
+    totals = {stage: total for (stage,), (_, total) in observed(bench.meters, STAGES).items()}
+    assert totals == {"initialization": 0.0, "sharding": 0.0, "training": 0.0, "merging": 1.0}
 
 
 async def test_inputs_are_looked_after_when_an_attempt_has_failed_and_before_the_soup(
