@@ -48,7 +48,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
     requests: RunRequests
     answers: Answers
     stopping: asyncio.Event
-    why_waiting: Callable[[RunRecord], str]
+    waiting_reason: Callable[[RunRecord], str]
 
     async def CreateRun(
         self, request: run_pb2.CreateRunRequest, context: Context
@@ -123,7 +123,7 @@ class RunService(run_pb2_grpc.RunServiceServicer):
         return run_pb2.GetWeightsResponse(weights=blob_to_proto(name))
 
     def _view(self, run: RunRecord, *, learners: bool = True) -> run_pb2.Run:
-        return run_view(self.store, run, waiting=self.why_waiting(run), learners=learners)
+        return run_view(self.store, run, waiting_reason=self.waiting_reason(run), learners=learners)
 
 
 class Answering(Generic[ResultT]):

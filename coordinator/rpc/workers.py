@@ -75,7 +75,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         )
         if granted is None:
             worker = self.dispatcher.workers.note_call(request.worker_id)
-            return pb.AcquireAssignmentResponse(idle_reason=self.dispatcher.why_idle(worker))
+            return pb.AcquireAssignmentResponse(idle_reason=self.dispatcher.idle_reason(worker))
         self._log_about(granted.lease)
         if isinstance(granted, RangeGrant):
             return pb.AcquireAssignmentResponse(assignment=self._range(granted))
@@ -136,7 +136,7 @@ class WorkerService(worker_pb2_grpc.WorkerServiceServicer):
         known, dispatcher = None, self.dispatcher
         if request.HasField("known"):
             had = request.known
-            known = Demand(had.num_queued, had.num_leased, had.num_coming, had.num_ranges)
+            known = Demand(had.num_queued, had.num_leased, had.num_upcoming, had.num_ranges)
         found = await unless(
             self.stopping, dispatcher.wait_for_demand(known, wait_seconds=wait_seconds)
         )

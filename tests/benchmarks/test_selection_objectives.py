@@ -7,7 +7,7 @@ from benchmarks.selection.workload import Shape, make_signals, materialized
 pytestmark = pytest.mark.slow
 
 
-def test_objectives_agree_with_gradients_written_out() -> None:
+def test_objectives_equal_those_of_explicit_gradients() -> None:
     signals = make_signals(Shape(60, 3, 4), "test", 60)
     rows = materialized(signals).double()
     chosen = torch.arange(0, 60, 7)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 GRID, HALVING = SoupSearch.GRID, SoupSearch.HALVING
 
 
-def test_examples_are_counted_by_search(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluated_examples_are_counted_for_each_search(monkeypatch: pytest.MonkeyPatch) -> None:
     run: dict[str, Any] = {"learners": {"num_learners": 2, "num_steps": 1, "batch_size": 32}}
     monkeypatch.setitem(soup_search.RUNS, "digits", run)
     found = soup_search.measure("digits", 0)

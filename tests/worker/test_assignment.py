@@ -166,7 +166,7 @@ def same(first: Weights, second: Weights) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
 
-def test_learner_is_trained_from_what_was_fetched_handed_in_and_measured(world: World) -> None:
+def test_a_learner_is_fetched_trained_submitted_and_measured(world: World) -> None:
     world.run()
     (initial,), (shard,) = world.training.initial, world.training.shards
     assert same(initial, THETA)
@@ -193,7 +193,7 @@ def test_learner_is_trained_from_what_was_fetched_handed_in_and_measured(world: 
     assert counted(WAITED) == {(): 0.25}
 
 
-def test_snapshots_are_handed_in_with_the_result_in_the_order_of_training(world: World) -> None:
+def test_snapshots_are_submitted_in_training_order(world: World) -> None:
     early, late = weights_of(3), weights_of(4)
     world.training.result = replace(LEARNER, snapshots=(early, late))
     world.run()
@@ -202,7 +202,7 @@ def test_snapshots_are_handed_in_with_the_result_in_the_order_of_training(world:
         assert same(world.decoded(name), weights)
 
 
-def test_theta_star_that_the_cache_s_disk_has_changed_is_fetched_again(world: World) -> None:
+def test_a_damaged_cached_theta_star_is_fetched_again(world: World) -> None:
     world.run()
     theta = world.assignment.initial_weights
     flip_a_bit(world.cache.path(theta), -1)
@@ -218,9 +218,7 @@ def test_cache_that_is_too_small_keeps_the_theta_star_in_use(world: World) -> No
     assert world.cache.has(world.assignment.initial_weights)
 
 
-def test_full_disk_under_the_cache_is_done_without(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_cache_disk_is_tolerated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise FULL
 
@@ -239,7 +237,7 @@ def test_weights_of_another_model_are_refused_before_any_training(world: World) 
 
 
 @pytest.mark.parametrize("trouble", [AWAY, FULL])
-def test_trained_learner_waits_for_a_coordinator_in_trouble_and_is_handed_in_once(
+def test_a_trained_learner_waits_for_the_coordinator_and_is_submitted_once(
     world: World, trouble: Exception
 ) -> None:
     world.fake.refusals["commit"] = [trouble] * 3
@@ -252,9 +250,7 @@ def test_trained_learner_waits_for_a_coordinator_in_trouble_and_is_handed_in_onc
 
 
 @pytest.mark.parametrize("handing_over", [False, True])
-def test_blobs_wait_for_a_coordinator_that_is_away_longer_than_a_transfer_is_tried_again(
-    world: World, handing_over: bool
-) -> None:
+def test_transfers_wait_for_an_unreachable_coordinator(world: World, handing_over: bool) -> None:
     def go_away() -> None:
         world.fake.blobs.failures = [AWAY] * 25
 
@@ -267,7 +263,7 @@ def test_blobs_wait_for_a_coordinator_that_is_away_longer_than_a_transfer_is_tri
     assert len(world.pauses) == 25
 
 
-def test_worker_that_stops_waits_no_longer_for_a_coordinator_that_is_away(world: World) -> None:
+def test_a_stopping_worker_does_not_wait_for_the_coordinator(world: World) -> None:
     world.fake.refusals["commit"] = [AWAY] * 100
 
     world.stops_while_it_waits = True
@@ -277,9 +273,7 @@ def test_worker_that_stops_waits_no_longer_for_a_coordinator_that_is_away(world:
     assert world.fake.committed == []
 
 
-def test_result_that_the_coordinator_s_disk_has_changed_is_sent_again_and_not_trained_again(
-    world: World,
-) -> None:
+def test_a_result_damaged_on_the_coordinator_is_sent_again(world: World) -> None:
     world.fake.refusals["commit"] = [UnknownBlobError("it is not whole any more.")]
     world.run()
     assert len(world.training.shards) == 1
@@ -328,7 +322,7 @@ def scorer(tmp_path: Path) -> Scorer:
     return Scorer(tmp_path)
 
 
-def test_the_range_s_values_are_handed_in(scorer: Scorer) -> None:
+def test_a_range_s_values_are_submitted(scorer: Scorer) -> None:
     scorer.run()
     ((worker_id, name, report, snapshots),) = scorer.fake.committed
     assert (worker_id, snapshots) == ("w", ())
@@ -342,7 +336,7 @@ def test_the_range_s_values_are_handed_in(scorer: Scorer) -> None:
     assert sums(scorer.metering.meters, BLOB_BYTES)["sent",] == name.size_bytes
 
 
-def test_data_is_opened_at_the_size_that_the_model_sees(scorer: Scorer) -> None:
+def test_scoring_data_is_opened_at_the_model_s_size(scorer: Scorer) -> None:
     large = ImageFormat(1, 16, 16, mean=(0.5,), std=(0.25,))
     assert scorer.worker.dataset(replace(scorer.task, image=large)).inputs.height == 16  # type: ignore[union-attr]
 
@@ -356,7 +350,7 @@ def test_data_is_opened_at_the_size_that_the_model_sees(scorer: Scorer) -> None:
     ],
     ids=["data", "colours", "threads"],
 )
-def test_a_range_of_other_data_or_beyond_a_limit_is_declined_before_anything_is_fetched(
+def test_an_impossible_range_is_declined_before_downloads(
     scorer: Scorer, changes: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(OverLimitError, match=words):
@@ -365,14 +359,14 @@ def test_a_range_of_other_data_or_beyond_a_limit_is_declined_before_anything_is_
     assert scorer.fake.committed == []
 
 
-def test_a_range_that_somebody_else_has_done_is_no_failure(scorer: Scorer) -> None:
+def test_a_range_finished_elsewhere_is_no_failure(scorer: Scorer) -> None:
     scorer.run()
     scorer.fake.blobs.failures = [ForeignBlobError("this one has none.")]
     with pytest.raises(StaleLeaseError, match="another worker was quicker"):
         scorer.run(start=0, stop=64)
 
 
-def test_data_that_changes_while_it_is_scored_is_noticed_and_a_stop_between_two_batches(
+def test_scoring_detects_changed_data_and_stops_between_batches(
     scorer: Scorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as changing:

@@ -43,7 +43,7 @@ def task(**learners: Any) -> LearnerTask:
     ],
     ids=["machine", "device", "flags"],
 )
-def test_limits_follow_from_the_flags_or_from_the_machine(
+def test_worker_limits_come_from_flags_or_the_machine(
     device: str, flags: dict[str, Any], threads: int, memory: int | None
 ) -> None:
     found = limits(torch.device(device), **flags)
@@ -68,7 +68,7 @@ def test_too_much_memory_is_refused_with_the_figures() -> None:
         limits(max_memory="2GiB").require(large)
 
 
-def test_a_worker_begins_with_joining_and_every_phase_has_a_figure() -> None:
+def test_every_worker_phase_has_a_metric() -> None:
     clock = Clock()
     metering = Metering(phases=Phases(*Phase, clock=clock))
     clock.now += 2.0
@@ -76,7 +76,7 @@ def test_a_worker_begins_with_joining_and_every_phase_has_a_figure() -> None:
     assert shown == {(phase.value,): 2.0 * (phase == "joining") for phase in Phase}
 
 
-def test_workers_of_one_host_have_names_that_differ() -> None:
+def test_workers_of_one_host_have_different_names() -> None:
     assert default_name("box", 7) == "box-7"
     assert default_name("box", 8) == "box-8"
     assert WorkerSettings().name == default_name(socket.gethostname(), os.getpid())

@@ -45,10 +45,10 @@ function confirmCancel(run) {
 function messages(run) {
   const { word } = standingOf(run);
   const kind = ["failed", "held"].includes(word) ? "problem" : "note";
-  const shown = [[run.message, kind], [run.waiting, "note"], [run.fitted, "note"], [run.note, "note"]];
+  const shown = [[run.message, kind], [run.waiting_reason, "note"], [run.lowered_defaults, "note"], [run.initialization_note, "note"]];
   return html`${shown.filter(([text]) => text && text !== word).map(([text, tone]) => html`<p class=${tone}>${text}</p>`)}
     ${["initializing", "sharding", "merging"].includes(word) && progressLine(run.progress)}
-    ${run.waiting && state.numWorkers === 0 && commands("lipt-worker --coordinator HOST:PORT")}`;
+    ${run.waiting_reason && state.numWorkers === 0 && commands("lipt-worker --coordinator HOST:PORT")}`;
 }
 
 function soup(run) {

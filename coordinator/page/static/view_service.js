@@ -16,7 +16,7 @@ export function workersView() {
 }
 
 function workerRow(worker) {
-  const silence = number(worker.seconds_since_heard) + age() / 1000;
+  const silence = number(worker.seconds_since_last_call) + age() / 1000;
   const health = silence > SILENT_SECONDS ? "silent" : worker.assignment ? "at work" : worker.idle_reason ? "kept from work" : "waiting";
   const { lipt, torch, ...others } = worker.versions ?? {};
   const all = Object.entries(others).map(([name, version]) => `${name} ${version}`).join(", ");
@@ -41,11 +41,11 @@ export function queueView() {
 }
 
 function computations() {
-  const columns = [["what"], ["standing"], ["run", "long"], ["progress"], ["for", "numeric"], ["asked for by", "numeric"], ["lane"]];
+  const columns = [["what"], ["standing"], ["run", "long"], ["progress"], ["for", "numeric"], ["asked for by", "numeric"], ["queue"]];
   return table("What is computed, then what waits", columns, state.computations.map((item, place) => {
     const { done, total, activity, ahead } = item.progress ?? {};
     return {
-      key: `${item.lane} ${item.job} ${item.run_id} ${place}`,
+      key: `${item.queue} ${item.job} ${item.run_id} ${place}`,
       cells: [
         JOBS[item.job] ?? item.job,
         badge(standing(item.computing ? "computing" : "waiting")),
@@ -53,7 +53,7 @@ function computations() {
         item.computing ? html`<span class="inline-progress">${bar(done, total, `progress of ${item.job}`)} ${activity}</span>` : `${count(ahead ?? 0)} before it`,
         duration(number(item.seconds) + age() / 1000),
         number(item.num_callers) > 0 ? count(item.num_callers) : "the run",
-        item.lane,
+        item.queue,
       ],
     };
   }));

@@ -129,7 +129,7 @@ function mapOf(run, subsets, names) {
 
 const samples = (subset, name) => [
   [`Chosen by ${name}`, subset.weights.weighted ? "the largest weights first" : "a random sample", subset.chosen],
-  [`Left out by ${name}`, "a random sample", subset.left_out],
+  [`Not chosen by ${name}`, "a random sample", subset.not_chosen],
 ].map(([title, order, ids]) => html`
   <h3>${title} <span class="dim">${order}</span></h3>
   ${gallery(title, ids)}`);

@@ -57,14 +57,14 @@ def reason(answer: httpx.Response) -> str:
     return str(answer.json()["error"]["reason"])
 
 
-def test_every_route_takes_the_roles_of_a_call_that_there_is() -> None:
+def test_every_route_allows_the_roles_of_an_existing_call() -> None:
     named = {f"/lipt.v1.{row.call}" for row in ROUTES if row.call}
     assert named <= ALLOWED_ROLES.keys()
     open_to_workers = {call for call in named if Role.WORKER in ALLOWED_ROLES[call]}
     assert open_to_workers == {"/lipt.v1.AccessService/WhoAmI", "/lipt.v1.InfoService/GetInfo"}
 
 
-async def test_no_route_answers_who_has_not_signed_in(page: ServedPage) -> None:
+async def test_every_route_needs_a_session(page: ServedPage) -> None:
     async with page.browser() as browser:
         statuses = {row.path: await sent(browser, row) for row in API}
         browser.cookies.set(f"lipt-{httpx.URL(page.url).port}", "no secret of a session")
@@ -73,7 +73,7 @@ async def test_no_route_answers_who_has_not_signed_in(page: ServedPage) -> None:
     assert set(statuses.values()) | set(guessed.values()) == {401}
 
 
-async def test_link_signs_in_the_one_browser_that_opens_it_first(page: ServedPage) -> None:
+async def test_a_link_signs_in_only_the_first_browser(page: ServedPage) -> None:
     async with page.browser() as browser:
         opened = await browser.get(page.link)
         assert (opened.status_code, opened.headers["location"]) == (303, "/")
@@ -98,7 +98,7 @@ async def test_token_signs_in_with_its_role_until_it_is_revoked(page: ServedPage
         assert (await me(browser)).status_code == 401
 
 
-async def test_worker_does_not_get_in(page: ServedPage) -> None:
+async def test_a_worker_cannot_sign_in(page: ServedPage) -> None:
     _, token = await page.app.tokens.create(Role.WORKER, name="", days=0, created_by="a test")
     async with page.browser() as browser:
         answer = await browser.post("/api/sign-in", json={"token": token})
@@ -106,7 +106,7 @@ async def test_worker_does_not_get_in(page: ServedPage) -> None:
         assert "set-cookie" not in answer.headers
 
 
-async def test_signing_out_is_for_good(tmp_path: Path) -> None:
+async def test_signing_out_ends_the_session_for_good(tmp_path: Path) -> None:
     async with page_served(tmp_path) as page, page.signed_in(Role.TRAINER) as browser:
         (cookie,) = browser.cookies.values()
         assert (await browser.post("/api/sign-out", json={})).status_code == 200
@@ -136,7 +136,7 @@ async def status_with(page: ServedPage, cookie: str) -> int:
         return (await me(browser)).status_code
 
 
-async def test_who_tries_tokens_is_slowed_down_and_told_when_to_try_again(page: ServedPage) -> None:
+async def test_failed_sign_ins_are_rate_limited(page: ServedPage) -> None:
     async with page.browser() as browser:
         wrong = [{"token": f"token {number}"} for number in range(12)]
         answers = [await browser.post("/api/sign-in", json=token) for token in wrong]
@@ -152,7 +152,7 @@ async def test_who_tries_tokens_is_slowed_down_and_told_when_to_try_again(page: 
         assert (await me(browser)).status_code == 200
 
 
-async def test_trainer_starts_and_cancels_nothing(page: ServedPage) -> None:
+async def test_a_trainer_cannot_start_or_cancel_runs(page: ServedPage) -> None:
     async with page.signed_in(Role.TRAINER) as browser:
         for path, wanted in (("/api/runs", {"name": "mine"}), (CANCEL, {"run_id": "mine"})):
             refused = await browser.post(path, json=wanted)
@@ -190,7 +190,9 @@ async def test_admin_starts_one_run_and_cancels_it(page: ServedPage) -> None:
         {"Host": "evil.example"},
     ],
 )
-async def test_other_pages_change_nothing(page: ServedPage, headers: dict[str, str]) -> None:
+async def test_requests_of_other_pages_are_refused(
+    page: ServedPage, headers: dict[str, str]
+) -> None:
     changing = [row for row in ROUTES if row.method == "POST"]
     async with page.signed_in(Role.ADMIN) as browser:
         statuses = {row.path: await sent(browser, row, headers=headers) for row in changing}
@@ -199,7 +201,7 @@ async def test_other_pages_change_nothing(page: ServedPage, headers: dict[str, s
     assert page.app.store.runs() == ()
 
 
-async def test_large_bodies_are_refused_whether_or_not_they_say_so(page: ServedPage) -> None:
+async def test_large_bodies_are_refused_with_and_without_a_length(page: ServedPage) -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(MAX_BODY_BYTES // 4096 + 1):
             yield b" " * 4096
@@ -211,7 +213,7 @@ async def test_large_bodies_are_refused_whether_or_not_they_say_so(page: ServedP
     assert reason(said) == "BLOB_TOO_LARGE"
 
 
-async def test_every_answer_says_what_a_browser_may_do_with_it(page: ServedPage) -> None:
+async def test_every_answer_has_the_security_headers(page: ServedPage) -> None:
     async with page.signed_in(Role.ADMIN) as browser:
         answers = [
             await me(browser),
@@ -246,7 +248,7 @@ async def test_every_answer_says_what_a_browser_may_do_with_it(page: ServedPage)
         "/../../etc/passwd",
     ],
 )
-async def test_no_path_leads_out_of_the_pages_files(page: ServedPage, path: str) -> None:
+async def test_no_path_leaves_the_page_s_folder(page: ServedPage, path: str) -> None:
     url = httpx.URL(page.url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: {url.netloc.decode()}\r\n\r\n".encode())
@@ -255,7 +257,7 @@ async def test_no_path_leads_out_of_the_pages_files(page: ServedPage, path: str)
     assert int(status.split()[1]) in {400, 404}, status
 
 
-async def test_fault_is_told_by_its_number_alone(
+async def test_an_internal_error_shows_only_its_number(
     page: ServedPage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
@@ -270,7 +272,7 @@ async def test_fault_is_told_by_its_number_alone(
     assert f"incident {number}" in caplog.text
 
 
-async def test_refusals_are_counted_and_told_as_those_of_calls(
+async def test_refusals_are_counted_and_logged_like_calls(
     page: ServedPage, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -281,7 +283,7 @@ async def test_refusals_are_counted_and_told_as_those_of_calls(
     assert 'method="POST /api/AccessService/WhoAmI"' in caplog.text
 
 
-async def test_body_that_does_not_arrive_is_not_waited_for(
+async def test_a_body_that_does_not_arrive_times_out(
     page: ServedPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(requests, "_BODY_SECONDS", 0.05)
@@ -303,7 +305,7 @@ NAMES = own_names("127.0.0.1", ["head.example"], "https://lipt.example.org")
     # A tunnel's other end; addresses, which cannot be made to point elsewhere; its own names.
     ["127.0.0.1:8080", "[::1]:50080", "192.168.1.7:50080", "LOCALHOST:50080", "lipt.example.org"],
 )
-def test_names_and_addresses_of_its_own_are_served(host: str) -> None:
+def test_the_page_s_own_host_names_are_served(host: str) -> None:
     require_own_host(host, NAMES)
 
 
@@ -311,7 +313,7 @@ def test_names_and_addresses_of_its_own_are_served(host: str) -> None:
     "host",
     ["", *["evil.example:50080", ":50080", "[::1", "127.0.0.1.evil.example", "http://localhost"]],
 )
-def test_other_names_are_refused_with_those_that_are_served(host: str) -> None:
+def test_other_host_names_are_refused_with_the_served_ones(host: str) -> None:
     with pytest.raises(
         PermissionDeniedError, match=r"head\.example, lipt\.example\.org, localhost"
     ):
@@ -327,7 +329,7 @@ def test_other_names_are_refused_with_those_that_are_served(host: str) -> None:
         ("https://[::1]:50080", "[::1]:50080"),
     ],
 )
-def test_the_page_itself_may_change_things(origin: str, host: str) -> None:
+def test_the_page_itself_may_send_changes(origin: str, host: str) -> None:
     require_own_origin(origin, host)
 
 
@@ -350,7 +352,7 @@ def test_the_page_itself_may_change_things(origin: str, host: str) -> None:
         ],
     ],
 )
-def test_nothing_else_may(origin: str | None) -> None:
+def test_no_other_origin_may_send_changes(origin: str | None) -> None:
     with pytest.raises(PermissionDeniedError, match="not from the page at 'localhost:50080'"):
         require_own_origin(origin, "localhost:50080")
 
@@ -373,18 +375,18 @@ REQUEST = Mock(PageRequest, http=Mock(path_params={}))
         b"\xff{}",
     ],
 )
-async def test_a_body_is_json_of_what_is_asked_for(body: bytes) -> None:
+async def test_a_body_is_json_with_the_expected_fields(body: bytes) -> None:
     with pytest.raises(InvalidRequestError):
         await by_fields(pictures)(REQUEST, body)
 
 
-async def test_refusal_names_the_place_and_not_the_content() -> None:
+async def test_a_refusal_names_the_field_and_not_its_content() -> None:
     with pytest.raises(InvalidRequestError, match=r"^ids\.1 is invalid: "):
         await by_fields(pictures)(REQUEST, b'{"ids": [1, "<script>"]}')
 
 
 @pytest.mark.parametrize("kind", [None, "", "text/plain", "application/x-www-form-urlencoded"])
-def test_what_a_form_of_another_page_can_send_is_refused(kind: str | None) -> None:
+def test_form_content_types_are_refused(kind: str | None) -> None:
     with pytest.raises(InvalidRequestError, match="Send application/json"):
         require_json(kind)
     require_json("Application/JSON; charset=utf-8")
@@ -412,14 +414,14 @@ VENDORED_SHA256 = "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_script_reads_no_text_as_markup_and_loads_nothing_from_elsewhere(path: Path) -> None:
+def test_scripts_insert_no_markup_and_load_nothing_external(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert DANGEROUS.search(text) is None
     assert len(text.splitlines()) <= 300
     assert [name for name in IMPORT.findall(text) if not (STATIC / name).is_file()] == []
 
 
-def test_every_script_is_reached() -> None:
+def test_every_script_is_imported() -> None:
     reached, waiting = set[str](), ["main.js"]
     while waiting:
         name = waiting.pop()
@@ -429,7 +431,7 @@ def test_every_script_is_reached() -> None:
     assert reached == {path.name for path in SCRIPTS} | {VENDORED}
 
 
-def test_the_vendored_library_is_what_was_published_with_its_licences() -> None:
+def test_the_vendored_library_equals_the_published_one_with_licences() -> None:
     content = (STATIC / VENDORED).read_bytes()
     assert hashlib.sha256(content).hexdigest() == VENDORED_SHA256
     licences = (STATIC / "vendor" / "LICENSE").read_text(encoding="utf-8")

@@ -87,7 +87,7 @@ async def test_subset_is_computed_once_and_shown(
     assert first["classes"][0] == {"name": "0", "in_data": 50, "in_subset": 50}
     assert first["weights"] == {"min": 1.0, "max": 1.0, "weighted": False}
     assert set(first["chosen"]) <= set(range(50))
-    assert set(first["left_out"]) <= set(range(50, 500))
+    assert set(first["not_chosen"]) <= set(range(50, 500))
 
 
 async def test_subsets_are_listed_newest_first_and_found_by_digest(
@@ -120,7 +120,7 @@ async def test_subsets_are_listed_newest_first_and_found_by_digest(
         ({"strategy": "\ud800"}, 400, "INVALID_REQUEST"),
     ],
 )
-async def test_what_cannot_be_chosen_is_refused_with_its_status(
+async def test_an_impossible_subset_is_refused_with_its_status(
     trainer: httpx.AsyncClient,
     compute: FakeCompute,
     wanted: dict[str, object],
@@ -133,7 +133,7 @@ async def test_what_cannot_be_chosen_is_refused_with_its_status(
 
 
 @pytest.mark.parametrize("job", [SelectSubset, MapExamples])
-async def test_reader_that_leaves_takes_its_computation_along(
+async def test_a_computation_ends_with_its_only_reader(
     page: ServedPage, trainer: httpx.AsyncClient, compute: FakeCompute, job: type
 ) -> None:
     digest = (await chosen(trainer, budget=10))["digest"]
@@ -151,7 +151,7 @@ async def test_reader_that_leaves_takes_its_computation_along(
             await another.get("/")
 
 
-async def test_failure_on_the_way_is_the_last_line(
+async def test_a_failure_is_the_last_line_of_the_stream(
     trainer: httpx.AsyncClient, compute: FakeCompute
 ) -> None:
     compute.answers[SelectSubset] = SignalsError("the outputs are not finite. Train anew.")
@@ -194,7 +194,7 @@ async def test_two_subsets_are_drawn_on_one_map(
         (["0" * 64], 404, "UNKNOWN_BLOB"),
     ],
 )
-async def test_map_of_what_there_is_not_is_refused(
+async def test_a_map_of_an_unknown_subset_is_refused(
     trainer: httpx.AsyncClient,
     compute: FakeCompute,
     digests: list[object],
@@ -241,7 +241,7 @@ async def test_examples_are_shown_by_id_with_their_labels(
 
 
 @pytest.mark.parametrize("ids", [[-1], [500], [2**70], list(range(65))])
-async def test_examples_that_there_are_not_are_refused(
+async def test_unknown_examples_are_refused(
     browser: httpx.AsyncClient, compute: FakeCompute, ids: list[int]
 ) -> None:
     answer = await browser.post("/api/pictures", json={"ids": ids})
@@ -257,7 +257,7 @@ def examples(*weights: float) -> Examples:
     return Examples(np.array([1, 3, 5]), np.array(weights, np.float32))
 
 
-def test_heaviest_examples_are_wanted_most() -> None:
+def test_the_heaviest_examples_are_shown_first() -> None:
     found = examined(subset_of("r", "k"), examples(0.5, 4.0, 2.0), LABELS, NAMES, ())
     assert found["chosen"] == [3, 5, 1]
     assert found["weights"] == {"min": 0.5, "max": 4.0, "weighted": True}

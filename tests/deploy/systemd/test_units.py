@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_units_are_those_of_the_two_services() -> None:
+def test_there_is_a_unit_for_each_service() -> None:
     assert [unit.name for unit in UNITS] == ["lipt-coordinator.service", "lipt-worker@.service"]
 
 
@@ -34,7 +34,7 @@ def test_systemd_finds_nothing_wrong(unit: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_exposure_is_low(unit: Path) -> None:
+def test_systemd_rates_the_exposure_low(unit: Path) -> None:
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", f"--threshold={THRESHOLD}", unit],
         capture_output=True,
