@@ -33,7 +33,7 @@ from lipt.common.network.tls import (
 from lipt.common.observability.metrics import serving_metrics
 from lipt.common.process import notify_service_manager
 from lipt.common.process.devices import device_name, resolve_device
-from lipt.common.process.machine import num_descriptors, raise_descriptor_limit
+from lipt.common.process.machine import raise_descriptor_limit
 from lipt.common.text import empty_classes
 from lipt.coordinator.access.caller import ALLOWED_ROLES
 from lipt.coordinator.access.tokens import (
@@ -87,7 +87,6 @@ logger = logging.getLogger(__name__)
 
 # Room for health checks, and for calls that are being refused.
 _SPARE_CALLS = 1024
-_LOOK_SECONDS, _MANY_OF_ALL = 30.0, 0.8
 
 # The services of the access table, with reflection.
 _SERVICES = sorted({method.split("/")[1] for method in ALLOWED_ROLES})
@@ -146,7 +145,6 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
     credentials = None if tls is None else server_credentials(tls)
     address = bind(server, settings.listen, credentials, flag="--listen")
     page = None if settings.dashboard_listen is None else PageServer(settings.dashboard_listen, tls)
-    watching = asyncio.create_task(_watch_descriptors(raise_descriptor_limit()))
     # From before the first call until after the last.
     with _local(server, app, address, admitted):
         await server.start()
@@ -161,7 +159,6 @@ async def serving(app: App, tls: TlsFiles | None = None) -> AsyncIterator[str]:
             yield address
         finally:
             notify_service_manager(STOPPING="1")
-            watching.cancel()
             logger.info(
                 "stopping: no new work, up to %g s for calls under way", settings.drain_seconds
             )
@@ -209,17 +206,6 @@ def _local(server: grpc.aio.Server, app: App, address: str, admitted: Admission)
                 app.settings.state_dir / OWN_FILE,
             )
         yield
-
-
-async def _watch_descriptors(limit: int) -> None:
-    while True:
-        if (number := num_descriptors()) > _MANY_OF_ALL * limit:
-            logger.warning(
-                "%d of %d descriptors are open: a peer may be opening connections without end. "
-                "Close the port to it, or raise the limit (ulimit -n, LimitNOFILE=)",
-                *(number, limit),
-            )
-        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _grpc_server(app: App, admitted: Admission, limits: PeerLimits) -> grpc.aio.Server:

@@ -10,9 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from io import BufferedReader
-from typing import Any
-
-import grpc.aio
 
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto, chunk_data, fill_chunk
 from lipt.common.blobs.store import BlobStore, Upload
@@ -23,13 +20,12 @@ from lipt.common.errors import (
     WrongOffsetError,
 )
 from lipt.common.observability.metrics import Meters
+from lipt.common.rpc.handlers import Context
 from lipt.common.rpc.messages import CHUNK_BYTES
 from lipt.coordinator.instruments import BLOB_BYTES
 from lipt.coordinator.rpc.limits import peer_of, shown_by
 from lipt.coordinator.storage import Allowance, Uploads, WorkerBlobs
 from lipt.v1 import blob_pb2, blob_pb2_grpc
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 # A vanished sender blocks other senders of the same blob for this long.
 IDLE_SECONDS = 20.0

@@ -9,7 +9,6 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 import grpc
 import grpc.aio
@@ -21,6 +20,7 @@ from lipt.common.config.values import run_config_to_proto
 from lipt.common.errors import ConfigError, InvalidRequestError, UnknownRunError
 from lipt.common.network.tls import split_address
 from lipt.common.process.devices import versions
+from lipt.common.rpc.handlers import Context
 from lipt.common.rpc.messages import enum_to_proto, enum_value
 from lipt.coordinator.access.caller import Caller, current_caller
 from lipt.coordinator.access.tokens import Tokens
@@ -41,7 +41,6 @@ from lipt.v1 import info_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-Context = grpc.aio.ServicerContext[Any, Any]
 
 _DEFAULT_INTERVAL_SECONDS = 1.0
 _DEFAULT_NUM_RUNS = 20

@@ -12,11 +12,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, Literal, Self, TypeVar
 
-import grpc.aio
-
 from lipt.common.blobs.blob import BlobName, blob_from_proto, blob_to_proto
 from lipt.common.errors import InvalidRequestError, UnknownRunError
 from lipt.common.observability.tracing import current_traceparent, received
+from lipt.common.rpc.handlers import Context
 from lipt.coordinator.compute.messages import OnProgress, Progressed
 from lipt.coordinator.rpc.limits import peer_of
 from lipt.coordinator.rpc.messages import message_of, run_view
@@ -29,7 +28,6 @@ from lipt.core.stages.question import SubsetQuery
 from lipt.v1 import diagnosis_pb2, diagnosis_pb2_grpc, run_pb2, run_pb2_grpc, subset_pb2_grpc
 from lipt.v1 import subset_pb2 as pb
 
-Context = grpc.aio.ServicerContext[Any, Any]
 ResultT = TypeVar("ResultT")
 
 _DEFAULT_PAGE_SIZE = 100

@@ -9,13 +9,12 @@ from collections.abc import Coroutine
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-import grpc.aio
-
 from lipt.common.blobs.blob import blob_from_proto, blob_to_proto
 from lipt.common.config.values import dump
 from lipt.common.errors import IncompatibleProtocolError, InvalidRequestError
 from lipt.common.observability.logs import log_about
 from lipt.common.observability.tracing import TRACEPARENT
+from lipt.common.rpc.handlers import Context
 from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR, enum_value, fill_message
 from lipt.common.states import LearnerPhase
 from lipt.coordinator.access.caller import current_caller, require_unguessable
@@ -31,7 +30,6 @@ from lipt.v1 import worker_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
-Context = grpc.aio.ServicerContext[Any, Any]
 ResultT = TypeVar("ResultT")
 
 _MAX_WAIT_SECONDS = 60.0
