@@ -24,17 +24,13 @@ from lipt.coordinator.compute.jobs.selection import Diagnosed, DiagnoseData
 from lipt.coordinator.compute.messages import JobOptions, Progressed
 from lipt.coordinator.dispatch.dispatcher import Dispatcher
 from lipt.coordinator.instruments import (
-    COMPUTE_LIMIT,
-    COMPUTE_PEAK,
-    COMPUTE_RESIDENT,
     LEARNERS,
     RUNS,
     SOUP_ACCURACY,
     SOUP_KEPT,
-    STORAGE_FREE,
     WORKERS_WAITING,
 )
-from lipt.coordinator.metrics import machine_readings, state_readings
+from lipt.coordinator.metrics import state_readings
 from lipt.coordinator.runs.store import RunStore
 from lipt.coordinator.state.database import Database
 from lipt.coordinator.subsets import DiagnosisQuery
@@ -131,7 +127,6 @@ async def test_subsets_of_a_replaced_backbone_are_computed_again(tmp_path: Path)
     ("flags", "answer", "error", "words"),
     [
         ({"run": {"model": "resnet9"}}, DATA, UnknownNameError, "resnet9.*resnet8"),
-        ({"run": {"model": "os.path:join"}}, DATA, ConfigError, "os.path:join"),
         ({}, DataError("there are no images."), DataError, "no images"),
         ({"backbone": "torchvision:resnet18@/none"}, DATA, ConfigError, "/none cannot be read"),
     ],
@@ -195,12 +190,3 @@ async def test_soup_metrics_are_of_the_newest_ready_run(database: Database) -> N
     assert shown[SOUP_ACCURACY][("soup",)] == 0.9
     assert shown[SOUP_ACCURACY][("best_learner",)] == 0.3
     assert shown[SOUP_KEPT] == {(): 2}
-
-
-def test_a_queue_without_a_process_has_no_memory(tmp_path: Path) -> None:
-    shown = machine_readings(FakeCompute().queue, tmp_path)
-    assert shown[COMPUTE_RESIDENT] == {("dear",): 5}
-    assert shown[COMPUTE_PEAK] == {("dear",): 7}
-    assert shown[COMPUTE_LIMIT] == {(): 2**30}
-    assert shown[STORAGE_FREE][()] > 0
-    assert machine_readings(FakeCompute().queue, tmp_path / "gone")[STORAGE_FREE] == {}

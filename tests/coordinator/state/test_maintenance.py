@@ -77,7 +77,6 @@ def test_one_flipped_bit_is_found(state: StateBench) -> None:
             "UPDATE records SET body = '{' WHERE key = 'diagnosis of '",
             "of diagnosis diagnosis of  cannot",
         ),
-        ("UPDATE records SET body = '{' WHERE run_id = 'ready'", "ready of run ready cannot"),
         (
             "UPDATE records SET body = json_set(body, '$.run_id', 'x') WHERE key = 'diagnosis of '",
             "diagnosis diagnosis of of run x: there is no such run",
@@ -92,7 +91,6 @@ def test_one_flipped_bit_is_found(state: StateBench) -> None:
             "UPDATE records SET body = json_set(body, '$.fingerprint', 'e') WHERE kind = 'subset'",
             "subset k+ of run ready: it is of the data e, its run of f{64}",
         ),
-        ("UPDATE records SET body = '{'", "the record of diagnosis diagnosis of  cannot be read"),
         (
             "UPDATE runs SET body = json_remove(body, '$.pretrained_weights')",
             "is ready and has no theta_p",

@@ -128,18 +128,6 @@ def test_validation_signals_are_of_the_validation_split(context: Context, select
     assert torch.equal(probe.seen.validation.labels_N, context.dataset.labels_N[ids])
 
 
-def test_a_missing_validation_split_is_an_error(
-    select: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    empty = torch.empty(0, dtype=torch.int64)
-    split = Context.split
-    monkeypatch.setattr(
-        Context, "split", lambda self, config: replace(split(self, config), validation_ids=empty)
-    )
-    with pytest.raises(SignalsError, match=r"needs a validation split.*validation\.fraction"):
-        select(Probe(SIGNALS | {Need.VALIDATION}))
-
-
 def test_own_features_replace_the_model_s(context: Context, select: Any) -> None:
     own = torch.rand(NUM_EXAMPLES, 3)
     pairs = torch.rand(NUM_EXAMPLES, 2)
