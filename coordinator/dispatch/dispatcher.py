@@ -44,6 +44,8 @@ from lipt.coordinator.state.records import LearnerRecord, RunRecord, SilentEnd
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
+# A worker that can train none of the queued learners soon hears why.
+_IDLE_POLL_SECONDS = 5.0
 _BEFORE_TRAINING = frozenset({RunState.PENDING, RunState.INITIALIZING, RunState.SHARDING})
 
 
@@ -74,7 +76,7 @@ class Dispatcher:
         self._store = store
         self._wall_clock = wall_clock
         self._events = events or Events()
-        self.workers = WorkerRegistry(clock)
+        self.workers = WorkerRegistry(clock, wall_clock)
         self.leases = LeaseTable(lease_seconds, clock)
         self.scans = Scans(self.leases, meters, on_change=self._on_change)
         # Long polls by worker, in order of arrival.
@@ -149,7 +151,7 @@ class Dispatcher:
     async def next_work(
         self, worker_id: str, *, wait_seconds: float
     ) -> RunLearner | RangeGrant | None:
-        """Lease a worker's next range or learner; None at the timeout or at a new idle reason."""
+        """Lease a worker's next range or learner; None at the timeout."""
         worker = self.workers.note_call(worker_id)
         self._silent.discard(worker_id)
         if held := self.held_by(worker_id):
@@ -158,25 +160,23 @@ class Dispatcher:
             return grant
         if worker_id in self._granting:  # to an earlier call, which was cut
             return await asyncio.shield(self._granting[worker_id])
-        found = await self._poll(worker, wait_seconds)
+        if self.idle_reason(worker):
+            wait_seconds = min(wait_seconds, _IDLE_POLL_SECONDS)
+        found = await self._poll(worker_id, wait_seconds)
         if not isinstance(found, AssignmentKey):
             return found
         granting = asyncio.create_task(self._grant(found, worker_id))
         self._granting[worker_id] = granting
         return await asyncio.shield(granting)
 
-    async def _poll(
-        self, worker: WorkerRecord, wait_seconds: float
-    ) -> AssignmentKey | RangeGrant | None:
-        worker_id = worker.worker_id
+    async def _poll(self, worker_id: str, wait_seconds: float) -> AssignmentKey | RangeGrant | None:
         if earlier := self._polls.pop(worker_id, None):
             earlier.cancel()
         poll: asyncio.Future[AssignmentKey | RangeGrant]
         poll = self._polls[worker_id] = asyncio.get_running_loop().create_future()
         self._match_soon()
         try:
-            if not self._has_news(worker):
-                await asyncio.wait({poll}, timeout=wait_seconds)
+            await asyncio.wait({poll}, timeout=wait_seconds)
         except asyncio.CancelledError:
             if poll.done() and not poll.cancelled() and isinstance(poll.result(), AssignmentKey):
                 self._reserved.discard(poll.result())
@@ -227,14 +227,6 @@ class Dispatcher:
         if learner.epoch > 1 and not learner.unconfirmed:
             self._record(EventKind.LEARNER_REASSIGNED, granted.lease, learner.message)
         return granted
-
-    def _has_news(self, worker: WorkerRecord) -> bool:
-        """Log a new idle reason, and return whether the worker should get it at once."""
-        reason = policy.idle_reason(worker, self._waiting_learners())
-        news = self.workers.note_idle(worker.worker_id, reason)
-        if news:
-            logger.warning("worker %s is idle: it %s", worker.name, reason)
-        return news
 
     def _waiting_learners(self) -> list[policy.QueuedLearners]:
         found = (

@@ -30,12 +30,11 @@ class WorkerRecord:
     versions: dict[str, str]
     allowed_modules: tuple[str, ...]
     heard_at: float
-    idle_reason: str = ""
     # Runs whose learners, and scans whose ranges, it has declined.
     declined: frozenset[str] = frozenset()
     # Whose credentials it showed last.
     caller: Caller = ANYBODY
-    # On the clock of `heard_at`.
+    # Wall clock.
     joined_at: float = 0.0
     # It can read the data, and so score ranges.
     has_data: bool = False
@@ -77,8 +76,8 @@ class WorkerRecord:
 class WorkerRegistry:
     """The registered workers of one coordinator."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
+        self._clock, self._wall_clock = clock, wall_clock
         self._workers: dict[str, WorkerRecord] = {}
 
     def register(
@@ -94,8 +93,7 @@ class WorkerRegistry:
     ) -> WorkerRecord:
         """Register a worker; a known `instance_id` is the same worker, also after a restart."""
         worker_id = worker_id_of(instance_id)
-        now = self._clock()
-        joined_at = now
+        joined_at = self._wall_clock()
         if worker_id in self._workers:
             self.require(worker_id, Evidence(caller, instance_id))
             joined_at = self._workers[worker_id].joined_at
@@ -113,7 +111,7 @@ class WorkerRegistry:
             device,
             dict(sorted(versions.items())),
             allowed_modules,
-            now,
+            self._clock(),
             caller=caller,
             joined_at=joined_at,
             has_data=has_data,
@@ -155,14 +153,6 @@ class WorkerRegistry:
         self._workers[worker_id] = worker
         return worker
 
-    def note_idle(self, worker_id: str, reason: str) -> bool:
-        """Store a worker's idle reason, and return whether it is new."""
-        worker = self._workers[worker_id]
-        if worker.idle_reason == reason:
-            return False
-        self._workers[worker_id] = replace(worker, idle_reason=reason)
-        return bool(reason)
-
     def decline(self, worker_id: str, run_id: str) -> None:
         """Give a worker no more learners of a run, or ranges of a scan."""
         worker = self._workers.get(worker_id)
@@ -191,9 +181,6 @@ class WorkerRegistry:
 
     def seconds_since_last_call(self, worker: WorkerRecord) -> float:
         return self._clock() - worker.heard_at
-
-    def seconds_since_joined(self, worker: WorkerRecord) -> float:
-        return self._clock() - worker.joined_at
 
 
 def _unknown(worker_id: str) -> UnknownWorkerError:

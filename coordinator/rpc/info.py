@@ -202,14 +202,12 @@ class InfoService(info_pb2_grpc.InfoServiceServicer):
         scored = self.dispatcher.scans.held_by(worker.worker_id)
         key = held.key if held else None
         learner = f"{self.store.find(key.run_id).name}/{key.learner}" if key else ""
-        joined_at = self.wall_clock() - self.dispatcher.workers.seconds_since_joined(worker)
         return message_of(
             pb.WorkerInfo,
             worker,
             assignment=str(scored) if scored else learner,
             seconds_since_last_call=self.dispatcher.seconds_since_last_call(worker),
             idle_reason=self.dispatcher.idle_reason(worker),
-            joined_at=joined_at,
             certificate_expires_at=worker.caller.expires_at,
         )
 
@@ -224,7 +222,6 @@ def _essence(answer: pb.WatchServiceResponse) -> bytes:
     )
     for worker in kept.workers:
         worker.ClearField("seconds_since_last_call")
-        worker.ClearField("joined_at")
     for computation in kept.computations:
         computation.ClearField("seconds")
     return kept.SerializeToString(deterministic=True)

@@ -9,6 +9,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import StaleLeaseError, StateError
 from lipt.common.observability.logs import EventKind
 from lipt.common.states import LearnerState, RunState
+from lipt.coordinator.dispatch import dispatcher as module
 from lipt.coordinator.dispatch import policy
 from lipt.coordinator.dispatch.leases import LeaseId, RunLearner
 from lipt.coordinator.dispatch.policy import choose_learner
@@ -201,30 +202,15 @@ async def test_a_held_run_leases_no_learner_but_accepts_results(bench: Bench) ->
     assert bench.state(1) is LearnerState.LEASED
 
 
-async def test_an_idle_worker_gets_its_reason_at_once_and_once(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+async def test_only_a_worker_without_a_learner_is_idle_and_hears_of_it_soon(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vm = bench.join("vm")
-    await bench.store.add(made_up_run(model="mine:build"))
-    assert await bench.acquire(vm, wait_seconds=3600.0) is None
-    log = "worker vm is idle: it cannot train run name-r: it does not allow `mine`"
-    assert caplog.text.count(log) == 1
-    # From here on its polls last as long as they may, until there is work for it.
-    polling = asyncio.create_task(bench.acquire(vm, wait_seconds=3600.0))
-    await asyncio.sleep(0)
-    assert not polling.done()
-    await bench.store.add(made_up_run("builtin"))
-    granted = await polling
-    assert granted is not None
-    assert granted[0].run_id == "builtin"
-    assert caplog.text.count("is idle") == 1
-
-
-async def test_a_worker_with_a_learner_is_not_idle(bench: Bench) -> None:
+    monkeypatch.setattr(module, "_IDLE_POLL_SECONDS", 0.01)
     vm = bench.join("vm")
     mine = made_up_run(model="mine:build")
     await bench.store.add(mine)
     dispatcher = bench.dispatcher
+    assert await bench.acquire(vm, wait_seconds=3600.0) is None
     assert "does not allow `mine`" in dispatcher.idle_reason(dispatcher.workers.note_call(vm))
     assert dispatcher.waiting_reason(mine).startswith("worker vm does not allow")
     await bench.store.add(made_up_run("builtin", num_learners=1))

@@ -193,7 +193,7 @@ def test_changing_the_system_clock_does_not_affect_leases() -> None:
 
 @pytest.fixture
 def registry(clock: Clock) -> WorkerRegistry:
-    return WorkerRegistry(clock)
+    return WorkerRegistry(clock, clock)
 
 
 def join(
