@@ -101,10 +101,6 @@ def compute_memory_bytes(limits: LimitSettings, machine: Machine) -> int:
     return machine.max_memory_bytes if limits.compute_memory is None else limits.compute_memory
 
 
-def compute_threads(limits: LimitSettings, machine: Machine) -> int:
-    return machine.max_threads if limits.compute_threads is None else limits.compute_threads
-
-
 class ComputeSettings(Section):
     """Computations for trainers: the light queue has one process, the heavy queue another."""
 

@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 # Uploads may take this fraction (1/N) of the disk; the rest is for the coordinator's files.
 _SHARE_OF_DISK = 3
-NOBODY = ""
 # An unfinished upload that is silent for longer is removed if room is needed.
 _GRACE_SECONDS = 120.0
 _RETRY_SECONDS = 10.0
@@ -97,7 +96,7 @@ def free_bytes(directory: Path) -> int:
 
 @dataclass(frozen=True)
 class _Entry:
-    """An upload, with declared or stored bytes."""
+    """An upload, with declared or stored bytes; the peer is not known after a restart."""
 
     peer: str
     size_bytes: int
@@ -121,7 +120,7 @@ class Accounts:
         now = self.clock()
         for sizes, whole in ((finished, True), (unfinished, False)):
             for sha256, size_bytes in sizes.items():
-                self._entries[sha256] = _Entry(NOBODY, size_bytes, finished=whole, heard_at=now)
+                self._entries[sha256] = _Entry("", size_bytes, finished=whole, heard_at=now)
 
     def begin(
         self, name: BlobName, peer: str, allowance: Allowance | None = None

@@ -194,14 +194,14 @@ class RunDriver:
             seconds = took
 
         options = JobOptions(run.run_id, fingerprint=run.fingerprint, on_part=take, took=note)
-        report = self._report(run.run_id)
+        report = partial(self.store.set_activity, run.run_id)
         made = await self._patiently(
             run.run_id, lambda: self.compute.run(job, report, options), stage="stage"
         )
         return made, seconds
 
     async def _restored(self, run: RunRecord) -> None:
-        report = self._report(run.run_id)
+        report = partial(self.store.set_activity, run.run_id)
         await self._patiently(run.run_id, lambda: self.restore(run, report), stage="stage")
 
     def _look_after(self, run: RunRecord) -> None:
@@ -227,9 +227,6 @@ class RunDriver:
 
     def _ended(self, run: RunRecord, state: RunState, message: str) -> RunRecord:
         return run.changed(state=state, message=message, ended_at=self.wall_clock())
-
-    def _report(self, run_id: str) -> OnProgress:
-        return partial(self.store.set_activity, run_id)
 
     async def _initialize(self, run: RunRecord) -> None:
         made, seconds = await self._computed(run, InitializeWeights(run.config))

@@ -411,7 +411,7 @@ async def test_a_run_without_usable_learners_cannot_be_diagnosed(world: World) -
         await world.diagnose(run="nobody")
     with pytest.raises(RunNotReadyError, match="name-young"):
         await world.diagnose(run="young")
-    with pytest.raises(DataError, match=r"fingerprint e+, .* or leave the run out"):
+    with pytest.raises(DataError, match=r"fingerprint e+, .* own data"):
         await world.diagnose(run="other")
     with pytest.raises(ProxyError, match="there is no proxy 'ridge:magic'"):
         await world.diagnose(proxy="ridge:magic")
@@ -463,5 +463,5 @@ async def test_a_ready_run_is_found_by_id_by_name_and_as_the_latest(database: Da
     assert {find_ready(store, name, DATA).run_id for name in ("r", "name-r", "latest")} == {"r"}
     await store.add(made_up_run("newer", state=RunState.READY))
     assert find_ready(store, "latest", DATA).run_id == "newer"
-    with pytest.raises(DataError, match=r"own data, or leave the run out\.$"):
-        find_ready(store, "other", DATA, or_else=", or leave the run out")
+    with pytest.raises(DataError, match=r"own data\.$"):
+        find_ready(store, "other", DATA)
