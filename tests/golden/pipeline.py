@@ -136,7 +136,7 @@ def _settings(case: Case) -> dict[str, Any]:
         "evaluation_threads": 1,
         "validation": {"min_per_class": 8},
         "learners": {**learners, "learning_rate": 0.2, **case.learners},
-        "soup": {"num_alphas": 4, "batch_norm_examples": 64},
+        "soup": {"method": "interpolation", "num_alphas": 4, "batch_norm_examples": 64},
     }
 
 
@@ -319,7 +319,7 @@ def run_demo(folder: Path) -> list[Stage]:
         run_overrides={
             "evaluation_threads": 1,
             "learners": {"num_learners": 2, "num_steps": 2, "batch_size": 32},
-            "soup": {"num_alphas": 3, "batch_norm_examples": 64},
+            "soup": {"method": "interpolation", "num_alphas": 3, "batch_norm_examples": 64},
         },
     )
     data, right = open_dataset("digits-mislabelled"), open_dataset("digits-train")

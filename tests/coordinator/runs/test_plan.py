@@ -308,24 +308,15 @@ def test_a_plan_counts_images_of_initialization(
     assert plan(initialization=initialization).compute_images[0].total == images
 
 
-def test_a_plan_counts_images_of_the_soup_s_evaluations() -> None:
-    soup = {"num_alphas": 4, "batch_norm_examples": 50}
+@pytest.mark.parametrize(
+    ("method", "evaluations"),
+    # Each learner alone, and two of them once or at 4 ratios.
+    [("greedy", 3 + 2), ("interpolation", 3 + 2 * 4), ("uniform", 3)],
+)
+def test_a_plan_counts_images_of_the_soup_s_evaluations(method: str, evaluations: int) -> None:
+    soup = {"method": method, "num_alphas": 4, "batch_norm_examples": 50}
     learners = {"num_learners": 3, "batch_size": 1}
-    # Each learner alone, and two of them at 4 ratios; 250 images each.
-    assert plan(soup=soup, learners=learners).compute_images[1].total == (3 + 2 * 4) * 250
-    uniform = {**soup, "method": "uniform"}
-    assert plan(soup=uniform, learners=learners).compute_images[1].total == 3 * 250
-
-
-def test_halving_counts_images_of_slices_and_final_ratios() -> None:
-    soup = {"num_alphas": 4, "batch_norm_examples": 50, "search": "halving"}
-    learners = {"num_learners": 3, "batch_size": 1}
-    # 4 ratios on 5 of 200 examples, 2 on 10, the last on all; batch norm takes 16, 16 and 50.
-    halved = 4 * (5 + 16) + 2 * (10 + 16) + 250
-    assert halved == 386
-    # Rounded up to a multiple of the ratios, for each of two learners.
-    planned = plan(soup=soup, learners=learners)
-    assert planned.compute_images[1].total == 3 * 250 + 2 * 388
+    assert plan(soup=soup, learners=learners).compute_images[1].total == evaluations * 250
 
 
 def test_disk_is_weights_shards_results_and_snapshots() -> None:

@@ -196,7 +196,6 @@ def test_every_setting_is_drawn() -> None:
         "augmentation.method",
         "pruning.method",
         "soup.method",
-        "soup.search",
         "soup.reestimate_batch_norm",
     }
     assert {path for path, _ in NUMBERS} == known - of_other_kinds

@@ -141,7 +141,7 @@ def test_a_preset_is_overridden_by_the_user(tmp_path: Path) -> None:
     found = collect_overrides({"learners.num_steps": 7}, ["seed=2"], config, "paper")
     over = {"seed": 2, "soup": {"num_alphas": 4}, "learners": {"num_steps": 7}}
     assert found == merge(PRESETS["paper"], over)
-    assert (found["soup"]["search"], found["learners"]["batch_size"]) == ("grid", 256)
+    assert (found["soup"]["method"], found["learners"]["batch_size"]) == ("interpolation", 256)
     with pytest.raises(typer.BadParameter, match=r"no preset 'cifar' of a run\. Choose .*: paper"):
         collect_overrides({}, [], None, "cifar")
 
