@@ -12,8 +12,8 @@ from typing import Any
 from lipt.common.blobs.store import BlobStore
 from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import Meters
+from lipt.common.process import this_machine
 from lipt.common.process.devices import resolve_device
-from lipt.common.process.machine import this_machine
 from lipt.coordinator.access.tokens import OwnToken, Tokens
 from lipt.coordinator.compute.jobs.pretraining import DescribeData
 from lipt.coordinator.compute.messages import OnProgress, Progressed, ScanNews
@@ -103,6 +103,7 @@ class App:
             wall_clock=time,
             deadline_clock=deadline_clock,
             events=self.events,
+            meters=self.meters,
         )
         stack.push_async_callback(driver.stop)
         admission = RunAdmission(
@@ -150,7 +151,7 @@ class App:
             settings.state_dir,
             self.blobs,
             settings.storage,
-            is_live=lambda lease: self.dispatcher.leases.has(*lease),
+            is_live=self.dispatcher.leases.has,
             clock=monotonic,
         )
         self.storage = Storage(

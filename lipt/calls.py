@@ -103,7 +103,7 @@ def select(
         LiptError: as `Client.subset`, or the model cannot be trained.
         DataError: the data is empty or has no labels.
     """
-    from lipt.core.selection.registry import find_strategy
+    from lipt.core.selection.select import find_strategy
     from lipt.pretraining import Pretrained
 
     find_strategy(strategy)
@@ -202,12 +202,11 @@ def compare(
     # Fail now, not after hours of training.
     import_extra("scipy", package="scipy", extra="report", needed_for="lipt.compare")
     from lipt.coordinator.rpc.strategies import describe_strategies
-    from lipt.pretraining import MODULE, Pretrained
+    from lipt.pretraining import MODULE, Pretrained, open_dataset
     from lipt.trainer.comparison.compare import compare as run_comparison
     from lipt.trainer.comparison.outcomes import outcomes, verdict
     from lipt.trainer.comparison.trial import BASELINES, Plan
     from lipt.trainer.main_training import Recipe
-    from lipt.trainer.subsets.data import open_dataset
 
     opened = functools.partial(open_dataset, target=target, image_size=image_size)
     train, held_out = opened(data), opened(test)

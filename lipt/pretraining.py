@@ -27,21 +27,19 @@ from lipt.calls import Show, showing
 from lipt.common.blobs.blob import BlobName
 from lipt.common.config.run_config import RunConfig, merge
 from lipt.common.config.values import dump, validate
-from lipt.common.data import Dataset
+from lipt.common.data import Dataset, open_data
 from lipt.common.errors import ConfigError
 from lipt.common.imports import call_by_name_or_place, modules_of
 from lipt.common.inputs.specs import ImageSpec, InputSpec, standardized_columns
 from lipt.common.models.head import HEAD
 from lipt.common.process.devices import resolve_device
-from lipt.common.weights.files import pack
-from lipt.common.weights.specs import Weights, copy_to_cpu
+from lipt.common.weights.files import Weights, copy_to_cpu, pack
 from lipt.core.pipeline import Pretrained as Trained
 from lipt.core.pipeline import begin, choose, without_training
 from lipt.core.pipeline import pretrain as pretrain_all
 from lipt.core.proxies.proxy import Proxy
 from lipt.core.results import Ingredient
 from lipt.core.sharding import fit_defaults, split_validation
-from lipt.core.signals.stored import read_user_features
 from lipt.core.stages.choice import manifest_of
 from lipt.core.stages.diagnosis import diagnose
 from lipt.core.stages.question import Sources, SubsetQuery, Training, training_for
@@ -49,12 +47,13 @@ from lipt.core.workspace import InMemory
 from lipt.trainer.arguments import checked
 from lipt.trainer.client.sources import Features, features_source, option_text
 from lipt.trainer.diagnosis.diagnosis import Diagnosis, read_diagnosis
-from lipt.trainer.subsets.data import open_dataset
 from lipt.trainer.subsets.subset import Subset
 from lipt.trainer.views import DEFAULT_FRACTION, CostsView, ProgressView
 
 _SMALL_IMAGE = 64
 MODULE = "lipt.pretraining"
+
+open_dataset = checked(open_data)
 
 
 def default_model(inputs: InputSpec) -> str:
@@ -177,14 +176,14 @@ class Pretrained:
         initial = trained.outcome.initial_weights
         assert initial is not None  # noqa: S101 - it was trained
         read = workspace.read_learners(self.config, initial, workspace.new_model(self.config))
-        return tuple(read(learner.result) for learner in trained.outcome.learners)
+        return tuple(dict(read(learner.result)) for learner in trained.outcome.learners)
 
     @property
     def soup(self) -> Mapping[int, Ingredient]:
         """Each learner's part in the soup by index, in the order of the greedy soup."""
-        merged = self._all.merged
-        assert merged is not None  # noqa: S101 - it was trained
-        return dict(merged.soup.ingredients)
+        soup = self._all.soup
+        assert soup is not None  # noqa: S101 - it was trained
+        return dict(soup.ingredients)
 
     @property
     def seconds(self) -> Mapping[str, float]:
@@ -307,8 +306,10 @@ class Pretrained:
             return None
         source = features_source(features)
         content = source.read_bytes() if isinstance(source, Path) else source
-        read = read_user_features(content, num_examples=self.data.num_ids, max_bytes=len(content))
-        return self.workspace.put_features(read, content)
+        name = self.workspace.put(content)
+        # Other files are refused before anything is trained.
+        self.workspace.user_features(name)
+        return name
 
     def _weights(self, name: BlobName | None) -> Weights:
         assert name is not None  # noqa: S101 - it was trained
@@ -383,5 +384,5 @@ def _fitted(data: Dataset, settings: Mapping[str, Any]) -> tuple[RunConfig, str]
     config = validate(RunConfig, merge(dump(RunConfig()), settings))
     num_train = len(split_validation(data.labels_N, config.validation, seed=config.seed).train_ids)
     asked = settings.get("learners", {}).keys()
-    found = fit_defaults(config.learners, num_train, fixed=asked)
-    return config.model_copy(update={"learners": found.learners}), found.changes
+    learners, changes = fit_defaults(config.learners, num_train, fixed=asked)
+    return config.model_copy(update={"learners": learners}), changes

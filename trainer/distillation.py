@@ -29,7 +29,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lipt.common.data import Dataset, input_format
-from lipt.common.data.sources.image_files import (
+from lipt.common.data.sources.files import (
     CLASS_NAMES,
     FILE_NAME,
     IMAGES,

@@ -54,7 +54,6 @@ class Target(ABC):
         """Each example's own loss, B float32."""
 
     def mean_loss(self, outputs_BT: Tensor, targets_B: Tensor) -> Tensor:
-        """The mean loss of a batch; 0-d float32."""
         return self.losses(outputs_BT, targets_B).mean()
 
     @abstractmethod
@@ -257,7 +256,6 @@ class Regression(Target):
         return max(_LOWEST_SCORE, math.fsum(scores) / len(scores))
 
     def chance(self, targets_N: Tensor) -> float:  # noqa: ARG002 - as in `Target`
-        """R² of the mean."""
         return 0.0
 
     def __str__(self) -> str:

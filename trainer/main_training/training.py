@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipt.common.data import Dataset
+from lipt.common.data import Dataset, open_data
 from lipt.common.determinism import (
     derive_generator,
     derive_seed,
@@ -24,9 +24,9 @@ from lipt.common.determinism import (
     pinned_kernels,
     seeded_generators,
 )
-from lipt.common.errors import ConfigError, TrainingDivergedError
+from lipt.common.errors import ConfigError, DivergedError
 from lipt.common.process.devices import resolve_device
-from lipt.common.weights.specs import check_specs, copy_to_cpu, specs_of
+from lipt.common.weights.files import check_specs, copy_to_cpu, specs_of
 from lipt.core.training import ForwardPass
 from lipt.trainer.arguments import checked
 from lipt.trainer.main_training.recipe import Recipe, Schedule, marks
@@ -43,16 +43,9 @@ from lipt.trainer.main_training.records import (
     require_same,
     restore_generators,
 )
-from lipt.trainer.main_training.steps import (
-    Examples,
-    Steps,
-    accuracy,
-    comparable,
-    place_model,
-)
+from lipt.trainer.main_training.steps import Examples, Steps, accuracy, comparable, place_model
 from lipt.trainer.resampling.reselection import Reselection
 from lipt.trainer.resampling.samplers import RepeatedRandom
-from lipt.trainer.subsets.data import open_dataset
 from lipt.trainer.subsets.subset import Subset
 
 # What gives another subset before each epoch; its `num_epochs` is set beforehand.
@@ -146,7 +139,7 @@ class Training:
         num_examples = sum(map(len, batches))
         loss, accurate = (sums / num_examples).tolist()
         if not math.isfinite(loss):
-            raise TrainingDivergedError(
+            raise DivergedError(
                 f"the loss is {loss} after step {step}, with learning rate {recipe.learning_rate} "
                 f"and precision {recipe.precision}. Lower the learning rate, or train in float32."
             )
@@ -259,7 +252,7 @@ def fit(
 
     Raises:
         SubsetError, DataError, ConfigError, WeightsError: an argument does not fit the others.
-        TrainingPaused, TrainingDivergedError: the time limit is reached, or the loss is infinite.
+        TrainingPaused, DivergedError: the time limit is reached, or the loss is infinite.
     """
     ends_at = math.inf if max_seconds is None else monotonic() + max_seconds
     if max_seconds is not None and checkpoint is None:
@@ -267,9 +260,9 @@ def fit(
             f"training may take {max_seconds:g} s and has no checkpoint. Name a file for one."
         )
     modules = tuple(allowed_modules)
-    train = open_dataset(train, target=target, allow_modules=modules)
+    train = open_data(train, target=target, allow_modules=modules)
     if test is not None:
-        test = comparable(open_dataset(test, target=target, allow_modules=modules), train)
+        test = comparable(open_data(test, target=target, allow_modules=modules), train)
     recipe, schedule = Recipe.of(recipe).fitted_to(train.inputs), schedule or Schedule()
     place = resolve_device(device)
     built, forward_pass = place_model(model, train, recipe, place, allowed_modules)

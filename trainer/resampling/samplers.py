@@ -24,8 +24,8 @@ from lipt.common.determinism import derive_generator
 from lipt.common.errors import ConfigError
 from lipt.common.subsets import require_budget, resolve_budget, subset_digest
 from lipt.trainer.arguments import checked
+from lipt.trainer.subsets.data import normalized_weights
 from lipt.trainer.subsets.subset import Subset
-from lipt.trainer.subsets.weighted import normalized_weights
 
 # Policy for examples that do not divide evenly among the ranks.
 Uneven = Literal["keep", "drop", "repeat"]

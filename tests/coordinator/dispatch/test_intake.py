@@ -10,7 +10,7 @@ import torch
 from lipt.common.blobs.blob import BlobName
 from lipt.common.errors import LearnerRejectedError
 from lipt.common.weights.encodings import encode_sparse
-from lipt.common.weights.specs import specs_of
+from lipt.common.weights.files import specs_of
 from lipt.coordinator.dispatch.intake import Reference, check_learner, require_report, trained_norm
 from lipt.coordinator.runs.transitions import LearnerResult
 
@@ -20,10 +20,6 @@ WEIGHTS = {"w": torch.tensor([[1.0, 0.0], [0.0, 2.0]]), "steps": torch.tensor(3)
 def check(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     check_learner(path, Reference(specs_of(WEIGHTS)))
-
-
-def test_a_valid_learner_is_accepted(tmp_path: Path) -> None:
-    check(tmp_path / "learner", encode_sparse(WEIGHTS))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from typer import Argument, Context, Exit, Option, Typer
 
-from lipt.common.access.roles import Role
+from lipt.common.access import Role
 from lipt.common.terminal import print_line
 from lipt.common.text import empty_classes
 from lipt.trainer.cli import options as shared
@@ -101,8 +101,8 @@ def _device_check() -> Check:
 
 
 def remote_checks(coordinator: shared.Coordinator, versions: Mapping[str, str]) -> Iterator[Check]:
+    from lipt.common.access.tls import split_address
     from lipt.common.errors import LiptError, UnreachableError
-    from lipt.common.network.tls import split_address
     from lipt.common.rpc.messages import PROTOCOL_MAJOR, PROTOCOL_MINOR
 
     split_address(coordinator.address)
@@ -319,7 +319,7 @@ def dashboard(
 
 def tunnel_hint(url: str, called: str) -> str:
     """How to reach a page on the loopback of another machine, the one that was called."""
-    from lipt.common.network.tls import is_loopback, split_address
+    from lipt.common.access.tls import is_loopback, split_address
 
     page, (head, _) = urlsplit(url), split_address(called)
     host, port = page.hostname or "", page.port or 80

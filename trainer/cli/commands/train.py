@@ -184,7 +184,7 @@ def train(
     coordinator: shared.Coordinator,
 ) -> None:
     """Train a model on a subset: SGD, cosine from 0.1, batch 256, images cropped and flipped."""
-    from lipt.common.process.machine import wait_passively
+    from lipt.common.process import wait_passively
     from lipt.trainer.tracking import LoggerWarning, require_trackers
 
     require_trackers(name for name, target in vars(loggers).items() if target is not None)
@@ -314,7 +314,7 @@ def distill(
     if later is not None and stages == 1:
         raise BadParameter("--later is for stages after the first: give --stages, too.")
     shared.require_place(out, folder=True)
-    from lipt.common.process.machine import wait_passively
+    from lipt.common.process import wait_passively
 
     wait_passively()
     from lipt.trainer.distillation import Distillation
