@@ -129,6 +129,7 @@ def test_wheel_is_by_who_is_to_be_cited(built: Built) -> None:
 def test_every_extra_is_tried_alone() -> None:
     extras = {"", *PROJECT["optional-dependencies"]} - {"dev", "test"}
     assert TRIALS.keys() == extras
+    assert all((ROOT / path).exists() for trial in TRIALS.values() for path in trial.tests)
 
 
 def test_oldest_versions_are_the_lower_bounds() -> None:

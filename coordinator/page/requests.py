@@ -197,9 +197,8 @@ async def _lines(
         except StopAsyncIteration:
             return
         except Exception as error:  # noqa: BLE001 - the outermost frame of a stream
-            known = error if isinstance(error, LiptError) else None
-            told = known or incident(error, "a stream of the page")
-            yield as_json(_error_value(told)) + b"\n"
+            known = error if isinstance(error, LiptError) else incident(error, "a page's stream")
+            yield as_json(_error_value(known)) + b"\n"
 
 
 def _error_value(error: LiptError) -> dict[str, Any]:

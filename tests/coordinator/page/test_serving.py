@@ -17,7 +17,7 @@ from lipt.common.errors import ConfigError, StateError, TooManyCallsError, Unaut
 from lipt.common.network.tls import TlsFiles
 from lipt.coordinator.access.caller import Caller
 from lipt.coordinator.access.tokens import OWN_USER
-from lipt.coordinator.page import connections, requests
+from lipt.coordinator.page import requests, serving
 from lipt.coordinator.page.requests import Streaming
 from lipt.coordinator.page.serving import PageServer
 from lipt.coordinator.page.sessions import FILE, SESSION_SECONDS, Attempts, Sessions
@@ -96,7 +96,7 @@ async def is_ended(reader: asyncio.StreamReader) -> bool:
 async def test_a_connection_that_says_nothing_whole_in_time_is_closed(
     monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(serving, "SILENT_SECONDS", 0.05)
     async with started() as server:
         reader, writer = await connected(server)
         writer.write(said)
@@ -105,7 +105,7 @@ async def test_a_connection_that_says_nothing_whole_in_time_is_closed(
 
 
 async def test_a_request_under_way_outlasts_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "SILENT_SECONDS", 1.0)
+    monkeypatch.setattr(serving, "SILENT_SECONDS", 1.0)
 
     async def slow(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(2.5)
@@ -118,7 +118,7 @@ async def test_a_request_under_way_outlasts_the_deadline(monkeypatch: pytest.Mon
 async def test_the_oldest_silent_connection_of_a_crowded_address_gives_way(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connections, "MOST_OF_ADDRESS", 3)
+    monkeypatch.setattr(serving, "MOST_OF_ADDRESS", 3)
     async with started() as server:
         opened = [await connected(server) for _ in range(3)]
         assert await asked(server.url) == "http"
@@ -138,7 +138,7 @@ def test_beyond_all_that_the_page_takes_a_silent_one_of_any_address_goes() -> No
         def abort(self) -> None:
             self.closed = True
 
-    counted = connections.Connections()
+    counted = serving.Connections()
     busy = [Connection("a", silent=False) for _ in range(100)]
     silent = [Connection(f"b{number}") for number in range(156)]
     for one in [*busy, *silent, late := Connection("c")]:
@@ -401,11 +401,10 @@ def test_link_says_when_it_ends_and_needs_a_page(
 def test_ten_may_fail_at_once_and_then_one_every_two_seconds(clock: Clock) -> None:
     attempts = Attempts(clock=clock)
     for _ in range(10):
-        attempts.require_room("192.0.2.1")
         attempts.note_failure("192.0.2.1")
     with pytest.raises(TooManyCallsError, match="Try again in 2 s") as caught:
-        attempts.require_room("192.0.2.1")
+        attempts.note_failure("192.0.2.1")
     assert caught.value.retry_after_seconds == 2.0
-    attempts.require_room("192.0.2.2")
+    attempts.note_failure("192.0.2.2")
     clock.now += 2.0
-    attempts.require_room("192.0.2.1")
+    attempts.note_failure("192.0.2.1")
