@@ -147,7 +147,6 @@ class Agent:
             else f"density {task.density:.3f}"
         )
         logger.info("%s: %s, %s", assignment, task.model, what)
-        ended = threading.Event()
         failure: list[BaseException] = []
         with LeaseKeeper(self._client, assignment, self._worker.events) as lease:
 
@@ -160,16 +159,14 @@ class Agent:
                 # A user's model may call sys.exit().
                 except BaseException as error:  # noqa: BLE001 - reported in the main thread
                     failure.append(error)
-                finally:
-                    ended.set()
 
             within = partial(copy_context().run, work)
             thread = threading.Thread(target=within, name=assignment.assignment_id, daemon=True)
             thread.start()
             # Signal handlers run between two waits.
-            while not ended.wait(0.1) and not self._stopping.is_set():
-                pass
-            if not ended.is_set():
+            while thread.is_alive() and not self._stopping.is_set():
+                thread.join(0.1)
+            if thread.is_alive():
                 self._count(assignment, Outcome.STOPPED)
                 self._release(assignment)
                 thread.join(_LEAVE_SECONDS)

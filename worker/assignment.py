@@ -18,12 +18,7 @@ from lipt.common.blobs.blob import BlobName
 from lipt.common.blobs.store import BlobStore
 from lipt.common.blobs.transfer import Transfers
 from lipt.common.config.tasks import LearnerTask, ScoringTask
-from lipt.common.data import (
-    Dataset,
-    open_dataset,
-    open_shard,
-    without_quarantined,
-)
+from lipt.common.data import Dataset, open_dataset, open_shard, without_quarantined
 from lipt.common.errors import (
     ConfigError,
     ForeignBlobError,
@@ -53,14 +48,7 @@ from lipt.common.weights.specs import Weights, specs_of
 from lipt.core.learner.learner import train_learner
 from lipt.v1 import worker_pb2
 from lipt.worker.client import Assignment, CoordinatorClient, LeaseKeeper
-from lipt.worker.instruments import (
-    BLOB_BYTES,
-    EXAMPLES,
-    STEPS,
-    WAITED,
-    Metering,
-    Phase,
-)
+from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, STEPS, WAITED, Metering, Phase
 from lipt.worker.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)

@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from lipt.common.observability.metrics import (
-    Counter,
-    Instrument,
-    Meters,
-    Phases,
-    Readings,
-)
+from lipt.common.observability.metrics import Counter, Instrument, Meters, Phases, Readings
 
 
 class Phase(StrEnum):

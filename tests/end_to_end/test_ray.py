@@ -63,7 +63,7 @@ def two_nodes(**environment: str) -> Iterator[RayNodes]:
 
 pytest.importorskip("ray")
 
-POOL = ("-m", "lipt.worker.pool")
+POOL = ("-c", "from lipt.worker.__main__ import pool; pool()")
 # So long that a node can be ended while its worker has a learner.
 LEARNERS = {"num_learners": 6, "num_steps": 40, "batch_size": 32}
 

@@ -35,7 +35,6 @@ class RayEngine:
     def __init__(self, settings: PoolSettings) -> None:
         amounts = (each.partition("=") for each in settings.resources)
         resources = {name: float(amount) for name, _, amount in amounts}
-        runtime_env = _runtime_env(settings.runtime_env)
         self._ray: Any = import_extra(
             "ray", package="ray", extra="ray", needed_for="a worker pool on Ray"
         )
@@ -44,7 +43,7 @@ class RayEngine:
         if settings.token is not None and settings.token_file is None:
             self._environment = {"LIPT_TOKEN": settings.token.get_secret_value()}
         self._tasks: dict[int, Any] = {}
-        _connect(self._ray, settings.ray or _LOCAL, runtime_env)
+        _connect(self._ray, settings.ray or _LOCAL, settings.working_dir)
         self._device = "cuda" if settings.gpus_per_worker else "cpu"
         self._run: Callable[..., Any] = (
             self._ray.remote(run_worker)
@@ -116,31 +115,21 @@ class RayEngine:
         self._ray.shutdown()
 
 
-def _runtime_env(path: Path | None) -> Any:
-    if path is None:
-        return {}
-    # Ray installs PyYAML; JSON is YAML.
-    yaml = import_extra("yaml", package="pyyaml", extra="ray", needed_for="--runtime-env")
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"--runtime-env {path} cannot be read: {error}.") from None
-
-
-def _connect(ray: Any, address: str, runtime_env: dict[str, Any]) -> None:
-    started_here = {}
+def _connect(ray: Any, address: str, working_dir: Path | None) -> None:
+    options: dict[str, Any] = {}
     if address == _LOCAL:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        started_here = {"include_dashboard": False}
+        options["include_dashboard"] = False
+    if working_dir is not None:
+        options["runtime_env"] = {"working_dir": str(working_dir)}
     try:
         ray.init(
             address=address,
-            runtime_env=runtime_env or None,
             namespace="lipt",
             # Lines of many workers stay in Ray's logs.
             log_to_driver=False,
             logging_level=logging.WARNING,
-            **started_here,
+            **options,
         )
     except (OSError, RuntimeError, ValueError) as error:
         raise UnreachableError(

@@ -32,7 +32,7 @@ _LOOK_SECONDS = 0.2
 # Variables only for workers and trainers.
 _PEERS_OWN = ("LIPT_TLS_", "LIPT_TOKEN")
 _FLAGS = (
-    "workers idle_seconds ray gpus_per_worker cpus_per_worker runtime_env "
+    "workers idle_seconds ray gpus_per_worker cpus_per_worker working_dir "
     "tls_cert tls_key tls_ca token_file log_level"
 )
 

@@ -14,7 +14,7 @@ from lipt.common.config.settings import load_settings
 from lipt.common.errors import ConfigError, LiptError, ProcessEndedError, UnreachableError
 from lipt.common.rpc.channel import LongPoll
 from lipt.v1 import worker_pb2, worker_pb2_grpc
-from lipt.worker.pool import Ended, LocalEngine, ray_engine
+from lipt.worker.pool import Ended, LocalEngine
 from lipt.worker.pool.pool import Demand, DemandSource, Pool, open_pool_workers, own_arguments
 from lipt.worker.settings import PoolSettings
 from tests.clock import Clock
@@ -164,27 +164,16 @@ def open_pool(**flags: Any) -> None:
     ("flags", "sentence"),
     [
         ({"workers": 0}, "workers = 0"),
-        ({"runtime_env": Path()}, "runtime_env is for a pool on Ray"),
+        ({"working_dir": Path()}, "working_dir is for a pool on Ray"),
         ({"resources": ("gpu=1",)}, "resources is for a pool on Ray"),
         ({"coordinator": "head"}, "address 'head' is not host:port"),
         ({"ray": "auto", "resources": ("gpu",)}, "resources.0 = 'gpu': string should match"),
-        ({"ray": "auto", "runtime_env": Path("none.yaml")}, "--runtime-env none.yaml cannot be"),
+        ({"ray": "auto", "working_dir": "/none"}, "working_dir = '/none': path does not point"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(flags: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         open_pool(**flags)
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("env.yaml", "pip: [lipt]\nenv_vars: {A: b}\n"), ("env.json", '{"pip": ["lipt"]}')],
-)
-def test_runtime_environment_is_read_as_ray_reads_it(tmp_path: Path, name: str, text: str) -> None:
-    pytest.importorskip("yaml")
-    file = tmp_path / name
-    file.write_text(text)
-    assert ray_engine._runtime_env(file)["pip"] == ["lipt"]
 
 
 def test_workers_are_told_where_files_lie_and_no_secret(

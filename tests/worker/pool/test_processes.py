@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,7 +92,8 @@ class FakeRay:
         self.cancelled: list[int] = []
         self.is_shut_down = False
 
-    def init(self, **options: Any) -> None: ...
+    def init(self, **options: Any) -> None:
+        self.given = options
 
     def remote(self, _: Any) -> Any:
         def with_options(**options: Any) -> Any:
@@ -129,17 +131,12 @@ def connect(monkeypatch: pytest.MonkeyPatch, fake: FakeRay, **options: Any) -> R
 
 
 def test_ray_is_told_what_a_worker_takes_and_to_start_it_again(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake = FakeRay()
-    engine = connect(
-        monkeypatch,
-        fake,
-        gpus_per_worker=0.5,
-        cpus_per_worker=2.0,
-        resources=("spot=1",),
-        token="t",
-    )
+    taken = {"gpus_per_worker": 0.5, "cpus_per_worker": 2.0, "resources": ("spot=1",)}
+    engine = connect(monkeypatch, fake, **taken, token="t", working_dir=tmp_path)
+    assert fake.given["runtime_env"] == {"working_dir": str(tmp_path)}
     engine.start(0, ["--coordinator", "head:1"])
     assert (fake.options["num_gpus"], fake.options["num_cpus"]) == (0.5, 2.0)
     assert fake.options["resources"] == {"spot": 1.0}
