@@ -76,7 +76,7 @@ class Agent:
     def run(self) -> None:
         while not self._finished():
             try:
-                self._worker.metering.phases.enter(Phase.JOINING)
+                self._worker.phases.enter(Phase.JOINING)
                 settings, device = self._settings, self._worker.device
                 self._client.register(self._instance_id, settings, device)
                 named = f"{settings.name} ({self._client.worker_id})"
@@ -121,7 +121,7 @@ class Agent:
         return self._idle_since + self._settings.max_idle_seconds - self._clock()
 
     def _take_assignment(self) -> None:
-        self._worker.metering.phases.enter(Phase.WAITING)
+        self._worker.phases.enter(Phase.WAITING)
         wait_seconds = max(0.0, min(POLL_SECONDS, self._patience_seconds()))
         assignment = self._client.acquire(wait_seconds=wait_seconds)
         reason = self._client.idle_reason
@@ -180,7 +180,7 @@ class Agent:
 
     def _count(self, assignment: Assignment, outcome: Outcome) -> None:
         counter = RANGES if assignment.shard is None else LEARNERS
-        self._worker.metering.meters.add(counter, outcome.value)
+        self._worker.meters.add(counter, outcome.value)
 
     def _release(
         self, assignment: Assignment, error: str = "", *, over_limits: bool = False
