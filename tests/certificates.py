@@ -1,10 +1,12 @@
-"""Certificates as `lipt certs` makes them, for processes and clients of a test."""
+"""Certificates as `lipt certs` makes them, or as a test makes them up."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 from typing import Self
+
+import trustme
 
 from lipt.common.network.tls import TlsFiles
 from tests import processes
@@ -44,3 +46,13 @@ class Certificates:
             *("--tls-key", str(files.key)),
             *("--tls-ca", str(files.ca)),
         )
+
+
+def write_files(folder: Path, authority: trustme.CA) -> TlsFiles:
+    folder.mkdir(exist_ok=True)
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    files = TlsFiles(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")
+    authority.cert_pem.write_to_path(str(files.ca))
+    issued.private_key_pem.write_to_path(str(files.key))
+    issued.cert_chain_pems[0].write_to_path(str(files.cert))
+    return files

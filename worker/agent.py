@@ -26,7 +26,7 @@ from lipt.common.errors import (
     UnreachableError,
 )
 from lipt.common.network.tls import TlsFiles
-from lipt.common.observability.logs import EventKind, logging_about
+from lipt.common.observability.logs import logging_about
 from lipt.common.observability.tracing import attached
 from lipt.common.process.devices import device_name
 from lipt.worker.assignment import Worker
@@ -102,13 +102,11 @@ class Agent:
         settings = self._settings
         files = TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
         why = files.why_closed(str(error)) if settings.tls_ca else ""
-        self._worker.events.record(
-            EventKind.RETRIED,
-            detail="joining",
-            level=logging.DEBUG if is_repeated else logging.WARNING,
-            reason=f"{error} {why}{' ' if why else ''}Trying again until {settings.coordinator} "
-            "answers.",
+        reason = (
+            f"{error} {why}{' ' if why else ''}Trying again until {settings.coordinator} answers."
         )
+        level = logging.DEBUG if is_repeated else logging.WARNING
+        self._worker.events.retried("joining", reason, level=level)
         self._logged_error = type(error) if isinstance(error, _LASTING) else None
 
     def _finished(self) -> bool:

@@ -37,7 +37,7 @@ from lipt.common.models import build_model
 from lipt.common.models.footprint import ModelFigures, measure_model
 from lipt.common.models.head import frozen_names
 from lipt.common.models.registry import build_without_values, load_model
-from lipt.common.observability.logs import EventKind, Events
+from lipt.common.observability.logs import Events
 from lipt.common.observability.metrics import Meters, Phases
 from lipt.common.observability.tracing import span
 from lipt.common.planning import Cost, Limit, Part, learner_memory, learner_threads, violation
@@ -250,6 +250,7 @@ class Exchange:
         self, worker: Worker, assignment: Assignment, should_stop: Callable[[], bool]
     ) -> None:
         self._worker, self._assignment = worker, assignment
+        self._retried = worker.events.retried
         self.should_stop = should_stop
         policy = RetryPolicy(
             sleep=worker.pause,
@@ -323,11 +324,6 @@ class Exchange:
             except waits_for as error:
                 self._retried("handing over", f"{error} Trying again.")
                 self._worker.pause(max(_RETRY_SECONDS, error.retry_after_seconds or 0.0))
-
-    def _retried(self, what: str, reason: str) -> None:
-        self._worker.events.record(
-            EventKind.RETRIED, detail=what, level=logging.WARNING, reason=reason
-        )
 
 
 class WorkerLimits:

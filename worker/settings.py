@@ -13,15 +13,6 @@ from pydantic import ByteSize, DirectoryPath, Field, SecretStr, model_validator
 from lipt.common.config.run_config import Section
 from lipt.common.config.settings import LogFormat, LogLevel, MetricsAddress, TlsKey
 
-# The protocol's limit.
-_MAX_NAME_CHARACTERS = 80
-
-
-def default_name(host: str, process_id: int) -> str:
-    """A default worker name, unique among the workers on the host."""
-    number = f"-{process_id}"
-    return host[: _MAX_NAME_CHARACTERS - len(number)] + number
-
 
 class _Connection(Section):
     """Settings of a connection to the coordinator."""
@@ -46,9 +37,9 @@ class WorkerSettings(_Connection):
     """All settings of `lipt-worker`."""
 
     name: str = Field(
-        default_factory=lambda: default_name(socket.gethostname(), os.getpid()),
+        default_factory=lambda: f"{socket.gethostname()[:64]}-{os.getpid()}",
         min_length=1,
-        max_length=_MAX_NAME_CHARACTERS,
+        max_length=80,
         examples=["box-3"],
     )
     """Name of this worker in listings. Default: the host's name and the process's number, because a

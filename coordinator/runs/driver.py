@@ -157,14 +157,8 @@ class RunDriver:
                 except StateError as error:
                     num_refused += 1
                     pause = _BACKOFF.pause_seconds(num_refused)
-                    self.events.record(
-                        EventKind.RETRIED,
-                        detail=stage,
-                        level=logging.WARNING,
-                        run=self.store.find(run_id).name,
-                        after_seconds=pause,
-                        reason=str(error),
-                    )
+                    run_name = self.store.find(run_id).name
+                    self.events.retried(stage, error, run=run_name, after_seconds=pause)
                     self.store.set_activity(run_id, Progressed(f"waiting for the disk: {error}"))
                 except OtherDataError as error:
                     num_held += 1

@@ -46,7 +46,7 @@ from lipt.worker import assignment as assigning
 from lipt.worker.assignment import WorkerLimits
 from lipt.worker.client import Assignment, LeaseKeeper
 from lipt.worker.instruments import BLOB_BYTES, EXAMPLES, STEPS, WAITED, Phase
-from lipt.worker.settings import WorkerSettings, default_name
+from lipt.worker.settings import WorkerSettings
 from tests.blob_files import flip_a_bit
 from tests.clock import Clock
 from tests.meters import sums
@@ -436,6 +436,4 @@ def test_too_much_memory_is_refused_with_the_figures() -> None:
 
 
 def test_workers_of_one_host_have_names_that_differ() -> None:
-    assert default_name("box", 7) == "box-7"
-    assert default_name("box", 8) == "box-8"
-    assert WorkerSettings().name == default_name(socket.gethostname(), os.getpid())
+    assert WorkerSettings().name == f"{socket.gethostname()}-{os.getpid()}"

@@ -79,9 +79,6 @@ def _run_pool(flags: dict[str, Any], worker_arguments: list[str]) -> None:
     say_here("stopped")
 
 
-_Insecure = Annotated[bool, typer.Option("--insecure", help="The coordinator's --insecure.")]
-
-
 @app.command()
 @with_flags(PoolSettings, _FLAGS, resource="resources")
 def up(
@@ -111,7 +108,9 @@ def up(
     state_dir: Annotated[
         Path | None, typer.Option(help="The coordinator's --state-dir.", show_default=False)
     ] = None,
-    insecure: _Insecure = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="The coordinator's --insecure.")
+    ] = False,
     allow_module: Annotated[
         list[str] | None,
         typer.Option(help="Module that a run's model may be imported from; for all. Repeatable."),

@@ -19,7 +19,7 @@ from lipt.common.network.tls import (
     server_credentials,
     split_address,
 )
-from tests.tls_files import write_files
+from tests.certificates import write_files
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 END = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)

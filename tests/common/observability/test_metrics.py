@@ -25,9 +25,9 @@ from lipt.common.observability.metrics import (
 )
 from lipt.coordinator.instruments import COORDINATOR
 from lipt.worker.instruments import WORKER
+from tests.certificates import write_files
 from tests.clock import Clock
 from tests.meters import sums
-from tests.tls_files import write_files
 
 
 def scrape(url: str, context: ssl.SSLContext | None = None) -> list[str]:

@@ -28,8 +28,8 @@ from lipt.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
+from tests.certificates import write_files
 from tests.serving import serving
-from tests.tls_files import write_files
 
 
 class Unavailable(run_pb2_grpc.RunServiceServicer):

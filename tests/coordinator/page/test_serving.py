@@ -21,9 +21,9 @@ from lipt.coordinator.page import requests, serving
 from lipt.coordinator.page.requests import Streaming
 from lipt.coordinator.page.serving import PageServer
 from lipt.coordinator.page.sessions import FILE, SESSION_SECONDS, Attempts, Sessions
+from tests.certificates import write_files
 from tests.clock import Clock
 from tests.coordinator.page.conftest import ServedPage, page_served
-from tests.tls_files import write_files
 
 WATCH = "/api/InfoService/WatchService"
 
@@ -86,7 +86,7 @@ async def connected(server: PageServer) -> tuple[asyncio.StreamReader, asyncio.S
 
 async def is_ended(reader: asyncio.StreamReader) -> bool:
     try:
-        async with asyncio.timeout(60.0):
+        async with asyncio.timeout(20.0):
             return await reader.read() == b""
     except ConnectionResetError:
         return True

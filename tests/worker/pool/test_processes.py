@@ -19,7 +19,7 @@ from lipt.worker.pool import Child, Ended, ray_engine
 from lipt.worker.pool.ray_engine import RayEngine, run_worker
 from lipt.worker.settings import PoolSettings
 
-STUBBORN = "tests.worker.pool.stubborn"
+STUBBORN = "tests.worker.pool.test_processes"
 # Starts one, says which as soon as it serves, and ends without a word to it.
 ORPHANING = """
 import os, time
@@ -199,3 +199,10 @@ def test_cancelled_task_lets_its_worker_end_in_order(monkeypatch: pytest.MonkeyP
     # Where it was still starting, the signal itself ended it.
     assert status in (0, -signal.SIGTERM)
     assert started[0].poll() == status
+
+
+if __name__ == "__main__":  # a program that SIGTERM does not end
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("ready", flush=True)  # noqa: T201 - who started it waits for that
+    while True:
+        signal.pause()
